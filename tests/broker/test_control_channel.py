@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.controlled_broker import Obedient, open_channel
+from tests.support.controlled_broker import ControlledBroker, open_channel
 from tests.support.controller_commands import (
     FULL,
     INCREMENTAL,
@@ -118,7 +118,7 @@ def test_what_was_seen_survives_a_restart(tmp_path: Path) -> None:
         async with running(tmp_path) as (lone, channel):
             assert await open_channel(channel, 9, 2, revision=70) is ErrorCode.NONE
             assert lone.broker.control.seen_epochs.controller_epoch == 9
-        again = Obedient(tmp_path)
+        again = ControlledBroker(tmp_path)
         await again.start()
         try:
             assert again.broker.control.seen_epochs.store_revision == 70
@@ -499,7 +499,7 @@ def stop_all(count: int) -> Any:
 def test_many_deletions_are_one_sync_of_the_log_directory(tmp_path: Path) -> None:
     async def work() -> None:
         disk = CountingDisk(tmp_path)
-        lone = Obedient(tmp_path, seams=Seams(disk=disk))
+        lone = ControlledBroker(tmp_path, seams=Seams(disk=disk))
         await lone.start()
         peer = await Peer.connect(lone.port)
         assert await open_channel(peer) is ErrorCode.NONE

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.controlled_broker import Obedient, commanded
+from tests.support.controlled_broker import ControlledBroker, commanded
 from tests.support.lone_broker import Peer
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.controller.handlers import broker_registration
@@ -46,8 +46,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-def running(folder: Path) -> AbstractAsyncContextManager[tuple[Obedient, Peer]]:
-    return commanded(Obedient(folder / "deep" / "er" / "logs"))
+def running(folder: Path) -> AbstractAsyncContextManager[tuple[ControlledBroker, Peer]]:
+    return commanded(ControlledBroker(folder / "deep" / "er" / "logs"))
 
 
 def everything_in(folder: Path) -> list[str]:

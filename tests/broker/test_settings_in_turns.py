@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.support.controlled_broker import Obedient, open_channel
+from tests.support.controlled_broker import ControlledBroker, open_channel
 from tests.support.lone_broker import Peer
 from tests.support.turn_costs import TurnCosts
 from tidelog.broker.metadata.configurations import EntityType
@@ -89,7 +89,7 @@ class Configured:
 
 def test_a_setting_of_many_topics_leaves_others_their_turn(tmp_path: Path) -> None:
     async def work() -> None:
-        lone = Obedient(tmp_path)
+        lone = ControlledBroker(tmp_path)
         await lone.start()
         channel = await Peer.connect(lone.port)
         assert await open_channel(channel) == 0
@@ -116,7 +116,7 @@ def test_a_setting_of_many_topics_leaves_others_their_turn(tmp_path: Path) -> No
 
 def test_what_changes_while_a_setting_is_taken_over_is_not_undone(tmp_path: Path) -> None:
     async def work() -> None:
-        lone = Obedient(tmp_path)
+        lone = ControlledBroker(tmp_path)
         await lone.start()
         for number in range(CONFIGURED_AT_ONCE + 2):
             lone.lead(f"t{number}")

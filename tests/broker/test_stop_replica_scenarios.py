@@ -32,7 +32,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.controlled_broker import Obedient, open_channel
+from tests.support.controlled_broker import ControlledBroker, open_channel
 from tests.support.lone_broker import Peer
 from tests.support.scenario_text import Step, difference, parse
 from tidelog.broker.control_plane import control_channel
@@ -190,12 +190,12 @@ class Stage:
         self.folder = folder
         self.held: dict[str, Order] = {}
         self.channels = 0
-        self.lone: Obedient
+        self.lone: ControlledBroker
         self.peer: Peer
 
     async def start(self) -> None:
         """A life of the broker, and a channel to it."""
-        self.lone = Obedient(self.folder)
+        self.lone = ControlledBroker(self.folder)
         await self.lone.start()
         self.channels += 1
         self.peer = await Peer.connect(self.lone.port)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.controlled_broker import Obedient, open_channel
+from tests.support.controlled_broker import ControlledBroker, open_channel
 from tests.support.lone_broker import Peer
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -63,7 +63,7 @@ def test_an_order_is_obeyed_on_the_newest_channel_of_the_newest_controller_only(
     order: Order, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        lone = Obedient(tmp_path, {})
+        lone = ControlledBroker(tmp_path, {})
         await lone.start()
         try:
             lone.lead("k")
@@ -98,7 +98,7 @@ def test_an_order_is_obeyed_on_the_newest_channel_of_the_newest_controller_only(
     asyncio.run(main())
 
 
-def changed(lone: Obedient) -> bool:
+def changed(lone: ControlledBroker) -> bool:
     """Whether any of the four orders was obeyed."""
     broker = lone.broker
     return (

@@ -187,9 +187,9 @@ class Course:
         is_up = self._until_up_or_ended(name)
         said = self.met()
         met += bool(said)
-        harmed = {place} if said and place is not None else set()
+        damaged = {place} if said and place is not None else set()
         if is_up:
-            met += await self._struck_work(work, harmed, name)
+            met += await self._struck_work(work, damaged, name)
             met += self._struck_stop(stop, name)
         self.node.launch()
         if not self._until_up_or_ended(f"the start without a fault after {name}, {said}"):
@@ -215,7 +215,7 @@ class Course:
             self.wrong(node.said(f"ends with 1 and one line ({name}): {status}"))
         return False
 
-    async def _struck_work(self, strikes: Iterable[Strike], harmed: set[Path], name: str) -> int:
+    async def _struck_work(self, strikes: Iterable[Strike], damaged: set[Path], name: str) -> int:
         met = 0
         for strike in strikes:
             place = self.arm(strike)
@@ -225,7 +225,7 @@ class Course:
             said = self.met()
             met += bool(said)
             if said and place is not None:
-                harmed.add(place)
+                damaged.add(place)
             # What failed comes to light, and the rest goes on.
             served = await self._work(rounds=1)
             if self.node.program.exit_status() is not None:
@@ -235,7 +235,7 @@ class Course:
                 homes = {
                     each for each in self._places if (each / f"{where[0]}-{where[1]}").exists()
                 }
-                if homes and not homes & harmed and not is_served:
+                if homes and not homes & damaged and not is_served:
                     self.wrong(
                         self.node.said(f"serves {where}, which no fault met: {name}, {said}")
                     )

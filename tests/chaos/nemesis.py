@@ -23,8 +23,8 @@ CHROOT = "/t"
 FIRST_CONTROLLER = 100
 
 
-class Harmed:
-    """A cluster whose network and disks can be harmed; used as a context it runs.
+class FaultyCluster:
+    """A cluster with faults of its network and disks; it runs while it is used as a context.
 
     With a running `zookeeper` it has two controllers, and the active one is the victim.
     """
@@ -45,7 +45,7 @@ class Harmed:
             for node_id, node in self.cluster.brokers.items()
         }
 
-    def __enter__(self) -> Harmed:
+    def __enter__(self) -> FaultyCluster:
         try:
             self._stack.enter_context(self.cluster)
         except BaseException:
@@ -84,9 +84,9 @@ class Harmed:
         if fault.kind is Kind.STOP:
             nodes[0].program.send(SIGSTOP)
         if fault.kind in LINKS:
-            self._harm_links(fault, victims[0])
+            self._fault_links(fault, victims[0])
 
-    def _harm_links(self, fault: Fault, victim: str) -> None:
+    def _fault_links(self, fault: Fault, victim: str) -> None:
         network = self.network
         if fault.kind is Kind.RESET:
             network.reset(victim)

@@ -2,7 +2,7 @@
 
 Owns the work (producers, a group, topics that come and go, lookups by time, a producer that times
 each record: `produce_probe.py`) and the measure of it: disk, memory, files that wait for their
-removal, stalls of the loop. What of it is too much is the test's to say; nothing is harmed here.
+removal, stalls of the loop. Not the limits: see the test. It causes no faults.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def pause(seconds: float) -> None:
     wait_until(lambda: time.monotonic() >= until, seconds + 10, "a pause is over")
 
 
-def do_harm(cluster: TidelogCluster, chance: random.Random) -> str:
+def do_fault(cluster: TidelogCluster, chance: random.Random) -> str:
     """One fault and its end; what it was."""
     ids = chance.sample(sorted(cluster.brokers), 3)
     nodes = [cluster.brokers[each] for each in ids]
@@ -88,14 +88,14 @@ def test_brokers_killed_and_stopped_at_random(tmp_path: Path, durability: str) -
             part.start()
         for number in range(ROUNDS):
             wanted = [len(writer.acked) + 300 for writer in writers]
-            harm = do_harm(cluster, chance)
+            fault = do_fault(cluster, chance)
             wait_until(
                 lambda wanted=wanted: all(  # type: ignore[misc]
                     writer.has_acked(count + 1)
                     for writer, count in zip(writers, wanted, strict=True)
                 ),
                 DEADLINE_S,
-                f"writers go on after {harm}, round {number}, seed {SEED}",
+                f"writers go on after {fault}, round {number}, seed {SEED}",
             )
         for writer in writers:
             writer.finish()

@@ -1,8 +1,8 @@
-"""Real processes, real sockets, real disks: harmed at random, and nothing acknowledged is lost.
+"""Real processes, sockets and disks under random faults: no acknowledged record is lost.
 
-Everything at once; in `make chaos` also with two controllers on a ZooKeeper. What a run is says
-`harm.py`; `test_nemesis_parts.py` has the runs of processes and links alone, in a file of their own
-so that they can run beside this one.
+All kinds of faults at once; in `make chaos` also with two controllers on ZooKeeper. `fault_run.py`
+owns the run. `test_nemesis_parts.py` has the runs with faults of processes and links alone: another
+file, so that both can run at the same time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harm import LONG, harm
+from tests.chaos.fault_run import LONG, run_faults
 from tests.chaos.schedule import DISKS, EVERYTHING
 from tests.support.target import TARGET
 from tests.support.zookeeper import ZooKeeper, needed
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def test_harmed_at_random(tmp_path: Path) -> None:
-    harm(tmp_path, "everything", EVERYTHING + DISKS)
+    run_faults(tmp_path, "everything", EVERYTHING + DISKS)
 
 
 @pytest.mark.java
@@ -32,4 +32,4 @@ def test_harmed_at_random(tmp_path: Path) -> None:
 def test_two_controllers_harmed_at_random(tmp_path: Path) -> None:
     needed()
     with ZooKeeper(tmp_path) as zookeeper:
-        harm(tmp_path, "two controllers", EVERYTHING, zookeeper)
+        run_faults(tmp_path, "two controllers", EVERYTHING, zookeeper)

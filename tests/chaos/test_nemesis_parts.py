@@ -1,4 +1,4 @@
-"""Processes harmed at random, and links: see `test_nemesis.py`."""
+"""Random faults of processes and of links: see `test_nemesis.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harm import harm
+from tests.chaos.fault_run import run_faults
 from tests.chaos.schedule import LINKS, PROCESSES, Kind
 from tests.support.target import TARGET
 
@@ -22,4 +22,4 @@ RUNS = {"processes": PROCESSES, "links": LINKS}
 @pytest.mark.parametrize("run", RUNS)
 def test_harmed_at_random(tmp_path: Path, run: str) -> None:
     kinds: tuple[Kind, ...] = RUNS[run]
-    harm(tmp_path, run, kinds)
+    run_faults(tmp_path, run, kinds)

@@ -159,19 +159,19 @@ def test_a_follower_that_is_stopped_holds_no_acknowledgement_back_for_four_secon
 
 
 def test_a_controller_that_was_stopped_moves_nothing(cluster: TidelogCluster) -> None:
-    def harm(name: str) -> None:
+    def fault(name: str) -> None:
         cluster.controller.program.send(SIGSTOP)
         until_over(STOPPED_S)
         cluster.controller.program.send(SIGCONT)
         until_quiet(cluster, f"after-{name}")
 
-    assert_moves_nothing(cluster, "controller-stopped", harm)
+    assert_moves_nothing(cluster, "controller-stopped", fault)
 
 
 def test_a_controller_that_was_cut_off_from_all_brokers_moves_nothing(
     cluster: TidelogCluster, network: Network
 ) -> None:
-    def harm(name: str) -> None:
+    def fault(name: str) -> None:
         for node_id in cluster.brokers:
             network.cut(str(node_id), "controller")
             network.cut("controller", str(node_id))
@@ -179,11 +179,11 @@ def test_a_controller_that_was_cut_off_from_all_brokers_moves_nothing(
         network.heal("controller", [str(node_id) for node_id in cluster.brokers])
         until_quiet(cluster, f"after-{name}")
 
-    assert_moves_nothing(cluster, "controller-cut", harm)
+    assert_moves_nothing(cluster, "controller-cut", fault)
 
 
 def test_busy_cores_move_nothing(cluster: TidelogCluster) -> None:
-    def harm(_: str) -> None:
+    def fault(_: str) -> None:
         with ExitStack() as running:
             for _ in range(LOOPS_PER_CORE * (os.cpu_count() or 1)):
                 loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -191,7 +191,7 @@ def test_busy_cores_move_nothing(cluster: TidelogCluster) -> None:
                 running.callback(loop.kill)
             until_over(BUSY_S)
 
-    assert_moves_nothing(cluster, "busy", harm)
+    assert_moves_nothing(cluster, "busy", fault)
 
 
 def until_quiet(cluster: TidelogCluster, topic: str) -> None:
@@ -200,8 +200,8 @@ def until_quiet(cluster: TidelogCluster, topic: str) -> None:
     cluster.create_topic(topic)
 
 
-def assert_moves_nothing(cluster: TidelogCluster, topic: str, harm: Callable[[str], None]) -> None:
-    """No partition has another state after the harm than before, nor had one meanwhile.
+def assert_moves_nothing(cluster: TidelogCluster, topic: str, fault: Callable[[str], None]) -> None:
+    """No partition has another state after the fault than before, nor had one meanwhile.
 
     It is done again, and said, when one of the processes was starved meanwhile: then the machine
     was far busier than a broker must bear without being suspected.
@@ -211,7 +211,7 @@ def assert_moves_nothing(cluster: TidelogCluster, topic: str, harm: Callable[[st
         cluster.create_topic(name, 6, min_insync_replicas=2)
         before = settled(cluster)
         with Starvation(cluster.pids, SUSPECTED_S) as starvation:
-            harm(name)
+            fault(name)
         after = states(cluster)
         moved = {path: (old, after.get(path)) for path, old in before.items() if after[path] != old}
         if not moved:

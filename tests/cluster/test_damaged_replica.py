@@ -32,8 +32,8 @@ def test_a_damaged_replica_is_fetched_again_by_itself(tmp_path: Path) -> None:
         writer.start()
         wait_until(lambda: writer.has_acked(501), DEADLINE_S, writer.state, 0.01)
         # A leader too, if it can be had: it must come back as a follower.
-        harmed = cluster.leader(TOPIC, 0)
-        node = cluster.brokers[harmed]
+        leader = cluster.leader(TOPIC, 0)
+        node = cluster.brokers[leader]
         node.stop()
         (segment,) = node.log_folder().glob(f"{TOPIC}-0/*.log")
         with segment.open("r+b") as file:

@@ -30,11 +30,11 @@ from tidelog.records.builder import NewRecord, Producer, build_batch
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
-Story = Callable[["Told"], Awaitable[None]]
+Story = Callable[["ScriptedRun"], Awaitable[None]]
 NOW_MS = 1_767_225_600_000
 
 
-class Told(BrokerRun):
+class ScriptedRun(BrokerRun):
     """A run whose course a test tells."""
 
     def __init__(self, story: Story, seed: int, durability: str) -> None:
@@ -71,22 +71,22 @@ class Told(BrokerRun):
         return self.server.broker.broker.partitions.get(target.topic, target.partition)
 
 
-def tell(story: Story, durability: str = "sync", seeds: int = 3) -> None:
+def run_script(story: Story, durability: str = "sync", seeds: int = 3) -> None:
     for seed in range(seeds):
-        run = Told(story, seed, durability)
+        run = ScriptedRun(story, seed, durability)
         with run.world as world:
             world.run(story_with_end(run))
             found = [*run.found, *violations(run.history), *world.loop.unhandled]
             assert not found, f"seed {seed}: {found}"
 
 
-async def story_with_end(run: Told) -> None:
+async def story_with_end(run: ScriptedRun) -> None:
     await run._main()
     await run._final()
 
 
 def test_the_only_node_loses_power_and_its_partitions_lead_again_at_once_flagged() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.produce()
         run.server.lose_power()
         await run.again()
@@ -103,15 +103,15 @@ def test_the_only_node_loses_power_and_its_partitions_lead_again_at_once_flagged
         (election,) = run.server.controller.cluster.memories[run.target.topic].unclean_past[0]
         assert election.end_offset == partition.epoch_start
         assert [lost.first for lost in election.lost] in ([], [election.end_offset])
-        # What was not synced may be gone, which this durability allows: judge the rest anew.
+        # What was not synced may be gone, which this durability allows: check the rest from here.
         run.history.writes.clear()
         await run.produce(5)
 
-    tell(story, "replicated")
+    run_script(story, "replicated")
 
 
 def test_with_sync_the_loss_of_power_is_no_loss_and_not_flagged() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.produce()
         for _ in range(3):
             run.server.lose_power()
@@ -119,11 +119,11 @@ def test_with_sync_the_loss_of_power_is_no_loss_and_not_flagged() -> None:
             assert not run.log_of(run.target).state.is_unclean_leader
             await run.produce(5)
 
-    tell(story)
+    run_script(story)
 
 
 def test_a_batch_sent_again_after_a_kill_has_its_first_offset() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         connection = await connect(HOST, PORT)
         identity = await connection.send(
             messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
@@ -148,11 +148,11 @@ def test_a_batch_sent_again_after_a_kill_has_its_first_offset() -> None:
             assert (found.error_code, found.base_offset) == (0, number)
         connection.close()
 
-    tell(story)
+    run_script(story)
 
 
 def test_a_full_disk_refuses_appends_serves_reads_and_heals_without_a_restart() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.produce(5)
         disk = run.server.machine.disk
         disk.capacity = disk.used()
@@ -169,12 +169,12 @@ def test_a_full_disk_refuses_appends_serves_reads_and_heals_without_a_restart() 
         assert await send_once(run.history, run.target, "x", 9) is ErrorCode.NONE
         await run.produce(5)
 
-    tell(story)
-    tell(story, "replicated")
+    run_script(story)
+    run_script(story, "replicated")
 
 
 def test_a_failed_fsync_is_final_until_the_next_start() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.produce(5)
         disk = run.server.machine.disk
         disk.plan = fail_once("sync", ".log", Fail(errno.EIO))
@@ -188,11 +188,11 @@ def test_a_failed_fsync_is_final_until_the_next_start() -> None:
         await run.again()
         await run.produce(5)
 
-    tell(story)
+    run_script(story)
 
 
 def test_a_topic_is_deleted_under_heavy_appends_flushes_and_rolls() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         writers = [asyncio.create_task(run.produce(200)) for _ in range(3)]
         others = asyncio.create_task(run.produce(60, run.other))
         await asyncio.sleep(0.5)
@@ -208,12 +208,12 @@ def test_a_topic_is_deleted_under_heavy_appends_flushes_and_rolls() -> None:
         run.targets = [run.other]
         run.history.writes = [w for w in run.history.writes if w.partition == run.other.name]
 
-    tell(story)
-    tell(story, "replicated")
+    run_script(story)
+    run_script(story, "replicated")
 
 
 def test_damage_below_the_tail_takes_one_replica_out_and_the_others_serve() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.produce(30)
         await run.produce(5, run.other)
         run.server.kill()
@@ -237,11 +237,11 @@ def test_damage_below_the_tail_takes_one_replica_out_and_the_others_serve() -> N
         run.history.writes = [w for w in run.history.writes if w.partition == run.other.name]
         partition.log.damaged = None  # it is known; the end of the run asks only for the rest
 
-    tell(story)
+    run_script(story)
 
 
 def test_a_cut_in_one_direction_makes_no_duplicate() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         writer = asyncio.create_task(run.produce(60))
         for ends in ((HOST, "outside"), ("outside", HOST)) * 2:
             await asyncio.sleep(0.3)
@@ -250,4 +250,4 @@ def test_a_cut_in_one_direction_makes_no_duplicate() -> None:
             run.world.network.heal()
         await writer
 
-    tell(story)
+    run_script(story)

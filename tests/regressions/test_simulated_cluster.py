@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation.cluster.disks import topic_id_in
 from tests.simulation.cluster.nodes import LOGS
-from tests.simulation.cluster.scripted_run import WAIT_SECONDS, Told, tell
+from tests.simulation.cluster.scripted_run import WAIT_SECONDS, ScriptedRun, run_script
 from tests.simulation.history import Outcome
 from tests.simulation.scenarios.cluster import ClusterRun, Course
 from tidelog.controller.decisions.losses import lost_ranges
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 def test_two_members_are_killed_and_the_last_one_loses_power() -> None:
     """RF 3, min 2: what was acknowledged is still elected (eligible replicas)."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(20)
         leader = run.now.leader
         first, second = (x for x in (1, 2, 3) if x != leader)
@@ -50,13 +50,13 @@ def test_two_members_are_killed_and_the_last_one_loses_power() -> None:
         assert run.losses == ([], [])
         assert len(await run.read_at_the_end()) >= 40
 
-    tell(story, min_insync_replicas="2")
+    run_script(story, min_insync_replicas="2")
 
 
 def test_a_record_of_the_topic_id_that_power_took_comes_back_with_the_level() -> None:
     """Below 1.4 nobody names the id; from 1.4 on it is told until the disk has room for it."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(5)
         assert await run.faults.roll_to("1.3")
         await run.until_isr(1, 2, 3)
@@ -69,8 +69,8 @@ def test_a_record_of_the_topic_id_that_power_took_comes_back_with_the_level() ->
         await run.until(lambda: node.ready, "up without the record")
         await run.write(5)
         await run.until_isr(1, 2, 3)
-        await run.until(run.judge.replicas_agree, "replicas alike")
-        run.judge.replicas()
+        await run.until(run.verdict.replicas_agree, "replicas alike")
+        run.verdict.replicas()
         assert topic_id_in(disk, f"{LOGS}/t-0") == ""
         disk.capacity = disk.used()
         controller = run.cluster.controllers[0]
@@ -85,13 +85,13 @@ def test_a_record_of_the_topic_id_that_power_took_comes_back_with_the_level() ->
         await run.write(5)
         assert len(await run.read_at_the_end()) == 15
 
-    tell(story)
+    run_script(story)
 
 
 def test_a_leader_that_lost_its_tail_leads_in_a_new_epoch_only() -> None:
     """It loses an unsynced tail that a follower has, and returns before it was missed."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(10)
         for _ in range(2):
             before, leader = run.now.leader_epoch, run.cluster.broker(run.now.leader)
@@ -108,11 +108,11 @@ def test_a_leader_that_lost_its_tail_leads_in_a_new_epoch_only() -> None:
         assert run.losses == ([], [])
         await run.read_at_the_end()
 
-    tell(story, "sync", min_insync_replicas="2")
+    run_script(story, "sync", min_insync_replicas="2")
 
 
 def test_a_power_cut_over_all_elects_the_longest_log_and_puts_what_is_known_on_record() -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(30)
         # What is known of the watermark is on disk by the checkpoint.
         await run.until(lambda: all(run.hosted(x).high_watermark >= 30 for x in (1, 2, 3)), "known")
@@ -123,7 +123,7 @@ def test_a_power_cut_over_all_elects_the_longest_log_and_puts_what_is_known_on_r
         await run.until_led(1, 2, 3)
         await run.until(lambda: not run.now.is_unclean_leader, "handled")
         await run.write(5)
-        # What was not synced may be gone: the run is judged by what it says of itself.
+        # What was not synced may be gone: the story checks what is left.
         offsets = await run.read_at_the_end()
         debts, (election,) = run.losses
         assert debts == []
@@ -133,7 +133,7 @@ def test_a_power_cut_over_all_elects_the_longest_log_and_puts_what_is_known_on_r
         assert offsets == list(range(len(offsets)))
         assert len(offsets) >= election.end_offset + 5
 
-    tell(story, min_insync_replicas="2")
+    run_script(story, min_insync_replicas="2")
 
 
 @pytest.mark.parametrize("apart_ms", [0.5, 1, 2, 5])
@@ -142,7 +142,7 @@ def test_brokers_that_are_killed_one_right_after_the_other_are_both_suspected(
 ) -> None:
     """The second one's grace ends while the first one is replaced."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(5)
         leader = run.now.leader
         first, second = (x for x in (1, 2, 3) if x != leader)
@@ -154,13 +154,13 @@ def test_brokers_that_are_killed_one_right_after_the_other_are_both_suspected(
             run.cluster.broker(broker).start()
         await run.read_at_the_end()
 
-    tell(story)
+    run_script(story)
 
 
 def test_an_unclean_election_loses_what_it_says_after_kills() -> None:
     """Killed, not cut off from power: what is listed is exact."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(10)
         leader = run.now.leader
         others = [x for x in (1, 2, 3) if x != leader]
@@ -191,13 +191,13 @@ def test_an_unclean_election_loses_what_it_says_after_kills() -> None:
         (lost,) = election.lost
         assert (lost.broker, lost.first, lost.end) == (leader, election.end_offset, known)
 
-    tell(story, min_insync_replicas="1")
+    run_script(story, min_insync_replicas="1")
 
 
 def test_a_store_restored_from_a_backup_deletes_nothing_and_goes_on_in_higher_epochs() -> None:
     """Yesterday's copy knows neither a later topic nor the epochs in which leaders wrote since."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(10)
         copy = run.cluster.tree.copy()
         await run.admin.create("later", 1, 3, {})
@@ -229,13 +229,13 @@ def test_a_store_restored_from_a_backup_deletes_nothing_and_goes_on_in_higher_ep
         assert run.now.leader_epoch > newest
         assert len(await run.read_at_the_end()) == 28
 
-    tell(story, min_insync_replicas="2")
+    run_script(story, min_insync_replicas="2")
 
 
 def test_a_store_restored_from_before_an_isr_shrank_elects_nobody_from_the_old_one() -> None:
     """Nothing else has changed since, no leader epoch either: the revision alone tells."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(10)
         leader = run.now.leader
         behind, other = (x for x in (1, 2, 3) if x != leader)
@@ -255,7 +255,7 @@ def test_a_store_restored_from_before_an_isr_shrank_elects_nobody_from_the_old_o
         await run.until_led(leader, other)
         assert len(await run.read_at_the_end()) == 20
 
-    tell(story, min_insync_replicas="2")
+    run_script(story, min_insync_replicas="2")
 
 
 class Unclean(ClusterRun):
@@ -281,7 +281,7 @@ class Unclean(ClusterRun):
         return {**super()._configs(), **sooner}
 
     def _buried(self, broker: int) -> None:
-        """Not judged: the session is a shorter one."""
+        """No check: the session of this run is a shorter one."""
 
     async def _create_topics(self) -> None:
         await super()._create_topics()

@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.cluster.clients import target
 from tests.simulation.cluster.members import OFFSETS_TOPIC, NotingCluster
 from tests.simulation.cluster.nodes import PORT
-from tests.simulation.cluster.scripted_run import Told
+from tests.simulation.cluster.scripted_run import ScriptedRun
 from tests.simulation.kernel import Process
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ClientError
@@ -29,7 +29,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-async def reach(run: Told, state: str, members: int, committed: int | None = None) -> None:
+async def reach(run: ScriptedRun, state: str, members: int, committed: int | None = None) -> None:
     """Wait until the group is so, and has committed so much of the run's partition."""
     async with asyncio.timeout(40):
         while True:
@@ -45,7 +45,7 @@ async def reach(run: Told, state: str, members: int, committed: int | None = Non
             await asyncio.sleep(0.1)
 
 
-def read_by(run: Told, host: str, broker: int, commit_ms: int, got: list[int]) -> Process:
+def read_by(run: ScriptedRun, host: str, broker: int, commit_ms: int, got: list[int]) -> Process:
     """Start a member of the run's group that knows this broker at first."""
     process = run.world.machine(host).process("Consumer")
 
@@ -68,7 +68,7 @@ def read_by(run: Told, host: str, broker: int, commit_ms: int, got: list[int]) -
     return process
 
 
-async def a_late_commit(run: Told) -> None:
+async def a_late_commit(run: ScriptedRun) -> None:
     """Paused for longer than its session, while others went on and left: it sets nothing back."""
     group = run.group
     group.topics = ("t",)
@@ -90,7 +90,7 @@ async def a_late_commit(run: Told) -> None:
     assert (await group.committed())["t-0"] == 10
 
 
-async def out_of_reach(run: Told) -> None:
+async def out_of_reach(run: ScriptedRun) -> None:
     """Cut off from all brokers for longer than a session: it comes back, idle or not."""
     run.group.topics = ("t",)
     member = run.group.members[0]
@@ -106,7 +106,7 @@ async def out_of_reach(run: Told) -> None:
     await reach(run, "Stable", 1, 3)
 
 
-async def a_lost_position(run: Told) -> None:
+async def a_lost_position(run: ScriptedRun) -> None:
     """All of a partition goes in an unclean election: a member commits its start, empty as it is.
 
     Seed 58: nothing was read yet, and the checker took the commit for one that went back.
@@ -138,10 +138,10 @@ async def a_lost_position(run: Told) -> None:
     await run.write(3)
     await reach(run, "Stable", 1, 3)
     assert [(jump.source, jump.target) for jump in run.group.book.jumps] == [(5, 0)]
-    run.judge.group(run.group, {})
+    run.verdict.group(run.group, {})
 
 
-async def led_in_an_earlier_epoch(run: Told) -> None:
+async def led_in_an_earlier_epoch(run: ScriptedRun) -> None:
     """A member learns of the cluster from a leader that was deposed, cut off and does not know it.
 
     Seed 5122: that one's log ends before the committed position, which was out of range there, and
@@ -190,8 +190,8 @@ async def led_in_an_earlier_epoch(run: Told) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
-    "tell", [a_late_commit, out_of_reach, a_lost_position, led_in_an_earlier_epoch]
+    "script", [a_late_commit, out_of_reach, a_lost_position, led_in_an_earlier_epoch]
 )
-def test_a_member_story(tell, seed: int) -> None:
-    result = Told(seed, tell, "replicated", {"min.insync.replicas": "2"}).run()
+def test_a_member_story(script, seed: int) -> None:
+    result = ScriptedRun(seed, script, "replicated", {"min.insync.replicas": "2"}).run()
     assert not result.violations, result.report()

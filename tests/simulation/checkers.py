@@ -1,6 +1,6 @@
 """The promises as pure functions: a history goes in, the violations come out as sentences.
 
-Owns the judgement of promises 1-5 and 25-28 (docs/promises.md) as far as one broker has them. Does
+Owns the checks of promises 1-5 and 25-28 (docs/promises.md) as far as one broker has them. Does
 not run anything. Each checker stands alone and returns an empty list for a good history.
 """
 
@@ -234,26 +234,26 @@ def no_bad_crc_is_accepted(history: History) -> list[str]:
 def damage_is_never_served(history: History) -> list[str]:
     """Promise 26: damaged bytes are named, never served, and the replica is made anew."""
     found = []
-    harmed: set[tuple[str, str]] = set()
+    corrupted: set[tuple[str, str]] = set()
     named: dict[tuple[str, str], int] = {}
     refused: dict[tuple[str, str], int] = {}
-    for event in sorted(history.harms, key=lambda event: event.at):
+    for event in sorted(history.corruptions, key=lambda event: event.at):
         place = (event.host, event.replica)
-        if event.what == "harmed":
-            harmed.add(place)
+        if event.what == "corrupted":
+            corrupted.add(place)
         elif event.what == "served":
             found.append(f"{event.host} served {event.replica} damaged: {event.detail}")
         elif event.what == "refused":
             refused.setdefault(place, event.at)
         elif event.what == "named":
             named.setdefault(place, event.at)
-            if place not in harmed and (event.host, "") not in harmed:
-                found.append(f"{event.host} named {event.replica} damaged, and nobody harmed it")
+            if place not in corrupted and (event.host, "") not in corrupted:
+                found.append(f"{event.host} named {event.replica} damaged, and nobody corrupted it")
         elif event.what == "repaired":
             named.pop(place, None)
             refused.pop(place, None)
     found += [
-        f"{host} refused harmed bytes of {replica} at {at} and never named the damage"
+        f"{host} refused corrupted bytes of {replica} at {at} and never named the damage"
         for (host, replica), at in refused.items()
         if (host, replica) not in named
     ]

@@ -283,7 +283,7 @@ class SimulatedReader:
             except (_TryAgain, ClientError, OSError):
                 await asyncio.sleep(self._rng.uniform(0.02, 0.3))
             except CorruptRecords as error:
-                self._history.harm("served", self._target.host, self._target.name, str(error))
+                self._history.corruption("served", self._target.host, self._target.name, str(error))
                 await asyncio.sleep(self._rng.uniform(0.02, 0.3))
 
     async def _session(self) -> None:

@@ -1,6 +1,6 @@
 """What a group must never do, as pure functions on its history.
 
-Owns the judgement of one group whose ``__consumer_offsets`` partition was clean: then its log is
+Owns the checks of one group whose ``__consumer_offsets`` partition was clean: then its log is
 the truth of what was committed, in which order, and answers are held against it. Source: KIP-62 and
 the promises on commits (1), one coordinator at a time (15) and delivery (9).
 """

@@ -1,6 +1,7 @@
 """What happened in one consumer group, as its members saw it and as its log has it.
 
-Owns the words; ``group_checkers`` judges. ``at`` is the common count of events (``history``).
+Owns the types of events. Not the checks: see ``group_checkers``. ``at`` is the common count of
+events (``history``).
 """
 
 from __future__ import annotations

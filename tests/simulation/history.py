@@ -1,6 +1,6 @@
 """What happened in a run, as seen from outside: the input of the checkers.
 
-Owns the words. Does not judge (``checkers.py``) and does not run anything.
+Owns the types of events. Does not check (``checkers.py``) and does not run anything.
 
 ``at`` is a count of events, one order for the whole run: an event with a smaller ``at`` happened
 before one with a larger.
@@ -110,7 +110,7 @@ class EpochAnswer:
     kept: int
     """Behind the last record of this epoch, or an older one, that is still in the log."""
     start: int
-    """The log's start: what an answer says of the offsets below does no harm."""
+    """The log's start: what a response says of offsets below it does not count."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ class SpaceEvent:
 
 
 @dataclass(frozen=True)
-class HarmEvent:
+class CorruptionEvent:
     """What became of bits that were turned over on a broker's disk.
 
-    ``harmed``; ``served``: a client got other bytes than were written; ``refused``: it got an
+    ``corrupted``; ``served``: a client got other bytes than were written; ``refused``: it got an
     error for them; ``named``: the broker put on record that the replica is damaged; ``repaired``:
     it serves the right bytes again, or is gone with its topic.
     """
@@ -165,7 +165,7 @@ class History:
     epochs: list[EpochAnswer] = field(default_factory=list)
     directories: list[DirectoryEvent] = field(default_factory=list)
     space: list[SpaceEvent] = field(default_factory=list)
-    harms: list[HarmEvent] = field(default_factory=list)
+    corruptions: list[CorruptionEvent] = field(default_factory=list)
     now: int = 0
 
     def tick(self) -> int:
@@ -199,9 +199,9 @@ class History:
         """Something happened to a log directory."""
         self.directories.append(DirectoryEvent(directory, life, what, self.tick()))
 
-    def harm(self, what: str, host: str, replica: str, detail: str = "") -> None:
-        """Something became of harmed bytes."""
-        self.harms.append(HarmEvent(what, host, replica, self.tick(), detail))
+    def corruption(self, what: str, host: str, replica: str, detail: str = "") -> None:
+        """Something became of corrupted bytes."""
+        self.corruptions.append(CorruptionEvent(what, host, replica, self.tick(), detail))
 
     def disk_space(self, what: str, host: str = "") -> None:
         """The disk became full, got room, or was read."""

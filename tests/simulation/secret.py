@@ -23,7 +23,7 @@ def secret_of(process: Process) -> ClusterSecret:
 
 
 def secret_outside(world: World) -> ClusterSecret:
-    """Return the secret for who is no process of the world: an operator, and what hands requests
+    """Return the secret for a client outside of the world: an operator, and the replay of requests
     over once more.
 
     Its file is on a machine of its own: what becomes of a node's disk does not concern them.

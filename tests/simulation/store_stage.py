@@ -46,16 +46,16 @@ class Attentive(RecordedBroker):
 
     async def _handle(self, context: Any, request: Any, more: Any) -> Any:
         if isinstance(request, messages.LeaderAndIsrRequest):
-            self._judge_orders(request)
+            self._check_orders(request)
         elif isinstance(request, messages.UpdateMetadataRequest):
-            self._judge_metadata(request)
+            self._check_metadata(request)
         return await super()._handle(context, request, more)
 
     def _stored(self, path: str) -> tuple[Any, int]:
         kept = self.place.node(path)
         return (None, -1) if kept is None else (layout.decode(path, kept.data), kept.version)
 
-    def _judge_orders(self, request: Any) -> None:
+    def _check_orders(self, request: Any) -> None:
         named: dict[tuple[str, int], uuid.UUID] = {}
         for told in request.topic_states:
             for state in told.partition_states:
@@ -86,7 +86,7 @@ class Attentive(RecordedBroker):
         is_it = isinstance(node, TopicNode) and node.topic_id == layout.id_text(topic_id)
         return node if is_it and not is_marked else None
 
-    def _judge_metadata(self, request: Any) -> None:
+    def _check_metadata(self, request: Any) -> None:
         for told in request.topic_states:
             is_there = self._topic(told.topic_name, told.topic_id) is not None
             if is_there and any(state.leader == -2 for state in told.partition_states):
@@ -200,7 +200,7 @@ class Stage:
 
         await until(are_known, HEARD_WITHIN_S)
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """Memory is what a restart would load, and brokers know it."""
         wrong = [line for broker in self.brokers.values() for line in broker.wrong]
         assert not wrong, wrong[:3]

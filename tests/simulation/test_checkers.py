@@ -151,25 +151,25 @@ def read_fails_while_full(history: History) -> None:
     history.disk_space("read failed")
 
 
-def harm_is_served(history: History) -> None:
-    history.harm("harmed", "b1", P)
-    history.harm("served", "b1", P, "7 has a wrong CRC")
+def corruption_is_served(history: History) -> None:
+    history.corruption("corrupted", "b1", P)
+    history.corruption("served", "b1", P, "7 has a wrong CRC")
 
 
-def harm_is_refused_and_not_named(history: History) -> None:
-    history.harm("harmed", "b1", P)
-    history.harm("refused", "b1", P)
+def corruption_is_refused_and_not_named(history: History) -> None:
+    history.corruption("corrupted", "b1", P)
+    history.corruption("refused", "b1", P)
 
 
-def harm_is_not_repaired(history: History) -> None:
-    history.harm("harmed", "b1", P)
-    history.harm("named", "b1", P)
+def corruption_is_not_repaired(history: History) -> None:
+    history.corruption("corrupted", "b1", P)
+    history.corruption("named", "b1", P)
 
 
-def named_without_harm(history: History) -> None:
-    history.harm("harmed", "b2", P)
-    history.harm("named", "b1", P)
-    history.harm("repaired", "b1", P)
+def named_without_corruption(history: History) -> None:
+    history.corruption("corrupted", "b2", P)
+    history.corruption("named", "b1", P)
+    history.corruption("repaired", "b1", P)
 
 
 def full_broker_does_not_heal(history: History) -> None:
@@ -206,10 +206,10 @@ BAD: list[tuple[Callable[[History], None], checkers.Checker]] = [
     (read_fails_while_full, checkers.a_full_disk_heals),
     (full_broker_does_not_heal, checkers.a_full_disk_heals),
     (full_broker_goes_out_of_service, checkers.a_full_disk_heals),
-    (harm_is_served, checkers.damage_is_never_served),
-    (harm_is_refused_and_not_named, checkers.damage_is_never_served),
-    (harm_is_not_repaired, checkers.damage_is_never_served),
-    (named_without_harm, checkers.damage_is_never_served),
+    (corruption_is_served, checkers.damage_is_never_served),
+    (corruption_is_refused_and_not_named, checkers.damage_is_never_served),
+    (corruption_is_not_repaired, checkers.damage_is_never_served),
+    (named_without_corruption, checkers.damage_is_never_served),
 ]
 
 
@@ -219,11 +219,11 @@ def test_a_good_history_passes_all() -> None:
 
 def test_damage_that_is_named_and_repaired_passes() -> None:
     history = good()
-    for what in ("harmed", "refused", "named", "repaired"):
-        history.harm(what, "b1", P)
-    history.harm("harmed", "b2", "")
+    for what in ("corrupted", "refused", "named", "repaired"):
+        history.corruption(what, "b1", P)
+    history.corruption("corrupted", "b2", "")
     for what in ("named", "repaired"):
-        history.harm(what, "b2", P)
+        history.corruption(what, "b2", P)
     for what in ("full", "room", "appended"):
         history.disk_space(what, "b1")
     assert checkers.violations(history) == []

@@ -114,7 +114,7 @@ def test_no_fault_loses_repeats_or_reorders_what_the_client_sends() -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         run = ClientRun(seed)
         result = run.run()
-        # What the server promises is judged where its own clients keep the books.
+        # The server's promises are checked where its own clients keep the books.
         assert not run.found, result.report()
         assert result.counts["faults"] > 0
         faults += result.counts["faults"]

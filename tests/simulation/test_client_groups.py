@@ -50,7 +50,7 @@ MUTE_S = 30.0
 """How long a member may look for positions and say nothing: longer than a look-up takes to fail."""
 
 FLOORS = {"cancelled": 100, "refused": 5, "refused of one": 5, "deleted": 3, "slow": 3, "said": 5}
-"""How often each thing must have struck in all seeds, so that the judges had something to judge."""
+"""How often each fault must have happened in all seeds, so that there was something to check."""
 
 PLANTED_SEEDS = 5
 """Within so many seeds each planted bug must be found."""
@@ -132,7 +132,7 @@ class Member:
                 await self.may_poll.wait()
                 self._count_deletions(reader)
                 await self._poll(reader)
-                self._judge(reader)
+                self._check(reader)
             self.reader = None
 
     def _reader(self, cluster: Cluster, topics: list[str]) -> GroupReader:
@@ -164,7 +164,7 @@ class Member:
         self.counts["deleted"] += holds and deletions > self.deletions
         self.deletions = deletions
 
-    def _judge(self, reader: GroupReader) -> None:
+    def _check(self, reader: GroupReader) -> None:
         state, now = reader._member.state, asyncio.get_running_loop().time()
         if state is State.READING and sorted(reader.assignment) != sorted(self.given):
             self._found(f"it was given {self.given} and reads {reader.assignment}")
@@ -175,7 +175,7 @@ class Member:
         elif now - self.mute_since > MUTE_S:
             self._found(f"for {MUTE_S} s it neither reads {self.given} nor says why")
 
-    def _judge_refusals(self, error: PartitionsRefused) -> None:
+    def _check_refusals(self, error: PartitionsRefused) -> None:
         for where, refused in error.errors.items():
             own = refused.subject == str(where)
             if refused.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -201,7 +201,7 @@ class Member:
             self.said = f"{type(error).__name__}: {error}"
             self.counts["said"] += 1
             if isinstance(error, PartitionsRefused):
-                self._judge_refusals(error)
+                self._check_refusals(error)
             await asyncio.sleep(0.1)
             return
         self.said = ""
@@ -352,7 +352,7 @@ class GroupRun(BrokerRun):
 
 
 def first_found(seeds: int) -> list[str]:
-    """Return what the judges found in the first of so many seeds in which they found something."""
+    """Return the findings of the first seed that has any, out of so many."""
     for seed in range(seeds):
         run = GroupRun(seed)
         run.run()

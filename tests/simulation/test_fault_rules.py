@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.simulation.clients import send_once
-from tests.simulation.cluster.scripted_run import Tell, Told
+from tests.simulation.cluster.scripted_run import Script, ScriptedRun
 from tests.simulation.secret import secret_outside
 from tidelog.runtime.cluster_secret import READ_AGAIN_MS
 from tidelog.storage import names
@@ -15,18 +15,18 @@ from tidelog.storage import names
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def hold(story: Tell) -> None:
-    """Tell a story to two seeds, with unsynced acknowledgements and small segments."""
+def hold(story: Script) -> None:
+    """Script a story to two seeds, with unsynced acknowledgements and small segments."""
     for seed in (1, 2):
         configs = {"min.insync.replicas": "2", "segment.bytes": "4000"}
-        result = Told(seed, story, "replicated", configs).run()
+        result = ScriptedRun(seed, story, "replicated", configs).run()
         assert not result.violations, result.report()
 
 
 def test_nothing_is_harmed_or_lost_beside_a_lost_disk_that_the_store_has_not_missed() -> None:
     """The empty broker is in sync as the store has it: no controller has heard of its loss."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(10)
         (controller,) = run.cluster.controllers
         controller.kill()
@@ -41,7 +41,7 @@ def test_nothing_is_harmed_or_lost_beside_a_lost_disk_that_the_store_has_not_mis
             await run.faults.flip_bits()
             await run.faults.lose_power()
             await run.faults.wipe()
-        assert not run.faults.harms.harms
+        assert not run.faults.corruptions.corruptions
         assert run.states.losses.keys() == {lost.node_id}
         controller.start()
         await run.until(lambda: controller.active, "active anew")
@@ -58,17 +58,17 @@ def test_nothing_is_harmed_or_lost_beside_a_lost_disk_that_the_store_has_not_mis
 def test_no_disk_fails_or_is_lost_beside_harmed_bits() -> None:
     """All is in sync as the store has it; what one broker holds is damaged."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(10)
-        run.faults.harms.kinds = {names.LOG: 1.0}
-        harmed = run.cluster.broker(run.now.leader)
-        assert run.faults.harms.flip(harmed, run.rng, set()) is not None
+        run.faults.corruptions.kinds = {names.LOG: 1.0}
+        corrupted = run.cluster.broker(run.now.leader)
+        assert run.faults.corruptions.flip(corrupted, run.rng, set()) is not None
         starts = [broker.starts for broker in run.cluster.brokers]
         for _ in range(3):
             await run.faults.lose_all_power()
             await run.faults.lose_a_new_member()
         # Its own disk may fail: let another one be taken.
-        run.faults._busy.add(harmed.host)
+        run.faults._busy.add(corrupted.host)
         await run.faults.fail_a_sync()
         run.faults._busy.clear()
         assert [broker.starts for broker in run.cluster.brokers] == starts
@@ -80,7 +80,7 @@ def test_no_disk_fails_or_is_lost_beside_harmed_bits() -> None:
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_disk_fails_only_if_no_other_was_lost_since_it_was_chosen(is_lost: bool) -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(10)
         failing = run.world.loop.create_task(run.faults.fail_a_sync())
         await asyncio.sleep(0)
@@ -104,7 +104,7 @@ def test_a_disk_fails_only_if_no_other_was_lost_since_it_was_chosen(is_lost: boo
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_new_member_is_lost_only_if_no_other_was_meanwhile(is_lost: bool) -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         await run.write(10)
         leader = run.now.leader
         losing = run.world.loop.create_task(run.faults.lose_a_new_member())
@@ -126,11 +126,11 @@ def test_a_new_member_is_lost_only_if_no_other_was_meanwhile(is_lost: bool) -> N
 def test_what_hands_requests_over_proves_the_secret_whatever_disk_is_lost() -> None:
     """It read the secret on broker 1's machine, whose power may go (cluster seed 3025)."""
 
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         run.lose_power(1)
         # The file is read again after some seconds.
         await asyncio.sleep(READ_AGAIN_MS / 1000 + 1)
-        secret = secret_outside(run.world), run.tape.secret, run.outside.secret
+        secret = secret_outside(run.world), run.recording.secret, run.outside.secret
         assert len({each.current() for each in secret}) == 1
         run.cluster.broker(1).start()
         await run.until_isr(1, 2, 3)

@@ -197,12 +197,12 @@ class Story:
             for each in tasks:
                 if each.done() and not each.cancelled():
                     each.result()
-            self._judge()
+            self._check()
         finally:
             for each in tasks:
                 each.cancel()
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         hosted = self.hosted
         leadership = hosted.leadership
         assert leadership is not None and leadership.change is None, "a change is still in flight"
@@ -216,7 +216,7 @@ class Story:
         assert self.asked > 5 and len(self.answers) > 50
 
 
-def tell(folder: Path, seed: int) -> None:
+def run_script(folder: Path, seed: int) -> None:
     with World(seed) as world:
         process = world.machine("node1").process("broker")
 
@@ -242,14 +242,14 @@ def tell(folder: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_change_of_the_isr_comes_to_rest_whatever_was_answered(tmp_path: Path, seed: int) -> None:
-    tell(tmp_path, seed)
+    run_script(tmp_path, seed)
 
 
 def test_more_histories(tmp_path: Path) -> None:
     """Other ones in each run; the seed is printed."""
     first = random.SystemRandom().randrange(1_000_000)
     for seed in range(first, first + 15):
-        tell(tmp_path, seed)
+        run_script(tmp_path, seed)
 
 
 def test_a_planted_end_of_asking_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_a_planted_end_of_asking_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(isr_change.IsrChange, "left_open", for_ever)
     with pytest.raises(AssertionError, match="in flight"):
         for seed in range(10):
-            tell(tmp_path, seed)
+            run_script(tmp_path, seed)
 
 
 def test_a_planted_haste_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_a_planted_haste_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("tidelog.broker.control_plane.isr_changes.outcome", hasty)
     with pytest.raises(AssertionError):
         for seed in range(25):
-            tell(tmp_path, seed)
+            run_script(tmp_path, seed)
 
 
 def test_a_planted_memory_of_the_former_epoch_is_found(
@@ -297,4 +297,4 @@ def test_a_planted_memory_of_the_former_epoch_is_found(
     with pytest.raises(AssertionError):
         # One history of some two hundred shows it: these are around one that does (387).
         for seed in range(380, 405):
-            tell(tmp_path, seed)
+            run_script(tmp_path, seed)

@@ -240,7 +240,7 @@ def _crash_once(case: Case, kind: str, number: int, part: float) -> bool:
         node.disk.lose_power() if kind == "power" else node.disk.kill(node.view)
     node.disk.plan = None
     node.boot += kind == "power"
-    _judge(node, case, f"{case.name}: {kind} in operation {number}, part {part}")
+    _check(node, case, f"{case.name}: {kind} in operation {number}, part {part}")
     return crashed
 
 
@@ -254,7 +254,7 @@ def _at_change(number: int, crash: Crash) -> Plan:
     return plan
 
 
-def _judge(node: Node, case: Case, where: str) -> None:
+def _check(node: Node, case: Case, where: str) -> None:
     directory = node.open()
     log = directory.logs.get(P)
     if log is None:

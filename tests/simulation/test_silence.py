@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.clients import send_once
-from tests.simulation.cluster.scripted_run import Told
+from tests.simulation.cluster.scripted_run import ScriptedRun
 from tests.simulation.kernel import World
 from tests.simulation.store_stage import Stage
 from tests.simulation.striking_store import Strikes
@@ -31,18 +31,21 @@ SUSPECTED_WITHIN_S = 2.0 + 0.1 + 0.4
 SESSION_S = 6.0
 STOPPED_S = 3.0
 
-Story = Callable[[Told], Awaitable[None]]
+Story = Callable[[ScriptedRun], Awaitable[None]]
 
 
-def tell(story: Story, seeds: int = SEEDS) -> None:
+def run_script(story: Story, seeds: int = SEEDS) -> None:
     for seed in range(seeds):
-        result = Told(seed, story, "replicated", {"min.insync.replicas": "2"}).run()
+        result = ScriptedRun(seed, story, "replicated", {"min.insync.replicas": "2"}).run()
         assert not result.violations, result.report()
 
 
 def found_by(story: Story, seeds: int = SEEDS) -> bool:
     """Whether a seed shows that something is wrong."""
-    runs = (Told(seed, story, "replicated", {"min.insync.replicas": "2"}) for seed in range(seeds))
+    runs = (
+        ScriptedRun(seed, story, "replicated", {"min.insync.replicas": "2"})
+        for seed in range(seeds)
+    )
     return any(run.run().violations for run in runs)
 
 
@@ -50,7 +53,7 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def pause(run: Told, broker: int) -> Callable[[], None]:
+def pause(run: ScriptedRun, broker: int) -> Callable[[], None]:
     """SIGSTOP; what is returned is SIGCONT."""
     process = run.cluster.broker(broker).process
     assert process is not None
@@ -62,7 +65,7 @@ class Unmoved:
     """A partition as it stands now, of which nothing is to be decided: no election, no change of
     the ISR."""
 
-    def __init__(self, run: Told) -> None:
+    def __init__(self, run: ScriptedRun) -> None:
         self._run = run
         self._state, self._known = run.now, run.states.place("t", 0)
 
@@ -75,7 +78,7 @@ class Unmoved:
         assert self._run.states.place("t", 0) == self._known
 
 
-async def stopped_leader(run: Told) -> None:
+async def stopped_leader(run: ScriptedRun) -> None:
     await run.write(5)
     leader, began_s = run.now.leader, now_s()
     go_on = pause(run, leader)
@@ -92,10 +95,10 @@ async def stopped_leader(run: Told) -> None:
 
 
 def test_a_stopped_leader_is_replaced_and_comes_back_as_a_follower() -> None:
-    tell(stopped_leader)
+    run_script(stopped_leader)
 
 
-async def stopped_follower(run: Told) -> None:
+async def stopped_follower(run: ScriptedRun) -> None:
     await run.write(5)
     follower = next(x for x in (1, 2, 3) if x != run.now.leader)
     leader, began_s = run.now.leader, now_s()
@@ -109,10 +112,10 @@ async def stopped_follower(run: Told) -> None:
 
 
 def test_a_stopped_follower_holds_nothing_back_for_long() -> None:
-    tell(stopped_follower)
+    run_script(stopped_follower)
 
 
-async def two_stopped(run: Told) -> None:
+async def two_stopped(run: ScriptedRun) -> None:
     active = run.cluster.active
     assert active is not None and active.controller is not None
     leader = run.now.leader
@@ -128,12 +131,12 @@ async def two_stopped(run: Told) -> None:
 
 
 def test_of_two_silent_brokers_nobody_is_suspected() -> None:
-    tell(two_stopped)
+    run_script(two_stopped)
 
 
 @pytest.mark.parametrize("seconds", [0.6, 1.9, STOPPED_S, 3.6])
 def test_a_controller_that_was_stopped_moves_nothing(seconds: float) -> None:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         unmoved = Unmoved(run)
         active = run.cluster.active
         assert active is not None and active.process is not None
@@ -142,16 +145,16 @@ def test_a_controller_that_was_stopped_moves_nothing(seconds: float) -> None:
         active.process.resume()
         await unmoved.check()
 
-    tell(story)
+    run_script(story)
 
 
 @pytest.mark.parametrize("seconds", [1.2, STOPPED_S])
 def test_a_controller_that_was_cut_off_from_all_brokers_moves_nothing(seconds: float) -> None:
-    tell(cut_off(seconds))
+    run_script(cut_off(seconds))
 
 
 def cut_off(seconds: float) -> Story:
-    async def story(run: Told) -> None:
+    async def story(run: ScriptedRun) -> None:
         unmoved = Unmoved(run)
         active = run.cluster.active
         assert active is not None
@@ -169,7 +172,7 @@ def cut_off(seconds: float) -> Story:
     return story
 
 
-async def reset_and_stopped(run: Told) -> None:
+async def reset_and_stopped(run: ScriptedRun) -> None:
     """A session's connection breaks, and the controller is stopped before the next one is there."""
     unmoved = Unmoved(run)
     active = run.cluster.active
@@ -183,7 +186,7 @@ async def reset_and_stopped(run: Told) -> None:
 
 
 def test_a_session_that_opens_again_while_the_controller_is_stopped() -> None:
-    tell(reset_and_stopped)
+    run_script(reset_and_stopped)
 
 
 def test_who_waits_for_the_answer_to_its_registration_is_not_silent() -> None:
@@ -262,7 +265,7 @@ def test_a_heartbeat_that_ends_no_suspicion_is_found(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Sessions, "heard", heard)
 
-    async def again(run: Told) -> None:
+    async def again(run: ScriptedRun) -> None:
         await stopped_leader(run)
         # Once more, by the same broker: its silence must count again.
         await run.write(1)

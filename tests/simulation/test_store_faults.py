@@ -81,7 +81,7 @@ async def play(
             await stage.until_told()
         async with stage.controller.turn:
             assert stage.controller.active
-            stage.judge()
+            stage.check()
         assert _holds(kind, stage)
         if stage.controller.store.is_shared:
             await stage.hears_tools()

@@ -1,4 +1,4 @@
-"""What is judged of a cluster's run: each judgement on something good and on something bad."""
+"""The verdict on a cluster's run: each check on a good history and on a bad one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from tests.simulation.cluster.clients import GroupBook
 from tests.simulation.cluster.journal import Place
-from tests.simulation.cluster.node_control import FAULT, Begun, Hands
-from tests.simulation.cluster.verdict import Judge
+from tests.simulation.cluster.node_control import FAULT, Begun, NodeControl
+from tests.simulation.cluster.verdict import Verdict
 from tests.simulation.history import Final, History, Outcome
 from tests.simulation.kernel.loop import Failure, Job, SimulatedLoop
 from tidelog.client.errors import ConnectionLost
@@ -83,17 +83,17 @@ def test_a_commit_without_an_answer_may_be_there_or_not() -> None:
     assert looked(book, connection, 5) == looked(book, connection, 4) == []
 
 
-def judge(history: History | None = None, **more: Any) -> Judge:
+def verdict(history: History | None = None, **more: Any) -> Verdict:
     states = SimpleNamespace(unclean=set(), **more)
-    return Judge(SimpleNamespace(brokers=[]), states, history or History())  # type: ignore[arg-type]
+    return Verdict(SimpleNamespace(brokers=[]), states, history or History())  # type: ignore[arg-type]
 
 
 def test_what_a_loner_lost_is_said() -> None:
     for lost in ([], ["b1 says 3, but 49 was committed"]):
-        found = judge()
+        found = verdict()
         found.loner(SimpleNamespace(lost=lost))  # type: ignore[arg-type]
         assert found.found == [f"commits_stay: {line}" for line in lost]
-    unclean = judge()
+    unclean = verdict()
     unclean.states.unclean.add(Place("id", "__consumer_offsets", 0))
     unclean.loner(SimpleNamespace(lost=["gone with the unclean election"]))  # type: ignore[arg-type]
     assert unclean.found == []
@@ -107,7 +107,7 @@ def test_a_broker_that_names_a_former_life_of_a_topic_is_found(is_stale: bool) -
     node = SimpleNamespace(
         host="b1", running=SimpleNamespace(broker=SimpleNamespace(metadata=cache))
     )
-    found = judge(id_of=lambda name: layout.id_text(present))
+    found = verdict(id_of=lambda name: layout.id_text(present))
     found.cluster.brokers = [node, SimpleNamespace(host="b2", running=None)]  # type: ignore[assignment]
     found.metadata()
     assert [line.split(":")[0] for line in found.found] == ["no_stale_metadata"] * is_stale
@@ -118,10 +118,10 @@ def written(history: History, number: int, offset: int) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_unclean_partition_is_judged_up_to_its_election(when: str) -> None:
+def test_an_unclean_partition_is_checked_up_to_its_election(when: str) -> None:
     """Two records at one offset: the election explains it only if it came between them."""
     history = History()
-    found = judge(history)
+    found = verdict(history)
     place = Place("id", "plain", 0)
     written(history, 0, 0)
     history.read(P, 0, b"v0", "r")
@@ -146,14 +146,14 @@ def test_what_a_follower_served_stays_and_is_committed() -> None:
     history = History()
     history.finals.append(Final(P, 2, 4, {2: b"c", 3: b"d"}))
     for served, lines in ((audit({1: "b2", 3: "b2"}), 0), (audit({3: "b1", 4: "b2"}), 1)):
-        found = judge(history)
+        found = verdict(history)
         found.followers(served)
         assert len(found.found) == lines
         assert all(line.startswith("read_is_not_unread: b2 served") for line in found.found)
-    found = judge(history)
+    found = verdict(history)
     found.followers(audit({}, "b2 served 7, its watermark is 7"))
     assert len(found.found) == 1
-    unclean = judge(history)
+    unclean = verdict(history)
     unclean.states.unclean.add(Place("id", "plain", 0))
     unclean.followers(audit({4: "b2"}))
     assert unclean.found == []
@@ -188,15 +188,15 @@ def test_only_what_was_begun_before_a_failure_was_told_is_in_flight() -> None:
 
 def test_a_fault_counts_as_struck_when_something_was_done_and_once() -> None:
     story: list[str] = []
-    hands = SimpleNamespace(_tell=story.append, struck={})
-    say = Hands._say
-    say(hands, "healing")  # type: ignore[arg-type]
-    assert hands.struck == {}
+    control = SimpleNamespace(_log=story.append, struck={})
+    say = NodeControl._say
+    say(control, "healing")  # type: ignore[arg-type]
+    assert control.struck == {}
     for name, lines in (("cut", 2), ("pause", 0), ("cut", 1)):
         token = FAULT.set(Begun(name))
-        hands._tell("looks around")
+        control._log("looks around")
         for _ in range(lines):
-            say(hands, f"{name} a")  # type: ignore[arg-type]
+            say(control, f"{name} a")  # type: ignore[arg-type]
         FAULT.reset(token)
-    assert hands.struck == {"cut": 2}
+    assert control.struck == {"cut": 2}
     assert len(story) == 1 + 3 + 3

@@ -25,8 +25,8 @@ async def _nothing(_broker_epoch: int) -> None:
     pass
 
 
-class Obedient(LoneBroker):
-    """A broker that obeys a controller: the test, as life 7."""
+class ControlledBroker(LoneBroker):
+    """A broker that applies the commands of the test, in broker epoch 7."""
 
     async def start(self) -> None:
         await super().start()
@@ -59,7 +59,7 @@ async def open_channel(
 
 
 @asynccontextmanager
-async def commanded(lone: Obedient) -> AsyncIterator[tuple[Obedient, Peer]]:
+async def commanded(lone: ControlledBroker) -> AsyncIterator[tuple[ControlledBroker, Peer]]:
     """The broker at work, and an open channel to it; it is stopped with the block."""
     await lone.start()
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.support.controlled_broker import Obedient, commanded
+from tests.support.controlled_broker import ControlledBroker, commanded
 from tests.support.lone_broker import Peer
 from tests.support.storage_logs import QuickDisk
 from tidelog.model.errors import ErrorCode
@@ -25,8 +25,8 @@ OK = int(ErrorCode.NONE)
 
 def running(
     folder: Path, disk: Disk | None = None, **config: str
-) -> AbstractAsyncContextManager[tuple[Obedient, Peer]]:
-    return commanded(Obedient(folder, config, None if disk is None else Seams(disk=disk)))
+) -> AbstractAsyncContextManager[tuple[ControlledBroker, Peer]]:
+    return commanded(ControlledBroker(folder, config, None if disk is None else Seams(disk=disk)))
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

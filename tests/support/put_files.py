@@ -1,4 +1,4 @@
-"""Writing small files over and over, as tests do that harm one bit after another.
+"""Writing small files over and over, as tests do that flip one bit after another.
 
 Owns one way around ext4: it writes a file to the disk as soon as it is closed that was cut to
 nothing before (``auto_da_alloc``), which is a thousand such writes of a test at a disk's pace.

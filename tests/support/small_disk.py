@@ -1,7 +1,7 @@
 """A disk of its own for one broker, that can be filled and emptied.
 
 Where file systems can be mounted (root) it is a tmpfs, and full is full: the kernel says so. Where
-not, the broker runs by `frail_server.py`, whose disk says it as long as a flag stands.
+not, the broker runs by `disk_full_server.py`, whose disk says it as long as a flag stands.
 """
 
 from __future__ import annotations

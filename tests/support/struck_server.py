@@ -10,7 +10,7 @@ The test puts a file into the folder that TIDELOG_STRIKES names, and reads there
 
 A kind of path is a path without what tells one file from another of its kind: `T-N/N.log`. What
 has no path of its own (a write to an open file) has that of its descriptor. `read` is the reading
-of a whole small file. Where `frail_server.py` is a full disk, this is a bad one.
+of a whole small file. Where `disk_full_server.py` is a full disk, this is a bad one.
 """
 
 from __future__ import annotations

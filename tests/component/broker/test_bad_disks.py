@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.controlled_broker import Obedient
+from tests.support.controlled_broker import ControlledBroker
 from tests.support.storage_logs import QuickDisk
 from tidelog.broker.control_plane.seen_epochs import SeenEpochs
 from tidelog.broker.handlers import describe_log_dirs
@@ -81,12 +81,12 @@ class OneBadCall(QuickDisk):
         return 1000
 
 
-def of_two(folder: Path, disk: QuickDisk) -> Obedient:
+def of_two(folder: Path, disk: QuickDisk) -> ControlledBroker:
     places = {"log.dirs": f"{folder}/one,{folder}/two"}
-    return Obedient(folder, places, Seams(disk=disk))
+    return ControlledBroker(folder, places, Seams(disk=disk))
 
 
-def run(folder: Path, disk: QuickDisk, story: Callable[[Obedient], Any]) -> None:
+def run(folder: Path, disk: QuickDisk, story: Callable[[ControlledBroker], Any]) -> None:
     async def main() -> None:
         lone = of_two(folder, disk)
         await lone.start()
@@ -150,10 +150,10 @@ def test_what_was_seen_and_cannot_be_read_takes_one_directory_out_of_service(
     """It ended the start, with all other directories."""
     disk = OneBadCall()
 
-    async def see(lone: Obedient) -> None:
+    async def see(lone: ControlledBroker) -> None:
         await lone.broker.control.note(3, 7)
 
-    async def look(lone: Obedient) -> None:
+    async def look(lone: ControlledBroker) -> None:
         failed = {each.path.rpartition("/")[2] for each in lone.broker.directories if each.failed}
         assert failed == {away}
         assert lone.broker.control.seen_epochs == SeenEpochs(3, 7 if away == "two" else -1)
@@ -170,7 +170,7 @@ def test_a_broker_whose_first_disk_has_failed_obeys_the_next_controller(
     """It refused each new control channel: what lies on other disks was commanded no more."""
     disk = OneBadCall()
 
-    async def see(lone: Obedient) -> None:
+    async def see(lone: ControlledBroker) -> None:
         control, (first, second) = lone.broker.control, lone.broker.directories
         await control.note(3, 7)
         if before:
@@ -184,7 +184,7 @@ def test_a_broker_whose_first_disk_has_failed_obeys_the_next_controller(
             await control.note(5, 9)
         assert control.seen_epochs == SeenEpochs(4, 8), "no disk has it"
 
-    async def look(lone: Obedient) -> None:
+    async def look(lone: ControlledBroker) -> None:
         assert lone.broker.control.seen_epochs == SeenEpochs(4, 7)
 
     run(tmp_path, disk, see)
@@ -210,7 +210,7 @@ def test_a_creation_that_one_disk_refused_is_made_on_another_and_the_next_start_
 
     disk.__class__ = Stays
 
-    async def create(lone: Obedient) -> None:
+    async def create(lone: ControlledBroker) -> None:
         partitions = lone.broker.partitions
         if error != errno.ENOSPC:
             with pytest.raises(StorageFailed):
@@ -264,7 +264,7 @@ def test_a_replica_that_was_made_anew_beside_one_that_a_disk_kept_is_the_replica
     which was assigned here again."""
     disk = OneBadCall()
 
-    async def lose(lone: Obedient) -> None:
+    async def lose(lone: ControlledBroker) -> None:
         partitions = lone.broker.partitions
         partitions.apply(partitions.create("t", 0, STATE), STATE)
         append(lone, 3)
@@ -305,7 +305,7 @@ def test_what_a_replica_replaces_the_next_one_replaces_too(tmp_path: Path) -> No
     disk = OneBadCall()
     key = TopicPartition("t", 0)
 
-    async def lose(lone: Obedient) -> None:
+    async def lose(lone: ControlledBroker) -> None:
         partitions = lone.broker.partitions
         partitions.create("t", 0, STATE)
         disk.kinds, disk.ending = ("rename",), "/one/t-0"
@@ -314,7 +314,7 @@ def test_what_a_replica_replaces_the_next_one_replaces_too(tmp_path: Path) -> No
         partitions.create("t", 0, STATE)
         append(lone, 1)
 
-    async def again(lone: Obedient) -> None:
+    async def again(lone: ControlledBroker) -> None:
         partitions = lone.broker.partitions
         partitions.stop("t", 0, delete=True, reason="planted")
         lone.broker.directories[0].resources.fail("planted")
@@ -332,7 +332,7 @@ def test_what_a_replica_replaces_the_next_one_replaces_too(tmp_path: Path) -> No
 def test_two_replicas_of_one_topic_without_proof_are_refused(tmp_path: Path) -> None:
     """A copy, or one that was made anew while the other disk was away: the longer may be older."""
 
-    async def make(lone: Obedient) -> None:
+    async def make(lone: ControlledBroker) -> None:
         lone.broker.partitions.create("t", 0, STATE)
         append(lone, 1)
 
@@ -343,7 +343,7 @@ def test_two_replicas_of_one_topic_without_proof_are_refused(tmp_path: Path) -> 
     assert in_directory(tmp_path / "one") == in_directory(tmp_path / "two") == ["t-0"]
 
 
-def append(lone: Obedient, count: int) -> None:
+def append(lone: ControlledBroker, count: int) -> None:
     hosted = lone.broker.partitions.get("t", 0)
     assert hosted is not None
     records = build_batch([NewRecord(-1, None, b"a")] * count)
@@ -355,7 +355,7 @@ def test_a_full_disk_takes_no_new_replica_while_another_has_room(tmp_path: Path)
     """It had the fewest replicas, so each new one was tried there, again and again."""
     disk = OneBadCall()
 
-    async def create(lone: Obedient) -> None:
+    async def create(lone: ControlledBroker) -> None:
         partitions = lone.broker.partitions
 
         def place(index: int) -> str:
@@ -391,7 +391,7 @@ def test_a_deletion_that_one_disk_does_not_take_is_confirmed_of_the_other(tmp_pa
     """All of the request counted as kept, until a restart."""
     disk = OneBadCall()
 
-    async def delete(lone: Obedient) -> None:
+    async def delete(lone: ControlledBroker) -> None:
         partitions, control = lone.broker.partitions, lone.broker.control
         for index in (0, 1):
             partitions.apply(partitions.create("t", index, STATE), STATE)
@@ -416,7 +416,7 @@ def test_a_directory_that_fails_while_it_is_loaded_is_named(
     """Nothing said why its replicas were out of service."""
     disk = OneBadCall()
 
-    async def leave(lone: Obedient) -> None:
+    async def leave(lone: ControlledBroker) -> None:
         directory = lone.broker.directories[0]
         assert directory.record_life("boot", durability="sync")
         hosted = lone.broker.partitions.create("t", 0, STATE)
@@ -445,7 +445,7 @@ def test_a_disk_that_cannot_say_how_full_it_is_is_described_without(tmp_path: Pa
     """The whole answer, with all other directories, was lost to it."""
     disk = OneBadCall()
 
-    async def describe(lone: Obedient) -> None:
+    async def describe(lone: ControlledBroker) -> None:
         disk.kinds, disk.ending = ("free_bytes",), "/one"
         request = messages.DescribeLogDirsRequest(topics=None)
         answer = done(describe_log_dirs.handle(lone.broker, request, None))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.support.broker_pair import slow_greeting
-from tests.support.controlled_broker import Obedient
+from tests.support.controlled_broker import ControlledBroker
 from tests.support.controller_commands import OneBadPlace, set_aside
 from tests.support.controller_world import DEFAULTS, World
 from tests.support.lone_broker import LoneBroker, until
@@ -98,7 +98,7 @@ def test_a_broker_that_greets_slowly_is_commanded_in_the_end(
     monkeypatch.setattr(outboxes, "connect", slow_greeting(asked, 4 * least_ms))
 
     async def main() -> None:
-        office, lone = Office(), Obedient(tmp_path)
+        office, lone = Office(), ControlledBroker(tmp_path)
         await lone.start()
         office.found_at(lone.port)
         try:
@@ -119,7 +119,7 @@ def test_a_full_is_looked_at_once_more_when_its_turn_has_come(
     send, send_configs = Outbox._send, Outbox._send_configs
 
     async def main() -> None:
-        office, lone = Office(), Obedient(tmp_path)
+        office, lone = Office(), ControlledBroker(tmp_path)
 
         async def noted(self: Outbox, connection: Any, request: Any, version: int) -> Any:
             sent.append(type(request).__name__)
@@ -151,7 +151,7 @@ def test_a_full_is_looked_at_once_more_when_its_turn_has_come(
 async def broker_with_two_topics(
     folder: Path, office: Office, disk: OneBadPlace
 ) -> AsyncIterator[LoneBroker]:
-    lone = Obedient(folder, {"log.dirs": f"{folder}/a,{folder}/b"}, Seams(disk=disk))
+    lone = ControlledBroker(folder, {"log.dirs": f"{folder}/a,{folder}/b"}, Seams(disk=disk))
     await lone.start()
     try:
         office.found_at(lone.port)

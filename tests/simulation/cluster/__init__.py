@@ -1,1 +1,1 @@
-"""The parts of the cluster scenario: nodes, store, clients, faults, what is watched and judged."""
+"""The parts of the cluster scenario: nodes, store, clients, faults, watchers and the verdict."""

@@ -1,8 +1,8 @@
-"""A reader of every replica, who knows what was written: promise 26 as clients meet it.
+"""A reader of every replica that knows the written bytes: promise 26 as clients meet it.
 
-Owns the reading (by rack, so that followers serve it too: KIP-392), in the run where harm was done
-and at the end everywhere, and what is noted of harm in the history. What it gets is held against
-what the disks were given when it was produced; it needs no CRC to be told the truth.
+Owns the reads (by rack, so that followers serve them too: KIP-392), during the run where bits were
+flipped and at the end everywhere, and the events of corruption in the history. Each response is
+compared with the bytes that the disks got when they were produced; the check needs no CRC.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import random
 
 from tests.simulation.cluster.clients import CONNECT_MS
-from tests.simulation.cluster.corruption import Harm, HarmBook
+from tests.simulation.cluster.corruption import Corruption, Corruptions
 from tests.simulation.cluster.disks import DiskWatch, batches
 from tests.simulation.cluster.journal import Known, Place, StateWatch
 from tests.simulation.cluster.nodes import PORT, BrokerNode, Cluster
@@ -27,7 +27,7 @@ RACK = "audit"
 ANSWER_MS = 5_000
 FETCH_BYTES = 20_000
 MET_BY_READS = (names.LOG, names.INDEX)
-"""Harmed files that a read may meet, when it asks for the right offset."""
+"""Kinds of corrupted files that a read at the right offset meets."""
 
 OFFSETS_OF_A_SEGMENT = 20
 """About so many are in a segment of 4,000 bytes."""
@@ -37,14 +37,14 @@ TOPICS = ("plain", "loose", "pair")
 
 
 class Auditor:
-    """Reads replicas, and notes in the history what became of harmed bytes."""
+    """Reads replicas, and notes in the history what became of corrupted bytes."""
 
     def __init__(
         self,
         cluster: Cluster,
         states: StateWatch,
         disks: DiskWatch,
-        harms: HarmBook,
+        corruptions: Corruptions,
         history: History,
         disks_failed: set[str],
         rng: random.Random,
@@ -60,7 +60,7 @@ class Auditor:
         self._cluster = cluster
         self._states = states
         self._disks = disks
-        self._harms = harms
+        self._corruptions = corruptions
         self._history = history
         self._disks_failed = disks_failed
         self._rng = rng
@@ -68,13 +68,13 @@ class Auditor:
         disks.when_appended = self._appended
 
     async def run(self) -> None:
-        """Read here and there, and what is harmed sooner or later."""
+        """Read here and there, and what is corrupted sooner or later."""
         while True:
             await asyncio.sleep(self._rng.uniform(0.3, 3))
-            harmed = [harm for harm in self._harms.standing() if harm.kind in MET_BY_READS]
+            corrupted = [flip for flip in self._corruptions.standing() if flip.kind in MET_BY_READS]
             full = [x for x in self._cluster.brokers if x.machine.disk.capacity < UNLIMITED]
-            if harmed and self._rng.random() < 0.3:
-                await self._look_at(self._rng.choice(harmed))
+            if corrupted and self._rng.random() < 0.3:
+                await self._look_at(self._rng.choice(corrupted))
             elif full and self._places():
                 await self._read_from_full(self._rng.choice(full))
             elif self._places():
@@ -190,19 +190,19 @@ class Auditor:
         return position
 
     def _served(self, node: BrokerNode, place: Place, detail: str) -> None:
-        self._history.harm("served", node.host, str(place), detail)
+        self._history.corruption("served", node.host, str(place), detail)
 
-    async def _look_at(self, harm: Harm) -> None:
-        place = next((x for x, _ in self._places() if str(x) == harm.replica), None)
+    async def _look_at(self, flip: Corruption) -> None:
+        place = next((x for x, _ in self._places() if str(x) == flip.replica), None)
         if place is None:
             return
-        offsets = [harm.offset]
-        if harm.kind == names.INDEX:
+        offsets = [flip.offset]
+        if flip.kind == names.INDEX:
             # Who reads on from one segment to the next asks no index: begin here and there within.
-            begins = names.offset_of(harm.path.rpartition("/")[2], names.INDEX) or 0
+            begins = names.offset_of(flip.path.rpartition("/")[2], names.INDEX) or 0
             offsets = [*range(begins, begins + OFFSETS_OF_A_SEGMENT, 2)]
         for offset in offsets:
-            await self.read(self._node(harm.host), place, offset, 1)
+            await self.read(self._node(flip.host), place, offset, 1)
 
     def _places(self) -> list[tuple[Place, Known]]:
         return [(x, known) for x, known in self._states.places.items() if x.topic in TOPICS]
@@ -216,7 +216,7 @@ class Auditor:
 
     def _note_refusal(self, node: BrokerNode, place: Place) -> None:
         if self._is_harmed(node, place):
-            self._history.harm("refused", node.host, str(place))
+            self._history.corruption("refused", node.host, str(place))
         elif (
             node.machine.disk.capacity < UNLIMITED
             and node.host not in self._disks_failed
@@ -233,8 +233,8 @@ class Auditor:
         ):
             return False
         return any(
-            (harm.host, harm.replica) == (node.host, str(place)) and harm.kind == names.LOG
-            for harm in self._harms.standing()
+            (flip.host, flip.replica) == (node.host, str(place)) and flip.kind == names.LOG
+            for flip in self._corruptions.standing()
         )
 
     def has_named(self, host: str, replica: str) -> bool:
@@ -243,7 +243,7 @@ class Auditor:
 
     def _named(self, node: BrokerNode, replica: str) -> None:
         self._damaged.add((node.host, replica))
-        self._history.harm("named", node.host, replica)
+        self._history.corruption("named", node.host, replica)
 
     def _note_repaired(self, host: str, replica: str) -> None:
         """The replica serves what was written, or it is gone with its topic."""
@@ -252,7 +252,7 @@ class Auditor:
             name = f"{hosted.topic}-{hosted.partition}"
             if name == replica and hosted.offline_reason is not None:
                 return
-        self._history.harm("repaired", host, replica)
+        self._history.corruption("repaired", host, replica)
 
     def _node(self, host: str) -> BrokerNode:
         return next(node for node in self._cluster.brokers if node.host == host)

@@ -1,9 +1,9 @@
-"""Bits that are turned over in the files of brokers: which, where, and whether they still stand.
+"""Flipped bits in the files of brokers: which, where, and whether they still stand.
 
-Owns the choice of the bit and the book of all harm done, which the judgement asks. Harm is only
-done where promise 26 can hold: on one broker at a time (``hosts``), in what is not the last batch
-of a log (a harmed last batch cannot be told from a torn tail, which recovery cuts) and, where the
-loss of power must lose nothing, below the recovery point (above it, holes are what that leaves).
+Owns the choice of the bit and the record of all flips, which the verdict reads. A bit is flipped
+only where promise 26 can hold: on one broker at a time (``hosts``), outside of the last batch of a
+log (recovery cannot distinguish a corrupted last batch from a torn tail, and cuts both) and, where
+a loss of power must lose nothing, below the recovery point (above it, power leaves holes).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ KINDS: dict[str, float] = {
     names.HIGH_WATERMARKS: 1,
     names.CLEANER_OFFSETS: 0.3,
 }
-"""How a file's name ends -> how often such a file is harmed."""
+"""How a file's name ends -> how often such a file is corrupted."""
 
 
-class Harm(NamedTuple):
+class Corruption(NamedTuple):
     """One bit of one file."""
 
     host: str
@@ -45,40 +45,40 @@ class Harm(NamedTuple):
     replica: str
     """The directory of the replica whose file it is, "" for a file of all of them."""
     offset: int
-    """The base offset of the harmed batch; -1 for another file."""
+    """The base offset of the corrupted batch; -1 for another file."""
     node: FileNode
     byte: int
 
 
-class HarmBook:
-    """All harm done in a run."""
+class Corruptions:
+    """All bits that were flipped in a run."""
 
     def __init__(self, cluster: Cluster, history: History, *, synced: bool) -> None:
         self.kinds: Mapping[str, float] = KINDS
-        self.harms: list[Harm] = []
+        self.corruptions: list[Corruption] = []
         self._cluster = cluster
         self._history = history
         self._synced = synced
 
-    def standing(self) -> list[Harm]:
-        """Return the harm that is still there, under the name at which it was done."""
+    def standing(self) -> list[Corruption]:
+        """Return the flips that still stand, in a file that has the name that it had then."""
         disks = {broker.host: broker.machine.disk for broker in self._cluster.brokers}
         return [
-            harm
-            for harm in self.harms
-            if harm.byte in harm.node.flips and disks[harm.host].lookup(harm.path) is harm.node
+            flip
+            for flip in self.corruptions
+            if flip.byte in flip.node.flips and disks[flip.host].lookup(flip.path) is flip.node
         ]
 
     def hosts(self) -> set[str]:
-        """Return the brokers with harm that stands."""
-        return {harm.host for harm in self.standing()}
+        """Return the brokers on whose disk a flip stands."""
+        return {flip.host for flip in self.standing()}
 
     def unmet(self) -> set[str]:
-        """Return the brokers that only a start lets meet what is harmed: small files."""
-        return {harm.host for harm in self.standing() if harm.kind != names.LOG}
+        """Return the brokers that only a start lets meet what is corrupted: small files."""
+        return {flip.host for flip in self.standing() if flip.kind != names.LOG}
 
-    def flip(self, node: BrokerNode, rng: random.Random, lonely: set[str]) -> Harm | None:
-        """Turn over a bit of some file of a broker; None when there is none to be harmed.
+    def flip(self, node: BrokerNode, rng: random.Random, lonely: set[str]) -> Corruption | None:
+        """Turn over a bit of some file of a broker; None when there is none to be corrupted.
 
         ``lonely`` replicas are left alone, and if there are any, the files of all replicas too.
         """
@@ -112,15 +112,15 @@ class HarmBook:
         directory = parse_directory(path.split("/")[-2])
         replica = "" if directory is None else str(path.split("/")[-2])
         disk.flip_bit(path, bit)
-        harm = Harm(node.host, path, kind, replica, offset, disk.file(path), bit // 8)
-        self.harms.append(harm)
-        self._history.harm("harmed", node.host, replica)
-        return harm
+        flip = Corruption(node.host, path, kind, replica, offset, disk.file(path), bit // 8)
+        self.corruptions.append(flip)
+        self._history.corruption("corrupted", node.host, replica)
+        return flip
 
     def _batch(
         self, node: BrokerNode, path: str, rng: random.Random
     ) -> tuple[int, int, int] | None:
-        """Return base offset, first byte and end of a batch that may be harmed."""
+        """Return base offset, first byte and end of a batch that may be corrupted."""
         disk = node.machine.disk
         folder, _, name = path.rpartition("/")
         logs = sorted(

@@ -119,9 +119,9 @@ class DiskWatch:
         take the record and leave the replica, and below level 1.4 nobody names its id again."""
         self._seen: dict[str, tuple[int, int]] = {}
         self.when_named: Callable[[BrokerNode, str], None] = lambda node, replica: None
-        """Told when a broker puts on record that a replica is damaged."""
+        """ScriptedRun when a broker puts on record that a replica is damaged."""
         self.when_appended: Callable[[BrokerNode], None] = lambda node: None
-        """Told of each write to a log."""
+        """ScriptedRun of each write to a log."""
         self._damaged: set[tuple[str, str]] = set()
 
     def watch(self, node: BrokerNode) -> None:

@@ -1,9 +1,8 @@
 """The faults of docs/promises.md on a simulated cluster: which comes when, and how all of them end.
 
 Owns the weights and the healing; what each fault does is in ``faults_nodes``, ``faults_links``,
-``faults_disks``, ``faults_store``, ``faults_joins``, ``faults_tools`` and ``rolls``. A node is in
-the hands of one fault at a time; everything else may overlap. A directed scenario gives weights of
-its own.
+``faults_disks``, ``faults_store``, ``faults_joins``, ``faults_tools`` and ``rolls``. One fault at a
+time controls a node; everything else may overlap. A directed scenario gives weights of its own.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults, RollFa
                 node.process.resume()
             if node.host in self.disks_failed:
                 self._end(node, "lose_power")
-            elif node.host in self.harms.unmet():
+            elif node.host in self.corruptions.unmet():
                 self._end(node, "kill")
             if not node.alive:
                 node.ended()

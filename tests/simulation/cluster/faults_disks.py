@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 
-from tests.simulation.cluster.node_control import Hands
+from tests.simulation.cluster.node_control import NodeControl
 from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import UNLIMITED, Crash, DiskOperation, Fail
 from tests.simulation.kernel.loop import Failure
@@ -23,7 +23,7 @@ SLOWEST_SECONDS = 2.0
 """Most that a slow disk takes to begin, and again to end, what a helper thread does."""
 
 
-class DiskFaults(Hands):
+class DiskFaults(NodeControl):
     """What can happen to a disk."""
 
     async def crash_in_an_operation(self) -> None:
@@ -54,7 +54,7 @@ class DiskFaults(Hands):
         helper threads had been given before anybody heard of the failure may go on.
         """
         node = self._take(self._brokers)
-        if node is None or node.process is None or not self._nothing_else_is_harmed(node):
+        if node is None or node.process is None or not self._nothing_else_is_corrupted(node):
             return
         disk, life = node.machine.disk, node.life
         failures: list[Failure] = []
@@ -96,12 +96,12 @@ class DiskFaults(Hands):
     def _may_fail(self, node: Node) -> bool:
         """Whether a disk may fail now: where acknowledged is synced, that alone loses nothing."""
         others_hold_it = self.synced or not self.careful or not self.states.not_whole()
-        return others_hold_it and not self._harmed_beside(node)
+        return others_hold_it and not self._corrupted_beside(node)
 
     async def flip_bits(self) -> None:
         """Bits of files are turned over, under a process that runs or while there is none."""
         node = self._take(self._brokers)
-        if not isinstance(node, BrokerNode) or not self._nothing_else_is_harmed(node):
+        if not isinstance(node, BrokerNode) or not self._nothing_else_is_corrupted(node):
             return
         # What others have no whole copy of is left alone; this one is not missed before it ends.
         lonely = self.states.not_whole() if self.careful else set()
@@ -112,11 +112,11 @@ class DiskFaults(Hands):
             self._say(f"stop {node.host}")
             await node.stop()
         for _ in range(self.rng.randint(1, 3)):
-            if self._harmed_beside(node):
+            if self._corrupted_beside(node):
                 break  # by another fault, while this one was stopped
-            harm = self.harms.flip(node, self.rng, lonely)
-            if harm is not None:
-                self._say(f"flip a bit on {node.host}: {harm.path} byte {harm.byte}")
+            flip = self.corruptions.flip(node, self.rng, lonely)
+            if flip is not None:
+                self._say(f"flip a bit on {node.host}: {flip.path} byte {flip.byte}")
         if how:
             await self._again(node, (0.1, 6))
         else:

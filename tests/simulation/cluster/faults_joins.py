@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 
 from tests.simulation.cluster.journal import Place
-from tests.simulation.cluster.node_control import Hands
+from tests.simulation.cluster.node_control import NodeControl
 from tests.simulation.cluster.nodes import BrokerNode
 
 Links = list[tuple[str, str]]
 
 
-class JoinFaults(Hands):
+class JoinFaults(NodeControl):
     """What can happen while AlterIsr(+C) is under way."""
 
     async def lose_a_new_member(self) -> None:
@@ -35,7 +35,7 @@ class JoinFaults(Hands):
         try:
             await self._steps_of_a_loss(place, leader, member, between, above)
         except TimeoutError:
-            self._tell("the new member was not where it was wanted")
+            self._log("the new member was not where it was wanted")
         self.world.network.heal(*between, *above)
         self._busy.discard(leader.host)
         self._begin_again(member)
@@ -61,7 +61,7 @@ class JoinFaults(Hands):
         for link in between:
             network.cut(*link, one_way=True)
         if not self._only_these_lack(leader, member):
-            self._tell(f"{member.host} is spared: another broker has lost something meanwhile")
+            self._log(f"{member.host} is spared: another broker has lost something meanwhile")
             return
         self._end(member, "lose_power")
         member.start()
@@ -79,7 +79,7 @@ class JoinFaults(Hands):
         if not self.careful:
             return True
         lacking = self.states.not_whole(leader.node_id, member.node_id)
-        return not lacking and not self._harmed_beside(member)
+        return not lacking and not self._corrupted_beside(member)
 
     async def lose_the_answer_to_a_join(self) -> None:
         """AlterIsr(+C) is committed, A does not hear of it, C fetches no more, and A dies.
@@ -99,7 +99,7 @@ class JoinFaults(Hands):
         try:
             await self._steps_to_a_deaf_leader(place, leader, member, between, answers)
         except TimeoutError:
-            self._tell("the new member did not join where it was wanted")
+            self._log("the new member did not join where it was wanted")
         self.world.network.heal(*between, *answers)
         self._busy.discard(member.host)
         await self._again(leader, (0.3, 4))
@@ -137,7 +137,7 @@ class JoinFaults(Hands):
         for link in between:
             network.cut(*link, one_way=True)
         if known.state.leader_epoch != epoch or not self._proposes(leader, place, member.node_id):
-            self._tell(f"{place} has moved on")
+            self._log(f"{place} has moved on")
             return
         # Clients write to it: what two of three have is not committed.
         await asyncio.sleep(self.rng.uniform(0.5, 2))

@@ -1,6 +1,6 @@
 """Faults of the network: cuts, resets, delays, requests that come again or late, damaged bytes.
 
-Owns what happens between nodes; what is replayed is recorded by ``tape``.
+Owns what happens between nodes; what is replayed is recorded by ``replay``.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 
 from tests.simulation.cluster.disks import HEADER_SIZE, damaged
-from tests.simulation.cluster.node_control import Hands
+from tests.simulation.cluster.node_control import NodeControl
 from tests.simulation.cluster.nodes import PORT
 from tests.simulation.kernel.connection import Endpoint
 from tests.simulation.kernel.network import NetworkProfile
 from tidelog.model.api_keys import ApiKey
 
 
-class LinkFaults(Hands):
+class LinkFaults(NodeControl):
     """What can happen between nodes."""
 
     async def _without(self, cuts: list[tuple[str, str]], seconds: float) -> None:
@@ -64,10 +64,10 @@ class LinkFaults(Hands):
         """A burst of recorded requests, in any order."""
         for _ in range(self.rng.randint(1, 6)):
             kind = self.rng.choice((None, ApiKey.STOP_REPLICA, ApiKey.LEADER_AND_ISR))
-            taken = self.tape.pick(self.rng, kind)
+            taken = self.recording.pick(self.rng, kind)
             if taken is not None:
                 self._say(f"replay {taken.kind.name} to {taken.host}")
-                await self.tape.replay(taken, self.rng)
+                await self.recording.replay(taken, self.rng)
             await asyncio.sleep(self.rng.uniform(0, 0.5))
 
     async def late_stop(self) -> None:
@@ -88,7 +88,7 @@ class LinkFaults(Hands):
         replicas = self.states.topics[place.topic].partitions[place.partition]
         node = self.cluster.broker(self.rng.choice(replicas))
         self._say(f"late stop of {place} to {node.host}")
-        self.tape.stop_late(node, place.topic, place.partition, place.topic_id, self.rng)
+        self.recording.stop_late(node, place.topic, place.partition, place.topic_id, self.rng)
 
     async def damage_on_the_wire(self) -> None:
         """A bit of a record between brokers is turned over, and TCP does not see it."""
@@ -110,7 +110,7 @@ class LinkFaults(Hands):
             hit[0] += 1
             return changed
 
-        self._tell("damage on the wire")
+        self._log("damage on the wire")
         self.world.network.tamper = tamper
         await asyncio.sleep(self.rng.uniform(0.5, 3))
         self.world.network.tamper = None

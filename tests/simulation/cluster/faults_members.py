@@ -25,7 +25,7 @@ WEIGHTS: Mapping[str, float] = {
 
 
 class MemberFaults:
-    """Does things to a group; a member is in the hands of one fault at a time."""
+    """Faults of a group's members; one fault at a time controls a member."""
 
     def __init__(
         self,

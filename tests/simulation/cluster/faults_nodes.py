@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.simulation.cluster.node_control import Hands
+from tests.simulation.cluster.node_control import NodeControl
 from tests.simulation.cluster.nodes import BrokerNode, Node
 
 
-class NodeFaults(Hands):
+class NodeFaults(NodeControl):
     """What can happen to a process or its machine."""
 
     async def _end_and_start(self, nodes: list[Node], how: str, after: tuple[float, float]) -> None:
@@ -45,9 +45,9 @@ class NodeFaults(Hands):
     async def lose_all_power(self) -> None:
         """More than promise 1 allows: what none of them has any more is flagged (promise 17).
 
-        Not beside a harmed disk, where what is left may be damaged and nothing be there to flag.
+        Not beside a corrupted disk, where what is left may be damaged and nothing be there to flag.
         """
-        if not self._harmed_beside():
+        if not self._corrupted_beside():
             await self._end_many(self._brokers, "lose_power")
 
     async def kill_two(self) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from tests.simulation.cluster.node_control import Hands
+from tests.simulation.cluster.node_control import NodeControl
 from tests.simulation.cluster.nodes import ControllerNode
 
 
-class StoreFaults(Hands):
+class StoreFaults(NodeControl):
     """What can happen to a controller's session with the store."""
 
     async def expire_session(self) -> None:
@@ -67,7 +67,7 @@ class StoreFaults(Hands):
         with contextlib.suppress(TimeoutError):
             await self.world.until(lambda: not process.alive, 6)
         node.fate_of_a_write = lambda: ""
-        tell = self._say if left[0] <= 0 else self._tell
-        tell(f"{node.host} {where} a write")
+        log = self._say if left[0] <= 0 else self._log
+        log(f"{node.host} {where} a write")
         node.kill()
         await self._again(node, (0.1, 6))

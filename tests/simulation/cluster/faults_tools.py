@@ -12,7 +12,7 @@ import contextlib
 
 import msgspec
 
-from tests.simulation.cluster.node_control import Hands
+from tests.simulation.cluster.node_control import NodeControl
 from tests.simulation.cluster.nodes import BrokerNode
 from tests.simulation.cluster.store import SESSION_SECONDS, TOOL
 from tidelog.metadata import layout
@@ -22,7 +22,7 @@ from tidelog.metadata.store import Create, Operation, Set
 TOPIC = "plain"
 
 
-class ToolFaults(Hands):
+class ToolFaults(NodeControl):
     """What a tool can do to a cluster."""
 
     def _by_tool(self, *operations: Operation) -> None:
@@ -70,7 +70,7 @@ class ToolFaults(Hands):
         await asyncio.sleep(SESSION_SECONDS)
         with contextlib.suppress(TimeoutError):
             await self.world.until(lambda: self.cluster.active is not None, 12)
-        # Told of it, it acknowledges alone.
+        # ScriptedRun of it, it acknowledges alone.
         await asyncio.sleep(self.rng.uniform(2, 4))
         self._end(leaders[0], "kill")
         for node in others:

@@ -1,6 +1,6 @@
 """What the controllers wrote to the store: who may lead, who wrote, what was flagged.
 
-Owns the judgement of promises 14-17 and 22 on the journal of commits. Decodes the nodes with
+Owns the checks of promises 14-17 and 22 on the journal of commits. Decodes the nodes with
 the product's layout, and keeps its own view of each partition.
 """
 
@@ -175,7 +175,7 @@ class StateWatch:
                 yield place, known, self.topics[place.topic].partitions[place.partition]
 
     def take(self, commit: Commit) -> None:
-        """Judge one commit and take it up."""
+        """Verdict one commit and take it up."""
         self._check_writer(commit)
         for operation in commit.operations:
             above, _, name = operation.path.rpartition("/")

@@ -1,6 +1,6 @@
 """What every fault needs: the nodes and who has them in hand, their ends and starts.
 
-Owns the rule that a node is in the hands of one fault at a time, and which losses promise 1 allows.
+Owns the rule that one fault at a time controls a node, and which losses promise 1 allows.
 The faults themselves are in ``faults_*``.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from tests.simulation.cluster.corruption import HarmBook
+from tests.simulation.cluster.corruption import Corruptions
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import BrokerNode, Cluster, Node
-from tests.simulation.cluster.replay import Tape
+from tests.simulation.cluster.replay import Recording
 from tests.simulation.history import History
 from tests.simulation.kernel.loop import CURRENT
 from tests.simulation.kernel.network import NetworkProfile
@@ -33,14 +33,14 @@ FAULT: ContextVar[Begun | None] = ContextVar("fault", default=None)
 """The fault whose task this is."""
 
 
-class Hands:
-    """The cluster in the hands of faults."""
+class NodeControl:
+    """The cluster as faults control it."""
 
     def __init__(
         self,
         cluster: Cluster,
         states: StateWatch,
-        tape: Tape,
+        recording: Recording,
         history: History,
         rng: random.Random,
         say: Callable[[str], None],
@@ -52,7 +52,7 @@ class Hands:
         self.cluster = cluster
         self.world = cluster.world
         self.states = states
-        self.tape = tape
+        self.recording = recording
         self.history = history
         self.rng = rng
         self.weights = dict(weights)
@@ -60,7 +60,7 @@ class Hands:
         """Whether acknowledged means synced: then power loss loses nothing."""
         self.careful = careful
         """Whether a disk is only lost while every replica is whole."""
-        self.harms = HarmBook(cluster, history, synced=synced)
+        self.corruptions = Corruptions(cluster, history, synced=synced)
         self.counts: dict[str, int] = {}
         """Faults begun; many find nothing to strike."""
         self.struck: dict[str, int] = {}
@@ -69,7 +69,7 @@ class Hands:
         self.unquiet_until = 0.0
         """Until when a broker may be silent for another reason than that its process ended."""
         self.when_wiped: Callable[[BrokerNode], None] = lambda node: None
-        self._tell = say
+        self._log = say
         self._busy: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._slow: dict[str, float] = {}
@@ -77,8 +77,8 @@ class Hands:
         self.world.loop.executor_delay = self._executor_delay
 
     def _say(self, line: str) -> None:
-        """Tell what was done to the cluster: the fault has struck."""
-        self._tell(line)
+        """Script what was done to the cluster: the fault has struck."""
+        self._log(line)
         begun = FAULT.get()
         if begun is not None and not begun.has_struck:
             begun.has_struck = True
@@ -93,7 +93,7 @@ class Hands:
         return NetworkProfile(tearing=0.05)
 
     def _take(self, nodes: list[Node]) -> Node | None:
-        """Return a node that no fault has in its hands, and take it."""
+        """Return a node that no fault controls, and take it."""
         free = [node for node in nodes if node.host not in self._busy and node.alive]
         if not free:
             return None
@@ -124,7 +124,7 @@ class Hands:
         self._busy.discard(node.host)
         if not node.alive:
             node.ended()
-            self._tell(f"start {node.host}")
+            self._log(f"start {node.host}")
             node.start()
 
     def _may_lose(self, node: Node, *, is_wiped: bool = False) -> bool:
@@ -133,25 +133,25 @@ class Hands:
         Promise 1 allows the loss of fewer than ``min.insync.replicas`` disks at a time. With
         ``log.durability=sync`` no power loss is one, whatever others lack.
         """
-        if not self._nothing_else_is_harmed(node):
+        if not self._nothing_else_is_corrupted(node):
             return False
         if not self.careful or (self.synced and not is_wiped) or not self.states.not_whole():
             return True
         self._busy.discard(node.host)
         return False
 
-    def _nothing_else_is_harmed(self, node: Node) -> bool:
-        """Whether no other disk is harmed; lets go of the node if one is."""
-        if self._harmed_beside(node):
+    def _nothing_else_is_corrupted(self, node: Node) -> bool:
+        """Whether no other disk is corrupted; lets go of the node if one is."""
+        if self._corrupted_beside(node):
             self._busy.discard(node.host)
             return False
         return True
 
-    def _harmed_beside(self, *nodes: Node) -> set[str]:
-        """Return the other brokers with harmed bits, or with a failed disk: it loses power yet."""
+    def _corrupted_beside(self, *nodes: Node) -> set[str]:
+        """Return the other brokers with corrupted bits, or with a failed disk."""
         if not self.careful:
             return set()
-        return (self.harms.hosts() | self.disks_failed) - {node.host for node in nodes}
+        return (self.corruptions.hosts() | self.disks_failed) - {node.host for node in nodes}
 
     def all_in_sync(self) -> bool:
         """Whether every partition has all its replicas in its ISR."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tests.simulation.cluster.audit import Auditor
 from tests.simulation.cluster.clients import Administrator
-from tests.simulation.cluster.corruption import HarmBook
+from tests.simulation.cluster.corruption import Corruptions
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import Cluster
 from tidelog.storage import names
@@ -26,14 +26,14 @@ class Operator:
         self,
         cluster: Cluster,
         states: StateWatch,
-        harms: HarmBook,
+        corruptions: Corruptions,
         audit: Auditor,
         admin: Administrator,
     ) -> None:
         self.given_up = 0
         self._cluster = cluster
         self._states = states
-        self._harms = harms
+        self._corruptions = corruptions
         self._audit = audit
         self._admin = admin
 
@@ -54,10 +54,10 @@ class Operator:
                 await self._admin.elect(place.topic, place.partition, unclean=True)
 
     def _is_out(self, broker: int, replica: str) -> bool:
-        """Whether a broker that runs has named a replica whose log is harmed still."""
+        """Whether a broker that runs has named a replica whose log is corrupted still."""
         node = self._cluster.broker(broker)
-        is_harmed = any(
-            (harm.host, harm.replica, harm.kind) == (node.host, replica, names.LOG)
-            for harm in self._harms.standing()
+        is_corrupted = any(
+            (flip.host, flip.replica, flip.kind) == (node.host, replica, names.LOG)
+            for flip in self._corruptions.standing()
         )
-        return node.ready and is_harmed and self._audit.has_named(node.host, replica)
+        return node.ready and is_corrupted and self._audit.has_named(node.host, replica)

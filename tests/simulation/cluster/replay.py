@@ -56,8 +56,8 @@ class Taken(NamedTuple):
     frame: bytes
 
 
-class Tape:
-    """What was recorded; ``replay`` hands one over again."""
+class Recording:
+    """Recorded requests; ``replay`` delivers one of them again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -1,4 +1,4 @@
-"""Where a replica's log begins and ends: what elections, joins and the end are judged by.
+"""Where a replica's log begins and ends: the measure of elections, joins and the verdict.
 
 A broker is asked nothing: what it believes of itself may be what is wrong.
 """

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 
-from tests.simulation.cluster.node_control import Hands
+from tests.simulation.cluster.node_control import NodeControl
 from tests.simulation.cluster.nodes import Cluster, ControllerNode, Node
 from tidelog.model.levels import LATEST, LEVEL_NAMES
 
@@ -38,7 +38,7 @@ def levels_of(cluster: Cluster) -> str:
     return " ".join(f"{node.host}@{node.level}" for node in cluster.nodes)
 
 
-class RollFaults(Hands):
+class RollFaults(NodeControl):
     """What an operator does to levels while everything else happens."""
 
     rolls: random.Random

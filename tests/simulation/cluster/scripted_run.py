@@ -18,16 +18,16 @@ from tidelog.protocol import messages
 
 SEEDS = 2
 WAIT_SECONDS = 30.0
-Tell = Callable[["Told"], Awaitable[None]]
+Script = Callable[["ScriptedRun"], Awaitable[None]]
 
 
-class Told(ClusterRun):
+class ScriptedRun(ClusterRun):
     """A run whose course a test tells; partition t-0 has three replicas."""
 
-    def __init__(self, seed: int, tell: Tell, durability: str, configs: dict[str, str]) -> None:
+    def __init__(self, seed: int, script: Script, durability: str, configs: dict[str, str]) -> None:
         course = Course(controllers=1, durability=durability, unclean=False, mixed=False)
         super().__init__(seed, course)
-        self._tell = tell
+        self._script = script
         self._topic = configs
         self._number = 0
         self.place = TopicPartition("t", 0)
@@ -38,7 +38,7 @@ class Told(ClusterRun):
         await self.admin.create("t", 1, 3, self._topic)
         self.target = target(self.outside, "t", 0)
         await self.until_isr(1, 2, 3)
-        await self._tell(self)
+        await self._script(self)
 
     @property
     def now(self) -> PartitionState:
@@ -92,8 +92,8 @@ class Told(ClusterRun):
         await self.until_isr(1, 2, 3)
         final = await read_whole(self.target, seconds=REST_SECONDS)
         self.history.finals.append(final)
-        await self._until(self.judge.replicas_agree, "replicas alike", REST_SECONDS)
-        self.judge.replicas()
+        await self._until(self.verdict.replicas_agree, "replicas alike", REST_SECONDS)
+        self.verdict.replicas()
         return sorted(final.records)
 
     async def put_back(self, copy: dict[str, Any]) -> None:
@@ -132,8 +132,8 @@ class Told(ClusterRun):
         return found
 
 
-def tell(story: Tell, durability: str = "replicated", **configs: str) -> None:
+def run_script(story: Script, durability: str = "replicated", **configs: str) -> None:
     named = {name.replace("_", "."): value for name, value in configs.items()}
     for seed in range(SEEDS):
-        result = Told(seed, story, durability, named).run()
+        result = ScriptedRun(seed, story, durability, named).run()
         assert not result.violations, result.report()

@@ -1,7 +1,7 @@
-"""What is judged of a cluster's run: the history, the replicas at the end, the clients' books.
+"""The verdict on a cluster's run: the history, the replicas at the end, the clients' books.
 
-Owns the end of the run; what is judged while it happens is ``journal`` and ``disks``. Partitions in
-which an unclean election has happened are judged only by the promises that hold for them too.
+Owns the checks after the run. Not those while it runs: see ``journal`` and ``disks``. A partition
+with an unclean election is checked only for the promises that hold for it too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def as_of(write: Write, until: int) -> Write:
     return replace(write, outcome=Outcome.UNDETERMINED, offset=-1)
 
 
-class Judge:
+class Verdict:
     """Collects in ``found`` what breaks a promise at the end of a run."""
 
     def __init__(self, cluster: Cluster, states: StateWatch, history: History) -> None:

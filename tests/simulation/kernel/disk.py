@@ -58,7 +58,7 @@ class SimulatedDisk:
         self.plan: Plan | None = None
         self.on_crash: Callable[[DiskView, str], None] | None = None
         self.observer: Callable[[str, str, int, bytes], None] | None = None
-        """Told of each write and rename that happened: kind, path, position, bytes."""
+        """ScriptedRun of each write and rename that happened: kind, path, position, bytes."""
         self.operations = 0
         self.failed_paths: list[tuple[str, str]] = []
         """Every (kind, path) that was answered with a planned error, in order."""

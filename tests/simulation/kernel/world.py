@@ -119,7 +119,7 @@ class Machine:
         self.disk = self._new_disk(capacity)
 
     def observe_disk(self, observer: Callable[[str, str, int, bytes], None]) -> None:
-        """Tell ``observer`` of every write and rename on this machine's disks from now on."""
+        """Script ``observer`` of every write and rename on this machine's disks from now on."""
         self.observer = self.disk.observer = observer
 
     def replace_disk(self) -> None:

@@ -1,6 +1,6 @@
 """Planted bugs of disks: bits that flipped are believed, or a full disk is not; a seed finds each.
 
-As ``test_simulation_cluster_planted``, whose courses and judgement these share.
+As in ``test_cluster``; the search for a seed is in ``search``.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ PLANTED = (
     Planted(
         believe_every_checkpoint,
         (*DAMAGE, *LOSSES, *PROOF, "only_what_was_asked_goes", "recovery_is_bounded"),
-        directed(FLIPS, harmed={names.PARTITION_METADATA: 1.0, names.LOG_STARTS: 1.0}),
+        directed(FLIPS, corrupted={names.PARTITION_METADATA: 1.0, names.LOG_STARTS: 1.0}),
         first_seed=10,
     ),
     Planted(
         believe_every_index,
         DAMAGE,
-        directed(FLIPS, harmed={names.INDEX: 1.0}, seconds=20.0, end_seconds=24.0),
+        directed(FLIPS, corrupted={names.INDEX: 1.0}, seconds=20.0, end_seconds=24.0),
     ),
     Planted(leave_damage_as_it_is, (*DAMAGE, "recovery_is_bounded"), directed(FLIPS), first_seed=3),
     Planted(

@@ -1,6 +1,6 @@
 """Planted bugs of a cluster, one for each promise whose checker no other planted bug proves.
 
-As ``test_simulation_cluster_planted``, whose courses and judgement these share. Here a bug counts
+As in ``test_cluster``; the search for a seed is in ``search``. Here a bug counts
 as found only by the checker of the promise that it breaks: a checker that can never fail would be
 as good as none.
 """

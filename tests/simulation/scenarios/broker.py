@@ -2,7 +2,7 @@
 
 Owns the course of one run: a server that is killed, loses power, fills its disk, gets I/O errors
 and is cut off, while idempotent producers, one-shot producers and readers go on. Afterwards
-everything heals, and the histories are judged.
+everything heals, and the histories are checked.
 
 A seed draws the durability: with `sync` power may go, with `replicated` only the process (a lone
 replica promises no more). The metadata store is in memory and outlives its process.

@@ -1,9 +1,9 @@
 """A whole cluster: controllers, three brokers and their clients, under random faults.
 
 Owns the course of one run of 60 simulated seconds: clients and faults for the first 42 or so, then
-everything heals, comes to rest in bounded time and is judged. What can go wrong is
-``cluster.faults``, what is watched ``cluster.journal`` and ``cluster.disks``, what is judged at the
-end ``cluster.judgement``.
+everything heals, comes to rest in bounded time and is checked. Not the faults: see
+``cluster.faults``; the checks during the run: ``cluster.journal`` and ``cluster.disks``; the checks
+after it: ``cluster.verdict``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.members import GROUP_CONFIGS, Group
 from tests.simulation.cluster.nodes import Cluster
 from tests.simulation.cluster.operator import Operator
-from tests.simulation.cluster.replay import Tape
+from tests.simulation.cluster.replay import Recording
 from tests.simulation.cluster.rolls import begin_mixed, levels_of
 from tests.simulation.history import History
 from tests.simulation.kernel import NetworkProfile, ProcessKilled, World
@@ -86,7 +86,7 @@ class Course:
     deletes: bool = True
     """Whether topics can be deleted (``delete.topic.enable``), and are."""
 
-    harmed: Mapping[str, float] = field(default_factory=lambda: KINDS)
+    corrupted: Mapping[str, float] = field(default_factory=lambda: KINDS)
     """Which kinds of files have bits turned over, and how often."""
 
 
@@ -123,13 +123,13 @@ class ClusterRun:
         self.states.forgot_its_id = self.disks.forgot_its_id
         for broker in self.cluster.brokers:
             self.disks.watch(broker)
-        self.tape = Tape(self.cluster)
+        self.recording = Recording(self.cluster)
         self.faults = self._make_faults(levels)
         self.audit = Auditor(
             self.cluster,
             self.states,
             self.disks,
-            self.faults.harms,
+            self.faults.corruptions,
             self.history,
             self.faults.disks_failed,
             self.world.random("audit"),
@@ -137,9 +137,9 @@ class ClusterRun:
         self.outside = Outside(self.cluster, self.world.random("outside"), self.states)
         self.admin = Administrator(self.outside)
         self.operator = Operator(
-            self.cluster, self.states, self.faults.harms, self.audit, self.admin
+            self.cluster, self.states, self.faults.corruptions, self.audit, self.admin
         )
-        self.judge = verdict.Judge(self.cluster, self.states, self.history)
+        self.verdict = verdict.Verdict(self.cluster, self.states, self.history)
         self.states.when_buried = self._buried
         self.targets: list[ClusterTarget] = []
         self.producers: list[SimulatedProducer] = []
@@ -170,7 +170,7 @@ class ClusterRun:
         found = Faults(
             self.cluster,
             self.states,
-            self.tape,
+            self.recording,
             self.history,
             self.rng,
             self.say,
@@ -178,7 +178,7 @@ class ClusterRun:
             synced=self.durability == "sync",
             careful=self.course.careful,
         )
-        found.harms.kinds = self.course.harmed
+        found.corruptions.kinds = self.course.corrupted
         found.when_wiped = self.disks.forget
         found.rolls = levels
         return found
@@ -203,7 +203,7 @@ class ClusterRun:
         }
 
     def say(self, line: str) -> None:
-        """Tell the story of the run: what a person reads first."""
+        """Script the story of the run: what a person reads first."""
         self.story.append(f"{self.world.loop.time() - START_SECONDS:9.3f} {line}")
 
     def _buried(self, broker: int) -> None:
@@ -230,9 +230,9 @@ class ClusterRun:
                 *self.found,
                 *self.states.found,
                 *self.disks.found,
-                *self.judge.found,
+                *self.verdict.found,
                 *[f"no_step_back: {line}" for line in self.outside.metadata.steps_back],
-                *self.judge.of_history(),
+                *self.verdict.of_history(),
             ]
             story = "\n".join(self.story[-150:])
             return Result(
@@ -251,13 +251,13 @@ class ClusterRun:
             "reads": len(self.history.reads),
             "elections": self.states.elections,
             "unclean": len(self.states.unclean),
-            "replayed": self.tape.replayed,
+            "replayed": self.recording.replayed,
             "deletions": self.disks.deleted,
             "commits": self.loner.commits,
             "generations": len({share.generation for share in self.group.book.shares}),
             "group commits": len(self.group.book.commits),
             "slow stops": sum(node.slow_stops for node in self.cluster.nodes),
-            "harms": len(self.faults.harms.harms),
+            "corruptions": len(self.faults.corruptions.corruptions),
             "given up": self.operator.given_up,
             "audits": self.audit.reads,
             "lives": sum(node.starts for node in self.cluster.nodes),
@@ -456,25 +456,25 @@ class ClusterRun:
             task.result()
         await self._until(self.faults.all_in_sync, "full ISRs", REST_SECONDS)
         self.say("producers are answered")
-        self.judge.restarts(self.producers)
-        self.judge.readers(self.readers)
+        self.verdict.restarts(self.producers)
+        self.verdict.readers(self.readers)
         async with asyncio.timeout(REST_SECONDS):
             await self.loner.last_look()
-        self.judge.loner(self.loner)
+        self.verdict.loner(self.loner)
         async with asyncio.timeout(REST_SECONDS):
             await self.audit.last_look()
         await self._until(self.faults.all_in_sync, "full ISRs", REST_SECONDS)
         for where in self.targets:
             final = await read_whole(where, seconds=REST_SECONDS)
             self.history.finals.append(final)
-            self.judge.start(final, self.asked_starts.get(where.name, 0))
+            self.verdict.start(final, self.asked_starts.get(where.name, 0))
         await self._settle_group()
-        await self._until(self.judge.replicas_agree, "replicas alike", REST_SECONDS)
-        self.judge.followers(self.audit)
-        self.judge.replicas()
-        self.judge.lives()
-        self.judge.metadata()
-        self.judge.group(self.group, self.asked_starts)
+        await self._until(self.verdict.replicas_agree, "replicas alike", REST_SECONDS)
+        self.verdict.followers(self.audit)
+        self.verdict.replicas()
+        self.verdict.lives()
+        self.verdict.metadata()
+        self.verdict.group(self.group, self.asked_starts)
 
     async def _settle_group(self) -> None:
         """Promise 24: consumers catch up. Nothing is written any more."""

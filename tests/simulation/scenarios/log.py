@@ -1,7 +1,7 @@
 """The log alone on a simulated disk: random work, a crash at any disk operation, recovery, again.
 
 Owns the driver: what is done to ``LogDirectory`` and ``PartitionLog``, and when the process or the
-power goes. The books are in ``log_model.py``, the judgement in ``checkers.py``.
+power goes. The books are in ``log_model.py``, the checks in ``checkers.py``.
 
 A seed draws one of three regimes:
 

@@ -187,7 +187,7 @@ def new_batch(
     for _ in range(rng.randint(1, 3)):
         value = f"{model.name}/{producer.name}/{producer.number}/".encode()
         value += b"x" * rng.choice((0, 5, 100, 400))
-        # Most keys come again soon; of the others, compaction has the newest value in its hands.
+        # Most keys come again soon; of the others, compaction keeps the newest value only.
         key = b"k%d" % (rng.randrange(4) if rng.random() < 0.7 else rng.randrange(4, 60))
         writes.append(history.send(model.name, producer.name, producer.number, value, key=key))
         records.append(NewRecord(now_ms, key, value))

@@ -1,6 +1,6 @@
 """What the log scenario does to a living log directory, one step at a time.
 
-Owns the steps and what the books learn from each. The lives, crashes and judgements are in
+Owns the steps and what the books learn from each. The incarnations, crashes and checks are in
 ``log.py``.
 """
 

@@ -12,17 +12,17 @@ MOST_FINDINGS = 20
 
 
 class Findings(list[str]):
-    """What a watcher has found while a run goes on; tells of a line that was waited for."""
+    """A watcher's findings during a run; calls `on_awaited` for a finding that ends the run."""
 
-    def __init__(self, is_awaited: Callable[[str], bool], tell: Callable[[], None]) -> None:
+    def __init__(self, is_awaited: Callable[[str], bool], on_awaited: Callable[[], None]) -> None:
         super().__init__()
         self._is_awaited = is_awaited
-        self._tell = tell
+        self._on_awaited = on_awaited
 
     def append(self, line: str) -> None:
         super().append(line)
         if self._is_awaited(line):
-            self._tell()
+            self._on_awaited()
 
 
 @dataclass

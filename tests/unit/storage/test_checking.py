@@ -44,7 +44,7 @@ def a_segment(source: random.Random) -> bytearray:
     return content
 
 
-def harmed(source: random.Random, content: bytearray) -> None:
+def flip_some_bit(source: random.Random, content: bytearray) -> None:
     kind = source.randrange(4)
     if kind == 0:
         del content[source.randrange(len(content)) :]
@@ -86,7 +86,7 @@ def test_it_agrees_with_a_walk_whatever_was_harmed(tmp_path: Path) -> None:
         source = random.Random(seed)
         content = a_segment(source)
         whole = len(content)
-        harmed(source, content)
+        flip_some_bit(source, content)
         path = tmp_path / "00000000000000001000.log"
         put(path, content)
         end, following, newest, epochs, index, times = by_walking(str(path), len(content))

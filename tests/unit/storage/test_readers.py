@@ -268,7 +268,7 @@ class Machine:
     def open(self, *, clean: bool) -> None:
         old = self.log
         if self.random.random() < 0.5:
-            self.harm_indexes(closed_only=False)
+            self.damage_indexes(closed_only=False)
         self.cleaned = None
         self.shared = self.resources()
         ending = Ending(self.checkpoint, old.high_watermark, old.start_offset, clean=clean)
@@ -277,14 +277,14 @@ class Machine:
         assert self.log.end_offset == self.model.end
         assert self.log.start_offset == old.start_offset
 
-    def harm_indexes(self, *, closed_only: bool = True) -> None:
+    def damage_indexes(self, *, closed_only: bool = True) -> None:
         """Change index files, as a disk may; in mid-life those that memory may have given up."""
         for segment in self.log.segments[: -1 if closed_only else None]:
             path = Path(segment.path(self.random.choice([names.INDEX, names.TIME_INDEX])))
             if self.random.random() < 0.5 and path.exists():
-                self.harm(path)
+                self.damage(path)
 
-    def harm(self, path: Path) -> None:
+    def damage(self, path: Path) -> None:
         content = bytearray(path.read_bytes())
         kind = self.random.randrange(6)
         if kind == 0:
@@ -391,7 +391,7 @@ CHOICES: list[tuple[float, Callable[[Machine], None]]] = [
     (1.5, Machine.end_cleaning),
     (1, Machine.stop),
     (1, Machine.crash),
-    (1, Machine.harm_indexes),
+    (1, Machine.damage_indexes),
     (1, Machine.read_all),
 ]
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.nemesis import Harmed
+from tests.chaos.nemesis import FaultyCluster
 from tests.chaos.schedule import Kind, Round, schedule
 from tests.support.acked_stream import (
     GroupReader,
@@ -71,10 +71,10 @@ def writers_of(cluster: TidelogCluster) -> list[Writer]:
 
 
 class Work:
-    """Producers and a group on a harmed cluster, and how fast it recovers."""
+    """Producers and a group on a faulty cluster, and how fast it recovers."""
 
-    def __init__(self, harmed: Harmed) -> None:
-        self.cluster = harmed.cluster
+    def __init__(self, faulty: FaultyCluster) -> None:
+        self.cluster = faulty.cluster
         self.writers = writers_of(self.cluster)
         self.reader = GroupReader(self.cluster.bootstrap, TOPIC, "readers")
         self.slowest_leaders_s = 0.0
@@ -151,34 +151,34 @@ def evidence(cluster: TidelogCluster, found: dict[Place, str]) -> list[str]:
     ]
 
 
-def do_round(harmed: Harmed, found: Round) -> None:
+def do_round(faulty: FaultyCluster, found: Round) -> None:
     """Begin the faults of a round, let each last, end it; processes are up again afterwards."""
     pause(found.work_s)
-    ranks = harmed.ranks(harmed.cluster.leader(TOPIC))
+    ranks = faulty.ranks(faulty.cluster.leader(TOPIC))
     for fault in found.faults:
-        harmed.begin(fault, ranks)
+        faulty.begin(fault, ranks)
     since = time.monotonic()
     for fault in sorted(found.faults, key=lambda fault: fault.lasts_s):
         pause(max(0.0, fault.lasts_s - (time.monotonic() - since)))
-        harmed.end(fault, ranks)
-    harmed.until_ready()
+        faulty.end(fault, ranks)
+    faulty.until_ready()
 
 
-def harm(
+def run_faults(
     folder: Path, run: str, kinds: tuple[Kind, ...], zookeeper: ZooKeeper | None = None
 ) -> None:
     """Work, rounds of faults, and the books."""
     durability = random.Random(SEED).choice(("replicated", "replicated", "sync"))
     print(f"TIDELOG_SEED={SEED}, {run}, {SECONDS:.0f} s, log.durability={durability}")
     begun = time.monotonic()
-    with Harmed(folder, {**CONFIG, "log.durability": durability}, zookeeper) as harmed:
-        harmed.cluster.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2, segment_bytes=1 << 20)
-        work = Work(harmed)
+    with FaultyCluster(folder, {**CONFIG, "log.durability": durability}, zookeeper) as faulty:
+        faulty.cluster.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2, segment_bytes=1 << 20)
+        work = Work(faulty)
         work.until_recovered("at first")
         for number, found in enumerate(schedule(SEED, SECONDS, kinds)):
             if time.monotonic() - begun > SECONDS:
                 break
             print(f"{time.monotonic() - begun:5.1f} s: round {number}, {found}")
-            do_round(harmed, found)
+            do_round(faulty, found)
             work.until_recovered(f"after round {number}, {found}, seed {SEED}")
         work.check()
