@@ -425,9 +425,9 @@ def test_lies_over_the_wire(tmp_path: Path, seed: int, configs: dict[str, str]) 
             async with TurnCosts() as turns:
                 answer = await peer.ask(produce((0, lie.batch)), 9)
                 again = await peer.ask(produce((0, honest(dice, PRESENT_MS))), 9)
-            assert codes(again) == [0], lie.told
-            assert codes(answer) != [ErrorCode.UNKNOWN_SERVER_ERROR], lie.told
-            assert turns.longest_s < STALL_S, lie.told
+            assert codes(again) == [0], lie.claim
+            assert codes(answer) != [ErrorCode.UNKNOWN_SERVER_ERROR], lie.claim
+            assert turns.longest_s < STALL_S, lie.claim
         assert partition.offline_reason is None
 
     with_broker(tmp_path, story)

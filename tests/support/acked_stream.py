@@ -1,4 +1,4 @@
-"""A stream of records with books: who wrote what, what was acknowledged where, who read what.
+"""A stream of records with books: each record written, acknowledged (at which offset) and read.
 
 The workload of the tests that kill nodes. Kills nothing itself; judges with plain comparisons.
 """
@@ -23,15 +23,15 @@ Place = tuple[int, int]
 PARTITION_BY_KEY = -1
 
 SOMEWHERE = -1
-"""The offset of a record that is acknowledged, and nobody said where it stands."""
+"""The offset of a record that was acknowledged without an offset."""
 
 
 class Writer:
     """A librdkafka producer with acks=all in a thread; its values are `NAME:NUMBER`.
 
     `acked` maps each acknowledged number to its (partition, offset); `failed` lists the errors of
-    records that librdkafka gave up. Where a batch was refused, or its answer lost, and the one
-    behind it is acknowledged, librdkafka reports the first one as stored, without an offset: it is
+    records that librdkafka gave up. Where a batch was refused, or its response lost, and the
+    next one is acknowledged, librdkafka reports the first one as stored, without an offset: it is
     `SOMEWHERE` in its partition. At most `window` records wait for their answers, and it sends at
     most `per_s` a second. With `keys` each record has one of so many keys, which choose its
     partition. A request without an answer is sent again after `request_timeout_ms`; a broker
@@ -65,7 +65,7 @@ class Writer:
         self.acked: dict[int, Place] = {}
         self.failed: list[str] = []
         self.died = ""
-        """Why this writer itself writes no more, though nobody has asked it to stop."""
+        """Why this writer stopped by itself, before a test asked it to."""
         self.sent = 0
         self._topic = topic
         self._partitions = partitions
@@ -171,14 +171,14 @@ class Writer:
         return len(self.acked) >= count
 
     def abandon(self) -> None:
-        """Send no more; what has no answer yet is dropped."""
+        """Stop sending; drop the records that have no response yet."""
         self._stop.set()
         self._thread.join(DEADLINE_S)
         self._producer.purge()
         self._producer.flush(5)
 
     def finish(self, deadline_s: float = DEADLINE_S) -> None:
-        """Send no more and wait for every answer; AssertionError when one does not come."""
+        """Stop sending and wait for every response; AssertionError when one does not come."""
         self._stop.set()
         self._thread.join(deadline_s)
         assert not self.died, self.died
@@ -198,7 +198,7 @@ class GroupReader:
         self.errors: list[str] = []
         self.commits: dict[int, list[int]] = defaultdict(list)
         self.died = ""
-        """Why this reader itself reads no more, though nobody has asked it to stop."""
+        """Why this reader stopped by itself, before a test asked it to."""
         self._doing = "nothing"
         self._since_s = time.monotonic()
         self._stop = threading.Event()
@@ -272,11 +272,11 @@ class GroupReader:
         )
 
     def abandon(self) -> None:
-        """Read no more; the thread ends when its call does."""
+        """Stop reading; the thread ends when its call does."""
         self._stop.set()
 
     def finish(self, deadline_s: float = DEADLINE_S) -> None:
-        """Read no more and leave the group."""
+        """Stop reading and leave the group."""
         self._stop.set()
         self._thread.join(deadline_s)
 
@@ -432,8 +432,8 @@ def renumbered_values(
 ) -> frozenset[str]:
     """Values that are there more than once, each time under another producer epoch or id.
 
-    librdkafka takes a new epoch when a request behind a failed one was refused for its sequence,
-    and sends again what it has no answer for, numbered anew: that much of a duplicate is its own.
+    librdkafka takes a new epoch when a request after a failed one was refused for its sequence, and
+    sends again what it has no response for, with new sequences: so many duplicates are its own.
     No answer can be wanting to more than what was in flight, the last `IN_FLIGHT` batches of an
     epoch in a partition: a broker that forgot more is not excused.
     `numbers_of` gives the batches of a partition.

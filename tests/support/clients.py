@@ -1,4 +1,4 @@
-"""The stock clients behind two calls, `write` and `read`, so that each can be held against each.
+"""The stock clients with the same two calls, `write` and `read`: any pair can be compared.
 
 All of them use topic partition 0. Owns no assertions.
 """

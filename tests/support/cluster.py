@@ -176,8 +176,8 @@ class TidelogCluster:
         return dict(found)
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition, once one does: a broker that has not yet heard of the
-        last election may say that none does."""
+        """The broker that leads a partition, once one does: a broker that lacks the last election
+        may respond that there is no leader."""
         led: list[int] = []
 
         def is_led() -> bool:
@@ -235,7 +235,7 @@ def until_in_sync(bootstrap: str, topic: str, members: int) -> None:
 
     def reached() -> bool:
         found = client.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
-        # Of a topic that it has not heard of yet a broker tells no partition.
+        # A broker lists no partition of a topic that is missing in its metadata.
         return bool(found) and all(
             each.leader >= 0 and len(each.isrs) == members for each in found.values()
         )

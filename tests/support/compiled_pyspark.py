@@ -2,7 +2,7 @@
 
 Spark's planner starts a Python process for each step of a read (look-up, creation, plan), and puts
 that zip in front of the installed package. Python keeps no bytecode of what it imports from a zip,
-so each compiles PySpark anew: 0.6 s, some hundred times in the tests.
+so each compiles PySpark again: 0.6 s, some hundred times in the tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ZIP = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
 
 
 def compile_pyspark(path: Path = ZIP) -> None:
-    """Add the bytecode to the zip, unless it is there; who comes meanwhile waits.
+    """Add the bytecode to the zip, unless it is there; a second process waits meanwhile.
 
     Before any of Spark's Python has begun: what has read the old zip's directory goes on by that.
     """

@@ -35,7 +35,7 @@ async def delete(broker: RecordedBroker, *names: str) -> dict[str, ErrorCode]:
 
 
 def topics_told(requests: list[Any]) -> list[tuple[str, str, int]]:
-    """(kind of request, topic, leader) of everything told of partitions."""
+    """(kind of request, topic, leader) of every partition state in the requests."""
     return [
         (type(request).__name__, told.topic_name, state.leader)
         for request in requests

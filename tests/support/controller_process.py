@@ -57,7 +57,7 @@ class RecordedBroker:
         self.inventory: list[Any] = []
         self.more = asyncio.Event()
         self.holds: asyncio.Event | None = None
-        """Set: what it was told is answered when this is."""
+        """Responses wait for this event, where there is one."""
 
     async def listen(self) -> None:
         router = Router(
@@ -232,7 +232,7 @@ def topic(name: str, partitions: int = -1, factor: int = -1, **configs: str) -> 
 
 
 class HeldStore(MemoryStore):
-    """Once told to hold, writes wait until they are let go."""
+    """A store whose writes wait while a test holds them."""
 
     def __init__(self, tree: MemoryTree) -> None:
         super().__init__(tree)

@@ -1,6 +1,6 @@
 """`tidelog` whose disk is full as long as the file that TIDELOG_DISK_IS_FULL names is there.
 
-For who cannot mount a small disk: see `small_disk.py`.
+For machines that cannot mount a small disk: see `small_disk.py`.
 """
 
 from __future__ import annotations

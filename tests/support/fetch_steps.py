@@ -34,7 +34,7 @@ def finished(steps: Any) -> Any:
 
 
 class Context:
-    """What a Fetch asks of its connection, which is nobody's here."""
+    """What a Fetch asks of its connection; no client has it."""
 
     version = 12
     connection = property(lambda self: self)

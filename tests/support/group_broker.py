@@ -66,7 +66,7 @@ class GroupBroker(LoneBroker):
 
     async def start(self) -> None:
         await super().start()
-        # The broker's own: a second one would be told of leaders as well, and load and write too.
+        # The broker's own: a second one would react to leader changes as well, load and write.
         self.coordinator = self.broker.coordinator
         self.coordinator.start()
         self.broker.topic_creation.ensure = self._create  # type: ignore[method-assign]

@@ -31,7 +31,7 @@ class Block:
     text: str
 
     def lines(self) -> list[str]:
-        """Its lines; one that goes on behind a backslash is one line."""
+        """Its lines; lines that a backslash joins are one."""
         return [line for line in self.text.replace("\\\n", " ").splitlines() if line.strip()]
 
 
@@ -67,7 +67,7 @@ class CommandLines:
         return found[0]
 
     def left(self) -> list[str]:
-        """The lines that nobody has taken, each with its first place."""
+        """The lines that no call has taken, each with its first place."""
         return [f"{places[0]}: {line}" for line, places in self._left.items()]
 
 

@@ -3,7 +3,7 @@
 Owns `.tools/` in the repository's root. Does not know what a broker is: see `kafka.py`.
 
 The jars are those of `java.lock` and nothing else: Maven copies them, each one is held against its
-SHA-256 before any use. `python -m tests.support.java lock` writes the lock file anew.
+SHA-256 before any use. `python -m tests.support.java lock` writes the lock file again.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Jar:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool left behind: its exit status and both streams."""
+    """The result of a tool: its exit status and both streams."""
 
     tool: str
     args: tuple[str, ...]

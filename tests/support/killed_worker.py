@@ -34,7 +34,7 @@ def strike(step: str, reached: int, executor: int) -> None:
 
 
 def arm(executor: int) -> None:
-    """Have the executor of this process id killed in a file, and before its driver is told."""
+    """Kill the executor of this process id within a file, and before it reports to its driver."""
     add, finish = files._DataFile.add, files._DataFile.finish
 
     def adding(self: Any, batch: Any) -> None:

@@ -3,8 +3,8 @@
 A process that should reach another is given the address of the link between them. What flows can
 be stopped for each direction between two ends, delayed, or reset. Knows nothing of what is said.
 
-Bytes that stand still are kept and go on when the link heals, as TCP would send them again; so does
-the news that a side has closed: nobody behind a cut hears of a death.
+Bytes that are held are kept and go on when the link heals, as TCP would send them again; so is the
+end of a connection: no process beyond a cut learns that another one died.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIECE_BYTES = 64 * 1024
 T = TypeVar("T")
 
 End = str
-"""Who talks: "client", "controller", or a broker's number."""
+"""One end of a link: "client", "controller", or a broker's number."""
 
 
 @dataclass
@@ -146,8 +146,8 @@ class Network:
         open_.add(writer)
         try:
             if not (forth.going.is_set() and back.going.is_set()):
-                # A connection is opened by both directions: behind a cut nobody is reached, and
-                # who waits for one is told so in the end.
+                # A connection needs both directions: a cut one opens none, and a process that
+                # waits for it gets an error in the end.
                 await forth.going.wait()
                 await back.going.wait()
                 raise ConnectionResetError
@@ -158,7 +158,7 @@ class Network:
                 both.create_task(_pump(reader, to_there, forth))
                 both.create_task(_pump(there, writer, back))
         except (OSError, ExceptionGroup):
-            # One side is gone: the other hears of it at once, as of a process that was killed.
+            # One side is gone: the other side closes at once, as when a process was killed.
             for each in ours:
                 _reset(each)
         finally:

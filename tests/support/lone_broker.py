@@ -70,7 +70,7 @@ class LoneBroker:
         configs = from_mapping(texts)
         assert isinstance(configs, ServerConfigs), configs
         self.configs = configs
-        # Nobody pulls the plug on it: no test need wait for its syncs.
+        # No test cuts its power, so none needs to wait for its syncs.
         self.seams = seams or Seams(disk=QuickDisk())
         self.port = 0
         self._next_producer_id = 1000

@@ -28,13 +28,13 @@ PRODUCT = str(Path(__file__).parents[2] / "src" / "tidelog") + os.sep
 
 ALLOWED = {
     "broker/process.py:BrokerProcess._open_directories": (
-        "a start: its broker serves nobody yet, and a directory is locked before it is read"
+        "a start: its broker serves no client yet, and a directory is locked before it is read"
     ),
     "broker/process.py:BrokerProcess._refuse_copies": (
-        "a start: what is left of a creation that failed is set aside before anybody is served"
+        "a start: a creation that failed is quarantined before the broker serves clients"
     ),
-    "cli/cluster_secret.py:secret_for": "a start: nobody is served before the secret is there",
-    "broker/process.py:BrokerProcess._undo": "the final stop: nobody is served any more",
+    "cli/cluster_secret.py:secret_for": "a start: no client is served before the secret is there",
+    "broker/process.py:BrokerProcess._undo": "the final stop: no client is served",
 }
 """By file and name of the function: whatever is called below it."""
 
@@ -65,7 +65,7 @@ def _looked_at(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def forget() -> None:
-    """Say again what was said before: each place is told of once in a process."""
+    """Report each place once more: a process reports it once."""
     _said.clear()
 
 

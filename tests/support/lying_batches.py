@@ -27,9 +27,9 @@ CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
 
 class Lie(NamedTuple):
-    """``told`` says what is untrue, for the message of a failing test."""
+    """``claim`` says what is untrue, for the message of a failing test."""
 
-    told: str
+    claim: str
     batch: bytes
 
 
@@ -52,7 +52,7 @@ def lies(random: random.Random, now_ms: int, count: int) -> Iterator[Lie]:
 
 @cache
 def family(seed: int, now_ms: int, count: int) -> tuple[Lie, ...]:
-    """The lies of a seed. Made once for all that are told them: large ones take a while to make."""
+    """The lies of a seed, made once for all tests: large ones take a while to make."""
     return tuple(lies(Random(seed), now_ms, count))
 
 

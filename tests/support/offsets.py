@@ -1,7 +1,7 @@
 """Offsets that librdkafka's clients ask the leaders for, though one may just be elected.
 
-Owns the asking again. An election is nobody's fault where a broker was killed, or had no processor
-for so long that it was suspected.
+Owns the retries. An election is no failure of the product where a broker was killed, or had no
+processor for so long that it was suspected.
 """
 
 from __future__ import annotations

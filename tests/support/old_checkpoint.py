@@ -1,6 +1,6 @@
 """A checkpoint of Spark's that the source of commit 02f3bcb wrote (offsets of version 1).
 
-`python -m tests.support.old_checkpoint` makes `tests/fixtures/checkpoint-02f3bcb.tar.xz` anew: a
+`python -m tests.support.old_checkpoint` rebuilds `tests/fixtures/checkpoint-02f3bcb.tar.xz`: a
 stream of that commit's source reads a topic of one partition; the topic grows to two; the next
 batch, in which the second partition is new, is killed with SIGKILL in `foreachBatch`. So the
 fixture holds an offset log of version 1 with a batch that was not finished. The topic's id is

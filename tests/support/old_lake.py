@@ -1,6 +1,6 @@
 """A lake that commit 02f3bcb wrote (version 1), with the checkpoint of its job.
 
-`python -m tests.support.old_lake` makes `tests/fixtures/lake-02f3bcb.tar.xz` anew: the archive job
+`python -m tests.support.old_lake` rebuilds `tests/fixtures/lake-02f3bcb.tar.xz`: the archive job
 of that commit, from the history of this repository, archives a topic in three batches, goes on, and
 is killed with SIGKILL where it would link the manifest of the fourth. So the fixture holds
 manifests, files and an offset log of version 1, and the files of a batch that was cut down. The

@@ -1,7 +1,7 @@
 """Commit 02f3bcb, whose data directories, stores and brokers the present code must live with.
 
 Its source comes from the history of this repository, and what it leaves on disk from a fixture:
-`python -m tests.support.old_release` makes `tests/fixtures/02f3bcb.tar.xz` anew. That holds two
+`python -m tests.support.old_release` rebuilds `tests/fixtures/02f3bcb.tar.xz`. That holds two
 folders of one process with both roles on an SQLite store, `clean` after a clean stop and `killed`
 after kill -9, each with the books of what is in it (`Books`).
 """

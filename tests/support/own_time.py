@@ -2,8 +2,8 @@
 
 Owns the measure: how long the servers' threads, and this process, were ready to run and did not
 (the second field of `/proc/PID/task/TID/schedstat`), and the time that a host takes from a virtual
-machine (`/proc/stat`). So a busy machine is told from a slow server. What is promised, the test
-says.
+machine (`/proc/stat`). So a test distinguishes a busy machine from a slow server. Not the limits:
+see the tests.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class WaitedAt:
     def own_s(self, begin_s: float, end_s: float) -> float:
         """How long a span on the monotonic clock was without the waits that were seen in it.
 
-        What was waited before its first look or behind its last one counts as its own.
+        What was waited before its first look or after its last one counts as its own.
         """
         first = bisect_left(self._at_s, begin_s)
         last = bisect_right(self._at_s, end_s) - 1
@@ -204,6 +204,6 @@ def until_in_time(
     wait_until(looked, promised_s + DEADLINE_S, what, pause_s)
     took_s, said = own.wall_s(), own.said()
     if own.seconds() > promised_s:
-        told = what if isinstance(what, str) else what()
-        raise AssertionError(f"promised within {promised_s} s, it took {said}: {told}")
+        event = what if isinstance(what, str) else what()
+        raise AssertionError(f"promised within {promised_s} s, it took {said}: {event}")
     return took_s

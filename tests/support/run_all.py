@@ -7,7 +7,7 @@ test marked ``long`` first: two where tests compute, more where they mostly wait
 name what failed and count all parts.
 
 With ``TIDELOG_EVERY_TEST`` set, as CI sets it, a skip that ``LONG_FORMS`` does not name is a
-failure, and so is anything that could not be fetched: else a machine without Maven would be green.
+failure, and so is anything that could not be fetched: a machine without Maven is not green.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def main() -> int:
     if preparing.wait(PREPARED_S) and is_strict:
         failed += 1
         red.append("FAILED tests.support.prepare: not all that tests need was fetched (see above)")
-    # The end of a long log names what failed: often it is all that somebody gets to see.
+    # The end of a long log names what failed: often only the end is read.
     print("\n".join([*table, *red]))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0

@@ -103,7 +103,7 @@ class QuickDisk(RealDisk):
 
 
 class FaultyFile(QuickFile):
-    """A file whose disk can be told to fail."""
+    """A file whose disk fails when a test says so."""
 
     disk: FaultyDisk
 
@@ -112,7 +112,7 @@ class FaultyFile(QuickFile):
         self.disk.written(self.path, position)
         if fault is None or not any(chunks):  # nothing takes no room
             return super().write_at(position, chunks)
-        # A failing write leaves a part of itself behind.
+        # A failing write leaves a part of its bytes in the file.
         content = b"".join(chunks)
         super().write_at(position, [content[: len(content) // 2]])
         raise OSError(fault, "a fault of the test", self.path)
@@ -133,7 +133,7 @@ class FaultyDisk(QuickDisk):
         self.syncs: list[str] = []
 
     def written(self, path: str, position: int) -> None:
-        """Is told of each write."""
+        """Called after each write."""
 
     def fault_for(self, path: str) -> int | None:
         return self.fault if path.endswith(self.failing) else None

@@ -83,7 +83,7 @@ def _append(path: str, line: str) -> None:
 
 
 def path_of(descriptor: Any) -> str:
-    """Return the path behind a descriptor, "" where there is none."""
+    """Return the path of a descriptor, "" where there is none."""
     number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
     try:
         return _readlink(f"/proc/self/fd/{number}").removesuffix(" (deleted)")

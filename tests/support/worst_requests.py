@@ -3,7 +3,7 @@
 Made from the schemas: for each array of a request, one request in which that array is as long as
 fits (its parents have one element each), and one in which all arrays above it share the elements.
 Each comes in kinds: the same existing name again and again, existing ones in turn, names that do
-not exist. What a field means is told from its name.
+not exist. The name of a field says what it means.
 """
 
 from __future__ import annotations

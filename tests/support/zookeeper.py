@@ -116,7 +116,7 @@ def needed() -> None:
 
 
 class Door:
-    """The way to a server. Of the connections to come the first `unheard` are taken, never heard.
+    """The way to a server. It accepts the next `unheard` connections and reads nothing.
 
     So does ZooKeeper when it is greeted while it starts.
     """
@@ -169,7 +169,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def end_session(store: ZookeeperStore, door: Door, server: ZooKeeper) -> None:
-    """End a session from outside: who has its id and password may close it.
+    """End a session from outside: any client with its id and password may close it.
 
     Its owner would take it back at once: the way is shut until it is over.
     """

@@ -28,7 +28,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
 
 
 class Tool:
-    """Whoever has an address of the ZooKeeper."""
+    """A tool that has the address of the ZooKeeper."""
 
     def __init__(self, client: KazooClient, chroot: str) -> None:
         self.client = client
@@ -47,7 +47,7 @@ class Tool:
         self.client.create(self.chroot + path, content.encode(), ephemeral=True)
 
     def lasts(self, path: str) -> bool:
-        """Whether there is such a node that goes with nobody."""
+        """Whether there is such a node that no session owns."""
         found = self.client.exists(self.chroot + path)
         return found is not None and not found.ephemeralOwner
 

@@ -79,7 +79,7 @@ def test_what_is_cited_is_there(path: Path) -> None:
         ("promises 7 to 34", ["promise 33", "promise 34"]),
         ("KIP-516 and KIP-101", []),
         ("KIP-9999", ["KIP-9999"]),
-        ('Source: the design, "Who may lead"', ["the design,"]),
+        ('Source: the design, "Levels"', ["the design,"]),
         ("as spark.md has it", ["spark.md"]),
     ],
 )

@@ -60,7 +60,7 @@ def quoted(page: Path) -> list[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link may name behind `#`, as GitHub makes it of the headings."""
+    """The anchors of a page (after `#` in a link), as GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.strip().lower()).replace(" ", "-") for each in headings}
 
@@ -84,7 +84,7 @@ def test_flags_are_there(page: Path) -> None:
 
 
 def command_lines(page: Path) -> list[list[str]]:
-    """The words behind `tidelog` of each command line in the blocks of a page."""
+    """The words after `tidelog` of each command line in the blocks of a page."""
     found = []
     for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():

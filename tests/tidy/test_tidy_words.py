@@ -45,8 +45,13 @@ UNDER_THE_RULE = (
     "src/tidelog/replication",
     "src/tidelog/runtime",
     "src/pyspark_tidelog",
+    "tests/support",
+    "tests/tidy",
 )
 """Folders and pages that keep the rule; each further one joins when its last word is replaced."""
+
+THE_LIST = ("tests/support/words.py", "tests/tidy/test_tidy_words.py")
+"""The files that have the words themselves."""
 
 
 def test_no_text_under_the_rule_has_a_word_of_the_list() -> None:
@@ -58,6 +63,7 @@ def test_no_text_under_the_rule_has_a_word_of_the_list() -> None:
         found += [
             f"{path.relative_to(ROOT)}:{hit.line}: {hit.word!r}: write {hit.instead}"
             for path in files
+            if str(path.relative_to(ROOT)) not in THE_LIST
             for hit in words.hits_in(path)
         ]
     assert not found, "\n".join(found)

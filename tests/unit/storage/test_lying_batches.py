@@ -210,11 +210,11 @@ def test_a_leader_is_told_lies(tmp_path: Path, seed: int, kind: str) -> None:
         end, size = log.end_offset, log.segments[-1].size
         got = log.append_as_leader(lie.batch, 0, NOW_MS)
         if isinstance(got, Rejected):
-            assert (log.end_offset, log.segments[-1].size) == (end, size), lie.told
+            assert (log.end_offset, log.segments[-1].size) == (end, size), lie.claim
         else:
             taken += not got.duplicate
         now = log.append_as_leader(honest(dice, NOW_MS), 0, NOW_MS)
-        assert isinstance(now, Appended), f"after {lie.told}: {now}"
+        assert isinstance(now, Appended), f"after {lie.claim}: {now}"
     assert taken > PER_SEED / 12, "the lies that pass are what this is about"
     _is_sound(log, tmp_path, CONFIGS[kind])
 
@@ -235,7 +235,7 @@ def test_a_follower_copies_lies(tmp_path: Path, seed: int) -> None:
                 continue
             data, end = data + placed, header.next_offset
         if dice.random() < 0.3:
-            assert isinstance(log.append_as_follower(data, NOW_MS), Appended), lie.told
+            assert isinstance(log.append_as_follower(data, NOW_MS), Appended), lie.claim
             data = b""
     assert isinstance(log.append_as_follower(data, NOW_MS), Appended)
     assert log.end_offset == end
