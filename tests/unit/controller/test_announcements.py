@@ -123,7 +123,7 @@ def test_a_broker_that_is_named_twice_is_told_once() -> None:
     node = made.cluster.topics["u"]
     made.cluster.topics["u"] = msgspec.structs.replace(node, partitions={0: [1, 1]})
     where = TopicPartition("u", 0)
-    told = Announcements().orders(made.cluster, SENDER, 1, Changes(partitions={where}))
+    told = Announcements().commands(made.cluster, SENDER, 1, Changes(partitions={where}))
     assert told == requests.leader_and_isr(made.cluster, SENDER, 1, [where], requests.INCREMENTAL)
     assert len(told.topic_states[0].partition_states) == 1
 

@@ -194,10 +194,10 @@ def test_a_topic_is_told_once_it_has_an_id(level: Any) -> None:
     cluster.level = level
     cluster.topics["t"] = msgspec.structs.replace(cluster.topics["t"], topic_id=None)
     changes = Changes(partitions={T0, TopicPartition("u", 0)})
-    orders = Announcements().orders(cluster, SENDER, 1, changes)
+    orders = Announcements().commands(cluster, SENDER, 1, changes)
     metadata = requests.update_metadata(cluster, SENDER, 1, changes.partitions)
     wanted = ["u"] if level.topic_ids else ["t", "u"]
     assert [topic.topic_name for topic in orders.topic_states] == wanted
     assert [topic.topic_name for topic in metadata.topic_states] == wanted
     named = replace(changes, partitions={TopicPartition("u", 0)})
-    assert len(Announcements().orders(cluster, SENDER, 1, named).topic_states) == 1
+    assert len(Announcements().commands(cluster, SENDER, 1, named).topic_states) == 1
