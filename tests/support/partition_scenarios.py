@@ -45,11 +45,14 @@ import msgspec
 
 from tests.support.controller_world import World
 from tests.support.scenario_text import difference, parse
-from tidelog.controller.decisions import elections, isr, rebalance, registration
-from tidelog.controller.decisions.cluster import NO_ID, LogEnd, Refusal
+from tidelog.controller.decisions import isr, rebalance, registration, soft_state
+from tidelog.controller.decisions.cluster import NO_ID, LogEnd
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.decision import Refusal
 from tidelog.controller.decisions.registration import Address, LifeEnded, Registration
+from tidelog.controller.decisions.requested_elections import elect_on_request
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata.records import PartitionState
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition
@@ -204,7 +207,7 @@ class Stage:
         dead = [int(name) for name in words.plain]
         lines = self.decided(lambda: registration.bury(self.cluster, dead))
         for broker in dead:
-            self.cluster.forget(broker)
+            soft_state.forget(self.cluster, broker)
         return lines
 
     def _do_suspect(self, words: Arguments) -> list[str]:
@@ -254,13 +257,13 @@ class Stage:
             unclean_members=words.brokers("returned"),
             is_unclean_leader=words.flag("unclean"),
         )
-        self.world.commit((elections.put_state(self.cluster, where, state),))
+        self.world.commit((put_state(self.cluster, where, state),))
         return []
 
     def _do_elect(self, words: Arguments) -> list[str]:
         kind = ElectionType[words.plain[0].upper()]
         places = [place(word) for word in words.plain[1:]]
-        decision = elections.elect_on_request(self.cluster, kind, places)
+        decision = elect_on_request(self.cluster, kind, places)
         refused = [f"{w} {why.error.name}" for w, why in decision.answer.items() if why is not None]
         return self.decided(lambda: decision, *refused)
 

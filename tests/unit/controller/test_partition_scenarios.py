@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from tests.support.partition_scenarios import play
-from tidelog.controller.decisions import elections, isr
+from tidelog.controller.decisions import elections, isr, returns, settlement
 from tidelog.metadata.records import PartitionState
 from tidelog.model.errors import ErrorCode
 
@@ -108,16 +108,16 @@ def take_any_member(*_: Any) -> ErrorCode:
 @pytest.mark.parametrize(
     ("module", "rule", "planted"),
     [
-        (elections, "settle", always_allow_unclean),
-        (elections, "settle", never_allow_unclean),
-        (elections, "settle", ignore_new_incarnations),
-        (elections, "settle", elect_presumed_brokers),
-        (elections, "settle", wait_for_nobody),
-        (elections, "settle", keep_the_epoch),
+        (settlement, "settle", always_allow_unclean),
+        (settlement, "settle", never_allow_unclean),
+        (settlement, "settle", ignore_new_incarnations),
+        (settlement, "settle", elect_presumed_brokers),
+        (settlement, "settle", wait_for_nobody),
+        (settlement, "settle", keep_the_epoch),
         (elections, "with_isr", forget_the_minimum),
-        (elections, "unclean", forget_the_flag),
+        (returns, "unclean", forget_the_flag),
         (elections, "eligible_now", count_eligible_at_the_minimum),
-        (elections, "_longest", the_last_one_leads),
+        (returns, "_longest", the_last_one_leads),
         (isr, "with_isr", forget_the_minimum),
         (isr, "_why_not", take_any_leader_epoch),
         (isr, "_why_not", take_any_version),
