@@ -70,7 +70,7 @@ def test_a_controller_whose_session_expires_begins_anew(zookeeper: ZooKeeper) ->
         assert broker.requests[0].controller_epoch == 2
         # Its watches stand on the new session.
         await world.tell("/brokers/topics/u", '{"version":1,"partitions":{"0":[1]}}')
-        await until(lambda: "u" in controller.cluster.memories, DEADLINE_S)
+        await until(lambda: "u" in controller.cluster.topic_histories, DEADLINE_S)
 
     run(zookeeper, scenario)
 

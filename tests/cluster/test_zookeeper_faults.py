@@ -124,7 +124,7 @@ def _kinds() -> list[Kind]:
     other = b'{"version":1,"config":{"retention.ms":"2000"}}'
     return [
         Kind(
-            *(topic("n", 2, 1), 7, lambda cluster: "n" in cluster.memories),
+            *(topic("n", 2, 1), 7, lambda cluster: "n" in cluster.topic_histories),
             *(layout.topic("n"), b'{"version":1,"partitions":{"0":[1],"1":[1]}}'),
         ),
         Kind(

@@ -44,7 +44,7 @@ def test_a_topic_is_created_grown_rewritten_configured_and_deleted_by_a_tool(
         assert grown.topic_states[0].topic_id == topic_id
         node = world.tool.read("/brokers/topics/t")
         assert (node["initial_partition_count"], node["undeleted_partition_count"]) == (2, 2)
-        assert world.controller.cluster.lives[TopicPartition("t", 1)].partition_epoch == 2
+        assert world.controller.cluster.partition_nodes[TopicPartition("t", 1)].partition_epoch == 2
 
         await world.tell("/config/topics/t", '{"version":1,"config":{"retention.ms":"77"}}')
         await world.tell(
@@ -141,7 +141,7 @@ def test_an_ephemeral_node_of_a_tool_is_no_topic_and_gives_way_to_one(
             assert await loop.run_in_executor(None, tool.lasts, each)
         # In the way of a topic that the tool writes itself.
         await world.tell("/brokers/topics/g", content)
-        await until(lambda: "g" in controller.cluster.memories)
+        await until(lambda: "g" in controller.cluster.topic_histories)
         more = json.dumps({"version": 1, "partitions": {"0": [1], "1": [1]}})
         second = "/brokers/topics/g/partitions/1"
         await loop.run_in_executor(None, tool.make_ephemeral, second, "")

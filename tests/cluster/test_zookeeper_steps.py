@@ -110,7 +110,7 @@ async def check(second: LoneController, broker: RecordedBroker) -> None:
     cluster = second.cluster
     await until(lambda: len(cluster.states) == PARTITIONS, DEADLINE_S)
     assert {state.leader for state in cluster.states.values()} == {1}
-    epochs = {life.partition_epoch for life in cluster.lives.values()}
+    epochs = {life.partition_epoch for life in cluster.partition_nodes.values()}
     assert len(epochs) == PARTITIONS, "a partition epoch was given twice"
     assert cluster.damaged == {}
     await broker.told(lambda requests: len(requests) >= 4)

@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "T11: no order says that a topic is older than topic ids",
         "src/tidelog/controller/requests.py",
-        "                migrated=memory is not None and memory.migrated,\n",
+        "                migrated=history is not None and history.migrated,\n",
         "                migrated=False,\n",
         "tests/unit/controller/test_commands.py tests/unit/controller/test_levels.py",
     ),

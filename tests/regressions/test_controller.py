@@ -124,7 +124,7 @@ def test_two_members_are_killed_and_the_last_one_loses_power() -> None:
     story.comes(2, LifeEnded.CRASHED)
     assert (story.now.leader, story.now.isr) == (2, [2])
     assert not story.now.is_unclean_leader
-    assert story.cluster.memories["t"].unclean == {}
+    assert story.cluster.topic_histories["t"].unclean == {}
 
 
 def test_a_lowered_minimum_clears_the_eligible_replicas_before_brokers_hear_of_it() -> None:
@@ -293,7 +293,7 @@ def test_switching_unclean_elections_on_elects_where_nobody_leads(kind: int) -> 
     assert story.configures(kind, name, unclean_leader_election_enable="true") is None
     assert story.now.leader in (2, 3)
     assert story.now.is_unclean_leader
-    assert set(story.cluster.memories["t"].unclean) == {0}
+    assert set(story.cluster.topic_histories["t"].unclean) == {0}
     # Off again: it changes nothing that has happened.
     before = story.now
     story.configures(kind, name)

@@ -94,13 +94,15 @@ def test_the_only_node_loses_power_and_its_partitions_lead_again_at_once_flagged
         assert partition.is_leader
         # The flag is on record whether or not the handling of the loss has cleared it by now.
         assert run.server.controller is not None
-        memory = run.server.controller.cluster.memories[run.target.topic]
+        memory = run.server.controller.cluster.topic_histories[run.target.topic]
         elections = [*memory.unclean_past.get(0, []), *memory.unclean.values()]
         (election,) = (each for each in elections if each.leader_epoch == partition.leader_epoch)
         assert election.leader == partition.state.leader
         while partition.state.is_unclean_leader or partition.state.has_debt:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        (election,) = run.server.controller.cluster.memories[run.target.topic].unclean_past[0]
+        (election,) = run.server.controller.cluster.topic_histories[run.target.topic].unclean_past[
+            0
+        ]
         assert election.end_offset == partition.epoch_start
         assert [lost.first for lost in election.lost] in ([], [election.end_offset])
         # What was not synced may be gone, which this durability allows: check the rest from here.

@@ -303,7 +303,7 @@ class Unclean(ClusterRun):
         """The offsets that are on record as lost."""
         active = self.cluster.active
         assert active is not None and active.controller is not None
-        memory = active.controller.cluster.memories["loose"]
+        memory = active.controller.cluster.topic_histories["loose"]
         elections = [*memory.unclean_past.get(0, []), *memory.unclean.values()]
         return {
             offset

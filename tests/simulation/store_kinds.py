@@ -187,7 +187,7 @@ elect_uncleanly = elected(ElectionType.UNCLEAN, "v")
 async def owe(stage: Stage) -> None:
     await lose_the_only_member(stage)
     await elect_uncleanly(stage)
-    assert stage.cluster.memories["v"].unclean
+    assert stage.cluster.topic_histories["v"].unclean
 
 
 async def report_a_cut(stage: Stage) -> None:
@@ -380,20 +380,22 @@ KINDS: dict[str, Kind] = {
     ),
     "elect uncleanly": Kind(
         elect_uncleanly,
-        lambda s: s.cluster.states[V0].leader == 1 and s.cluster.memories["v"].unclean,
+        lambda s: s.cluster.states[V0].leader == 1 and s.cluster.topic_histories["v"].unclean,
         first=lose_the_only_member,
     ),
     "report a cut": Kind(
-        report_a_cut, lambda s: s.cluster.memories["v"].unclean[0].lost, first=owe
+        report_a_cut, lambda s: s.cluster.topic_histories["v"].unclean[0].lost, first=owe
     ),
     "handle what was lost": Kind(
         proposed(1, 1, where=V0, handled=True),
-        lambda s: not (s.cluster.states[V0].is_unclean_leader or s.cluster.memories["v"].unclean),
+        lambda s: (
+            not (s.cluster.states[V0].is_unclean_leader or s.cluster.topic_histories["v"].unclean)
+        ),
         first=owe,
     ),
     "a tool's topic": Kind(
         tool(Create(layout.topic("n"), NEW_NODE)),
-        lambda s: "n" in s.cluster.memories and TopicPartition("n", 0) in s.cluster.states,
+        lambda s: "n" in s.cluster.topic_histories and TopicPartition("n", 0) in s.cluster.states,
         is_shared=True,
     ),
     "damage by a tool": Kind(
@@ -444,7 +446,7 @@ KINDS: dict[str, Kind] = {
     "start with a mark": Kind(restarted(MARK), lambda s: "t" not in s.cluster.topics),
     "start at a lower level": Kind(
         restarted(inter_broker_protocol_version="1.3"),
-        lambda s: s.cluster.controller_epoch > 1 and s.cluster.memories["t"].migrated,
+        lambda s: s.cluster.controller_epoch > 1 and s.cluster.topic_histories["t"].migrated,
     ),
     "accept a restored store": Kind(
         accept_it, lambda s: s.cluster.went_back is None, first=go_back

@@ -153,7 +153,7 @@ class Stage:
         """The unclean elections that are not handled yet."""
         return [
             f"debt {name}-{index} leader={debt.leader} epoch={debt.leader_epoch}"
-            for name, memory in sorted(self.cluster.memories.items())
+            for name, memory in sorted(self.cluster.topic_histories.items())
             for index, debt in sorted(memory.unclean.items())
         ]
 

@@ -177,7 +177,7 @@ def test_from_1_3_to_1_4_a_deletion_moves_to_the_queue_with_ids() -> None:
         assert again.told_in(LEAD)[0][1].topic_states == []
         await again.forward(topic("t", 1, 1), 7)
         assert second.cluster.deletions == {}
-        assert not second.cluster.memories["t"].migrated
+        assert not second.cluster.topic_histories["t"].migrated
 
     run(scenario)
 
@@ -208,8 +208,10 @@ def test_a_replica_that_was_taken_away_is_stopped_and_its_note_goes() -> None:
             # As a reassignment will: broker 1 leaves R, and the note says with which epoch.
             node = msgspec.structs.replace(cluster.topics["t"], partitions={0: [2]})
             notes = {0: {1: 7}}
-            memory = msgspec.structs.replace(cluster.memories["t"], pending_stops=notes)
-            return Decision(None, (Put(layout.topic("t"), node), Put(layout.memory("t"), memory)))
+            history = msgspec.structs.replace(cluster.topic_histories["t"], pending_stops=notes)
+            return Decision(
+                None, (Put(layout.topic("t"), node), Put(layout.topic_history("t"), history))
+            )
 
         await controller.perform(taken_away)
         await broker.told(lambda requests: bool(broker.told_in(STOP)))
@@ -217,7 +219,7 @@ def test_a_replica_that_was_taken_away_is_stopped_and_its_note_goes() -> None:
         (state,) = stop.topic_states[0].partition_states
         assert (state.partition_index, state.leader_epoch, state.delete_partition) == (0, 7, True)
         assert await controller.reached(controller.cluster.revision, 60_000)
-        assert controller.cluster.memories["t"].pending_stops == {}
+        assert controller.cluster.topic_histories["t"].pending_stops == {}
         assert len(broker.told_in(STOP)) == 1
 
     run(scenario)
@@ -245,7 +247,7 @@ def test_a_controller_below_1_4_does_not_take_over_while_a_deletion_with_an_id_i
         assert (await again.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
         await third.stop()
         await until(lambda: lower.active)
-        assert lower.cluster.memories["t"].migrated
+        assert lower.cluster.topic_histories["t"].migrated
 
     run(scenario)
 

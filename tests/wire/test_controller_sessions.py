@@ -122,7 +122,7 @@ def test_unclean_elections_beyond_the_room_of_the_record_follow_as_others_are_ha
         for handled, known in (((0, 1), [0, 1, 2, 3]), ((2, 3), [0, 1, 2, 3, 4])):
             await ask(*handled, handled=True)
             assert led() == known
-        assert list(controller.cluster.memories["t"].unclean) == [4]
+        assert list(controller.cluster.topic_histories["t"].unclean) == [4]
 
     run(scenario)
 

@@ -192,7 +192,7 @@ def test_an_ephemeral_node_in_a_topics_place_is_no_topic(
         tree.end_session(session)
         await until(lambda: not second.cluster.ephemeral)
         assert tree.apply(tree.new_session(), [Create(path, ONE)]) is None
-        await until(lambda: "t" in second.cluster.memories)
+        await until(lambda: "t" in second.cluster.topic_histories)
         assert (second.active, second.cluster.controller_epoch) == (True, 2)
 
     run(scenario)
@@ -208,7 +208,7 @@ def test_an_ephemeral_node_gives_way_to_the_node_of_a_new_topic(at: str, is_seen
         broker = await world.broker(controller, 1)
         if is_seen:
             session = fleeting(tree, at, ONE)
-            if layout.TOPIC_MEMORIES not in at:
+            if layout.TOPIC_HISTORIES not in at:
                 await until(lambda: at in controller.cluster.ephemeral)
         else:
             # Between the look at the store and the write.
@@ -251,7 +251,7 @@ def test_an_ephemeral_node_below_a_tools_topic_gives_way(below: str, is_loaded: 
         broker = await world.broker(controller, 1)
         if not is_loaded:
             write(tree)
-        await until(lambda: "t" in controller.cluster.memories)
+        await until(lambda: "t" in controller.cluster.topic_histories)
         assert (await broker.forward(assigned("u", 1), 7)).topics[0].error_code == 0
         # A partition's own node that stood there is of a time before: nothing is elected anew.
         if not below.endswith("state"):

@@ -22,7 +22,7 @@ from tidelog.metadata.records import (
     DeletionMark,
     DeletionNode,
     PartitionState,
-    TopicMemory,
+    TopicHistory,
     TopicNode,
 )
 from tidelog.model.topics import TopicPartition
@@ -77,8 +77,8 @@ def _of(before: Cluster, write: Write, gone: Collection[str]) -> Iterator[AuditL
         yield AuditLine(sentence, {"topic": name, "partitions": count})
     elif isinstance(record, PartitionState):
         yield from _of_state(before, write.path, record)
-    elif isinstance(record, TopicMemory):
-        yield from map(AuditLine, loss_lines(name, before.memories.get(name), record))
+    elif isinstance(record, TopicHistory):
+        yield from map(AuditLine, loss_lines(name, before.topic_histories.get(name), record))
 
 
 def _of_topic(known: TopicNode | None, node: TopicNode, name: str) -> Iterator[AuditLine]:

@@ -15,7 +15,7 @@ from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.requests import BROKER, TOPIC, Gone
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, TopicMemory, TopicNode
+from tidelog.metadata.records import PartitionState, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
 
 
@@ -81,7 +81,7 @@ def changes_of(before: Cluster, writes: Iterable[Write]) -> Changes:
                 found.partitions.add(TopicPartition(*place))
         elif above == layout.TOPICS:
             _add_topic(before, found, write, name)
-        elif above == layout.TOPIC_MEMORIES:
+        elif above == layout.TOPIC_HISTORIES:
             _add_debts(before, found, write, name)
             _add_stops(before, found, write, name)
         elif above == layout.TOPIC_CONFIGS:
@@ -125,22 +125,22 @@ def _add_gone(before: Cluster, found: Changes, name: str) -> None:
 
 
 def _add_stops(before: Cluster, found: Changes, write: Write, name: str) -> None:
-    known = before.memories.get(name)
+    known = before.topic_histories.get(name)
     noted = {} if known is None else known.pending_stops
-    if isinstance(write, Put) and isinstance(write.record, TopicMemory):
+    if isinstance(write, Put) and isinstance(write.record, TopicHistory):
         found.stops |= write.record.pending_stops != noted
 
 
 def _add_debts(before: Cluster, found: Changes, write: Write, name: str) -> None:
     # LeaderAndIsr has a flag for debt records, so leaders must be sent the end of one. The begin of
     # one comes with a change of the state; additions to it do not concern a leader.
-    memory = before.memories.get(name)
-    if memory is None or not memory.unclean:
+    history = before.topic_histories.get(name)
+    if history is None or not history.unclean:
         return
     left: Collection[int] = ()
-    if isinstance(write, Put) and isinstance(write.record, TopicMemory):
+    if isinstance(write, Put) and isinstance(write.record, TopicHistory):
         left = write.record.unclean
-    found.partitions.update(TopicPartition(name, x) for x in memory.unclean if x not in left)
+    found.partitions.update(TopicPartition(name, x) for x in history.unclean if x not in left)
 
 
 def unclean_elections(before: Cluster, writes: Iterable[Write]) -> int:

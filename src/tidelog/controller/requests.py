@@ -139,8 +139,8 @@ def commands(
     topics = []
     for name, wheres in own.items():
         assigned = cluster.topics[name].partitions
-        memory = cluster.memories.get(name)
-        debts = {} if memory is None else memory.unclean
+        history = cluster.topic_histories.get(name)
+        debts = {} if history is None else history.unclean
         states = []
         for where in wheres:
             command = made.get(where)
@@ -153,7 +153,7 @@ def commands(
                 topic_name=name,
                 topic_id=cluster.topic_id(name),
                 partition_states=states,
-                migrated=memory is not None and memory.migrated,
+                migrated=history is not None and history.migrated,
             )
         )
     live = []

@@ -379,7 +379,7 @@ class StoreWatches:
             if path in cluster.damaged:
                 self._watch(path, children=False)
                 if above == layout.TOPICS:
-                    self._watch(layout.memory(name), children=False)
+                    self._watch(layout.topic_history(name), children=False)
             elif path == layout.CONTROLLER or path in cluster.ephemeral:
                 continue
             elif path not in cluster.versions and path in self._watches:

@@ -27,7 +27,7 @@ WENT_BACK = "/tidelog/went_back"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
-TOPIC_MEMORIES = "/tidelog/topics"
+TOPIC_HISTORIES = "/tidelog/topics"
 DELETIONS = "/tidelog/deletions"
 DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
@@ -50,7 +50,7 @@ CONTAINERS = (
     TOPIC_CONFIGS,
     "/tidelog",
     DELETIONS,
-    TOPIC_MEMORIES,
+    TOPIC_HISTORIES,
 )
 """Nodes without content that every store has; parents first."""
 
@@ -98,9 +98,9 @@ def state(name: str, index: int) -> str:
     return f"{TOPICS}/{name}/partitions/{index}/state"
 
 
-def memory(name: str) -> str:
+def topic_history(name: str) -> str:
     """Path of our own record of a topic."""
-    return f"{TOPIC_MEMORIES}/{name}"
+    return f"{TOPIC_HISTORIES}/{name}"
 
 
 def deletion(topic_id: UUID) -> str:
@@ -153,7 +153,7 @@ _FIXED: dict[str, type[Record]] = {
 _BELOW: dict[str, type[Record]] = {
     BROKERS: records.BrokerNode,
     TOPICS: records.TopicNode,
-    TOPIC_MEMORIES: records.TopicMemory,
+    TOPIC_HISTORIES: records.TopicHistory,
     DELETIONS: records.DeletionNode,
     DELETE_TOPICS: records.DeletionMark,
     TOPIC_CONFIGS: records.ConfigNode,
@@ -201,7 +201,7 @@ def partition_of(path: str) -> tuple[str, int] | None:
     return name, int(index)
 
 
-_OF_TOPICS = tuple(f"{x}/" for x in (TOPICS, TOPIC_MEMORIES, TOPIC_CONFIGS, DELETE_TOPICS))
+_OF_TOPICS = tuple(f"{x}/" for x in (TOPICS, TOPIC_HISTORIES, TOPIC_CONFIGS, DELETE_TOPICS))
 
 
 def topic_of(path: str) -> str | None:
@@ -256,7 +256,7 @@ def _counter(path: str, data: bytes) -> records.Counter | Damaged:
 
 
 def _why_impossible(record: Record) -> str | None:
-    if isinstance(record, records.TopicNode | records.TopicMemory | records.BrokerNode):
+    if isinstance(record, records.TopicNode | records.TopicHistory | records.BrokerNode):
         ids = (
             record.directory_id if isinstance(record, records.BrokerNode) else record.topic_id,
             record.incarnation_id if isinstance(record, records.BrokerNode) else None,

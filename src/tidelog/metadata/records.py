@@ -111,7 +111,7 @@ class ResizePlan(msgspec.Struct, frozen=True):
     published: bool = False
 
 
-class TopicMemory(msgspec.Struct, frozen=True, omit_defaults=True):
+class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/tidelog/topics/T``: a copy of the fields that an old tool may drop, and work in progress.
 
     ``unclean`` has the debts, which only a finished handling removes; ``unclean_past`` the handled
@@ -224,7 +224,7 @@ Record = (
     | TopicNode
     | PartitionNode
     | PartitionState
-    | TopicMemory
+    | TopicHistory
     | DeletionNode
     | DeletionMark
     | ReassignPartitionsNode

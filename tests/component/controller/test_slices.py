@@ -119,7 +119,9 @@ def test_topics_are_created_in_slices_as_at_once(
     assert without_ids(answers) == without_ids(decision.answer)
     assert len(writes) == 1 or most < 10_000
     assert sliced.cluster.topics.keys() == whole.cluster.topics.keys()
-    assert sliced.cluster.lives == whole.cluster.lives, "no epoch is given twice"
+    assert sliced.cluster.partition_nodes == whole.cluster.partition_nodes, (
+        "no epoch is given twice"
+    )
 
 
 def test_one_request_creates_so_many_partitions_in_all_its_slices(

@@ -232,13 +232,13 @@ def assert_sound(cluster: Cluster) -> None:
             continue
         places = {TopicPartition(name, index) for index in node.partitions}
         assert places == {x for x in cluster.states if x.topic == name}, name
-        assert places == {x for x in cluster.lives if x.topic == name}, name
-        assert node.topic_id == cluster.memories[name].topic_id
+        assert places == {x for x in cluster.partition_nodes if x.topic == name}, name
+        assert node.topic_id == cluster.topic_histories[name].topic_id
         assert node.initial_partition_count == len(places)
         if name.startswith("n"):
             assert cluster.topic_configs[name] == {"cleanup.policy": "compact"}
-    assert cluster.memories.keys() <= cluster.topics.keys()
-    epochs = [life.partition_epoch for life in cluster.lives.values()]
+    assert cluster.topic_histories.keys() <= cluster.topics.keys()
+    epochs = [life.partition_epoch for life in cluster.partition_nodes.values()]
     assert len(set(epochs)) == len(epochs), "an epoch was given twice"
     assert_eligible(cluster)
 
@@ -284,7 +284,7 @@ def what_stands(cluster: Cluster) -> Any:
         for where, state in cluster.states.items()
     }
     placed = {name: node.partitions for name, node in cluster.topics.items()}
-    return states, placed, cluster.topic_configs, cluster.memories.keys(), cluster.marked
+    return states, placed, cluster.topic_configs, cluster.topic_histories.keys(), cluster.marked
 
 
 @pytest.mark.parametrize("level", [LATEST, BELOW_IDS], ids=lambda x: x.name)

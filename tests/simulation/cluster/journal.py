@@ -18,7 +18,7 @@ from tidelog.metadata.records import (
     BrokerNode,
     ConfigNode,
     PartitionState,
-    TopicMemory,
+    TopicHistory,
     TopicNode,
 )
 from tidelog.metadata.store import Check, Create, Delete, Set
@@ -197,7 +197,7 @@ class StateWatch:
             elif isinstance(record, ConfigNode) and path.startswith(layout.TOPIC_CONFIGS):
                 allowed = record.config.get(UNCLEAN) == "true"
                 self._unclean_allowed[path.rpartition("/")[2]] = allowed
-            elif isinstance(record, TopicMemory):
+            elif isinstance(record, TopicHistory):
                 self._migrated[record.topic_id] = record.migrated
                 self._take_memory(path.rpartition("/")[2], record)
             elif isinstance(record, BrokerNode):
@@ -209,7 +209,7 @@ class StateWatch:
             if isinstance(record, PartitionState):
                 self._take_state(path, record, commit)
 
-    def _take_memory(self, topic: str, memory: TopicMemory) -> None:
+    def _take_memory(self, topic: str, memory: TopicHistory) -> None:
         """Promise 1: what replicas report as lost can only be lost where it is not clean."""
         self._debts[topic] = set(memory.unclean)
         past = [(index, each) for index, found in memory.unclean_past.items() for each in found]
@@ -402,7 +402,7 @@ def _only_marks(commit: Commit) -> bool:
         and (
             each.path == layout.REVISION
             or (
-                isinstance(record := layout.decode(each.path, each.data), TopicMemory)
+                isinstance(record := layout.decode(each.path, each.data), TopicHistory)
                 and record.migrated
             )
         )

@@ -52,7 +52,7 @@ class ScriptedRun(ClusterRun):
         """The open and the handled records of unclean elections."""
         active = self.cluster.active
         assert active is not None and active.controller is not None
-        memory = active.controller.cluster.memories["t"]
+        memory = active.controller.cluster.topic_histories["t"]
         return list(memory.unclean.values()), memory.unclean_past.get(0, [])
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:

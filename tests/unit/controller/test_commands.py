@@ -64,20 +64,22 @@ def test_what_writes_concern() -> None:
     made = world()
     cluster = made.cluster
     state = PartitionState(2, 1, 1, [2])
-    memory = msgspec.structs.replace(cluster.memories["t"], unclean={1: UncleanDebt(1, 1)})
+    history = msgspec.structs.replace(cluster.topic_histories["t"], unclean={1: UncleanDebt(1, 1)})
     rows: list[tuple[Write, Changes]] = [
         (put_state(cluster, T0, state), Changes(partitions={T0})),
         (Put(layout.topic("t"), cluster.topics["t"]), Changes({(2, "t")}, {T0, T1})),
         (Put(layout.topic_configs("t"), ConfigNode({})), Changes(configs={(2, "t")})),
         (Put(layout.broker_configs("1"), ConfigNode({})), Changes(configs={(4, "1")})),
         (Put(layout.broker_configs("<default>"), ConfigNode({})), Changes(configs={(4, "")})),
-        (Put(layout.memory("t"), memory), Changes()),
+        (Put(layout.topic_history("t"), history), Changes()),
     ]
     for write, expected in rows:
         assert changes_of(cluster, [write]) == expected, write
-    made.commit((Put(layout.memory("t"), memory),))
-    cleared = msgspec.structs.replace(memory, unclean={})
-    assert changes_of(cluster, [Put(layout.memory("t"), cleared)]) == Changes(partitions={T1})
+    made.commit((Put(layout.topic_history("t"), history),))
+    cleared = msgspec.structs.replace(history, unclean={})
+    assert changes_of(cluster, [Put(layout.topic_history("t"), cleared)]) == Changes(
+        partitions={T1}
+    )
     found = changes_of(cluster, bury(cluster, [1]).writes)
     assert found.brokers
     assert T0 in found.partitions
@@ -113,8 +115,8 @@ def test_leader_and_isr_names_only_the_brokers_own_partitions() -> None:
 def test_an_order_says_that_a_topic_is_older_than_topic_ids() -> None:
     """A replica without an id adopts that of such a topic, and no other's (KIP-516)."""
     made = world()
-    memory = msgspec.structs.replace(made.cluster.memories["t"], migrated=True)
-    made.commit((Put(layout.memory("t"), memory),))
+    history = msgspec.structs.replace(made.cluster.topic_histories["t"], migrated=True)
+    made.commit((Put(layout.topic_history("t"), history),))
     full = requests.leader_and_isr(made.cluster, SENDER, 2, [T0, T1], requests.FULL)
     assert [topic.migrated for topic in full.topic_states] == [True]
 
@@ -143,8 +145,10 @@ def test_no_full_while_a_topic_cannot_be_read_or_has_no_id() -> None:
 
 def test_debts_and_flags_reach_the_leader() -> None:
     made = world()
-    memory = msgspec.structs.replace(made.cluster.memories["t"], unclean={0: UncleanDebt(1, 1)})
-    made.commit((Put(layout.memory("t"), memory),))
+    history = msgspec.structs.replace(
+        made.cluster.topic_histories["t"], unclean={0: UncleanDebt(1, 1)}
+    )
+    made.commit((Put(layout.topic_history("t"), history),))
     flagged = msgspec.structs.replace(made.cluster.states[T0], is_unclean_leader=True)
     made.commit((put_state(made.cluster, T0, flagged),))
     orders = requests.leader_and_isr(made.cluster, SENDER, 1, [T0], requests.INCREMENTAL)

@@ -58,8 +58,10 @@ def elsewhere(made: World) -> None:
 
 
 def unclean(made: World) -> None:
-    memory = msgspec.structs.replace(made.cluster.memories["t"], unclean={1: UncleanDebt(1, 1)})
-    made.commit((Put(layout.memory("t"), memory),))
+    history = msgspec.structs.replace(
+        made.cluster.topic_histories["t"], unclean={1: UncleanDebt(1, 1)}
+    )
+    made.commit((Put(layout.topic_history("t"), history),))
 
 
 def damaged_replica(made: World) -> None:

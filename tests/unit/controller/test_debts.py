@@ -27,7 +27,7 @@ from tidelog.controller.decisions.losses import (
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.settlement import elect_put_off, put_state, settle_all
 from tidelog.metadata import layout
-from tidelog.metadata.records import LostRange, PartitionState, TopicMemory, UncleanDebt
+from tidelog.metadata.records import LostRange, PartitionState, TopicHistory, UncleanDebt
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
@@ -71,7 +71,7 @@ def led(made: World) -> list[TopicPartition]:
 
 
 def open_debts(made: World) -> dict[int, UncleanDebt]:
-    return made.cluster.memories["t"].unclean
+    return made.cluster.topic_histories["t"].unclean
 
 
 def handle(made: World, count: int) -> set[str]:
@@ -86,15 +86,19 @@ def handle(made: World, count: int) -> set[str]:
             asked = Proposal(where, UUID(int=0), state.leader_epoch, isr, version, (), True)
             proposals.append(asked)
     decision = alter_isr(made.cluster, leader, proposals)
-    memories = [write for write in decision.writes if write.path == layout.memory("t")]
-    assert len(memories) == 1, "a record of half a megabyte is not written for each partition"
+    topic_histories = [
+        write for write in decision.writes if write.path == layout.topic_history("t")
+    ]
+    assert len(topic_histories) == 1, (
+        "a record of half a megabyte is not written for each partition"
+    )
     found = topics_with_room(made.cluster, decision.writes)
     assert all(outcome.error is E.NONE for outcome in made.do(decision))
     return found
 
 
 def node_bytes(made: World) -> int:
-    return len(layout.encode(made.cluster.memories["t"]))
+    return len(layout.encode(made.cluster.topic_histories["t"]))
 
 
 def test_all_partitions_of_a_topic_are_elected_uncleanly_in_rounds() -> None:
@@ -167,16 +171,16 @@ def test_who_asks_for_an_unclean_election_hears_that_it_waits() -> None:
 def test_an_uncertain_last_member_is_not_elected_without_room_but_compared_later() -> None:
     made = world(1)
     where = places(made)[0]
-    memory = TopicMemory(layout.id_text(made.cluster.topic_id("t")), 1)
+    history = TopicHistory(layout.id_text(made.cluster.topic_id("t")), 1)
     full = {index: UncleanDebt(2, 6) for index in range(1, MOST + 1)}
-    made.commit((Put(layout.memory("t"), msgspec.structs.replace(memory, unclean=full)),))
+    made.commit((Put(layout.topic_history("t"), msgspec.structs.replace(history, unclean=full)),))
     made.cluster.brokers[1] = made.cluster.brokers[2]
     standing = Standing.of(made.cluster, new_life=1)
     made.commit(tuple(settle_all(made.cluster, [where], standing, [where])))
     state = made.cluster.states[where]
     assert (state.leader, state.isr, state.unclean_members) == (NO_LEADER, [1], [1])
-    less = msgspec.structs.replace(memory, unclean={1: UncleanDebt(2, 6)})
-    made.commit((Put(layout.memory("t"), less),))
+    less = msgspec.structs.replace(history, unclean={1: UncleanDebt(2, 6)})
+    made.commit((Put(layout.topic_history("t"), less),))
     made.do(elect_put_off(made.cluster, {"t"}))
     state = made.cluster.states[where]
     assert (state.leader, state.is_unclean_leader) == (1, True)
@@ -209,7 +213,9 @@ def test_the_node_stays_small_when_every_debt_is_reported_on(
 
 def test_a_commit_has_not_two_large_records() -> None:
     large = {index: UncleanDebt(1, 1) for index in range(8_000)}
-    writes = tuple(Put(layout.memory(name), TopicMemory("id", 1, unclean=large)) for name in "abc")
+    writes = tuple(
+        Put(layout.topic_history(name), TopicHistory("id", 1, unclean=large)) for name in "abc"
+    )
     commits = list(parts(Decision(None, writes, splits=True), 900_000))
     assert max(sum(len(layout.encode(w.record)) for w in each) for each in commits) < 900_000
     assert [write for each in commits for write in each] == list(writes)
@@ -218,14 +224,14 @@ def test_a_commit_has_not_two_large_records() -> None:
 def test_room_comes_once_when_half_of_the_debts_are_gone() -> None:
     made = world()
     settled(made)
-    memory = made.cluster.memories["t"]
-    kept = dict(list(memory.unclean.items())[: MOST // 2])
-    at_half = msgspec.structs.replace(memory, unclean=kept)
-    path = layout.memory("t")
+    history = made.cluster.topic_histories["t"]
+    kept = dict(list(history.unclean.items())[: MOST // 2])
+    at_half = msgspec.structs.replace(history, unclean=kept)
+    path = layout.topic_history("t")
     assert topics_with_room(made.cluster, [Put(path, at_half)]) == set()
     less = without_debt(at_half, next(iter(kept)))
     assert topics_with_room(made.cluster, [Put(path, less)]) == {"t"}
     made.commit((Put(path, less),))
     later = without_debt(less, next(iter(less.unclean)))
     assert topics_with_room(made.cluster, [Put(path, later)]) == set()
-    assert topics_with_room(made.cluster, [Put(layout.memory("u"), later)]) == set()
+    assert topics_with_room(made.cluster, [Put(layout.topic_history("u"), later)]) == set()

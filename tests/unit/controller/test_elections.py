@@ -313,8 +313,8 @@ def test_a_broker_that_may_have_lost_data_leaves_the_isr(missing: bool) -> None:
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (2, [2, 3], False)
     assert now.leader_epoch > 5
-    assert "t" in world.cluster.memories
-    assert world.cluster.memories["t"].unclean == {}
+    assert "t" in world.cluster.topic_histories
+    assert world.cluster.topic_histories["t"].unclean == {}
 
 
 def test_the_only_replica_that_lost_power_leads_at_once_flagged() -> None:
@@ -324,11 +324,11 @@ def test_the_only_replica_that_lost_power_leads_at_once_flagged() -> None:
     now = world.cluster.states[T0]
     assert (now.leader, now.leader_epoch, now.isr) == (1, 1, [1])
     assert now.is_unclean_leader
-    assert world.cluster.memories["t"].unclean == {0: UncleanDebt(1, 1)}
+    assert world.cluster.topic_histories["t"].unclean == {0: UncleanDebt(1, 1)}
     # An in-sync election clears the flag, not the debt.
     came_back(world, 1, LifeEnded.CLEAN, LogEnd(1, 1, 10))
     assert not world.cluster.states[T0].is_unclean_leader
-    assert world.cluster.memories["t"].unclean == {0: UncleanDebt(1, 1)}
+    assert world.cluster.topic_histories["t"].unclean == {0: UncleanDebt(1, 1)}
 
 
 def test_after_a_power_cut_over_all_the_longest_log_leads() -> None:
@@ -341,7 +341,7 @@ def test_after_a_power_cut_over_all_the_longest_log_leads() -> None:
     came_back(world, 3, LifeEnded.UNCLEAN, LogEnd(1, 5, 80))
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
-    assert set(world.cluster.memories["t"].unclean) == {0}
+    assert set(world.cluster.topic_histories["t"].unclean) == {0}
 
 
 def test_a_leader_that_dies_is_replaced_and_comes_back_as_a_follower() -> None:
@@ -361,7 +361,7 @@ def test_an_unclean_election_needs_leave_and_leaves_a_debt() -> None:
     world.do(bury(world.cluster, [1]))
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (2, [2], True)
-    assert world.cluster.memories["t"].unclean[0].leader_epoch == now.leader_epoch
+    assert world.cluster.topic_histories["t"].unclean[0].leader_epoch == now.leader_epoch
 
 
 def test_a_suspected_leader_is_replaced_only_where_that_is_safe() -> None:

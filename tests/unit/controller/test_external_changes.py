@@ -85,9 +85,9 @@ def test_partitions_that_a_tool_adds_get_leaders_and_epochs() -> None:
     cluster = world.cluster
     now = cluster.topics["t"]
     assert (now.initial_partition_count, now.undeleted_partition_count) == (3, 3)
-    assert cluster.memories["t"].initial_partition_count == 3
+    assert cluster.topic_histories["t"].initial_partition_count == 3
     new = TopicPartition("t", 2)
-    assert (cluster.states[new].leader, cluster.lives[new].partition_epoch) == (2, 3)
+    assert (cluster.states[new].leader, cluster.partition_nodes[new].partition_epoch) == (2, 3)
 
 
 def test_a_topic_that_a_tool_creates() -> None:
@@ -96,7 +96,7 @@ def test_a_topic_that_a_tool_creates() -> None:
     outside(world, Create(layout.topic("u"), text))
     cluster = world.cluster
     assert cluster.topic_id("u") == UUID(int=2)
-    assert not cluster.memories["u"].migrated
+    assert not cluster.topic_histories["u"].migrated
     assert cluster.states[TopicPartition("u", 0)].leader == 2
     # Nobody is there to lead the other one; it is born when its broker comes.
     assert TopicPartition("u", 1) not in cluster.states
@@ -121,7 +121,7 @@ def old_store(*, presumed: set[int] | None = None) -> World:
     """A store from before ids, loaded by a controller: nothing of ours remembers the topic."""
     world = made()
     world.do(Decision(None, (put_state(world.cluster, T0, PartitionState(1, 7, 1, [1, 2])),)))
-    path = layout.memory("t")
+    path = layout.topic_history("t")
     written: list[Operation] = [Set(layout.topic("t"), OLD_NODE), Delete(path)]
     assert world.tree.apply(world.session, written) is None
     loaded = Cluster(brokers=world.cluster.brokers)
@@ -144,8 +144,8 @@ def test_ids_come_back_from_the_replicas() -> None:
     cluster.presumed = set()
     world.do(complete(cluster, world.chance))
     assert cluster.topic_id("t") == known
-    memory = cluster.memories["t"]
-    assert (memory.migrated, memory.initial_partition_count) == (False, 2)
+    history = cluster.topic_histories["t"]
+    assert (history.migrated, history.initial_partition_count) == (False, 2)
     assert requests.why_no_full(cluster) is None
 
 
@@ -155,7 +155,7 @@ def test_topics_from_before_ids_are_migrated() -> None:
     cluster.nameless[1] = {T0: LogEnd(-1, 7, 10)}
     world.do(complete(cluster, world.chance))
     assert cluster.topic_id("t") == UUID(int=2)
-    assert cluster.memories["t"].migrated
+    assert cluster.topic_histories["t"].migrated
     assert cluster.log_end(1, T0) == LogEnd(-1, 7, 10), "it adopts the id: nothing is lost"
     count = cluster.topics["t"].initial_partition_count
     assert count == cluster.topics["t"].undeleted_partition_count == 2
@@ -167,10 +167,13 @@ def test_partitions_from_before_epochs_get_one() -> None:
         assert world.tree.apply(world.session, [Set(layout.partition("t", index), b"")]) is None
     loaded = Cluster(brokers=world.cluster.brokers)
     load(loaded, world.nodes())
-    assert loaded.lives == {}
+    assert loaded.partition_nodes == {}
     world.cluster = loaded
     world.do(complete(loaded, world.chance))
-    assert {where.partition: x.partition_epoch for where, x in loaded.lives.items()} == {0: 3, 1: 4}
+    assert {where.partition: x.partition_epoch for where, x in loaded.partition_nodes.items()} == {
+        0: 3,
+        1: 4,
+    }
     assert loaded.counters[layout.PARTITION_EPOCH] == 4
 
 
@@ -201,7 +204,7 @@ def test_a_partition_whose_state_is_gone_is_not_born_again() -> None:
     [
         ([Set(layout.topic("t"), b"{")], "/brokers/topics/t cannot be read"),
         ([Set(layout.topic("t"), b'{"partitions":{"0":[]}}')], "without replicas"),
-        ([Set(layout.memory("t"), b"{")], None),
+        ([Set(layout.topic_history("t"), b"{")], None),
         ([Set(layout.state("t", 0), b"{")], None),
     ],
 )
@@ -228,7 +231,7 @@ def test_a_topic_node_that_is_gone_deletes_nothing() -> None:
     taken = outside(world, *gone)
     assert "it is missing, but /tidelog/topics/t is there" in taken.errors[0]
     assert "/brokers/topics/t" in (requests.why_no_full(world.cluster) or "")
-    outside(world, Delete(layout.memory("t")))
+    outside(world, Delete(layout.topic_history("t")))
     assert requests.why_no_full(world.cluster) is None
 
 
@@ -310,7 +313,12 @@ def test_configurations_that_a_tool_writes() -> None:
 def test_what_the_controller_wrote_itself_is_not_taken_for_anothers() -> None:
     world = made()
     nodes = world.nodes()
-    paths = [layout.topic("t"), layout.memory("t"), "/config/topics/t", "/brokers/topics/none"]
+    paths = [
+        layout.topic("t"),
+        layout.topic_history("t"),
+        "/config/topics/t",
+        "/brokers/topics/none",
+    ]
     assert changed(world.cluster, {path: nodes.get(path) for path in paths}) == {}
 
 

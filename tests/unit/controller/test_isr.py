@@ -132,18 +132,18 @@ def test_a_partition_named_twice_is_changed_once() -> None:
 def test_only_a_finished_handling_clears_flag_and_debt() -> None:
     made = world()
     debt = UncleanDebt(1, 5)
-    memory = msgspec.structs.replace(made.cluster.memories["t"], unclean={0: debt, 1: debt})
-    made.commit((Put(layout.memory("t"), memory),))
+    history = msgspec.structs.replace(made.cluster.topic_histories["t"], unclean={0: debt, 1: debt})
+    made.commit((Put(layout.topic_history("t"), history),))
     for where in (T0, T1):
         flagged = msgspec.structs.replace(made.cluster.states[where], is_unclean_leader=True)
         made.commit((put_state(made.cluster, where, flagged),))
     ordinary = replace(PROPOSAL, isr_version=2)
     (outcome,) = made.do(alter_isr(made.cluster, 1, [ordinary]))
     assert outcome.state.is_unclean_leader
-    assert set(made.cluster.memories["t"].unclean) == {0, 1}
+    assert set(made.cluster.topic_histories["t"].unclean) == {0, 1}
     handled = replace(PROPOSAL, isr_version=3, unclean_handled=True)
     other = replace(handled, where=T1, isr_version=2, isr=(1, 2), broker_epochs=(1, 2))
     outcomes = made.do(alter_isr(made.cluster, 1, [handled, other]))
     assert [outcome.error for outcome in outcomes] == [E.NONE, E.NONE]
     assert not any(state.is_unclean_leader for state in made.cluster.states.values())
-    assert made.cluster.memories["t"].unclean == {}
+    assert made.cluster.topic_histories["t"].unclean == {}

@@ -222,8 +222,8 @@ def test_a_mark_of_a_topic_that_cannot_be_read_waits() -> None:
 
 
 def noted(world: World, notes: dict[int, dict[int, int]]) -> None:
-    memory = msgspec.structs.replace(world.cluster.memories["t"], pending_stops=notes)
-    writes = (Put(layout.memory("t"), memory),)
+    history = msgspec.structs.replace(world.cluster.topic_histories["t"], pending_stops=notes)
+    writes = (Put(layout.topic_history("t"), history),)
     assert changes_of(world.cluster, writes).stops
     world.commit(writes)
 
@@ -236,9 +236,9 @@ def test_a_replica_that_was_taken_away_is_stopped_with_the_epoch_of_that_decisio
     # Assigned again since: the older note does not hit it.
     assert stops_of(world.cluster, 2) == []
     stopped(world, 3, Stop("t", created.topic_id, 0, 6))
-    assert world.cluster.memories["t"].pending_stops == {0: {3: 7}, 1: {2: 5}}
+    assert world.cluster.topic_histories["t"].pending_stops == {0: {3: 7}, 1: {2: 5}}
     stopped(world, 3, Stop("t", created.topic_id, 0, 7))
-    assert world.cluster.memories["t"].pending_stops == {1: {2: 5}}
+    assert world.cluster.topic_histories["t"].pending_stops == {1: {2: 5}}
 
 
 @pytest.mark.parametrize("level", ["1.3", "1.4"])
@@ -286,7 +286,7 @@ def test_a_level_without_ids_is_refused_while_deletions_with_ids_are_not_done() 
 def test_below_1_4_every_topic_is_marked_as_migrated_and_stays_so() -> None:
     world = world_at("1.4")
     world.create(NewTopic("old"))
-    assert not world.cluster.memories["old"].migrated
+    assert not world.cluster.topic_histories["old"].migrated
     assert list(levels.marks(world.cluster)) == []
     moved_to(world, "1.3")
     for writes in levels.marks(world.cluster):
@@ -294,7 +294,7 @@ def test_below_1_4_every_topic_is_marked_as_migrated_and_stays_so() -> None:
     world.create(NewTopic("new"))
     moved_to(world, "1.4")
     world.create(NewTopic("newest"))
-    found = {name: memory.migrated for name, memory in world.cluster.memories.items()}
+    found = {name: history.migrated for name, history in world.cluster.topic_histories.items()}
     assert found == {"old": True, "new": True, "newest": False}
 
 
@@ -308,7 +308,7 @@ def test_many_topics_are_marked_in_several_writes(monkeypatch: pytest.MonkeyPatc
         sizes.append(len(writes))
         world.commit(writes)
     assert sizes == [2, 2, 1]
-    assert all(memory.migrated for memory in world.cluster.memories.values())
+    assert all(history.migrated for history in world.cluster.topic_histories.values())
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from tidelog.controller.decisions.losses import (
 from tidelog.controller.decisions.settlement import put_state, settle_all
 from tidelog.controller.pending import changes_of
 from tidelog.metadata import layout
-from tidelog.metadata.records import LostRange, PartitionState, TopicMemory, UncleanDebt
+from tidelog.metadata.records import LostRange, PartitionState, TopicHistory, UncleanDebt
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
 
@@ -75,11 +75,11 @@ def handled(made: World) -> None:
 
 
 def debt(made: World) -> UncleanDebt | None:
-    return made.cluster.memories["t"].unclean.get(0)
+    return made.cluster.topic_histories["t"].unclean.get(0)
 
 
 def past(made: World) -> list[UncleanDebt]:
-    return made.cluster.memories["t"].unclean_past.get(0, [])
+    return made.cluster.topic_histories["t"].unclean_past.get(0, [])
 
 
 def test_an_unclean_election_leaves_a_debt_which_collects_the_reports() -> None:
@@ -226,16 +226,16 @@ def test_several_cuts_of_one_replica_are_joined() -> None:
 
 def test_the_history_is_bounded_and_forgets_what_lost_nothing_first() -> None:
     lost = [LostRange(1, 1, 2, [1])]
-    memory = TopicMemory("id", 1)
+    history = TopicHistory("id", 1)
     for epoch in range(2 * KEPT_ELECTIONS):
         lossy = lost if epoch < KEPT_ELECTIONS else []
-        memory = without_debt(with_debts(memory, {0: UncleanDebt(1, epoch, lost=lossy)}), 0)
-    assert [each.leader_epoch for each in memory.unclean_past[0]] == list(range(KEPT_ELECTIONS))
+        history = without_debt(with_debts(history, {0: UncleanDebt(1, epoch, lost=lossy)}), 0)
+    assert [each.leader_epoch for each in history.unclean_past[0]] == list(range(KEPT_ELECTIONS))
     many = {x: UncleanDebt(1, 1) for x in range(losses.KEPT_WITHOUT_LOSS + 5)}
-    memory = with_debts(memory, many)
+    history = with_debts(history, many)
     for partition in many:
-        memory = without_debt(memory, partition)
-    found = [each for elections in memory.unclean_past.values() for each in elections]
+        history = without_debt(history, partition)
+    found = [each for elections in history.unclean_past.values() for each in elections]
     assert sum(not each.lost for each in found) == losses.KEPT_WITHOUT_LOSS
     assert sum(bool(each.lost) for each in found) == KEPT_ELECTIONS
 
@@ -278,10 +278,10 @@ def test_losses_leave_audit_lines_once() -> None:
     # What is added to a debt is nothing to a leader; that it goes is.
     assert not changes_of(cluster, first.writes).partitions
     made.do(first)
-    memory = cluster.memories["t"]
-    assert loss_lines("t", memory, memory) == []
-    done = without_debt(memory, 0)
-    (line,) = loss_lines("t", memory, done)
+    history = cluster.topic_histories["t"]
+    assert loss_lines("t", history, history) == []
+    done = without_debt(history, 0)
+    (line,) = loss_lines("t", history, done)
     assert "handling of t-0 finished" in line
     # A topic's record that changes for another reason repeats nothing.
     other = msgspec.structs.replace(done, migrated=True)
@@ -314,9 +314,9 @@ def test_the_node_of_a_topic_stays_small_whatever_was_lost() -> None:
         partition: [UncleanDebt(1, epoch, 10**9, 4, lost if epoch else []) for epoch in range(4)]
         for partition in range(count)
     }
-    memory = TopicMemory("id", count, unclean_past=past)
-    assert len(layout.encode(memory)) > 1_000_000
-    after = with_debts(memory, {0: UncleanDebt(3, 9)})
+    history = TopicHistory("id", count, unclean_past=past)
+    assert len(layout.encode(history)) > 1_000_000
+    after = with_debts(history, {0: UncleanDebt(3, 9)})
     assert len(layout.encode(after)) <= losses.KEPT_BYTES
     assert len(layout.encode(after)) > 0.9 * losses.KEPT_BYTES, "no more than needed"
     assert after.unclean == {0: UncleanDebt(3, 9)}
@@ -325,18 +325,18 @@ def test_the_node_of_a_topic_stays_small_whatever_was_lost() -> None:
     assert kept == {3}
     # Debts are never given up.
     debts = {partition: UncleanDebt(1, 5, lost=lost) for partition in range(count)}
-    many = with_debts(memory, debts)
+    many = with_debts(history, debts)
     assert (many.unclean, many.unclean_past) == (debts, {})
 
 
 def test_a_report_keeps_the_node_small_too() -> None:
     made = world()
-    memory = made.cluster.memories["t"]
+    history = made.cluster.topic_histories["t"]
     lost = [LostRange(broker, 10**9, 2 * 10**9, [4, 5]) for broker in (1, 2, 3)]
     past = {partition: [UncleanDebt(1, 1, lost=lost)] for partition in range(1, 5_000)}
-    made.cluster.memories["t"] = msgspec.structs.replace(memory, unclean_past=past)
+    made.cluster.topic_histories["t"] = msgspec.structs.replace(history, unclean_past=past)
     topic_id = made.cluster.topic_id("t")
     made.commit_only(report(made.cluster, 1, [Truncation(topic_id, 0, 60, 100, (5,))]).writes)
-    after = made.cluster.memories["t"]
+    after = made.cluster.topic_histories["t"]
     assert len(layout.encode(after)) <= losses.KEPT_BYTES
     assert after.unclean[0].lost == [LostRange(1, 60, 100, [5])]

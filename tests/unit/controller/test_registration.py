@@ -112,7 +112,7 @@ def test_after_a_power_cut_the_longest_member_leads_in_whatever_order_they_retur
     assert now is not None
     assert (now.leader, now.isr, now.is_unclean_leader) == (2, [2], True)
     assert now.unclean_members == [] and now.leader_epoch > 5
-    assert world.cluster.memories["t"].unclean[0].leader == 2
+    assert world.cluster.topic_histories["t"].unclean[0].leader == 2
 
 
 def test_a_replica_outside_the_last_union_is_not_considered() -> None:
@@ -191,10 +191,10 @@ def test_a_new_epoch_of_an_unclean_leader_has_its_record_and_keeps_the_former_on
     for broker, epoch in ((2, 6), (3, 7)):
         new, _ = note_damaged(cluster, broker, [(cluster.topic_id("t"), T0)])
         world.commit_only(take_out(cluster, new).writes)
-        now, memory = cluster.states[T0], cluster.memories["t"]
+        now, history = cluster.states[T0], cluster.topic_histories["t"]
         assert (now.leader, now.leader_epoch, now.is_unclean_leader) == (1, epoch, True)
-        assert memory.unclean[0].leader_epoch == epoch
-    assert [debt.leader_epoch for debt in cluster.memories["t"].unclean_past[0]] == [6]
+        assert history.unclean[0].leader_epoch == epoch
+    assert [debt.leader_epoch for debt in cluster.topic_histories["t"].unclean_past[0]] == [6]
 
 
 @pytest.mark.parametrize(("again", "epoch"), [(False, 5), (True, 6)])
@@ -215,8 +215,8 @@ def test_a_replica_without_a_topic_id_counts_where_the_topic_takes_it() -> None:
     assert now is not None and now.is_unclean_leader, "a replica of a former life is none"
 
     world = world_with(PartitionState(1, 5, 1, [1]))
-    memory = world.cluster.memories["t"]
-    world.cluster.memories["t"] = type(memory)(memory.topic_id, 1, migrated=True)
+    history = world.cluster.topic_histories["t"]
+    world.cluster.topic_histories["t"] = type(history)(history.topic_id, 1, migrated=True)
     world.cluster.nameless[1] = {T0: LogEnd(-1, 5, 7)}
     assert world.cluster.log_end(1, T0) == LogEnd(-1, 5, 7)
     assert world.cluster.log_end(2, T0) == world.cluster.inventories[2].get(
@@ -263,7 +263,7 @@ def test_who_has_not_registered_with_a_new_controller_is_waited_for_before_the_c
         assert refused is not None
     now = same_life(world, 1, 200)
     assert (now.leader, now.isr, now.unclean_members, now.is_unclean_leader) == (1, [1], [], True)
-    assert world.cluster.memories["t"].unclean[0].leader == 1
+    assert world.cluster.topic_histories["t"].unclean[0].leader == 1
 
 
 def test_who_dies_before_the_comparison_does_not_count() -> None:
@@ -312,7 +312,7 @@ def test_one_whose_session_begins_after_the_last_registration_ends_the_wait(mark
     world.do(elect_awaited(world.cluster, 1))
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
-    assert world.cluster.memories["t"].unclean[0].leader == 1
+    assert world.cluster.topic_histories["t"].unclean[0].leader == 1
     assert elect_awaited(world.cluster, 2).writes == ()
 
 

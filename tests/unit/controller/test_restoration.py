@@ -136,13 +136,13 @@ def test_what_the_record_has_no_room_for_is_elected_later(monkeypatch: pytest.Mo
     first, second = cluster.states[T0], cluster.states[T1]
     assert (first.leader, first.is_unclean_leader) == (3, True)
     assert (second.leader, second.isr, second.unclean_members) == (-1, [3], [2, 3])
-    assert set(cluster.memories["t"].unclean) == {0}
+    assert set(cluster.topic_histories["t"].unclean) == {0}
     monkeypatch.undo()
     world.do(elect_put_off(cluster, {"t"}))
     second = cluster.states[T1]
     assert (second.leader, second.isr, second.is_unclean_leader) == (3, [3], True)
     assert second.leader_epoch == 5 + JUMP + 1
-    assert set(cluster.memories["t"].unclean) == {0, 1}
+    assert set(cluster.topic_histories["t"].unclean) == {0, 1}
 
 
 def test_the_newest_replica_leads_flagged_and_everything_jumps() -> None:
@@ -166,7 +166,7 @@ def test_the_newest_replica_leads_flagged_and_everything_jumps() -> None:
         True,
     )
     assert (two.leader, two.isr, two.leader_epoch) == (3, [3], 3 + JUMP)
-    assert {index: debt.leader for index, debt in cluster.memories["t"].unclean.items()} == {
+    assert {index: debt.leader for index, debt in cluster.topic_histories["t"].unclean.items()} == {
         0: 2,
         1: 3,
     }
@@ -218,7 +218,7 @@ def test_a_broker_that_is_away_is_waited_for_unless_it_is_named() -> None:
     # Of t-1 only the missing broker can have anything.
     state = cluster.states[T1]
     assert (state.leader, state.isr, state.leader_epoch) == (-1, [3], 3 + JUMP)
-    assert set(cluster.memories["t"].unclean) == {0}
+    assert set(cluster.topic_histories["t"].unclean) == {0}
 
 
 def test_a_partition_that_nobody_holds_leads_empty_and_flagged() -> None:
@@ -272,18 +272,18 @@ def test_an_unknown_topic_comes_back_with_its_id_its_hosts_and_its_configuration
     assert (listed["is_known"], listed["configs"]) == (False, {"cleanup.policy": "compact"})
     found = accepted(world)
     assert found["given_up"] == []
-    node, memory = cluster.topics["lost"], cluster.memories["lost"]
+    node, history = cluster.topics["lost"], cluster.topic_histories["lost"]
     assert cluster.topic_id("lost") == LOST
     assert node.partitions == {0: [3, 1], 1: [2]}
     assert (node.initial_partition_count, node.undeleted_partition_count) == (2, 2)
-    assert (memory.topic_id, memory.initial_partition_count) == (node.topic_id, 2)
-    assert not memory.migrated
+    assert (history.topic_id, history.initial_partition_count) == (node.topic_id, 2)
+    assert not history.migrated
     one, two = (cluster.states[TopicPartition("lost", index)] for index in (0, 1))
     assert (one.leader, one.isr, one.leader_epoch) == (3, [3], 4 + JUMP)
     assert (two.leader, two.is_unclean_leader) == (2, True)
-    assert set(memory.unclean) == {0, 1}
+    assert set(history.unclean) == {0, 1}
     assert cluster.topic_configs["lost"] == {"cleanup.policy": "compact"}
-    epochs = [cluster.lives[TopicPartition("lost", x)].partition_epoch for x in (0, 1)]
+    epochs = [cluster.partition_nodes[TopicPartition("lost", x)].partition_epoch for x in (0, 1)]
     assert len(set(epochs)) == 2 and min(epochs) > JUMP
     assert cluster.counters[layout.PARTITION_EPOCH] == max(epochs)
     assert requests.why_no_full(cluster) is None
@@ -304,11 +304,11 @@ def test_partitions_that_were_added_after_the_backup_come_back() -> None:
     # 3 is held by nobody that is here: there are no gaps, so it is there, empty and on record.
     assert node.partitions == {0: [1, 2], 1: [2, 3], 2: [2], 3: [3], 4: [3]}
     assert (node.initial_partition_count, node.undeleted_partition_count) == (5, 5)
-    assert cluster.memories["t"].initial_partition_count == 5
+    assert cluster.topic_histories["t"].initial_partition_count == 5
     leaders = {x: cluster.states[TopicPartition("t", x)].leader for x in (2, 3, 4)}
     assert leaders == {2: 2, 3: 3, 4: 3}
-    assert cluster.lives[TopicPartition("t", 2)].partition_epoch == 1
-    assert set(cluster.memories["t"].unclean) == {0, 1, 2, 3, 4}
+    assert cluster.partition_nodes[TopicPartition("t", 2)].partition_epoch == 1
+    assert set(cluster.topic_histories["t"].unclean) == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("name", ["lost", layout.id_text(LOST)])
@@ -356,8 +356,8 @@ def test_a_topic_that_was_created_again_after_the_backup_takes_its_name() -> Non
     accepted(world)
     assert cluster.topic_id("t") == LOST
     assert cluster.topics["t"].partitions == {0: [2]}
-    assert T1 not in cluster.states and T1 not in cluster.lives
-    assert cluster.memories["t"].topic_id == layout.id_text(LOST)
+    assert T1 not in cluster.states and T1 not in cluster.partition_nodes
+    assert cluster.topic_histories["t"].topic_id == layout.id_text(LOST)
     assert cluster.names == {LOST: "t"}
 
 
@@ -449,7 +449,7 @@ def test_replicas_without_an_id_come_back_under_a_new_one() -> None:
     cluster.nameless[1] = {TopicPartition("old", 0): LogEnd(-1, 3, 7)}
     assert [each["topic_id"] for each in report(cluster)["unknown"]] == [None]
     accepted(world)
-    assert cluster.memories["old"].migrated
+    assert cluster.topic_histories["old"].migrated
     assert cluster.states[TopicPartition("old", 0)].leader == 1
 
 

@@ -147,9 +147,9 @@ def test_a_partition_of_brokers_that_are_all_awaited_gets_its_leader_when_one_re
     world.cluster.presumed = set()
     world.do(complete(world.cluster, world.chance))
     assert {state.leader for state in world.cluster.states.values()} == {1, 2}
-    epochs = [world.cluster.lives[where].partition_epoch for where in (T0, T1)]
+    epochs = [world.cluster.partition_nodes[where].partition_epoch for where in (T0, T1)]
     assert len(set(epochs)) == 2
-    assert world.cluster.memories["t"].unclean == {}
+    assert world.cluster.topic_histories["t"].unclean == {}
 
 
 # -- what a registration tells others

@@ -120,14 +120,14 @@ def check(world: World, partitions: int) -> None:
     cluster = world.cluster
     assert cluster.damaged == {}
     assert len(cluster.topics["t"].partitions) == len(cluster.states) == partitions
-    epochs = [life.partition_epoch for life in cluster.lives.values()]
+    epochs = [life.partition_epoch for life in cluster.partition_nodes.values()]
     assert len(set(epochs)) == len(epochs) == partitions, "an epoch was given twice"
     assert max(epochs) <= cluster.counters[layout.PARTITION_EPOCH]
     for where, state in cluster.states.items():
         assert state.leader in cluster.brokers, (where, state)
         assert state.leader in state.isr
         if state.is_unclean_leader:
-            assert where.partition in cluster.memories["t"].unclean
+            assert where.partition in cluster.topic_histories["t"].unclean
 
 
 @pytest.mark.parametrize(

@@ -41,18 +41,21 @@ def test_a_topic_is_made_of_its_nodes() -> None:
         initial_partition_count=2,
         undeleted_partition_count=2,
     )
-    assert cluster.memories["t"] == nodes.TopicMemory(text, 2)
+    assert cluster.topic_histories["t"] == nodes.TopicHistory(text, 2)
     assert cluster.topic_configs["t"] == {"retention.ms": "5"}
     state = nodes.PartitionState(2, 0, 1, [2, 3, 1])
     assert cluster.states[TopicPartition("t", 1)] == state
-    assert [cluster.lives[TopicPartition("t", i)].partition_epoch for i in (0, 1)] == [1, 2]
+    assert [cluster.partition_nodes[TopicPartition("t", i)].partition_epoch for i in (0, 1)] == [
+        1,
+        2,
+    ]
     assert cluster.counters[layout.PARTITION_EPOCH] == 2
     assert cluster.revision == 1
     values = {entry.name: entry.value for entry in created.configs}
     assert values["retention.ms"] == "5"
     # The next partition of the cluster goes on counting.
     world.create(NewTopic("u"))
-    assert cluster.lives[TopicPartition("u", 0)].partition_epoch == 3
+    assert cluster.partition_nodes[TopicPartition("u", 0)].partition_epoch == 3
 
 
 def assigned(*replicas: tuple[int, ...]) -> NewTopic:
@@ -206,8 +209,8 @@ def test_growing(count: int, assignments: Any, error: E | None) -> None:
         return
     assert node.partitions[2] == [2 if assignments else 1]
     assert (node.initial_partition_count, node.undeleted_partition_count) == (3, 3)
-    assert world.cluster.memories["t"].initial_partition_count == 3
-    assert world.cluster.lives[TopicPartition("t", 2)].partition_epoch == 3
+    assert world.cluster.topic_histories["t"].initial_partition_count == 3
+    assert world.cluster.partition_nodes[TopicPartition("t", 2)].partition_epoch == 3
     assert world.cluster.states[TopicPartition("t", 2)].leader_epoch == 0
 
 
@@ -318,7 +321,7 @@ def test_a_next_life_begins_above_the_leader_epochs_of_former_ones_that_are_not_
     assert epochs() == [1, 5]
     assert world.cluster.states[TopicPartition("u", 0)].leader_epoch == 0
     world.do(deletion.confirm(world.cluster, 2, gone))
-    assert world.cluster.former_lives == {}
+    assert world.cluster.deletions_by_name == {}
 
 
 def test_placement_takes_turns() -> None:

@@ -27,7 +27,7 @@ from tidelog.metadata.records import (
     ReassignPartitionsNode,
     Record,
     ResizePlan,
-    TopicMemory,
+    TopicHistory,
     TopicNode,
     UncleanDebt,
     WentBack,
@@ -123,7 +123,7 @@ ROWS: list[tuple[str, str, Record]] = [
         ' "unclean":{"0":{"leader":1,"leader_epoch":7,"end_offset":50,"end_epoch":6,'
         '"lost":[{"broker":2,"first":40,"end":50,"epochs":[5,6]}]}},'
         ' "unclean_past":{"1":[{"leader":2,"leader_epoch":3,"end_offset":9,"end_epoch":2}]}}',
-        TopicMemory(
+        TopicHistory(
             ID,
             1,
             resize_epoch=2,
@@ -240,7 +240,7 @@ def test_every_kind_of_node_of_the_table_has_a_row() -> None:
 def test_debts_are_read_with_and_without_what_is_not_known() -> None:
     """Once every field was written, now those are not that have their defaults."""
     head = f'{{"topic_id":"{ID}","initial_partition_count":1,"unclean":{{"0":'
-    record = TopicMemory(ID, 1, unclean={0: UncleanDebt(1, 7)})
+    record = TopicHistory(ID, 1, unclean={0: UncleanDebt(1, 7)})
     for more in (',"end_offset":-1,"end_epoch":-1,"lost":[]', ""):
         text = head + '{"leader":1,"leader_epoch":7' + more + "}}}"
         assert layout.decode("/tidelog/topics/orders", text.encode()) == record

@@ -21,7 +21,7 @@ from tidelog.metadata.records import (
     PartitionNode,
     PartitionState,
     ProducerIdBlock,
-    TopicMemory,
+    TopicHistory,
     TopicNode,
 )
 from tidelog.model.configs.resolve import BrokerLayers, ResolvedTopic, TopicResolver
@@ -54,8 +54,8 @@ class _Resolved(NamedTuple):
 class Cluster:
     """Everything that decisions read. Only ``nodes`` and ``soft_state`` change it.
 
-    ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``former_lives`` are the
-    ``deletions`` by name.
+    ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``deletions_by_name`` is
+    ``deletions`` by topic name.
 
     The last fourteen are not in the store: ``configs_changed_at``, the revision of the last change
     of a configuration; the ``level`` of this controller; ``confirmed``, the
@@ -79,11 +79,11 @@ class Cluster:
     ephemeral: dict[str, int] = field(default_factory=dict)
     brokers: dict[int, BrokerNode] = field(default_factory=dict)
     topics: dict[str, TopicNode] = field(default_factory=dict)
-    memories: dict[str, TopicMemory] = field(default_factory=dict)
-    lives: dict[TopicPartition, PartitionNode] = field(default_factory=dict)
+    topic_histories: dict[str, TopicHistory] = field(default_factory=dict)
+    partition_nodes: dict[TopicPartition, PartitionNode] = field(default_factory=dict)
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     deletions: dict[UUID, DeletionNode] = field(default_factory=dict)
-    former_lives: dict[str, dict[UUID, DeletionNode]] = field(default_factory=dict)
+    deletions_by_name: dict[str, dict[UUID, DeletionNode]] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -143,7 +143,9 @@ class Cluster:
         made = copy.copy(self)
         for name in _DRAFTED:
             setattr(made, name, copy.copy(getattr(self, name)))
-        made.former_lives = {name: dict(lives) for name, lives in self.former_lives.items()}
+        made.deletions_by_name = {
+            name: dict(found) for name, found in self.deletions_by_name.items()
+        }
         return made
 
     def adopt(self, draft: Cluster) -> None:
@@ -179,8 +181,8 @@ class Cluster:
 
     def takes_nameless(self, name: str) -> bool:
         """Return whether a replica without a topic id can be one of this topic."""
-        memory = self.memories.get(name)
-        return memory is None or memory.migrated or not self.level.topic_ids
+        history = self.topic_histories.get(name)
+        return history is None or history.migrated or not self.level.topic_ids
 
     def all_partitions(self) -> Iterable[TopicPartition]:
         """Yield every partition that is assigned, by the names of topics."""
@@ -223,11 +225,11 @@ _DRAFTED = (
     "ephemeral",
     "brokers",
     "topics",
-    "memories",
-    "lives",
+    "topic_histories",
+    "partition_nodes",
     "states",
     "deletions",
-    "former_lives",
+    "deletions_by_name",
     "marked",
     "topic_configs",
     "broker_configs",

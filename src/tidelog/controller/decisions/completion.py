@@ -29,7 +29,7 @@ from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.new_partitions import new_partitions
 from tidelog.metadata import layout
-from tidelog.metadata.records import Counter, PartitionNode, TopicMemory, TopicNode
+from tidelog.metadata.records import Counter, PartitionNode, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
 
 
@@ -45,25 +45,25 @@ def complete(cluster: Cluster, entropy: Entropy) -> Decision[list[str]]:
         return Decision(said)
     start = epoch = cluster.counters.get(layout.PARTITION_EPOCH, 0)
     count = sum(len(node.partitions) for node in cluster.topics.values())
-    lacks_states, lacks_lives = len(cluster.states) < count, len(cluster.lives) < count
+    lacks_states, lacks_nodes = len(cluster.states) < count, len(cluster.partition_nodes) < count
     for name, node in cluster.topics.items():
-        if layout.memory(name) in cluster.damaged:
+        if layout.topic_history(name) in cluster.damaged:
             continue
         found = _completed(cluster, name, node, entropy)
         if found is None:
             continue
-        whole, memory = found
+        whole, history = found
         if whole != node:
             writes.append(Put(layout.topic(name), whole))
             said.append(f"the topic {name} was completed: {_differences(node, whole)}")
-        if memory != cluster.memories.get(name):
-            writes.append(Put(layout.memory(name), memory))
+        if history != cluster.topic_histories.get(name):
+            writes.append(Put(layout.topic_history(name), history))
         new = _newborn(cluster, name, whole) if lacks_states else {}
         if new:
             writes += new_partitions(cluster, name, new, epoch)
             epoch += len(new)
             said.append(f"partitions {sorted(new)} of the topic {name} are new")
-        for where in _without_epoch(cluster, name, whole) if lacks_lives else ():
+        for where in _without_epoch(cluster, name, whole) if lacks_nodes else ():
             epoch += 1
             writes.append(Put(layout.partition(*where), PartitionNode(epoch)))
     if epoch != start:
@@ -74,38 +74,38 @@ def complete(cluster: Cluster, entropy: Entropy) -> Decision[list[str]]:
 
 def _completed(
     cluster: Cluster, name: str, node: TopicNode, entropy: Entropy
-) -> tuple[TopicNode, TopicMemory] | None:
+) -> tuple[TopicNode, TopicHistory] | None:
     """Return both nodes as they should be; None while the topic's id is unknown."""
-    memory = cluster.memories.get(name)
+    history = cluster.topic_histories.get(name)
     count = len(node.partitions)
-    if memory is None:
+    if history is None:
         identity = _identity(cluster, name, node, entropy)
         if identity is None:
             return None
         # Below level 1.4 every topic is marked: new replicas are sent no id.
         migrated = identity[1] or not cluster.level.topic_ids
-        memory = TopicMemory(identity[0], count, migrated=migrated)
-    if memory.resize_epoch or memory.resize is not None:
+        history = TopicHistory(identity[0], count, migrated=migrated)
+    if history.resize_epoch or history.resize is not None:
         # Its counts are its own (KIP-253): only fields that an old tool dropped are restored.
-        initial = memory.initial_partition_count
+        initial = history.initial_partition_count
         undeleted = node.undeleted_partition_count
         undeleted = count if undeleted is None else undeleted
     else:
         initial = undeleted = count
     if (node.topic_id, node.initial_partition_count, node.undeleted_partition_count) != (
-        memory.topic_id,
+        history.topic_id,
         initial,
         undeleted,
     ):
         node = msgspec.structs.replace(
             node,
-            topic_id=memory.topic_id,
+            topic_id=history.topic_id,
             initial_partition_count=initial,
             undeleted_partition_count=undeleted,
         )
-    if memory.initial_partition_count != initial:
-        memory = msgspec.structs.replace(memory, initial_partition_count=initial)
-    return node, memory
+    if history.initial_partition_count != initial:
+        history = msgspec.structs.replace(history, initial_partition_count=initial)
+    return node, history
 
 
 def _identity(
@@ -167,7 +167,7 @@ def _without_epoch(cluster: Cluster, name: str, node: TopicNode) -> list[TopicPa
         where
         for where in (TopicPartition(name, index) for index in node.partitions)
         if where in cluster.states
-        and where not in cluster.lives
+        and where not in cluster.partition_nodes
         and layout.partition(*where) not in cluster.damaged
     ]
 

@@ -103,7 +103,7 @@ def _copied(cluster: Cluster) -> Cluster:
     made = copy.copy(cluster)
     made.counters = dict(cluster.counters)
     made.brokers, made.topics = dict(cluster.brokers), dict(cluster.topics)
-    made.states, made.memories = dict(cluster.states), dict(cluster.memories)
+    made.states, made.topic_histories = dict(cluster.states), dict(cluster.topic_histories)
     made.deletions, made.marked = dict(cluster.deletions), set(cluster.marked)
     made.confirmed, made.damaged = dict(cluster.confirmed), dict(cluster.damaged)
     made.suspected, made.presumed = set(cluster.suspected), set(cluster.presumed)
@@ -122,10 +122,10 @@ def _look(cluster: Cluster) -> Generator[None, None, _Looked]:
         if where.topic not in minimums:
             minimums[where.topic] = cluster.resolve(where.topic).configs.min_insync_replicas
         _judge(cluster, looked, where, state, minimums[where.topic])
-    for at, (name, memory) in enumerate(cluster.memories.items()):
+    for at, (name, history) in enumerate(cluster.topic_histories.items()):
         if at % AT_ONCE == 0:
             yield
-        looked.unclean.extend(TopicPartition(name, index) for index in memory.unclean)
+        looked.unclean.extend(TopicPartition(name, index) for index in history.unclean)
     yield
     looked.totals = totals(cluster)
     return looked

@@ -30,7 +30,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
     Counter,
-    TopicMemory,
+    TopicHistory,
     TopicNode,
 )
 from tidelog.model.configs.resolve import ConfigEntry, check_topic_configs
@@ -183,7 +183,7 @@ def _create(
         undeleted_partition_count=count,
     )
     # Below level 1.4 replicas are not sent the id: they adopt it later, as for a migrated topic.
-    memory = TopicMemory(text, count, migrated=not cluster.level.topic_ids)
+    history = TopicHistory(text, count, migrated=not cluster.level.topic_ids)
     writes = batch.writes
     # Before the topic: a creation that stops after it would leave a compacted topic with the
     # defaults. A node that an unfinished creation left is not this topic's.
@@ -193,7 +193,7 @@ def _create(
     elif own in cluster.versions:
         writes.append(Remove(own))
     writes.append(Put(layout.topic(topic.name), node))
-    writes.append(Put(layout.memory(topic.name), memory))
+    writes.append(Put(layout.topic_history(topic.name), history))
     epoch = batch.partition_epoch
     batch.writes += new_partitions(cluster, topic.name, assignment, epoch)
     batch.partition_epoch += count

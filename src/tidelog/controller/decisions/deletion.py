@@ -27,7 +27,7 @@ from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove
 from tidelog.controller.decisions.soft_state import free_topic
 from tidelog.controller.decisions.stops import Stop, holders
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionMark, DeletionNode, TopicMemory
+from tidelog.metadata.records import DeletionMark, DeletionNode, TopicHistory
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -194,8 +194,8 @@ def _finished(cluster: Cluster, name: str) -> list[Write]:
 
 
 def _without_note(cluster: Cluster, broker: int, name: str, stopped: Iterable[Stop]) -> list[Write]:
-    memory = cluster.memories.get(name)
-    if memory is None or not memory.pending_stops:
+    history = cluster.topic_histories.get(name)
+    if history is None or not history.pending_stops:
         return []
     done = {
         stop.partition: stop.leader_epoch
@@ -203,15 +203,15 @@ def _without_note(cluster: Cluster, broker: int, name: str, stopped: Iterable[St
         if stop.name == name and stop.topic_id == cluster.topic_id(name)
     }
     left: dict[int, dict[int, int]] = {}
-    for index, noted in memory.pending_stops.items():
+    for index, noted in history.pending_stops.items():
         # A note with another epoch belongs to a later decision, which is not confirmed yet.
         rest = {b: e for b, e in noted.items() if not (b == broker and done.get(index) == e)}
         if rest:
             left[index] = rest
-    if left == memory.pending_stops:
+    if left == history.pending_stops:
         return []
-    changed: TopicMemory = msgspec.structs.replace(memory, pending_stops=left)
-    return [Put(layout.memory(name), changed)]
+    changed: TopicHistory = msgspec.structs.replace(history, pending_stops=left)
+    return [Put(layout.topic_history(name), changed)]
 
 
 def _name_of(cluster: Cluster, one: Doomed) -> str | None:
@@ -271,7 +271,7 @@ def _nodes_go(cluster: Cluster, name: str) -> list[Write]:
     # The topic after the nodes that belong to it, and its mark last: between any two commits it is
     # either marked, so that the next controller goes on, or removed.
     paths += [
-        layout.memory(name),
+        layout.topic_history(name),
         layout.topic_configs(name),
         layout.partitions(name),
         layout.topic(name),

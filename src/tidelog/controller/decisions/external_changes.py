@@ -112,7 +112,7 @@ def take_up(
         if layout.partition_of(path) is not None:
             # Rare: a damaged node that was repaired.
             known = indexes_with_state(cluster)
-        if above == layout.TOPIC_MEMORIES:
+        if above == layout.TOPIC_HISTORIES:
             cluster.damaged.pop(layout.topic(name), None)
             check_topic(cluster, name, known)
         elif above == layout.BROKER_CONFIGS:
@@ -148,7 +148,7 @@ def _concerns(write: Write, topics: set[str]) -> bool:
     if not topics or not isinstance(write, Put):
         return False
     name = path.rpartition("/")[2]
-    if path.startswith(f"{layout.TOPIC_MEMORIES}/"):
+    if path.startswith(f"{layout.TOPIC_HISTORIES}/"):
         return layout.topic(name) in topics
     return any(path == topic or path.startswith(f"{topic}/") for topic in topics)
 
@@ -215,8 +215,8 @@ def _put_right(
             f"{layout.topic(name)} was rewritten with other replicas or fewer partitions: the "
             "former ones are restored. A reassignment moves replicas."
         )
-    memory = cluster.memories.get(name)
-    ours = known.topic_id if memory is None else memory.topic_id
+    history = cluster.topic_histories.get(name)
+    ours = known.topic_id if history is None else history.topic_id
     if written.topic_id not in (None, ours):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with the id {written.topic_id}: the topic has the "

@@ -150,8 +150,8 @@ def _grow(
         undeleted_partition_count=growth.count,
     )
     writes: list[Write] = [Put(layout.topic(growth.name), changed)]
-    memory = cluster.memories.get(growth.name)
-    if memory is not None:
-        grown = msgspec.structs.replace(memory, initial_partition_count=growth.count)
-        writes.append(Put(layout.memory(growth.name), grown))
+    history = cluster.topic_histories.get(growth.name)
+    if history is not None:
+        grown = msgspec.structs.replace(history, initial_partition_count=growth.count)
+        writes.append(Put(layout.topic_history(growth.name), grown))
     return writes + new_partitions(cluster, growth.name, new, partition_epoch)

@@ -80,8 +80,8 @@ def alter_isr(
         seen.add(where)
         new = _changed(cluster, where, state, proposal)
         if proposal.unclean_handled:
-            memory = cluster.memories.get(where.topic)
-            if memory is not None and where.partition in memory.unclean:
+            history = cluster.topic_histories.get(where.topic)
+            if history is not None and where.partition in history.unclean:
                 handled.setdefault(where.topic, []).append(where.partition)
         if new == state:
             # Nothing to write: the version that the leader knows stays current.
@@ -91,7 +91,7 @@ def alter_isr(
         outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
     # Each topic's record once for all its partitions: it may be as large as a commit.
     paid = [
-        Put(layout.memory(topic), without_debt(cluster.memories[topic], *indexes))
+        Put(layout.topic_history(topic), without_debt(cluster.topic_histories[topic], *indexes))
         for topic, indexes in handled.items()
     ]
     return Decision(outcomes, (*paid, *writes), splits=True)

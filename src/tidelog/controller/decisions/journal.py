@@ -13,7 +13,7 @@ from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.nodes import apply
 from tidelog.metadata import layout
-from tidelog.metadata.records import Counter, TopicMemory
+from tidelog.metadata.records import Counter, TopicHistory
 from tidelog.metadata.store import Check, Create, Delete, Operation, Set, parent
 
 MANY = 500
@@ -38,7 +38,7 @@ def parts(decision: Decision[Any], most_bytes: int | None) -> Iterator[Sequence[
     """
     writes = decision.writes
     is_small = len(writes) <= MANY and not any(
-        isinstance(write, Put) and isinstance(write.record, TopicMemory) for write in writes
+        isinstance(write, Put) and isinstance(write.record, TopicHistory) for write in writes
     )
     if most_bytes is None or not decision.splits or is_small:
         yield writes

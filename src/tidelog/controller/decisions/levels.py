@@ -83,11 +83,16 @@ def _numbers(level: str) -> tuple[int, ...] | None:
 def marks(cluster: Cluster) -> Iterator[tuple[Write, ...]]:
     """Yield writes, each to be committed before the next is drawn, that mark topics as migrated."""
     while not cluster.level.topic_ids:
-        unmarked = [name for name, memory in cluster.memories.items() if not memory.migrated]
+        unmarked = [
+            name for name, history in cluster.topic_histories.items() if not history.migrated
+        ]
         if not unmarked:
             return
         yield tuple(
-            Put(layout.memory(name), msgspec.structs.replace(cluster.memories[name], migrated=True))
+            Put(
+                layout.topic_history(name),
+                msgspec.structs.replace(cluster.topic_histories[name], migrated=True),
+            )
             for name in sorted(unmarked)[:MARKS_PER_WRITE]
         )
 

@@ -26,7 +26,7 @@ import msgspec
 from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.metadata import layout
-from tidelog.metadata.records import LostRange, TopicMemory, TopicNode, UncleanDebt
+from tidelog.metadata.records import LostRange, TopicHistory, TopicNode, UncleanDebt
 from tidelog.model.topics import TopicPartition
 
 KEPT_ELECTIONS = 8
@@ -77,10 +77,10 @@ def most_debts(replicas: int) -> int:
 
 def has_full_record(cluster: Cluster, topic: str) -> bool:
     """Return whether a topic has as many debts as it may have."""
-    memory, node = cluster.memories.get(topic), cluster.topics.get(topic)
-    if memory is None or node is None:
+    history, node = cluster.topic_histories.get(topic), cluster.topics.get(topic)
+    if history is None or node is None:
         return False
-    return len(memory.unclean) >= most_debts(_replication(node))
+    return len(history.unclean) >= most_debts(_replication(node))
 
 
 def topics_with_room(cluster: Cluster, writes: Iterable[Write]) -> set[str]:
@@ -90,10 +90,10 @@ def topics_with_room(cluster: Cluster, writes: Iterable[Write]) -> set[str]:
     """
     found = set()
     for write in writes:
-        if not (isinstance(write, Put) and isinstance(write.record, TopicMemory)):
+        if not (isinstance(write, Put) and isinstance(write.record, TopicHistory)):
             continue
         name = write.path.rpartition("/")[2]
-        before, node = cluster.memories.get(name), cluster.topics.get(name)
+        before, node = cluster.topic_histories.get(name), cluster.topics.get(name)
         if before is None or node is None:
             continue
         half = most_debts(_replication(node)) // 2
@@ -106,29 +106,29 @@ def _replication(node: TopicNode) -> int:
     return max(map(len, node.partitions.values()), default=1)
 
 
-def with_debts(memory: TopicMemory, new: Mapping[int, UncleanDebt]) -> TopicMemory:
+def with_debts(history: TopicHistory, new: Mapping[int, UncleanDebt]) -> TopicHistory:
     """Return the history after unclean elections. The new leader's handling covers both."""
-    past = dict(memory.unclean_past)
+    past = dict(history.unclean_past)
     for partition in new:
-        standing = memory.unclean.get(partition)
+        standing = history.unclean.get(partition)
         if standing is not None:
             past[partition] = _shortened([*past.get(partition, []), standing])
     return _in_bytes(
         msgspec.structs.replace(
-            memory, unclean={**memory.unclean, **new}, unclean_past=_bounded(past)
+            history, unclean={**history.unclean, **new}, unclean_past=_bounded(past)
         )
     )
 
 
-def without_debt(memory: TopicMemory, *partitions: int) -> TopicMemory:
+def without_debt(history: TopicHistory, *partitions: int) -> TopicHistory:
     """Return the history after a finished handling of some partitions."""
-    unclean = dict(memory.unclean)
-    past = dict(memory.unclean_past)
+    unclean = dict(history.unclean)
+    past = dict(history.unclean_past)
     for partition in partitions:
         debt = unclean.pop(partition, None)
         if debt is not None:
             past[partition] = _shortened([*past.get(partition, []), debt])
-    return msgspec.structs.replace(memory, unclean=unclean, unclean_past=_bounded(past))
+    return msgspec.structs.replace(history, unclean=unclean, unclean_past=_bounded(past))
 
 
 def _shortened(elections: Sequence[UncleanDebt]) -> list[UncleanDebt]:
@@ -156,38 +156,38 @@ def _bounded(past: dict[int, list[UncleanDebt]]) -> dict[int, list[UncleanDebt]]
     return bounded
 
 
-def _in_bytes(memory: TopicMemory) -> TopicMemory:
+def _in_bytes(history: TopicHistory) -> TopicHistory:
     """Return the history with as few handled elections as its node has room for.
 
     If debts alone are too large, each keeps only the first and last offset of a replica's losses.
     """
-    surplus = len(layout.encode(memory)) - KEPT_BYTES
+    surplus = len(layout.encode(history)) - KEPT_BYTES
     if surplus <= 0:
-        return memory
+        return history
     elections = sorted(
         (bool(election.lost), position - len(found), partition, position)
-        for partition, found in memory.unclean_past.items()
+        for partition, found in history.unclean_past.items()
         for position, election in enumerate(found)
     )
     gone: dict[int, set[int]] = {}
     for _, _, partition, position in elections:
         if surplus <= 0:
             break
-        surplus -= len(msgspec.json.encode(memory.unclean_past[partition][position]))
+        surplus -= len(msgspec.json.encode(history.unclean_past[partition][position]))
         gone.setdefault(partition, set()).add(position)
     past = {}
-    for partition, found in memory.unclean_past.items():
+    for partition, found in history.unclean_past.items():
         out = gone.get(partition, ())
         kept = [election for position, election in enumerate(found) if position not in out]
         if kept:
             past[partition] = kept
-    unclean = memory.unclean
+    unclean = history.unclean
     if surplus > 0:
         unclean = {
             partition: msgspec.structs.replace(debt, lost=_joined(debt.lost, most=1))
             for partition, debt in unclean.items()
         }
-    return msgspec.structs.replace(memory, unclean=unclean, unclean_past=past)
+    return msgspec.structs.replace(history, unclean=unclean, unclean_past=past)
 
 
 # Reports -----------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def report(cluster: Cluster, broker: int, found: Iterable[Truncation]) -> Decisi
 
     Losses of a deleted topic are dropped. A repeated report counts once.
     """
-    changed: dict[str, TopicMemory] = {}
+    changed: dict[str, TopicHistory] = {}
     unknown = 0
     for truncation in found:
         name = cluster.names.get(truncation.topic_id)
@@ -206,68 +206,70 @@ def report(cluster: Cluster, broker: int, found: Iterable[Truncation]) -> Decisi
         if name is None or where is None or where not in cluster.states:
             unknown += 1
             continue
-        memory = changed.get(name, cluster.memories.get(name))
-        if memory is None:
+        history = changed.get(name, cluster.topic_histories.get(name))
+        if history is None:
             count = len(cluster.topics[name].partitions)
-            memory = TopicMemory(layout.id_text(truncation.topic_id), count)
+            history = TopicHistory(layout.id_text(truncation.topic_id), count)
         if truncation.first < truncation.end:
-            changed[name] = _with_loss(cluster, memory, where, broker, truncation)
+            changed[name] = _with_loss(cluster, history, where, broker, truncation)
         else:
-            changed[name] = _with_end(memory, where.partition, broker, truncation)
+            changed[name] = _with_end(history, where.partition, broker, truncation)
     writes: list[Write] = []
-    for name, memory in changed.items():
-        known = cluster.memories.get(name)
-        if memory != known and (bounded := _in_bytes(memory)) != known:
-            writes.append(Put(layout.memory(name), bounded))
+    for name, history in changed.items():
+        known = cluster.topic_histories.get(name)
+        if history != known and (bounded := _in_bytes(history)) != known:
+            writes.append(Put(layout.topic_history(name), bounded))
     return Decision(unknown, tuple(writes), splits=True)
 
 
 def _with_loss(
-    cluster: Cluster, memory: TopicMemory, where: TopicPartition, broker: int, found: Truncation
-) -> TopicMemory:
+    cluster: Cluster, history: TopicHistory, where: TopicPartition, broker: int, found: Truncation
+) -> TopicHistory:
     newest = max(found.epochs, default=-1)
     lost = LostRange(broker, found.first, found.end, sorted(set(found.epochs)))
     elections = [
         election
-        for election in _elections(memory, where.partition)
+        for election in _elections(history, where.partition)
         if election.leader_epoch > newest
     ]
     if elections:
         first = min(elections, key=lambda election: election.leader_epoch)
         grown = msgspec.structs.replace(first, lost=_joined([*first.lost, lost]))
-        return _exchanged(memory, where.partition, first, grown)
+        return _exchanged(history, where.partition, first, grown)
     # No recorded unclean election explains this loss: record it as an entry of its own.
     state = cluster.states[where]
     made = UncleanDebt(NO_LEADER, state.leader_epoch, lost=[lost])
-    past = dict(memory.unclean_past)
+    past = dict(history.unclean_past)
     past[where.partition] = _shortened([*past.get(where.partition, []), made])
-    return msgspec.structs.replace(memory, unclean_past=past)
+    return msgspec.structs.replace(history, unclean_past=past)
 
 
-def _with_end(memory: TopicMemory, partition: int, broker: int, found: Truncation) -> TopicMemory:
+def _with_end(
+    history: TopicHistory, partition: int, broker: int, found: Truncation
+) -> TopicHistory:
     epoch = max(found.epochs, default=-1)
-    for election in reversed(_elections(memory, partition)):
+    for election in reversed(_elections(history, partition)):
         if election.leader == broker and election.leader_epoch > epoch:
             if election.end_offset >= 0:
-                return memory
+                return history
             reported = msgspec.structs.replace(election, end_offset=found.end, end_epoch=epoch)
-            return _exchanged(memory, partition, election, reported)
-    return memory
+            return _exchanged(history, partition, election, reported)
+    return history
 
 
-def _elections(memory: TopicMemory, partition: int) -> list[UncleanDebt]:
+def _elections(history: TopicHistory, partition: int) -> list[UncleanDebt]:
     """Return the unclean elections of a partition on record, the oldest first."""
-    debt = memory.unclean.get(partition)
-    return [*memory.unclean_past.get(partition, []), *([] if debt is None else [debt])]
+    debt = history.unclean.get(partition)
+    return [*history.unclean_past.get(partition, []), *([] if debt is None else [debt])]
 
 
 def _exchanged(
-    memory: TopicMemory, partition: int, old: UncleanDebt, new: UncleanDebt
-) -> TopicMemory:
-    if memory.unclean.get(partition) is old:
-        return msgspec.structs.replace(memory, unclean={**memory.unclean, partition: new})
-    past = [new if each is old else each for each in memory.unclean_past[partition]]
-    return msgspec.structs.replace(memory, unclean_past={**memory.unclean_past, partition: past})
+    history: TopicHistory, partition: int, old: UncleanDebt, new: UncleanDebt
+) -> TopicHistory:
+    if history.unclean.get(partition) is old:
+        return msgspec.structs.replace(history, unclean={**history.unclean, partition: new})
+    past = [new if each is old else each for each in history.unclean_past[partition]]
+    return msgspec.structs.replace(history, unclean_past={**history.unclean_past, partition: past})
 
 
 def _joined(ranges: Sequence[LostRange], most: int = KEPT_RANGES) -> list[LostRange]:
@@ -309,9 +311,9 @@ def lost_count(election: UncleanDebt) -> int:
 def totals(cluster: Cluster) -> dict[str, int]:
     """Return what metrics show: unclean elections on record, and committed offsets lost."""
     elections = lost = 0
-    for memory in cluster.memories.values():
-        for partition in {**memory.unclean_past, **memory.unclean}:
-            found = _elections(memory, partition)
+    for history in cluster.topic_histories.values():
+        for partition in {**history.unclean_past, **history.unclean}:
+            found = _elections(history, partition)
             elections += sum(each.leader != NO_LEADER for each in found)
             lost += sum(map(lost_count, found))
     return {"unclean_elections_on_record": elections, "committed_offsets_lost": lost}
@@ -321,9 +323,9 @@ def places_with_loss(cluster: Cluster) -> list[TopicPartition]:
     """Return the partitions that are known to have lost committed records, in order."""
     return sorted(
         TopicPartition(name, partition)
-        for name, memory in cluster.memories.items()
-        for partition in {**memory.unclean_past, **memory.unclean}
-        if any(election.lost for election in _elections(memory, partition))
+        for name, history in cluster.topic_histories.items()
+        for partition in {**history.unclean_past, **history.unclean}
+        if any(election.lost for election in _elections(history, partition))
     )
 
 
@@ -335,13 +337,13 @@ def unclean_elections(cluster: Cluster) -> list[dict[str, Any]]:
     ``missing_replicas`` have not come back, so records that only they have are not counted.
     """
     found: list[dict[str, Any]] = []
-    for name in sorted(cluster.memories):
-        memory = cluster.memories[name]
-        for partition in sorted({**memory.unclean_past, **memory.unclean}):
+    for name in sorted(cluster.topic_histories):
+        history = cluster.topic_histories[name]
+        for partition in sorted({**history.unclean_past, **history.unclean}):
             where = TopicPartition(name, partition)
-            debt = memory.unclean.get(partition)
+            debt = history.unclean.get(partition)
             if where in cluster.states:
-                elections = _elections(memory, partition)
+                elections = _elections(history, partition)
                 found.extend(_shown(cluster, where, each, debt) for each in elections)
     return found
 
@@ -372,10 +374,10 @@ def _shown(
     }
 
 
-def loss_lines(topic: str, before: TopicMemory | None, after: TopicMemory) -> list[str]:
+def loss_lines(topic: str, before: TopicHistory | None, after: TopicHistory) -> list[str]:
     """Return audit lines for the losses that a write of a topic's history adds."""
     lines = []
-    known = TopicMemory("", 0) if before is None else before
+    known = TopicHistory("", 0) if before is None else before
     if known.unclean == after.unclean and known.unclean_past == after.unclean_past:
         return []
     for partition in sorted({**after.unclean_past, **after.unclean}):

@@ -38,7 +38,7 @@ def new_partitions(
     """
     writes: list[Write] = []
     electable = cluster.electable
-    former = cluster.former_lives.get(name, {}).values()
+    former = cluster.deletions_by_name.get(name, {}).values()
     for index, replicas in assignment.items():
         partition_epoch += 1
         isr = [broker for broker in replicas if broker in electable]
@@ -47,7 +47,7 @@ def new_partitions(
         isr = isr or list(replicas[:1])
         # A broker below level 1.4 fetches without a topic id, and may still have a replica of a
         # deleted topic: only the leader epoch shows that it is no follower of this partition.
-        leader_epoch = 1 + max((life.leader_epochs.get(index, -1) for life in former), default=-1)
+        leader_epoch = 1 + max((node.leader_epochs.get(index, -1) for node in former), default=-1)
         state = PartitionState(isr[0], leader_epoch, cluster.controller_epoch, isr)
         writes.append(Put(layout.partition(name, index), PartitionNode(partition_epoch)))
         writes.append(Put(layout.state(name, index), state))

@@ -25,7 +25,7 @@ from tidelog.metadata.records import (
     PartitionState,
     ProducerIdBlock,
     Record,
-    TopicMemory,
+    TopicHistory,
     TopicNode,
     WentBack,
 )
@@ -57,7 +57,7 @@ def load(cluster: Cluster, nodes: Mapping[str, Node]) -> None:
     for path in sorted(nodes):
         take(cluster, path, nodes[path])
     known = indexes_with_state(cluster)
-    for name in cluster.memories.keys() - cluster.topics.keys():
+    for name in cluster.topic_histories.keys() - cluster.topics.keys():
         check_topic(cluster, name, known)
     lacking = [x for x in cluster.states if not cluster.replicas(x) and x.topic in cluster.topics]
     for name in {where.topic for where in lacking}:
@@ -102,10 +102,10 @@ def check_topic(cluster: Cluster, name: str, known: Mapping[str, list[int]]) -> 
         return
     node = cluster.topics.get(name)
     if node is None:
-        if name in cluster.memories:
-            memory = layout.memory(name)
+        if name in cluster.topic_histories:
+            history = layout.topic_history(name)
             lost = "only an ephemeral one is left" if path in cluster.ephemeral else "it is missing"
-            why = f"{lost}, but {memory} is there: put it back, or remove that node too"
+            why = f"{lost}, but {history} is there: put it back, or remove that node too"
             cluster.damaged[path] = Damaged(path, why)
         return
     lacking = [index for index in known.get(name, ()) if index not in node.partitions]
@@ -138,14 +138,14 @@ def _put(cluster: Cluster, path: str, record: Record) -> None:
             _put_partition(cluster, path, record)
         case TopicNode():
             _put_topic(cluster, name, record)
-        case TopicMemory():
-            cluster.memories[name] = record
+        case TopicHistory():
+            cluster.topic_histories[name] = record
         case BrokerNode():
             cluster.brokers[int(name)] = record
         case DeletionNode():
             topic_id = layout.parse_id(name) or NO_ID
             cluster.deletions[topic_id] = record
-            cluster.former_lives.setdefault(record.name, {})[topic_id] = record
+            cluster.deletions_by_name.setdefault(record.name, {})[topic_id] = record
         case DeletionMark():
             cluster.marked.add(name)
         case ConfigNode():
@@ -173,7 +173,7 @@ def _put_partition(cluster: Cluster, path: str, record: PartitionState | Partiti
     if isinstance(record, PartitionState):
         cluster.states[where] = record
     else:
-        cluster.lives[where] = record
+        cluster.partition_nodes[where] = record
 
 
 def _put_topic(cluster: Cluster, name: str, record: TopicNode) -> None:
@@ -188,10 +188,10 @@ def _put_topic(cluster: Cluster, name: str, record: TopicNode) -> None:
 def _forget_deletion(cluster: Cluster, topic_id: UUID) -> None:
     node = cluster.deletions.pop(topic_id, None)
     if node is not None:
-        lives = cluster.former_lives[node.name]
-        del lives[topic_id]
-        if not lives:
-            del cluster.former_lives[node.name]
+        named = cluster.deletions_by_name[node.name]
+        del named[topic_id]
+        if not named:
+            del cluster.deletions_by_name[node.name]
 
 
 def _remove(cluster: Cluster, path: str) -> None:
@@ -200,7 +200,7 @@ def _remove(cluster: Cluster, path: str) -> None:
     if found is not None:
         where = TopicPartition(*found)
         kind: dict[TopicPartition, object] = (
-            cluster.states if path.endswith("/state") else cluster.lives  # type: ignore[assignment]
+            cluster.states if path.endswith("/state") else cluster.partition_nodes  # type: ignore[assignment]
         )
         kind.pop(where, None)
     elif path == layout.WENT_BACK:
@@ -209,8 +209,8 @@ def _remove(cluster: Cluster, path: str) -> None:
         cluster.names.pop(cluster.topic_id(name), None)
         cluster.topics.pop(name, None)
         cluster.names_in_metrics.pop(metric_name(name), None)
-    elif above == layout.TOPIC_MEMORIES:
-        cluster.memories.pop(name, None)
+    elif above == layout.TOPIC_HISTORIES:
+        cluster.topic_histories.pop(name, None)
     elif above == layout.BROKERS:
         cluster.brokers.pop(int(name), None)
     elif above == layout.DELETIONS:

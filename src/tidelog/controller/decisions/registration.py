@@ -133,8 +133,8 @@ def why_gone_back(cluster: Cluster, request: Registration) -> str | None:
         )
     for (topic_id, partition), end in request.inventory.items():
         where = TopicPartition(cluster.names.get(topic_id, ""), partition)
-        state, life = cluster.states.get(where), cluster.lives.get(where)
-        if life is not None and end.partition_epoch not in (-1, life.partition_epoch):
+        state, node = cluster.states.get(where), cluster.partition_nodes.get(where)
+        if node is not None and end.partition_epoch not in (-1, node.partition_epoch):
             continue
         if state is not None and end.leader_epoch > state.leader_epoch:
             why = (

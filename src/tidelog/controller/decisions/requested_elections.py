@@ -16,7 +16,7 @@ from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.losses import most_debts
 from tidelog.controller.decisions.settlement import put_state, settle_all
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, Record, TopicMemory
+from tidelog.metadata.records import PartitionState, Record, TopicHistory
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -64,7 +64,9 @@ def elect_on_request(
     for where in moved:
         record = changed.get(layout.state(*where))
         if not isinstance(record, PartitionState) or record.leader == NO_LEADER:
-            answer[where] = _why_nobody(cluster, where, changed.get(layout.memory(where.topic)))
+            answer[where] = _why_nobody(
+                cluster, where, changed.get(layout.topic_history(where.topic))
+            )
     return Decision(answer, (*writes, *elected), splits=True)
 
 
@@ -73,8 +75,8 @@ def _why_nobody(cluster: Cluster, where: TopicPartition, written: Record | None)
     state = cluster.states[where]
     holders = sorted({*state.isr, *state.eligible_replicas} & cluster.brokers.keys())
     sentence = f"No replica can lead {where} now."
-    memory = cluster.memories.get(where.topic) if written is None else written
-    debts = len(memory.unclean) if isinstance(memory, TopicMemory) else 0
+    history = cluster.topic_histories.get(where.topic) if written is None else written
+    debts = len(history.unclean) if isinstance(history, TopicHistory) else 0
     if debts >= most_debts(len(cluster.replicas(where))):
         sentence = (
             f"{debts} unclean elections of {where.topic} are not handled yet: its record has no "

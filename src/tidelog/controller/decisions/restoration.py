@@ -43,7 +43,7 @@ from tidelog.metadata.records import (
     PartitionNode,
     PartitionState,
     ProducerIdBlock,
-    TopicMemory,
+    TopicHistory,
     TopicNode,
     UncleanDebt,
 )
@@ -93,8 +93,8 @@ def accept(
     for name, node in cluster.topics.items():
         if name not in back:
             ends = {x: _ends(cluster, TopicPartition(name, x)) for x in node.partitions}
-            memory = cluster.memories.get(name)
-            writes += _restored_topic(cluster, name, node, memory, ends, _NewPartitions(epochs))
+            history = cluster.topic_histories.get(name)
+            writes += _restored_topic(cluster, name, node, history, ends, _NewPartitions(epochs))
     for one in unknown:
         node, whole = node_of(cluster, one, entropy)
         known = cluster.topics[one.name].partitions if one.is_known else {}
@@ -140,7 +140,7 @@ def _restored_topic(
     cluster: Cluster,
     name: str,
     node: TopicNode,
-    memory: TopicMemory | None,
+    history: TopicHistory | None,
     ends: Mapping[int, dict[int, LogEnd]],
     new: _NewPartitions,
 ) -> list[Write]:
@@ -148,7 +148,7 @@ def _restored_topic(
     states: list[Write] = []
     assignment = dict(node.partitions)
     debts: dict[int, UncleanDebt] = {}
-    standing = set() if memory is None else set(memory.unclean)
+    standing = set() if history is None else set(history.unclean)
     for index in node.partitions:
         where = TopicPartition(name, index)
         others = sorted(ends[index].keys() - set(assignment[index]))
@@ -171,7 +171,7 @@ def _restored_topic(
             debts[index] = UncleanDebt(state.leader, state.leader_epoch)
     # The topic before its partitions: an unfinished acceptance finds its topics again.
     topic = msgspec.structs.replace(node, partitions=assignment)
-    return [*_topic_writes(cluster, name, topic, memory, debts), *states]
+    return [*_topic_writes(cluster, name, topic, history, debts), *states]
 
 
 def _without_former(cluster: Cluster, name: str, node: TopicNode) -> Iterator[Write]:
@@ -269,19 +269,19 @@ def _topic_writes(
     cluster: Cluster,
     name: str,
     node: TopicNode,
-    memory: TopicMemory | None,
+    history: TopicHistory | None,
     debts: dict[int, UncleanDebt],
 ) -> Iterator[Write]:
     if node != cluster.topics.get(name):
         yield Put(layout.topic(name), node)
-    if memory is None:
-        memory = TopicMemory(layout.id_text(cluster.topic_id(name)), len(node.partitions))
-    changed = with_debts(memory, debts)
-    if memory.resize_epoch:
+    if history is None:
+        history = TopicHistory(layout.id_text(cluster.topic_id(name)), len(node.partitions))
+    changed = with_debts(history, debts)
+    if history.resize_epoch:
         # No broker can have a higher resize epoch of a topic that was never resized.
-        changed = msgspec.structs.replace(changed, resize_epoch=memory.resize_epoch + JUMP)
-    if changed != cluster.memories.get(name):
-        yield Put(layout.memory(name), changed)
+        changed = msgspec.structs.replace(changed, resize_epoch=history.resize_epoch + JUMP)
+    if changed != cluster.topic_histories.get(name):
+        yield Put(layout.topic_history(name), changed)
 
 
 def _highest_partition_epoch(cluster: Cluster) -> int:

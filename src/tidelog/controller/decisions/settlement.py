@@ -22,7 +22,7 @@ from tidelog.controller.decisions.elections import (
 from tidelog.controller.decisions.losses import most_debts, with_debts
 from tidelog.controller.decisions.returns import compared, is_put_off, without_lost
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, TopicMemory, UncleanDebt
+from tidelog.metadata.records import PartitionState, TopicHistory, UncleanDebt
 from tidelog.model.topics import TopicPartition
 
 
@@ -60,8 +60,8 @@ def settle_all(
             allowed = wanted if allow_unclean is None else allow_unclean
             rules[topic] = allowed, configs.min_insync_replicas
         is_lost = where in lost
-        memory = cluster.memories.get(topic)
-        known = {} if memory is None else memory.unclean
+        history = cluster.topic_histories.get(topic)
+        known = {} if history is None else history.unclean
         owed = standing_debts.setdefault(topic, len(known))
         owes_already = where.partition in known
         may_owe = owes_already or owed < most_debts(len(replicas))
@@ -157,11 +157,11 @@ def put_state(cluster: Cluster, where: TopicPartition, state: PartitionState) ->
 def _put_debts(cluster: Cluster, debts: dict[str, dict[int, UncleanDebt]]) -> list[Write]:
     writes: list[Write] = []
     for topic, new in debts.items():
-        memory = cluster.memories.get(topic)
-        if memory is None:
+        history = cluster.topic_histories.get(topic)
+        if history is None:
             count = len(cluster.topics[topic].partitions)
-            memory = TopicMemory(layout.id_text(cluster.topic_id(topic)), count)
-        writes.append(Put(layout.memory(topic), with_debts(memory, new)))
+            history = TopicHistory(layout.id_text(cluster.topic_id(topic)), count)
+        writes.append(Put(layout.topic_history(topic), with_debts(history, new)))
     return writes
 
 

@@ -41,9 +41,9 @@ def stops_of(cluster: Cluster, broker: int) -> list[Stop]:
                 found.append(Stop(deletion.name, topic_id, index, DELETED_EPOCH))
     for name in sorted(cluster.marked):
         found += _of_a_marked_topic(cluster, broker, name)
-    for name, memory in cluster.memories.items():
-        if memory.pending_stops and name not in cluster.marked:
-            for index, noted in sorted(memory.pending_stops.items()):
+    for name, history in cluster.topic_histories.items():
+        if history.pending_stops and name not in cluster.marked:
+            for index, noted in sorted(history.pending_stops.items()):
                 taken = broker not in cluster.replicas(TopicPartition(name, index))
                 if broker in noted and taken:
                     stop = Stop(name, cluster.topic_id(name), index, noted[broker])
@@ -84,8 +84,8 @@ def holders(cluster: Cluster, name: str, index: int) -> list[int]:
     """Return every broker that may have a replica: assigned, a target, or not stopped yet."""
     where = TopicPartition(name, index)
     found = list(cluster.replicas(where))
-    state, memory = cluster.states.get(where), cluster.memories.get(name)
+    state, history = cluster.states.get(where), cluster.topic_histories.get(name)
     also = [] if state is None else list(state.target_replicas or ())
-    if memory is not None:
-        also += memory.pending_stops.get(index, {})
+    if history is not None:
+        also += history.pending_stops.get(index, {})
     return found + sorted(set(also).difference(found))

@@ -27,7 +27,7 @@ from tidelog.controller.decisions.decision import Refusal
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.new_partitions import MAX_PARTITIONS
 from tidelog.metadata import layout
-from tidelog.metadata.records import TopicMemory, TopicNode
+from tidelog.metadata.records import TopicHistory, TopicNode
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, why_invalid
 
@@ -162,10 +162,10 @@ def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int
     return dict(sorted(made.items()))
 
 
-def node_of(cluster: Cluster, one: Unknown, entropy: Entropy) -> tuple[TopicNode, TopicMemory]:
+def node_of(cluster: Cluster, one: Unknown, entropy: Entropy) -> tuple[TopicNode, TopicHistory]:
     """Return the nodes that bring the unknown data of a topic back."""
     before = cluster.topics.get(one.name) if one.is_known else None
-    memory = cluster.memories.get(one.name) if one.is_known else None
+    history = cluster.topic_histories.get(one.name) if one.is_known else None
     partitions = grown({} if before is None else before.partitions, one.ends)
     count = len(partitions)
     if before is None:
@@ -173,11 +173,11 @@ def node_of(cluster: Cluster, one: Unknown, entropy: Entropy) -> tuple[TopicNode
         text = layout.id_text(one.topic_id if has_id else entropy.new_uuid())
         migrated = not has_id or not cluster.level.topic_ids
         before = TopicNode(partitions, topic_id=text)
-        memory = TopicMemory(text, count, migrated=migrated)
-    if memory is None:
-        memory = TopicMemory(layout.id_text(cluster.topic_id(one.name)), count)
-    initial = memory.initial_partition_count
-    if not memory.resize_epoch and memory.resize is None:
+        history = TopicHistory(text, count, migrated=migrated)
+    if history is None:
+        history = TopicHistory(layout.id_text(cluster.topic_id(one.name)), count)
+    initial = history.initial_partition_count
+    if not history.resize_epoch and history.resize is None:
         # As CreatePartitions counts a topic that grew below level 1.5.
         initial = count
     node = msgspec.structs.replace(
@@ -186,5 +186,5 @@ def node_of(cluster: Cluster, one: Unknown, entropy: Entropy) -> tuple[TopicNode
         initial_partition_count=initial,
         undeleted_partition_count=count,
     )
-    changed: TopicMemory = msgspec.structs.replace(memory, initial_partition_count=initial)
+    changed: TopicHistory = msgspec.structs.replace(history, initial_partition_count=initial)
     return node, changed
