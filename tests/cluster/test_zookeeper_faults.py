@@ -27,7 +27,7 @@ from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import Door, ZooKeeper
 from tests.support.zookeeper_world import zookeeper
 from tidelog.client.errors import ClientError
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.nodes import load
 from tidelog.metadata import layout
 from tidelog.metadata.zookeeper import ZookeeperStore
@@ -113,7 +113,7 @@ class Kind:
 
     request: Any
     version: int
-    done: Callable[[Cluster], object]
+    done: Callable[[ClusterState], object]
     path: str
     data: bytes
 
@@ -187,7 +187,7 @@ async def story(server: ZooKeeper, fault: Fault) -> None:
             if fault is Fault.CONFLICT:
                 assert controller.cluster.controller_epoch == epoch, "no failover for a tool's node"
         async with controller.turn:
-            again = Cluster(layers=BrokerLayers(static=controller.configs.texts))
+            again = ClusterState(layers=BrokerLayers(static=controller.configs.texts))
             load(again, await store.load())
             for name in STORED:
                 assert getattr(controller.cluster, name) == getattr(again, name), name
@@ -198,7 +198,7 @@ async def story(server: ZooKeeper, fault: Fault) -> None:
         await door.close()
 
 
-def _holds(kind: Kind, cluster: Cluster) -> bool:
+def _holds(kind: Kind, cluster: ClusterState) -> bool:
     try:
         return bool(kind.done(cluster))
     except KeyError:

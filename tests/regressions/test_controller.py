@@ -14,14 +14,14 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import LogEnd
 from tidelog.controller.decisions.configuration import Resource, replace_configs
-from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.decision import Refusal
+from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
     Registration,
-    bury,
+    expire,
     register,
     replace_unfit,
 )
@@ -47,7 +47,7 @@ class Story:
         for broker in (1, 2, 3):
             self.comes(broker, LifeEnded.CLEAN, None)
         named = tuple((name.replace("_", "."), value) for name, value in configs.items())
-        (created,) = self.world.create(NewTopic("t", 1, 3, configs=named))
+        (created,) = self.world.create(TopicToCreate("t", 1, 3, configs=named))
         assert created.refusal is None
 
     @property
@@ -74,7 +74,7 @@ class Story:
         assert isinstance(self.world.do(register(self.cluster, request, 1)), int)
 
     def dies(self, *brokers: int) -> None:
-        self.world.do(bury(self.cluster, brokers))
+        self.world.do(expire(self.cluster, brokers))
         self.cluster.suspected.difference_update(brokers)
 
     def suspects(self, *brokers: int) -> None:
@@ -99,11 +99,11 @@ class Story:
         assert isinstance(outcome, Outcome)
         return outcome
 
-    def configures(self, kind: int, name: str, **configs: str) -> Refusal | None:
+    def configures(self, kind: int, name: str, **configs: str) -> RequestRefusal | None:
         named = [(key.replace("_", "."), value) for key, value in configs.items()]
         decision = replace_configs(self.cluster, [(Resource(kind, name), named)])
         ((_, refusal),) = self.world.do(decision)
-        assert refusal is None or isinstance(refusal, Refusal)
+        assert refusal is None or isinstance(refusal, RequestRefusal)
         return refusal
 
 

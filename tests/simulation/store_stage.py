@@ -17,7 +17,7 @@ from tests.support.controller_process import RecordedBroker, configs, topic
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tidelog.client.errors import ClientError
-from tidelog.controller.decisions.cluster import _DRAFTED, Cluster
+from tidelog.controller.decisions.cluster import _DRAFTED, ClusterState
 from tidelog.controller.decisions.nodes import load
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, TopicNode
@@ -111,7 +111,7 @@ class Stage:
         return LoneController(made, self.seams, StrikingStore(self.place, self.strikes))
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterState:
         return self.controller.cluster
 
     def by_tool(self, *operations: Operation) -> None:
@@ -204,7 +204,7 @@ class Stage:
         """Memory is what a restart would load, and brokers know it."""
         wrong = [line for broker in self.brokers.values() for line in broker.wrong]
         assert not wrong, wrong[:3]
-        again = Cluster(layers=BrokerLayers(static=self.controller.configs.texts))
+        again = ClusterState(layers=BrokerLayers(static=self.controller.configs.texts))
         load(again, self.place.nodes())
         # Of nodes that are not tidelog's a start knows more than one that was there before.
         for cluster in (again, self.cluster):

@@ -19,7 +19,7 @@ from tests.simulation.store_stage import Stage
 from tests.simulation.striking_store import Strikes
 from tests.simulation.struck_stores import InMemory
 from tests.support.lone_broker import until
-from tidelog.controller.decisions.sessions import Session, Sessions
+from tidelog.controller.decisions.sessions import BrokerSession, Sessions
 from tidelog.model.errors import ErrorCode
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -261,7 +261,7 @@ def test_a_heartbeat_that_ends_no_suspicion_is_found(monkeypatch: pytest.MonkeyP
     def heard(self: Sessions, broker: int, now_ms: int) -> None:
         before = self.by_broker.get(broker)
         suspected = before is not None and before.suspected
-        self.by_broker[broker] = replace(Session(now_ms), suspected=suspected)
+        self.by_broker[broker] = replace(BrokerSession(now_ms), suspected=suspected)
 
     monkeypatch.setattr(Sessions, "heard", heard)
 

@@ -36,7 +36,7 @@ from tests.simulation.striking_store import (
 )
 from tests.simulation.struck_stores import InFile, InMemory, Place
 from tidelog.controller import slices
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.metadata import sqlite
 
 pytestmark = [pytest.mark.long(60), pytest.mark.usefixtures("quiet")]
@@ -134,8 +134,8 @@ def test_a_decision_survives_each_fault_at_each_call_of_the_store(name: str) -> 
 
 def test_a_state_that_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """C2, planted: what a tool wrote is taken up in the state that outboxes read."""
-    monkeypatch.setattr(Cluster, "draft", lambda self: self)
-    monkeypatch.setattr(Cluster, "adopt", lambda self, draft: None)
+    monkeypatch.setattr(ClusterState, "draft", lambda self: self)
+    monkeypatch.setattr(ClusterState, "adopt", lambda self, draft: None)
     kind, strikes = KINDS["a tool's mark in vain"], Strikes()
     found = []
     for at in range(run(kind, strikes, -1, Fault.LATE)):

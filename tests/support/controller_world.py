@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import Cluster
-from tidelog.controller.decisions.creation import Created, Defaults, NewTopic, create_topics
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.creation import Created, Defaults, TopicToCreate, create_topics
 from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.decisions.journal import committed, operations, with_revision
 from tidelog.controller.decisions.nodes import load
@@ -57,7 +57,7 @@ class World:
     def __init__(self, *brokers: int, racks: dict[int, str] | None = None) -> None:
         self.tree = MemoryTree()
         self.session = self.tree.new_session()
-        self.cluster = Cluster()
+        self.cluster = ClusterState()
         self.chance = Chance()
         start = [Create(path, b"") for path in layout.CONTAINERS]
         start.append(Create(layout.CONTROLLER_EPOCH, b"1"))
@@ -83,7 +83,7 @@ class World:
         """Store and apply writes; then the state must be what a restart would load."""
         if writes:
             self.commit_only(writes)
-        again = Cluster(brokers=self.cluster.brokers)
+        again = ClusterState(brokers=self.cluster.brokers)
         load(again, self.nodes())
         for kept in KEPT:
             setattr(again, kept, getattr(self.cluster, kept))
@@ -100,7 +100,7 @@ class World:
         self.commit(decision.writes)
         return decision.answer
 
-    def create(self, *topics: NewTopic, validate_only: bool = False) -> list[Created]:
+    def create(self, *topics: TopicToCreate, validate_only: bool = False) -> list[Created]:
         answer: list[Created] = self.do(
             create_topics(self.cluster, topics, DEFAULTS, self.chance, validate_only)
         )

@@ -48,8 +48,8 @@ from tests.support.scenario_text import difference, parse
 from tidelog.controller.decisions import isr, rebalance, registration, soft_state
 from tidelog.controller.decisions.cluster import NO_ID, LogEnd
 from tidelog.controller.decisions.configuration import Resource, replace_configs
-from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.decision import Refusal
+from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.registration import Address, LifeEnded, Registration
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.settlement import put_state
@@ -163,7 +163,7 @@ class Stage:
         for name in words.plain:
             self.running[int(name)] = next(self.incarnations)
             epoch = self.world.do(self.registration(int(name), LifeEnded.CLEAN, {}))
-            assert not isinstance(epoch, Refusal), epoch
+            assert not isinstance(epoch, RequestRefusal), epoch
         return []
 
     def registration(
@@ -205,7 +205,7 @@ class Stage:
 
     def _do_dies(self, words: Arguments) -> list[str]:
         dead = [int(name) for name in words.plain]
-        lines = self.decided(lambda: registration.bury(self.cluster, dead))
+        lines = self.decided(lambda: registration.expire(self.cluster, dead))
         for broker in dead:
             soft_state.forget(self.cluster, broker)
         return lines
@@ -240,7 +240,7 @@ class Stage:
     def _do_topic(self, words: Arguments) -> list[str]:
         name, *lists = words.plain
         assignment = tuple((index, tuple(numbers(each))) for index, each in enumerate(lists))
-        topic = NewTopic(name, assignment=assignment, configs=tuple(words.named.items()))
+        topic = TopicToCreate(name, assignment=assignment, configs=tuple(words.named.items()))
         (created,) = self.world.create(topic)
         assert created.refusal is None, created
         return []

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.controller_process import RecordedBroker, World, run, topic
 from tests.support.lone_broker import until
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryTree
@@ -204,7 +204,7 @@ def test_a_replica_that_was_taken_away_is_stopped_and_its_note_goes() -> None:
         broker = await versioned(world, controller.listener_port)
         assert (await broker.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
 
-        def taken_away(cluster: Cluster) -> Decision[None]:
+        def taken_away(cluster: ClusterState) -> Decision[None]:
             # As a reassignment will: broker 1 leaves R, and the note says with which epoch.
             node = msgspec.structs.replace(cluster.topics["t"], partitions={0: [2]})
             notes = {0: {1: 7}}

@@ -162,7 +162,7 @@ def test_brokers_that_were_told_before_a_store_is_known_to_be_old_are_told_no_mo
 
 
 def test_a_controller_that_was_stopped_begins_to_count_again() -> None:
-    """Promise 24: a controller that was silent itself would bury every broker of the cluster."""
+    """Promise 24: a controller that was silent itself would expire every broker of the cluster."""
 
     async def scenario(world: World) -> None:
         controller = await world.controller()
@@ -299,7 +299,7 @@ def test_a_suspected_member_that_is_heard_leads_what_nobody_led() -> None:
         controller.cluster.suspected.add(2)
         await one.close()
         await until(lambda: 1 in controller.cluster.suspected)
-        await controller.perform(lambda cluster: registration.bury(cluster, [1]))
+        await controller.perform(lambda cluster: registration.expire(cluster, [1]))
         assert controller.cluster.states[T0].leader == -1
         assert (await two.heartbeat()).error_code == 0
         assert controller.cluster.states[T0].leader == 2

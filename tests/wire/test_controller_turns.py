@@ -11,7 +11,7 @@ from tests.support.controller_process import RecordedBroker, World, run
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.turn_costs import TurnCosts
-from tidelog.controller.decisions.creation import Defaults, NewTopic, create_topics
+from tidelog.controller.decisions.creation import Defaults, TopicToCreate, create_topics
 from tidelog.controller.handlers import alter_isr
 from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode
@@ -31,7 +31,7 @@ async def create(controller: LoneController, topics: int, partitions: int) -> No
     """Topics t0, t1, … whose partitions are led by 1 and followed by 2."""
     assignment = tuple((index, (1, 2)) for index in range(partitions))
     for number in range(topics):
-        wanted = [NewTopic(f"t{number}", assignment=assignment)]
+        wanted = [TopicToCreate(f"t{number}", assignment=assignment)]
 
         def decide(cluster: Any, wanted: Any = wanted) -> Any:
             return create_topics(cluster, wanted, Defaults(1, 1), controller.entropy)

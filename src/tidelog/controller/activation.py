@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tidelog.controller.decisions import levels
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Put, Write
 from tidelog.controller.decisions.journal import committed, operations, with_revision
 from tidelog.controller.decisions.nodes import load
@@ -65,7 +65,7 @@ async def activate(
     wall_ms: int,
     level: Level = LATEST,
     belongs_to: str | None = None,
-) -> Cluster:
+) -> ClusterState:
     """Load everything and become active; ``cluster_id`` is the id of a new cluster.
 
     ``belongs_to`` is the cluster whose log directories this process has, if any.
@@ -84,7 +84,7 @@ async def activate(
         )
     if held is not None:
         raise AnotherActive("Another controller is active.")
-    cluster = Cluster(layers=layers, level=level)
+    cluster = ClusterState(layers=layers, level=level)
     load(cluster, await _whole(store))
     cluster.loaded_revision = cluster.revision
     for path in _INDISPENSABLE:
@@ -152,7 +152,7 @@ async def _whole(store: MetadataStore) -> dict[str, Node]:
     raise AnotherActive("Another controller is writing.")
 
 
-async def _write(store: MetadataStore, cluster: Cluster, writes: Sequence[Write]) -> None:
+async def _write(store: MetadataStore, cluster: ClusterState, writes: Sequence[Write]) -> None:
     """Write before being active: like every write, conditional on the controller epoch."""
     complete = with_revision(cluster, writes)
     found = operations(cluster, complete)

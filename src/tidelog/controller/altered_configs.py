@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.configuration import (
     Altered,
     Resource,
@@ -33,7 +33,7 @@ Response = TypeVar(
 )
 
 Decide = Callable[
-    [Cluster, Sequence[tuple[Resource, Sequence[Setting]]], bool, Collection[Resource]],
+    [ClusterState, Sequence[tuple[Resource, Sequence[Setting]]], bool, Collection[Resource]],
     Decision[list[Altered]],
 ]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 from tidelog.controller import requests
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.pending import Changes
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition
@@ -56,7 +56,7 @@ class Announcements:
         self._commands = {}
 
     def commands(
-        self, cluster: Cluster, sender: requests.Sender, broker: int, changes: Changes
+        self, cluster: ClusterState, sender: requests.Sender, broker: int, changes: Changes
     ) -> messages.LeaderAndIsrRequest:
         """Return LeaderAndIsr of the changed partitions, for one broker."""
         if self._commands_of != cluster.revision:
@@ -71,13 +71,13 @@ class Announcements:
         return requests.commands(cluster, sender, broker, own, requests.INCREMENTAL, self._commands)
 
     def everything(
-        self, cluster: Cluster, sender: requests.Sender, broker: int
+        self, cluster: ClusterState, sender: requests.Sender, broker: int
     ) -> codec.EncodedRequest:
         """Return UpdateMetadata of all partitions, for the begin of a channel."""
         return self._encoded(cluster, sender, broker, None, (), cluster.all_partitions)
 
     def of_changes(
-        self, cluster: Cluster, sender: requests.Sender, broker: int, changes: Changes
+        self, cluster: ClusterState, sender: requests.Sender, broker: int, changes: Changes
     ) -> codec.EncodedRequest:
         """Return UpdateMetadata of the changed partitions and topics."""
         named = changes.partitions
@@ -86,7 +86,7 @@ class Announcements:
 
     def _encoded(
         self,
-        cluster: Cluster,
+        cluster: ClusterState,
         sender: requests.Sender,
         broker: int,
         named: frozenset[TopicPartition] | None,

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.decisions.losses import loss_lines
@@ -51,14 +51,14 @@ def say(lines: Iterable[AuditLine]) -> None:
             audit.log(line.level, "%s", line.sentence)
 
 
-def audit_lines(before: Cluster, writes: Iterable[Write]) -> list[AuditLine]:
+def audit_lines(before: ClusterState, writes: Iterable[Write]) -> list[AuditLine]:
     """Return the lines of writes; ``before`` is the state without them."""
     writes = list(writes)
     gone = {write.path for write in writes if isinstance(write, Remove)}
     return [line for write in writes for line in _of(before, write, gone)]
 
 
-def _of(before: Cluster, write: Write, gone: Collection[str]) -> Iterator[AuditLine]:
+def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[AuditLine]:
     above, _, name = write.path.rpartition("/")
     if above in (layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS) and layout.topic(name) not in gone:
         yield from _of_configs(before, write, name, of_topic=above == layout.TOPIC_CONFIGS)
@@ -94,7 +94,9 @@ def _of_topic(known: TopicNode | None, node: TopicNode, name: str) -> Iterator[A
         yield AuditLine(sentence, fields, logging.INFO)
 
 
-def _of_configs(before: Cluster, write: Write, name: str, *, of_topic: bool) -> Iterator[AuditLine]:
+def _of_configs(
+    before: ClusterState, write: Write, name: str, *, of_topic: bool
+) -> Iterator[AuditLine]:
     known = (before.topic_configs if of_topic else before.broker_configs).get(name, {})
     now: Mapping[str, str] = {}
     if isinstance(write, Put):
@@ -113,7 +115,7 @@ def _of_configs(before: Cluster, write: Write, name: str, *, of_topic: bool) -> 
     yield AuditLine(f"configuration of {kind} %({kind})s: %(changes)s", fields, logging.INFO)
 
 
-def _of_state(before: Cluster, path: str, state: PartitionState) -> Iterator[AuditLine]:
+def _of_state(before: ClusterState, path: str, state: PartitionState) -> Iterator[AuditLine]:
     place = layout.partition_of(path)
     if place is None:
         return

@@ -23,7 +23,7 @@ from tidelog.controller.announcements import Announcements
 from tidelog.controller.audit_lines import audit_lines, say
 from tidelog.controller.channel_keys import ChannelKeys
 from tidelog.controller.decisions import config_effects, deletion
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.decisions.entropy import Entropy
@@ -73,7 +73,7 @@ class Controller:
         self.entropy: Entropy = SeamEntropy(seams)
         self.channel_keys = ChannelKeys(seams.random)
         self.sender = Sender(configs.node_id, configs.inter_broker_listener_name)
-        self.cluster = Cluster()
+        self.cluster = ClusterState()
         self.unclean_elections = 0
         """How many this controller has decided since its start."""
         self.session_watch = SessionWatch(self)
@@ -100,7 +100,7 @@ class Controller:
 
     # -- active and inactive
 
-    async def begin(self, cluster: Cluster) -> None:
+    async def begin(self, cluster: ClusterState) -> None:
         """Become active with a state that ``activation`` has just loaded; called in a turn.
 
         Raises NotActive, or what the store raised: then this controller has resigned.
@@ -154,7 +154,7 @@ class Controller:
 
     async def perform(
         self,
-        decide: Callable[[Cluster], Decision[A]],
+        decide: Callable[[ClusterState], Decision[A]],
         applied: Callable[[A], None] = lambda _: None,
     ) -> tuple[A, int]:
         """Decide, persist, apply; return the decision's answer and the revision that has it.
@@ -168,7 +168,7 @@ class Controller:
         return await asyncio.shield(work)
 
     async def _perform(
-        self, decide: Callable[[Cluster], Decision[A]], applied: Callable[[A], None]
+        self, decide: Callable[[ClusterState], Decision[A]], applied: Callable[[A], None]
     ) -> tuple[A, int]:
         async with self.turn:
             if not self.active:
@@ -177,7 +177,7 @@ class Controller:
             applied(answer)
             return answer, self.cluster.revision
 
-    async def carry_out(self, decide: Callable[[Cluster], Decision[A]]) -> A:
+    async def carry_out(self, decide: Callable[[ClusterState], Decision[A]]) -> A:
         """Decide and persist; called in the turn of a change.
 
         If another program changed a node of the decision, this takes that change up and decides
@@ -199,7 +199,7 @@ class Controller:
         raise NotActive
 
     async def commit(
-        self, decided: Sequence[Write], cluster: Cluster, *, first: bool = True
+        self, decided: Sequence[Write], cluster: ClusterState, *, first: bool = True
     ) -> Changes:
         """Make writes durable and apply them to ``cluster``; return what brokers must be sent.
 
@@ -246,7 +246,7 @@ class Controller:
         if self.active and self.cluster.marked and self.cluster.went_back is None:
             await self.perform(self._act_on_marks)
 
-    def _act_on_marks(self, cluster: Cluster) -> Decision[list[str]]:
+    def _act_on_marks(self, cluster: ClusterState) -> Decision[list[str]]:
         if cluster.went_back is not None:
             return Decision([])
         return deletion.take_up(cluster, self.configs.delete_topic_enable)
@@ -313,7 +313,7 @@ class Controller:
     async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
         """Note that a broker confirmed these replicas as stopped, or deleted."""
 
-        def decide(cluster: Cluster, part: Sequence[Sequence[Stop]]) -> Decision[list[None]]:
+        def decide(cluster: ClusterState, part: Sequence[Sequence[Stop]]) -> Decision[list[None]]:
             confirmed = [stop for of_topic in part for stop in of_topic]
             deletion.note_confirmed(cluster, broker, confirmed)
             return deletion.confirm(cluster, broker, confirmed)

@@ -27,7 +27,7 @@ from tidelog.client.connecting.patience import GrowingTimeout
 from tidelog.client.errors import ClientError
 from tidelog.controller import requests
 from tidelog.controller.announcements import Announcements
-from tidelog.controller.decisions.cluster import NO_ID, Cluster
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.pending import Changes
 from tidelog.model.api_keys import ApiKey
@@ -60,7 +60,7 @@ class ChannelRefused(Exception):
 class ChannelOwner(Protocol):
     """A controller, as its control channels see it."""
 
-    cluster: Cluster
+    cluster: ClusterState
     sender: requests.Sender
     announcements: Announcements
     secret: ClusterSecret | None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.requests import BROKER, TOPIC, Gone
@@ -69,7 +69,7 @@ class Changes:
         self.brokers |= other.brokers
 
 
-def changes_of(before: Cluster, writes: Iterable[Write]) -> Changes:
+def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
     """Return the changes of writes; ``before`` is the state without them."""
     found = Changes()
     for write in writes:
@@ -101,7 +101,7 @@ def changes_of(before: Cluster, writes: Iterable[Write]) -> Changes:
     return found
 
 
-def _add_topic(before: Cluster, found: Changes, write: Write, name: str) -> None:
+def _add_topic(before: ClusterState, found: Changes, write: Write, name: str) -> None:
     known = before.topics.get(name)
     if isinstance(write, Remove):
         _add_gone(before, found, name)
@@ -117,21 +117,21 @@ def _add_topic(before: Cluster, found: Changes, write: Write, name: str) -> None
     found.partitions.update(TopicPartition(name, index) for index in indexes)
 
 
-def _add_gone(before: Cluster, found: Changes, name: str) -> None:
+def _add_gone(before: ClusterState, found: Changes, name: str) -> None:
     known = before.topics.get(name)
     if known is not None:
         topic_id = before.topic_id(name)
         found.gone[name] = Gone(name, topic_id, tuple(sorted(known.partitions)))
 
 
-def _add_stops(before: Cluster, found: Changes, write: Write, name: str) -> None:
+def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) -> None:
     known = before.topic_histories.get(name)
     noted = {} if known is None else known.pending_stops
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
         found.stops |= write.record.pending_stops != noted
 
 
-def _add_debts(before: Cluster, found: Changes, write: Write, name: str) -> None:
+def _add_debts(before: ClusterState, found: Changes, write: Write, name: str) -> None:
     # LeaderAndIsr has a flag for debt records, so leaders must be sent the end of one. The begin of
     # one comes with a change of the state; additions to it do not concern a leader.
     history = before.topic_histories.get(name)
@@ -143,7 +143,7 @@ def _add_debts(before: Cluster, found: Changes, write: Write, name: str) -> None
     found.partitions.update(TopicPartition(name, x) for x in history.unclean if x not in left)
 
 
-def unclean_elections(before: Cluster, writes: Iterable[Write]) -> int:
+def unclean_elections(before: ClusterState, writes: Iterable[Write]) -> int:
     """Return the number of unclean elections among writes. O(writes)."""
     count = 0
     for write in writes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
 
 Answer = TypeVar("Answer")
@@ -23,7 +23,7 @@ class NotActive(Exception):
 class Performer(Protocol):
     """A controller, as its parts see it."""
 
-    cluster: Cluster
+    cluster: ClusterState
 
     @property
     def active(self) -> bool:
@@ -31,7 +31,7 @@ class Performer(Protocol):
 
     async def perform(
         self,
-        decide: Callable[[Cluster], Decision[Answer]],
+        decide: Callable[[ClusterState], Decision[Answer]],
         applied: Callable[[Answer], None] = ...,
     ) -> tuple[Answer, int]:
         """Decide, persist and apply a change; return its result and revision. Raises NotActive."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster
+from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
 from tidelog.controller.decisions.registration import Address, addresses_of
 from tidelog.controller.decisions.stops import Stop
 from tidelog.metadata import layout
@@ -60,7 +60,7 @@ class NotRegistered(Exception):
     """The broker's registration has expired: channels close only after that decision."""
 
 
-def epoch_of(cluster: Cluster, broker: int) -> int:
+def epoch_of(cluster: ClusterState, broker: int) -> int:
     """Return the broker epoch of the requests to a broker. Raises NotRegistered."""
     node = cluster.brokers.get(broker)
     if node is None:
@@ -68,7 +68,7 @@ def epoch_of(cluster: Cluster, broker: int) -> int:
     return node.broker_epoch
 
 
-def why_no_full(cluster: Cluster) -> str | None:
+def why_no_full(cluster: ClusterState) -> str | None:
     """Return why no request may be sent that could make a replica stale (promise 20), or None."""
     if cluster.went_back is not None:
         return cluster.went_back
@@ -81,7 +81,7 @@ def why_no_full(cluster: Cluster) -> str | None:
     return None
 
 
-def inter_broker_address(cluster: Cluster, broker: int, listener: str) -> Address | None:
+def inter_broker_address(cluster: ClusterState, broker: int, listener: str) -> Address | None:
     """Return the address of a registered broker for inter-broker requests."""
     node = cluster.brokers.get(broker)
     if node is None:
@@ -92,7 +92,7 @@ def inter_broker_address(cluster: Cluster, broker: int, listener: str) -> Addres
 
 
 def leader_and_isr(
-    cluster: Cluster, sender: Sender, broker: int, places: Iterable[TopicPartition], kind: int
+    cluster: ClusterState, sender: Sender, broker: int, places: Iterable[TopicPartition], kind: int
 ) -> messages.LeaderAndIsrRequest:
     """Build LeaderAndIsr for the partitions among ``places`` that the broker has replicas of.
 
@@ -103,7 +103,7 @@ def leader_and_isr(
     return commands(cluster, sender, broker, own, kind, {})
 
 
-def by_broker(cluster: Cluster, places: Iterable[TopicPartition]) -> Split:
+def by_broker(cluster: ClusterState, places: Iterable[TopicPartition]) -> Split:
     """Return the partitions that each broker has replicas of, by topic.
 
     One pass for all brokers: its time grows with the replicas, not with partitions times brokers.
@@ -122,7 +122,7 @@ def by_broker(cluster: Cluster, places: Iterable[TopicPartition]) -> Split:
 
 
 def commands(
-    cluster: Cluster,
+    cluster: ClusterState,
     sender: Sender,
     broker: int,
     own: Mapping[str, Sequence[TopicPartition]],
@@ -172,7 +172,7 @@ def commands(
 
 
 def _command(
-    cluster: Cluster, where: TopicPartition, replicas: list[int], debts: Collection[int]
+    cluster: ClusterState, where: TopicPartition, replicas: list[int], debts: Collection[int]
 ) -> PartitionCommand:
     state, version = _state(cluster, where)
     return messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
@@ -191,7 +191,7 @@ def _command(
 
 
 def update_metadata(
-    cluster: Cluster,
+    cluster: ClusterState,
     sender: Sender,
     broker: int,
     places: Iterable[TopicPartition],
@@ -228,7 +228,7 @@ def update_metadata(
 
 
 def update_configs(
-    cluster: Cluster, sender: Sender, broker: int, entities: Collection[tuple[int, str]] | None
+    cluster: ClusterState, sender: Sender, broker: int, entities: Collection[tuple[int, str]] | None
 ) -> messages.UpdateConfigsRequest:
     """Build UpdateConfigs: the whole set of each entity, an empty one without configurations.
 
@@ -254,7 +254,7 @@ def update_configs(
 
 
 def stop_replica(
-    cluster: Cluster, sender: Sender, broker: int, stops: Iterable[Stop]
+    cluster: ClusterState, sender: Sender, broker: int, stops: Iterable[Stop]
 ) -> list[messages.StopReplicaRequest]:
     """Build StopReplica: one request for deletes and stops together, below level 1.1 one of each.
 
@@ -283,7 +283,7 @@ def stop_replica(
 
 
 def _combined_stop(
-    cluster: Cluster, sender: Sender, broker: int, stops: Iterable[Stop]
+    cluster: ClusterState, sender: Sender, broker: int, stops: Iterable[Stop]
 ) -> messages.StopReplicaRequest:
     request = messages.StopReplicaRequest
     # By name and id: two deleted topics may have had the same name.
@@ -304,7 +304,7 @@ def _combined_stop(
 
 
 def open_control_channel(
-    cluster: Cluster, sender: Sender, broker: int, number: int
+    cluster: ClusterState, sender: Sender, broker: int, number: int
 ) -> messages.OpenControlChannelRequest:
     """Build the first request of a channel."""
     return messages.OpenControlChannelRequest(
@@ -317,7 +317,7 @@ def open_control_channel(
 
 
 def _by_topic(
-    cluster: Cluster, places: Iterable[TopicPartition]
+    cluster: ClusterState, places: Iterable[TopicPartition]
 ) -> dict[str, list[TopicPartition]]:
     """Group those that are assigned and not marked for deletion, in the order of partitions.
 
@@ -343,7 +343,7 @@ def _by_topic(
     return dict(sorted(found.items()))
 
 
-def _state(cluster: Cluster, where: TopicPartition) -> tuple[PartitionState, int]:
+def _state(cluster: ClusterState, where: TopicPartition) -> tuple[PartitionState, int]:
     """Return the state to send, and its version."""
     path = layout.state(where.topic, where.partition)
     state = cluster.states.get(where)
@@ -353,7 +353,7 @@ def _state(cluster: Cluster, where: TopicPartition) -> tuple[PartitionState, int
 
 
 def _metadata(
-    cluster: Cluster, where: TopicPartition, replicas: list[int]
+    cluster: ClusterState, where: TopicPartition, replicas: list[int]
 ) -> messages.UpdateMetadataRequest.UpdateMetadataPartitionState:
     state, version = _state(cluster, where)
     brokers, broken = cluster.brokers, cluster.broken
@@ -369,7 +369,9 @@ def _metadata(
     )
 
 
-def _live(cluster: Cluster, broker: int) -> messages.UpdateMetadataRequest.UpdateMetadataBroker:
+def _live(
+    cluster: ClusterState, broker: int
+) -> messages.UpdateMetadataRequest.UpdateMetadataBroker:
     request = messages.UpdateMetadataRequest
     node = cluster.brokers[broker]
     endpoints = [
@@ -384,7 +386,7 @@ def _live(cluster: Cluster, broker: int) -> messages.UpdateMetadataRequest.Updat
     return request.UpdateMetadataBroker(id=broker, endpoints=endpoints, rack=node.rack)
 
 
-def _configs(cluster: Cluster, kind: int, name: str) -> Mapping[str, str]:
+def _configs(cluster: ClusterState, kind: int, name: str) -> Mapping[str, str]:
     if kind == TOPIC:
         return cluster.topic_configs.get(name, {})
     return cluster.broker_configs.get(name or layout.ALL_BROKERS, {})

@@ -15,7 +15,7 @@ import logging
 from typing import Protocol
 
 from tidelog.controller.decisions import registration, soft_state
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.sessions import Patience, Sessions
 from tidelog.controller.outbox import ChannelOwner, Outbox
@@ -204,10 +204,10 @@ class SessionWatch:
             if silent:
                 patience = self.sessions.patience
                 await self._replace(silent, f"it was silent for {patience.silence_ms} ms")
-        if self.sessions.to_bury(now):
+        if self.sessions.to_expire(now):
             await self._listen()
-            if self.sessions.to_bury(self._now_ms()):
-                await self._bury()
+            if self.sessions.to_expire(self._now_ms()):
+                await self._expire()
 
     async def _replace(self, brokers: set[int], why: str) -> None:
         controller = self._controller
@@ -226,12 +226,12 @@ class SessionWatch:
         for _ in range(LISTEN_TURNS):
             await asyncio.sleep(0)
 
-    async def _bury(self) -> None:
-        def decide(cluster: Cluster) -> Decision[list[int]]:
+    async def _expire(self) -> None:
+        def decide(cluster: ClusterState) -> Decision[list[int]]:
             # Computed again: a broker may have registered while this waited for its turn.
-            dead = sorted(self.sessions.to_bury(self._now_ms()))
-            buried = registration.bury(cluster, dead)
-            return Decision(dead, buried.writes, buried.splits)
+            dead = sorted(self.sessions.to_expire(self._now_ms()))
+            expired = registration.expire(cluster, dead)
+            return Decision(dead, expired.writes, expired.splits)
 
         controller = self._controller
         timeout_ms = self.sessions.patience.timeout_ms

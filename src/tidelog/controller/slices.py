@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.performing import Performer
 
@@ -51,7 +51,7 @@ async def perform_in_slices(
     performer: Performer,
     asked: Sequence[Element],
     cost: Callable[[Element], int],
-    decide: Callable[[Cluster, Sequence[Element]], Decision[list[Answer]]],
+    decide: Callable[[ClusterState, Sequence[Element]], Decision[list[Answer]]],
     applied: Callable[[list[Answer]], None] = lambda _: None,
 ) -> tuple[list[Answer], int]:
     """``perform`` each slice; return all answers and the last revision.
@@ -62,7 +62,9 @@ async def perform_in_slices(
     revision = performer.cluster.revision
     for part in cut(asked, cost):
 
-        def decide_part(cluster: Cluster, part: Sequence[Element] = part) -> Decision[list[Answer]]:
+        def decide_part(
+            cluster: ClusterState, part: Sequence[Element] = part
+        ) -> Decision[list[Answer]]:
             return decide(cluster, part)
 
         found, revision = await performer.perform(decide_part, applied)

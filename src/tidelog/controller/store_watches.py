@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from tidelog.controller.decisions import external_changes, soft_state
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_changes import WATCHED, WATCHED_CHILDREN, Taken
@@ -85,7 +85,7 @@ class StoreOwner(Performer, Protocol):
     entropy: Entropy
 
     async def commit(
-        self, decided: Sequence[Write], cluster: Cluster, *, first: bool = True
+        self, decided: Sequence[Write], cluster: ClusterState, *, first: bool = True
     ) -> Changes:
         """Make writes durable and apply them. Raises NotActive and NodeChanged."""
 
@@ -391,18 +391,18 @@ def _is_external(path: str) -> bool:
     return layout.topic_of(path) is not None or path.startswith(_EXTERNALLY_WRITTEN)
 
 
-def _of_topics(cluster: Cluster, found: Mapping[str, Node | None]) -> Changes:
+def _of_topics(cluster: ClusterState, found: Mapping[str, Node | None]) -> Changes:
     """Return the changes for a topic's changed node: all its partitions."""
     names = [path.rpartition("/")[2] for path in found if path.startswith(f"{layout.TOPICS}/")]
     return Changes(partitions=_partitions(cluster, names))
 
 
-def _unmarked(before: Cluster, after: Cluster) -> Changes:
+def _unmarked(before: ClusterState, after: ClusterState) -> Changes:
     """Return the partitions of topics that are no longer marked: brokers were not sent them."""
     return Changes(partitions=_partitions(after, before.marked - after.marked))
 
 
-def _partitions(cluster: Cluster, names: Iterable[str]) -> set[TopicPartition]:
+def _partitions(cluster: ClusterState, names: Iterable[str]) -> set[TopicPartition]:
     return {
         TopicPartition(name, index)
         for name in names

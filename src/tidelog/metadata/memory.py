@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidelog.metadata.store import (
     ANY_VERSION,
     ROOT,
-    Check,
+    CheckVersion,
     Conflict,
     Create,
     Delete,
@@ -80,7 +80,7 @@ class MemoryTree:
             kept = _MemoryNode(operation.data, 0, session if operation.ephemeral else None)
         else:
             reason = _why_not_there(None if found is None else found.version, operation.version)
-            if found is None or reason is not None or isinstance(operation, Check):
+            if found is None or reason is not None or isinstance(operation, CheckVersion):
                 return reason
             if isinstance(operation, Set):
                 kept = _MemoryNode(operation.data, found.version + 1, found.session)

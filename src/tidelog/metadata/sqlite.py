@@ -21,7 +21,7 @@ from tidelog.metadata.memory import check_paths
 from tidelog.metadata.store import (
     ANY_VERSION,
     ROOT,
-    Check,
+    CheckVersion,
     Conflict,
     Create,
     Delete,
@@ -348,11 +348,11 @@ def _set(database: sqlite3.Connection, operation: Set) -> Reason | None:
 
 
 def _check_or_delete(
-    database: sqlite3.Connection, operation: Check | Delete, parents: set[str]
+    database: sqlite3.Connection, operation: CheckVersion | Delete, parents: set[str]
 ) -> Reason | None:
     path = operation.path
     reason = _why_not(database, path, operation.version)
-    if reason is not None or isinstance(operation, Check):
+    if reason is not None or isinstance(operation, CheckVersion):
         return reason
     child = database.execute("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (path,)).fetchone()
     if child is not None:

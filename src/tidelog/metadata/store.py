@@ -59,14 +59,14 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckVersion:
     """Fail the whole write unless the node has this version."""
 
     path: str
     version: int
 
 
-Operation = Create | Set | Delete | Check
+Operation = Create | Set | Delete | CheckVersion
 
 
 class Reason(Enum):

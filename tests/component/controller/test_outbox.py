@@ -24,9 +24,9 @@ from tidelog.controller import outbox as outboxes
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions import deletion, journal
 from tidelog.controller.decisions.completion import complete
-from tidelog.controller.decisions.creation import NewTopic, create_topics
+from tidelog.controller.decisions.creation import TopicToCreate, create_topics
 from tidelog.controller.decisions.decision import Decision
-from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import Stop, stops_of
@@ -134,7 +134,7 @@ def test_a_full_is_looked_at_once_more_when_its_turn_has_come(
         monkeypatch.setattr(Outbox, "_send_configs", then_damaged)
         await lone.start()
         office.found_at(lone.port)
-        office.create(NewTopic("t", 1, 1))
+        office.create(TopicToCreate("t", 1, 1))
         outbox = Outbox(office, 1, 5_000, RETRY_MS)
         try:
             await until(lambda: sent.count("OpenControlChannelRequest") == 2)
@@ -155,7 +155,7 @@ async def broker_with_two_topics(
     await lone.start()
     try:
         office.found_at(lone.port)
-        office.create(NewTopic("gone", 1, 1), NewTopic("kept", 1, 1))
+        office.create(TopicToCreate("gone", 1, 1), TopicToCreate("kept", 1, 1))
         async with commanded(office):
             assert lone.broker.partitions.get("gone", 0) is not None
         yield lone
@@ -175,7 +175,7 @@ def test_a_full_confirms_no_replica_that_could_not_be_set_aside(tmp_path: Path, 
                 disk.bad = "gone-0"
             else:
                 disk.unsynced = str(place)
-            office.do(delete_topics(office.cluster, [Doomed("gone")]))
+            office.do(delete_topics(office.cluster, [PendingDelete("gone")]))
             assert len(stops_of(office.cluster, 1)) == 1
             for _ in range(2):
                 # The second one finds no such replica any more, and knows better all the same.
@@ -192,7 +192,7 @@ def test_a_full_confirms_what_was_set_aside(tmp_path: Path) -> None:
     async def work() -> None:
         office, disk = Office(), OneBadPlace()
         async with broker_with_two_topics(tmp_path, office, disk) as lone:
-            office.do(delete_topics(office.cluster, [Doomed("gone")]))
+            office.do(delete_topics(office.cluster, [PendingDelete("gone")]))
             async with commanded(office):
                 assert lone.broker.partitions.get("kept", 0) is not None
             assert [stop.name for stop in office.confirmed] == ["gone"]
@@ -241,7 +241,7 @@ def test_no_broker_knows_a_part_of_a_topic_that_takes_several_commits(
             if kind == "creation":
                 name = "new"
                 decision: Decision[Any] = create_topics(
-                    office.cluster, [NewTopic(name, PARTITIONS, 1)], DEFAULTS, office.chance
+                    office.cluster, [TopicToCreate(name, PARTITIONS, 1)], DEFAULTS, office.chance
                 )
             else:
                 name, asked = "kept", [Growth("kept", PARTITIONS)]
@@ -276,7 +276,7 @@ def test_a_partition_that_waits_for_its_only_broker_counts_from_the_first_word_o
         async with broker_with_two_topics(tmp_path, office, OneBadPlace()) as lone:
             office.cluster.brokers[2] = office.cluster.brokers[1]
             office.cluster.presumed.add(2)
-            topic = NewTopic("new", assignment=((0, (1,)), (1, (2,)), (2, (1,))))
+            topic = TopicToCreate("new", assignment=((0, (1,)), (1, (2,)), (2, (1,))))
             made = create_topics(office.cluster, [topic], DEFAULTS, office.chance)
             async with commanded(office) as outbox:
                 for decide in (lambda: made, lambda: complete(office.cluster, office.chance)):

@@ -23,7 +23,7 @@ class Asked:
     def silent(self, now_ms: int) -> set[int]:
         return set() if self.dead else self._asked(now_ms)
 
-    def to_bury(self, now_ms: int) -> set[int]:
+    def to_expire(self, now_ms: int) -> set[int]:
         return self._asked(now_ms) if self.dead else set()
 
     def suspect(self, brokers: set[int]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.controller_world import DEFAULTS, World
 from tidelog.controller import slices
 from tidelog.controller.decisions import creation
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.configuration import (
     Alteration,
     Resource,
@@ -23,13 +23,13 @@ from tidelog.controller.decisions.configuration import (
 from tidelog.controller.decisions.creation import (
     Created,
     Earlier,
-    NewTopic,
+    TopicToCreate,
     cost_of_topic,
     create_topics,
 )
 from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.deletion import (
-    Doomed,
+    PendingDelete,
     cost_of_deletion,
     delete_topics,
     repeated_names,
@@ -55,11 +55,11 @@ class Shell:
         self.writes: list[int] = []
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterState:
         return self.world.cluster
 
     async def perform(
-        self, decide: Callable[[Cluster], Decision[Any]], applied: Callable[[Any], None]
+        self, decide: Callable[[ClusterState], Decision[Any]], applied: Callable[[Any], None]
     ) -> tuple[Any, int]:
         # Decided twice, as when a node had changed: the first one leaves nothing behind.
         decide(self.cluster)
@@ -81,17 +81,17 @@ def without_ids(answers: Sequence[Created]) -> list[Any]:
 
 
 ASKED = [
-    NewTopic("a", 2),
-    NewTopic("again"),
-    NewTopic("a.b"),
-    NewTopic("a_b"),
-    NewTopic("no/name"),
-    NewTopic("again"),
-    NewTopic("own", 3, configs=(("retention.ms", "7"),)),
-    NewTopic("there"),
-    NewTopic("again"),
-    NewTopic("wrong", configs=(("retention.ms", "soon"),)),
-    NewTopic("last", 4, 2),
+    TopicToCreate("a", 2),
+    TopicToCreate("again"),
+    TopicToCreate("a.b"),
+    TopicToCreate("a_b"),
+    TopicToCreate("no/name"),
+    TopicToCreate("again"),
+    TopicToCreate("own", 3, configs=(("retention.ms", "7"),)),
+    TopicToCreate("there"),
+    TopicToCreate("again"),
+    TopicToCreate("wrong", configs=(("retention.ms", "soon"),)),
+    TopicToCreate("last", 4, 2),
 ]
 
 
@@ -103,7 +103,7 @@ def test_topics_are_created_in_slices_as_at_once(
     monkeypatch.setattr(slices, "SLICE", most)
     whole, sliced = World(1, 2), World(1, 2)
     for world in (whole, sliced):
-        world.create(NewTopic("there"))
+        world.create(TopicToCreate("there"))
     decision = create_topics(whole.cluster, ASKED, DEFAULTS, whole.chance, validate_only)
     whole.commit(decision.writes)
     earlier = Earlier.of(ASKED)
@@ -130,7 +130,7 @@ def test_one_request_creates_so_many_partitions_in_all_its_slices(
     monkeypatch.setattr(creation, "MAX_PARTITIONS", 5)
     monkeypatch.setattr(slices, "SLICE", 1)
     world = World(1)
-    asked = [NewTopic("a", 3), NewTopic("b", 3), NewTopic("c", 2)]
+    asked = [TopicToCreate("a", 3), TopicToCreate("b", 3), TopicToCreate("c", 2)]
     earlier = Earlier.of(asked)
     answers, _ = in_slices(
         world,
@@ -148,7 +148,7 @@ def test_what_repeats_is_refused_in_whatever_slice_it_stands(
 ) -> None:
     monkeypatch.setattr(slices, "SLICE", 1)
     world = World(1)
-    world.create(NewTopic("t"), NewTopic("u"))
+    world.create(TopicToCreate("t"), TopicToCreate("u"))
     repeats = ErrorCode.INVALID_REQUEST
 
     growths = [Growth("t", 2), Growth("u", 2), Growth("t", 3)]
@@ -176,10 +176,10 @@ def test_what_repeats_is_refused_in_whatever_slice_it_stands(
     named = repeated_names(
         world.cluster,
         doomed := [
-            Doomed("t"),
-            Doomed("u"),
-            Doomed(None, world.cluster.topic_id("t")),
-            Doomed("x"),
+            PendingDelete("t"),
+            PendingDelete("u"),
+            PendingDelete(None, world.cluster.topic_id("t")),
+            PendingDelete("x"),
         ],
     )
     gone, _ = in_slices(
@@ -206,7 +206,7 @@ def test_a_slice_costs_so_much_and_one_element_is_never_cut() -> None:
 
 def test_thousands_of_topics_are_many_small_writes() -> None:
     world = World(1)
-    asked = [NewTopic(f"t{number}") for number in range(1000)]
+    asked = [TopicToCreate(f"t{number}") for number in range(1000)]
     earlier = Earlier.of(asked)
     answers, writes = in_slices(
         world,

@@ -17,7 +17,7 @@ import pytest
 from tests.support.controller_world import DEFAULTS, World
 from tidelog.controller import slices
 from tidelog.controller.decisions import config_effects, deletion, journal
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.configuration import (
     Alteration,
@@ -25,9 +25,14 @@ from tidelog.controller.decisions.configuration import (
     alter_configs,
     cost_of_change,
 )
-from tidelog.controller.decisions.creation import Earlier, NewTopic, cost_of_topic, create_topics
+from tidelog.controller.decisions.creation import (
+    Earlier,
+    TopicToCreate,
+    cost_of_topic,
+    create_topics,
+)
 from tidelog.controller.decisions.decision import Decision
-from tidelog.controller.decisions.deletion import Doomed, cost_of_deletion, delete_topics
+from tidelog.controller.decisions.deletion import PendingDelete, cost_of_deletion, delete_topics
 from tidelog.controller.decisions.growth import Growth, cost_of_growth, create_partitions
 from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.requested_elections import elect_on_request
@@ -58,11 +63,11 @@ class Office:
         self.commits = commits
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterState:
         return self.world.cluster
 
     async def perform(
-        self, decide: Callable[[Cluster], Decision[Any]], applied: Callable[[Any], None]
+        self, decide: Callable[[ClusterState], Decision[Any]], applied: Callable[[Any], None]
     ) -> tuple[Any, int]:
         decision = decide(self.cluster)
         for part in journal.parts(decision, MOST_BYTES):
@@ -85,13 +90,15 @@ class Kind:
     """One request in slices: ``act`` asks for it, ``done`` says whether all of it stands."""
 
     act: Act
-    done: Callable[[Cluster], bool]
-    first: Sequence[NewTopic] = ()
+    done: Callable[[ClusterState], bool]
+    first: Sequence[TopicToCreate] = ()
     prepare: Callable[[World], None] = field(default=lambda world: None)
 
 
 def create(office: Office) -> Any:
-    asked = [NewTopic(f"n{x}", x, 2, configs=(("cleanup.policy", "compact"),)) for x in (1, 9, 2)]
+    asked = [
+        TopicToCreate(f"n{x}", x, 2, configs=(("cleanup.policy", "compact"),)) for x in (1, 9, 2)
+    ]
     earlier = Earlier.of(asked)
     return perform_in_slices(
         office,  # type: ignore[arg-type]
@@ -127,14 +134,14 @@ def alter(office: Office) -> Any:
 def delete(office: Office) -> Any:
     return perform_in_slices(
         office,  # type: ignore[arg-type]
-        [Doomed(name) for name in "abc"],
+        [PendingDelete(name) for name in "abc"],
         lambda one: cost_of_deletion(office.cluster, one),
         lambda cluster, part: delete_topics(cluster, part, True, ()),
     )
 
 
 def elect(office: Office) -> Any:
-    def decide(cluster: Cluster, part: Sequence[TopicPartition]) -> Decision[list[Any]]:
+    def decide(cluster: ClusterState, part: Sequence[TopicPartition]) -> Decision[list[Any]]:
         made = elect_on_request(cluster, ElectionType.PREFERRED, part, True)
         return Decision(list(made.answer.items()), made.writes, made.splits)
 
@@ -169,10 +176,10 @@ def shrink(world: World) -> None:
     world.commit(tuple(writes))
 
 
-THREE = tuple(NewTopic(name, count, 2) for name, count in (("a", 1), ("b", 2), ("c", 9)))
+THREE = tuple(TopicToCreate(name, count, 2) for name, count in (("a", 1), ("b", 2), ("c", 9)))
 
 
-def is_deleted(cluster: Cluster) -> bool:
+def is_deleted(cluster: ClusterState) -> bool:
     return not cluster.topics and not cluster.deletions and not cluster.marked
 
 
@@ -195,7 +202,7 @@ KINDS = {
 }
 
 
-def assert_told_as_whole(cluster: Cluster) -> None:
+def assert_told_as_whole(cluster: ClusterState) -> None:
     """What brokers are told at any commit: nobody is told to delete a topic that still stands, nor
     of a lower minimum before who is not complete is eligible no more."""
     for node in cluster.deletions.values():
@@ -205,7 +212,7 @@ def assert_told_as_whole(cluster: Cluster) -> None:
     assert_eligible(cluster)
 
 
-def assert_eligible(cluster: Cluster) -> None:
+def assert_eligible(cluster: ClusterState) -> None:
     """Promise 17: who is eligible holds all that was acknowledged, by the minimum that counts."""
     for where, state in cluster.states.items():
         minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
@@ -214,7 +221,7 @@ def assert_eligible(cluster: Cluster) -> None:
 
 def successor(world: World) -> None:
     """The next controller: it has what is stored, and its brokers register with it."""
-    again = Cluster(brokers=world.cluster.brokers, level=world.cluster.level)
+    again = ClusterState(brokers=world.cluster.brokers, level=world.cluster.level)
     load(again, world.nodes())
     assert not again.damaged
     world.cluster = again
@@ -224,7 +231,7 @@ def successor(world: World) -> None:
     world.do(deletion.take_up(again))
 
 
-def assert_sound(cluster: Cluster) -> None:
+def assert_sound(cluster: ClusterState) -> None:
     """No topic is half there, and no partition has another's epoch."""
     assert not cluster.damaged
     for name, node in cluster.topics.items():
@@ -248,7 +255,7 @@ def confirm_all(office: Office) -> None:
     for broker in BROKERS:
         stops = stops_of(office.cluster, broker)
 
-        def decide(cluster: Cluster, part: Sequence[Any], broker: int = broker) -> Any:
+        def decide(cluster: ClusterState, part: Sequence[Any], broker: int = broker) -> Any:
             confirmed = [stop for of_topic in part for stop in of_topic]
             deletion.note_confirmed(cluster, broker, confirmed)
             return deletion.confirm(cluster, broker, confirmed)
@@ -277,7 +284,7 @@ def begun(kind: Kind, level: Any) -> World:
     return world
 
 
-def what_stands(cluster: Cluster) -> Any:
+def what_stands(cluster: ClusterState) -> Any:
     """Return all that is stored but ids and counts of changes."""
     states = {
         where: (state.leader, state.isr, state.eligible_replicas)

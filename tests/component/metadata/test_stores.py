@@ -21,7 +21,7 @@ from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.sqlite import SqliteStore, backup
 from tidelog.metadata.store import (
     ANY_VERSION,
-    Check,
+    CheckVersion,
     Conflict,
     Create,
     Delete,
@@ -104,12 +104,12 @@ def test_create_set_delete_and_versions(make: Maker) -> None:
         (Delete("/x"), Reason.MISSING),
         (Delete("/a", 7), Reason.VERSION),
         (Delete("/a"), Reason.NOT_EMPTY),
-        (Check("/a", 1), Reason.VERSION),
-        (Check("/x", 0), Reason.MISSING),
+        (CheckVersion("/a", 1), Reason.VERSION),
+        (CheckVersion("/x", 0), Reason.MISSING),
     ],
 )
 def test_a_refused_operation_undoes_the_whole_write(
-    make: Maker, operation: Create | Set | Delete | Check, reason: Reason
+    make: Maker, operation: Create | Set | Delete | CheckVersion, reason: Reason
 ) -> None:
     async def scenario(store: MetadataStore) -> None:
         start = [Create("/a", b"1"), Create("/a/b", b"2"), Create("/e", b"", ephemeral=True)]
@@ -119,7 +119,7 @@ def test_a_refused_operation_undoes_the_whole_write(
             [
                 Create("/new", b""),
                 Set("/a/b", b"changed"),
-                Check("/a", 0),
+                CheckVersion("/a", 0),
                 operation,
                 Create("/never", b""),
             ]
@@ -136,7 +136,7 @@ def test_operations_see_those_before_them_in_the_same_write(make: Maker) -> None
             Create("/a", b""),
             Create("/a/b", b""),
             Set("/a/b", b"x", 0),
-            Check("/a/b", 1),
+            CheckVersion("/a/b", 1),
             Delete("/a/b", 1),
             Delete("/a", ANY_VERSION),
         ]
@@ -191,7 +191,7 @@ def test_watches(make: Maker) -> None:
 
         await all_told()
 
-        async def told_after(*write: Create | Set | Delete | Check) -> set[str]:
+        async def told_after(*write: Create | Set | Delete | CheckVersion) -> set[str]:
             calls.clear()
             assert await store.multi(write) is None
             await all_told()
@@ -199,7 +199,7 @@ def test_watches(make: Maker) -> None:
 
         assert await told_after(Create("/a", b"")) == {"a /a", "root /"}
         assert await told_after(Set("/a", b"1")) == {"a /a"}
-        assert await told_after(Check("/a", 1)) == set()
+        assert await told_after(CheckVersion("/a", 1)) == set()
         assert await told_after(Create("/a/b", b"")) == {"a /a"}
         assert await told_after(Set("/a/b", b"")) == set()
         on_a.cancel()
@@ -243,12 +243,14 @@ def test_two_stores_agree_on_random_writes(tmp_path: Path) -> None:
     chance = random.Random(seed)
     paths = [f"/{a}{b}" for a in "abc" for b in ("", "/x", "/y", "/x/z")]
 
-    def operation() -> Create | Set | Delete | Check:
+    def operation() -> Create | Set | Delete | CheckVersion:
         path, version = chance.choice(paths), chance.choice([ANY_VERSION, 0, 1, 2])
         kind = chance.randrange(6)
         if kind < 3:
             return Create(path, bytes([chance.randrange(256)]), chance.random() < 0.1)
-        return (Set(path, b"s", version), Delete(path, version), Check(path, version))[kind - 3]
+        return (Set(path, b"s", version), Delete(path, version), CheckVersion(path, version))[
+            kind - 3
+        ]
 
     async def main() -> None:
         memory = MemoryStore()

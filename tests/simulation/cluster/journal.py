@@ -21,7 +21,7 @@ from tidelog.metadata.records import (
     TopicHistory,
     TopicNode,
 )
-from tidelog.metadata.store import Check, Create, Delete, Set
+from tidelog.metadata.store import CheckVersion, Create, Delete, Set
 from tidelog.model.levels import LATEST, Level, level_of
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -251,7 +251,7 @@ class StateWatch:
             self.level = self.level_of(commit.controller)
             return
         checks = any(
-            isinstance(operation, Check) and operation.path == layout.CONTROLLER_EPOCH
+            isinstance(operation, CheckVersion) and operation.path == layout.CONTROLLER_EPOCH
             for operation in commit.operations
         )
         if checks and not self.level_of(commit.controller).topic_ids and _only_marks(commit):
@@ -396,7 +396,7 @@ class StateWatch:
 
 def _only_marks(commit: Commit) -> bool:
     """Whether a commit does nothing but mark topics as migrated."""
-    written = [each for each in commit.operations if not isinstance(each, Check)]
+    written = [each for each in commit.operations if not isinstance(each, CheckVersion)]
     return all(
         isinstance(each, Set)
         and (

@@ -35,14 +35,14 @@ from tidelog.client.groups import group_member
 from tidelog.controller import controller as controllers
 from tidelog.controller import requests
 from tidelog.controller.decisions import config_effects, elections, isr, settlement
-from tidelog.controller.decisions.cluster import Cluster as ControllerCluster
+from tidelog.controller.decisions.cluster import ClusterState as ControllerCluster
 from tidelog.controller.decisions.decision import Decision as ControllerDecision
-from tidelog.controller.decisions.sessions import Condition, Patience, Session
+from tidelog.controller.decisions.sessions import BrokerSession, Condition, Patience
 from tidelog.groups import offsets as group_offsets
 from tidelog.groups import table as group_table
 from tidelog.groups.decision import GroupDecision, StoreAssignment
 from tidelog.groups.records import GROUP_KEY_VERSION
-from tidelog.metadata.store import Check, Delete, Set
+from tidelog.metadata.store import CheckVersion, Delete, Set
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.replication.command_rules import LeaderAndIsrType
@@ -194,20 +194,20 @@ def use_a_stale_broker_epoch(patch: Patch) -> None:
 
 
 def take_a_suspect_for_dead(patch: Patch) -> None:
-    condition = Session.condition
+    condition = BrokerSession.condition
 
     def hasty(self: Any, now_ms: int, patience: Patience) -> Condition:
         found = condition(self, now_ms, patience)
         return Condition.DEAD if found is Condition.SUSPECTED else found
 
-    patch.setattr(Session, "condition", hasty)
+    patch.setattr(BrokerSession, "condition", hasty)
 
 
 def write_as_a_zombie(patch: Patch) -> None:
     operations = controllers.operations
 
     def unconditional(cluster: Any, writes: Any) -> Any:
-        found = [each for each in operations(cluster, writes) if not isinstance(each, Check)]
+        found = [each for each in operations(cluster, writes) if not isinstance(each, CheckVersion)]
         return [
             replace(each, version=-1) if isinstance(each, Set | Delete) else each for each in found
         ]

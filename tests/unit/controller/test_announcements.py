@@ -10,8 +10,8 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller import requests
 from tidelog.controller.announcements import KEPT, Announcements
-from tidelog.controller.decisions.cluster import Cluster
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.pending import Changes
 from tidelog.controller.requests import Gone, Sender
@@ -26,7 +26,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def world() -> World:
     made = World(1, 2)
-    made.create(NewTopic("t", 2, 2), NewTopic("u", 1, 1))
+    made.create(TopicToCreate("t", 2, 2), TopicToCreate("u", 1, 1))
     return made
 
 
@@ -69,7 +69,7 @@ def test_nothing_made_before_a_change_is_sent_after_it() -> None:
     made.cluster.broken.add((2, T0))
     damaged = told()
     assert damaged != before and announcements.made == 2
-    made.create(NewTopic("v", 1, 1))
+    made.create(TopicToCreate("v", 1, 1))
     told()
     assert announcements.made == 3, "another revision"
     announcements.forget()
@@ -88,7 +88,7 @@ def test_few_messages_are_kept() -> None:
 
 def test_each_broker_gets_the_orders_that_were_built_for_it_alone() -> None:
     made = World(1, 2, 3, 4)
-    made.create(NewTopic("t", 8, 3), NewTopic("u", 3, 2))
+    made.create(TopicToCreate("t", 8, 3), TopicToCreate("u", 3, 2))
     cluster, announcements = made.cluster, Announcements()
     changes = Changes(partitions=set(cluster.all_partitions()))
     for broker in (1, 2, 3, 4):
@@ -102,11 +102,11 @@ def test_each_broker_gets_the_orders_that_were_built_for_it_alone() -> None:
 
 def test_what_all_replicas_are_told_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = World(1, 2, 3, 4)
-    made.create(NewTopic("t", 8, 3))
+    made.create(TopicToCreate("t", 8, 3))
     asked: list[TopicPartition] = []
     make_one = requests._command
 
-    def counted(cluster: Cluster, where: TopicPartition, *rest: Any) -> Any:
+    def counted(cluster: ClusterState, where: TopicPartition, *rest: Any) -> Any:
         asked.append(where)
         return make_one(cluster, where, *rest)
 

@@ -6,9 +6,9 @@ import logging
 
 from tests.support.controller_world import World
 from tidelog.controller.audit_lines import audit_lines
-from tidelog.controller.decisions.creation import Defaults, NewTopic, create_topics
+from tidelog.controller.decisions.creation import Defaults, TopicToCreate, create_topics
 from tidelog.controller.decisions.decision import Put, Remove, Write
-from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
@@ -20,7 +20,7 @@ def said(world: World, *writes: Write) -> list[str]:
 
 def test_a_topic_that_comes_grows_and_goes() -> None:
     world = World(1, 2, 3)
-    asked = [NewTopic("t", 2, 3, configs=(("retention.ms", "5"),))]
+    asked = [TopicToCreate("t", 2, 3, configs=(("retention.ms", "5"),))]
     created = create_topics(world.cluster, asked, Defaults(1, 1), world.chance)
     lines = audit_lines(world.cluster, created.writes)
     assert [str(line) for line in lines] == [
@@ -35,7 +35,7 @@ def test_a_topic_that_comes_grows_and_goes() -> None:
     grown = create_partitions(world.cluster, [Growth("t", 8)], world.chance)
     assert said(world, *grown.writes) == ["topic t has 8 partitions now, after 2"]
     world.do(grown)
-    gone = delete_topics(world.cluster, [Doomed("t")])
+    gone = delete_topics(world.cluster, [PendingDelete("t")])
     (line,) = audit_lines(world.cluster, gone.writes)
     assert str(line).startswith("topic t deleted, id ") and line.level == logging.WARNING
     # What is written again says nothing anew.
@@ -44,7 +44,7 @@ def test_a_topic_that_comes_grows_and_goes() -> None:
 
 def test_what_changed_of_a_configuration() -> None:
     world = World(1)
-    world.create(NewTopic("t", configs=(("retention.ms", "5"), ("segment.ms", "7"))))
+    world.create(TopicToCreate("t", configs=(("retention.ms", "5"), ("segment.ms", "7"))))
     path = layout.topic_configs("t")
     changed = ConfigNode({"retention.ms": "6", "cleanup.policy": "compact"})
     assert said(world, Put(path, changed)) == [

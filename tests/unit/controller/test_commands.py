@@ -8,19 +8,19 @@ import msgspec
 
 from tests.support.controller_world import World
 from tidelog.controller import requests
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, Write
-from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.journal import operations, with_revision
 from tidelog.controller.decisions.nodes import load
-from tidelog.controller.decisions.registration import bury
+from tidelog.controller.decisions.registration import expire
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.pending import Changes, changes_of
 from tidelog.controller.requests import Gone, Sender
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
-from tidelog.metadata.store import Check, Create, Delete, Set
+from tidelog.metadata.store import CheckVersion, Create, Delete, Set
 from tidelog.model.topics import TopicPartition
 
 SENDER = Sender(101, "PLAINTEXT")
@@ -29,7 +29,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def world() -> World:
     made = World(1, 2)
-    made.create(NewTopic("t", 2, 1))
+    made.create(TopicToCreate("t", 2, 1))
     return made
 
 
@@ -45,7 +45,7 @@ def test_every_write_is_conditional_on_the_controller_epoch_and_known_versions()
     found = operations(made.cluster, with_revision(made.cluster, writes))
     kinds = [(type(x), x.path, getattr(x, "version", None)) for x in found]
     assert kinds == [
-        (Check, "/controller_epoch", 0),
+        (CheckVersion, "/controller_epoch", 0),
         (Set, "/brokers/topics/t/partitions/0/state", 0),
         (Create, "/config/topics/t", None),
         (Set, "/config/topics/t", 0),
@@ -54,7 +54,7 @@ def test_every_write_is_conditional_on_the_controller_epoch_and_known_versions()
         (Create, "/new/deep/node", None),
         (Set, "/tidelog/revision", 0),
     ]
-    removal = delete_topics(made.cluster, [Doomed("t")]).writes
+    removal = delete_topics(made.cluster, [PendingDelete("t")]).writes
     deleted = [x for x in operations(made.cluster, removal) if isinstance(x, Delete)]
     assert deleted
     assert all(x.version == made.cluster.versions[x.path] for x in deleted)
@@ -80,10 +80,10 @@ def test_what_writes_concern() -> None:
     assert changes_of(cluster, [Put(layout.topic_history("t"), cleared)]) == Changes(
         partitions={T1}
     )
-    found = changes_of(cluster, bury(cluster, [1]).writes)
+    found = changes_of(cluster, expire(cluster, [1]).writes)
     assert found.brokers
     assert T0 in found.partitions
-    removal = delete_topics(cluster, [Doomed("t")]).writes
+    removal = delete_topics(cluster, [PendingDelete("t")]).writes
     found = changes_of(cluster, removal)
     assert found.gone == {"t": Gone("t", cluster.topic_id("t"), (0, 1))}
     assert found.stops
@@ -158,7 +158,7 @@ def test_debts_and_flags_reach_the_leader() -> None:
 
 def test_metadata_names_live_brokers_offline_replicas_and_what_is_gone() -> None:
     made = World(1, 2)
-    made.create(NewTopic("t", 1, 2))
+    made.create(TopicToCreate("t", 1, 2))
     del made.cluster.brokers[2]
     gone = Gone("old", UUID(int=9), (0, 1))
     told = requests.update_metadata(made.cluster, SENDER, 1, [T0], [gone])
@@ -188,7 +188,7 @@ def test_configurations_are_whole_sets_and_empty_ones_for_what_has_none() -> Non
 def test_a_deletion_is_ordered_by_id_with_the_sentinel_epoch() -> None:
     made = world()
     topic_id = made.cluster.topic_id("t")
-    made.do(delete_topics(made.cluster, [Doomed("t")]))
+    made.do(delete_topics(made.cluster, [PendingDelete("t")]))
     (order,) = requests.stop_replica(made.cluster, SENDER, 1, stops_of(made.cluster, 1))
     (topic,) = order.topic_states
     assert (topic.topic_name, topic.topic_id) == ("t", topic_id)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.condition import (
     AT_ONCE,
     NAMES_LISTED,
@@ -18,9 +18,9 @@ from tidelog.controller.decisions.condition import (
     condition_steps,
     counts,
 )
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put
-from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, UncleanDebt
@@ -32,7 +32,7 @@ T1 = TopicPartition("t", 1)
 
 def world() -> World:
     made = World(1, 2, 3)
-    made.create(NewTopic("t", 2, 3, configs=(("min.insync.replicas", "2"),)))
+    made.create(TopicToCreate("t", 2, 3, configs=(("min.insync.replicas", "2"),)))
     return made
 
 
@@ -107,7 +107,7 @@ def damaged_everywhere(made: World) -> None:
 
 
 def deleted(made: World) -> None:
-    made.do(delete_topics(made.cluster, [Doomed("t")]))
+    made.do(delete_topics(made.cluster, [PendingDelete("t")]))
 
 
 def deleted_of_the_dead(made: World) -> None:
@@ -206,7 +206,7 @@ def test_brokers_with_replicas_are_listed_dead_or_alive() -> None:
 
 def test_long_lists_are_counted_in_the_sentence_and_listed_beside_it() -> None:
     made = World(1, 2)
-    made.create(NewTopic("t", 2 * NAMES_SHOWN, 2))
+    made.create(TopicToCreate("t", 2 * NAMES_SHOWN, 2))
     del made.cluster.brokers[2]
     states = {where: PartitionState(1, 1, 1, [1]) for where in made.cluster.states}
     made.commit(tuple(put_state(made.cluster, where, each) for where, each in states.items()))
@@ -217,13 +217,13 @@ def test_long_lists_are_counted_in_the_sentence_and_listed_beside_it() -> None:
 
 
 def test_an_empty_cluster_has_no_problem() -> None:
-    assert condition(Cluster())["problems"] == []
+    assert condition(ClusterState())["problems"] == []
 
 
 def test_partitions_of_users_are_named_before_internal_ones() -> None:
     """U15: fifty of __consumer_offsets hid them."""
     made = World(1, 2, 3)
-    made.create(NewTopic("__consumer_offsets", 50, 1), NewTopic("zebra", 1, 1))
+    made.create(TopicToCreate("__consumer_offsets", 50, 1), TopicToCreate("zebra", 1, 1))
     for where, state in sorted(made.cluster.states.items()):
         made.commit((put_state(made.cluster, where, msgspec.structs.replace(state, leader=-1)),))
     (problem,) = (x for x in condition(made.cluster)["problems"] if x["kind"] == "offline")
@@ -235,7 +235,7 @@ def test_partitions_of_users_are_named_before_internal_ones() -> None:
 def test_a_look_is_made_in_steps_of_the_state_as_it_was() -> None:
     """Of very many partitions it would hold the loop for a second."""
     made = World(1, 2)
-    made.create(NewTopic("t", 10 * AT_ONCE, 1))
+    made.create(TopicToCreate("t", 10 * AT_ONCE, 1))
     states = made.cluster.states
     for where, state in states.items():
         states[where] = msgspec.structs.replace(state, leader=-1)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.configuration import (
     Alteration,
     Resource,
     alter_configs,
     replace_configs,
 )
-from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.decision import Put, Refusal
+from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.decision import Put, RequestRefusal
 from tidelog.controller.decisions.producer_ids import Block, next_block
 from tidelog.metadata import layout
 from tidelog.metadata.records import ProducerIdBlock
@@ -28,7 +28,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 def world() -> World:
     made = World(1)
-    made.create(NewTopic("t", configs=(("retention.ms", "5"), ("cleanup.policy", "compact"))))
+    made.create(TopicToCreate("t", configs=(("retention.ms", "5"), ("cleanup.policy", "compact"))))
     return made
 
 
@@ -166,7 +166,7 @@ def test_brokers_and_their_default() -> None:
         layout.ALL_BROKERS: {"log.retention.ms": "9"},
         "1": {"log.retention.ms": "91"},
     }
-    (created,) = made.create(NewTopic("u"))
+    (created,) = made.create(TopicToCreate("u"))
     values = {entry.name: entry.value for entry in created.configs}
     assert values["retention.ms"] == "9"
 
@@ -180,10 +180,10 @@ def test_blocks_of_producer_ids_never_repeat() -> None:
     made.commit((Put(layout.PRODUCER_IDS, last),))
     assert isinstance(made.do(next_block(made.cluster, 1)), Block)
     decision = next_block(made.cluster, 1)
-    assert isinstance(decision.answer, Refusal)
+    assert isinstance(decision.answer, RequestRefusal)
     assert decision.writes == ()
     made.cluster.damaged[layout.PRODUCER_IDS] = layout.Damaged(layout.PRODUCER_IDS, "x")
-    assert isinstance(next_block(made.cluster, 1).answer, Refusal)
+    assert isinstance(next_block(made.cluster, 1).answer, RequestRefusal)
 
 
 def test_many_resources_cost_as_many_looks() -> None:
@@ -192,6 +192,6 @@ def test_many_resources_cost_as_many_looks() -> None:
     seconds = []
     for _ in range(3):
         began = time.thread_time()
-        replace_configs(Cluster(), asked, False)
+        replace_configs(ClusterState(), asked, False)
         seconds.append(time.thread_time() - began)
     assert min(seconds) < 1.0

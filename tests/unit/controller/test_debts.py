@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions import losses, settlement
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.condition import condition
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.isr import Proposal, alter_isr
@@ -50,7 +50,7 @@ def world(count: int = COUNT, *, allowed: bool = True) -> World:
     """Topic t, all of which broker 1 led alone; it is dead, and nothing is settled yet."""
     made = World(1, 2, 3)
     configs = (("unclean.leader.election.enable", str(allowed).lower()),)
-    made.create(NewTopic("t", count, 3, configs=configs))
+    made.create(TopicToCreate("t", count, 3, configs=configs))
     alone = PartitionState(1, 5, 1, [1])
     made.commit(tuple(put_state(made.cluster, where, alone) for where in places(made)))
     del made.cluster.brokers[1]
@@ -136,7 +136,7 @@ def test_a_round_looks_at_no_more_partitions_than_it_can_elect(
     looked_at: list[TopicPartition] = []
     settle_one = settlement._settled
 
-    def counted(cluster: Cluster, where: TopicPartition, *args: Any, **named: Any) -> Any:
+    def counted(cluster: ClusterState, where: TopicPartition, *args: Any, **named: Any) -> Any:
         looked_at.append(where)
         return settle_one(cluster, where, *args, **named)
 

@@ -14,14 +14,14 @@ from tests.support.controller_world import World
 from tidelog.controller.decisions import registration
 from tidelog.controller.decisions.cluster import LogEnd
 from tidelog.controller.decisions.configuration import Resource, replace_configs
-from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.decision import Refusal
+from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.elections import Standing, settle, with_isr
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
     Registration,
-    bury,
+    expire,
     register,
     replace_unfit,
 )
@@ -257,14 +257,14 @@ def test_registrations_that_are_refused(asked: Registration, error: E | None) ->
     if error is None:
         assert isinstance(decision.answer, int)
     else:
-        assert isinstance(decision.answer, Refusal)
+        assert isinstance(decision.answer, RequestRefusal)
         assert decision.answer.error is error
         assert decision.writes == ()
 
 
 def test_a_dead_brokers_id_can_be_taken_by_another_directory() -> None:
     world = registered(1)
-    world.do(bury(world.cluster, [1, 99]))
+    world.do(expire(world.cluster, [1, 99]))
     assert world.cluster.brokers == {}
     assert world.do(register(world.cluster, request(1, directory=2), 7)) == 2
 
@@ -272,11 +272,11 @@ def test_a_dead_brokers_id_can_be_taken_by_another_directory() -> None:
 def world_with(leader_isr: PartitionState, *brokers: int, configs: Any = ()) -> World:
     """A topic t with one partition on brokers 1, 2 and 3, in a given state."""
     world = registered(1, 2, 3)
-    (created,) = world.create(NewTopic("t", 1, 3, configs=tuple(configs)))
+    (created,) = world.create(TopicToCreate("t", 1, 3, configs=tuple(configs)))
     assert created.refusal is None
     world.commit((put_state(world.cluster, T0, leader_isr),))
     gone = [broker for broker in (1, 2, 3) if broker not in brokers]
-    world.commit(tuple(bury(world.cluster, gone).writes))
+    world.commit(tuple(expire(world.cluster, gone).writes))
     return world
 
 
@@ -319,7 +319,7 @@ def test_a_broker_that_may_have_lost_data_leaves_the_isr(missing: bool) -> None:
 
 def test_the_only_replica_that_lost_power_leads_at_once_flagged() -> None:
     world = registered(1)
-    world.create(NewTopic("t", 1, 1))
+    world.create(TopicToCreate("t", 1, 1))
     came_back(world, 1, LifeEnded.UNCLEAN, LogEnd(1, 0, 10))
     now = world.cluster.states[T0]
     assert (now.leader, now.leader_epoch, now.isr) == (1, 1, [1])
@@ -346,7 +346,7 @@ def test_after_a_power_cut_over_all_the_longest_log_leads() -> None:
 
 def test_a_leader_that_dies_is_replaced_and_comes_back_as_a_follower() -> None:
     world = world_with(state(1, [1, 2]), 1, 2, 3)
-    world.do(bury(world.cluster, [1]))
+    world.do(expire(world.cluster, [1]))
     assert world.cluster.states[T0].isr == [2]
     came_back(world, 1, LifeEnded.CRASHED)
     now = world.cluster.states[T0]
@@ -355,10 +355,10 @@ def test_a_leader_that_dies_is_replaced_and_comes_back_as_a_follower() -> None:
 
 def test_an_unclean_election_needs_leave_and_leaves_a_debt() -> None:
     world = world_with(state(1, [1]), 1, 2, 3)
-    world.do(bury(world.cluster, [1]))
+    world.do(expire(world.cluster, [1]))
     assert world.cluster.states[T0].leader == -1
     world = world_with(state(1, [1]), 1, 2, 3, configs=[("unclean.leader.election.enable", "true")])
-    world.do(bury(world.cluster, [1]))
+    world.do(expire(world.cluster, [1]))
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (2, [2], True)
     assert world.cluster.topic_histories["t"].unclean[0].leader_epoch == now.leader_epoch
@@ -404,12 +404,12 @@ def test_a_damaged_replica_is_taken_out() -> None:
 def test_a_damaged_state_node_is_left_alone() -> None:
     world = world_with(state(1, [1, 2]), 1, 2, 3)
     world.cluster.damaged[layout.state("t", 0)] = layout.Damaged("x", "y")
-    assert len(bury(world.cluster, [1]).writes) == 1
+    assert len(expire(world.cluster, [1]).writes) == 1
 
 
 def test_elections_on_request() -> None:
     world = world_with(state(2, [1, 2]), 1, 2, 3)
-    world.create(NewTopic("u"))
+    world.create(TopicToCreate("u"))
     cluster = world.cluster
     u0, none = TopicPartition("u", 0), TopicPartition("none", 0)
     answer = world.do(elect_on_request(cluster, ElectionType.PREFERRED, [T0, u0, none]))

@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller import requests
-from tidelog.controller.decisions.cluster import Cluster, LogEnd
+from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.completion import complete
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.external_changes import Taken, changed, take_up
 from tidelog.controller.decisions.nodes import load
@@ -32,7 +32,7 @@ OTHER_ID = layout.id_text(UUID(int=77))
 
 def made() -> World:
     world = World(1, 2)
-    world.create(NewTopic("t", 2, 2))
+    world.create(TopicToCreate("t", 2, 2))
     return world
 
 
@@ -124,7 +124,7 @@ def old_store(*, presumed: set[int] | None = None) -> World:
     path = layout.topic_history("t")
     written: list[Operation] = [Set(layout.topic("t"), OLD_NODE), Delete(path)]
     assert world.tree.apply(world.session, written) is None
-    loaded = Cluster(brokers=world.cluster.brokers)
+    loaded = ClusterState(brokers=world.cluster.brokers)
     load(loaded, world.nodes())
     loaded.presumed = presumed or set()
     world.cluster = loaded
@@ -165,7 +165,7 @@ def test_partitions_from_before_epochs_get_one() -> None:
     world = made()
     for index in (0, 1):
         assert world.tree.apply(world.session, [Set(layout.partition("t", index), b"")]) is None
-    loaded = Cluster(brokers=world.cluster.brokers)
+    loaded = ClusterState(brokers=world.cluster.brokers)
     load(loaded, world.nodes())
     assert loaded.partition_nodes == {}
     world.cluster = loaded
@@ -191,7 +191,7 @@ def test_no_new_id_while_a_broker_that_may_know_it_is_away() -> None:
 def test_a_partition_whose_state_is_gone_is_not_born_again() -> None:
     world = made()
     assert world.tree.apply(world.session, [Delete(layout.state("t", 1))]) is None
-    loaded = Cluster(brokers=world.cluster.brokers)
+    loaded = ClusterState(brokers=world.cluster.brokers)
     load(loaded, world.nodes())
     assert complete(loaded, world.chance).writes == ()
     full = requests.leader_and_isr(loaded, requests.Sender(1, "PLAINTEXT"), 1, [T0, T1], 2)
@@ -239,7 +239,7 @@ def test_a_partition_missing_from_a_loaded_node_deletes_nothing() -> None:
     world = made()
     text = node("{'partitions':{'0':[1,2]}}")
     assert world.tree.apply(world.session, [Set(layout.topic("t"), text)]) is None
-    loaded = Cluster()
+    loaded = ClusterState()
     load(loaded, world.nodes())
     assert "lacks the partition 1" in (requests.why_no_full(loaded) or "")
 
@@ -332,7 +332,7 @@ def test_a_look_at_many_topics_walks_over_the_states_a_few_times_in_all() -> Non
 
     world = World(1)
     names = [f"t{number}" for number in range(50)]
-    world.create(*(NewTopic(name) for name in names))
+    world.create(*(TopicToCreate(name) for name in names))
     states = world.cluster.states = Counted(world.cluster.states)
     bare = node("{'version':1,'partitions':{'0':[1]}}")
     operations = [Set(layout.topic(name), bare) for name in names]

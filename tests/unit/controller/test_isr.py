@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import NO_ID
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.settlement import put_state
@@ -25,7 +25,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 def world(isr: list[int] | None = None) -> World:
     """Topic t with two partitions on brokers 1, 2, 3 (broker epochs 1, 2, 3); 4 is there too."""
     made = World(1, 2, 3)
-    made.create(NewTopic("t", 2, 3, configs=(("min.insync.replicas", "2"),)))
+    made.create(TopicToCreate("t", 2, 3, configs=(("min.insync.replicas", "2"),)))
     made.cluster.brokers[4] = made.cluster.brokers[3]
     for where in (T0, T1):
         state = PartitionState(1, 5, 1, isr or [1, 2])

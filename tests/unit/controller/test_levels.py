@@ -11,12 +11,12 @@ from tests.support.controller_world import World
 from tidelog.controller import requests
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import levels
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.condition import condition
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.deletion import (
-    Doomed,
+    PendingDelete,
     confirm,
     delete_topics,
     note_confirmed,
@@ -48,7 +48,7 @@ def world_at(level: str, *brokers: int) -> World:
 
 def moved_to(world: World, level: str) -> None:
     """Another controller takes over at another level: memory is lost, the store stays."""
-    again = Cluster(brokers=world.cluster.brokers, level=level_of(level))
+    again = ClusterState(brokers=world.cluster.brokers, level=level_of(level))
     load(again, world.nodes())
     world.cluster = again
 
@@ -127,8 +127,8 @@ def test_below_1_1_deletes_and_stops_are_two_requests_and_later_one() -> None:
 def test_below_1_4_a_topic_stays_in_the_store_until_every_broker_has_confirmed(level: str) -> None:
     world = world_at(level)
     before = set(world.tree.nodes)
-    (created,) = world.create(NewTopic("t", 2, 2))
-    known = delete_topics(world.cluster, [Doomed("t")])
+    (created,) = world.create(TopicToCreate("t", 2, 2))
+    known = delete_topics(world.cluster, [PendingDelete("t")])
     assert [type(write.record) for write in known.writes if isinstance(write, Put)] == [
         DeletionMark
     ]
@@ -141,7 +141,7 @@ def test_below_1_4_a_topic_stays_in_the_store_until_every_broker_has_confirmed(l
     assert world.cluster.deletions == {}
     assert set(world.cluster.topics) == {"t"}
     # Asked again it is under way already; nobody is told of it any more, and it does not grow.
-    assert delete_topics(world.cluster, [Doomed("t")]).writes == ()
+    assert delete_topics(world.cluster, [PendingDelete("t")]).writes == ()
     told = requests.leader_and_isr(world.cluster, SENDER, 1, [T0, T1], requests.UNSPECIFIED)
     assert told.topic_states == []
     assert requests.update_metadata(world.cluster, SENDER, 1, [T0, T1]).topic_states == []
@@ -153,21 +153,21 @@ def test_below_1_4_a_topic_stays_in_the_store_until_every_broker_has_confirmed(l
     stopped(world, 1, *both)
     assert stops_of(world.cluster, 1) == []
     stopped(world, 2, both[0])
-    (refused,) = world.create(NewTopic("t"))
+    (refused,) = world.create(TopicToCreate("t"))
     assert refused.refusal is not None
     assert refused.refusal.error is ErrorCode.TOPIC_ALREADY_EXISTS
     assert "marked for deletion" in refused.refusal.sentence
     stopped(world, 2, both[1])
     assert set(world.tree.nodes) - before == {layout.PARTITION_EPOCH, layout.REVISION}
     assert world.cluster.confirmed == {}
-    (again,) = world.create(NewTopic("t"))
+    (again,) = world.create(TopicToCreate("t"))
     assert again.refusal is None
 
 
 def test_a_new_controller_asks_all_brokers_again() -> None:
     world = world_at("1.3")
-    (created,) = world.create(NewTopic("t", 1, 2))
-    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    (created,) = world.create(TopicToCreate("t", 1, 2))
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
     (stop,) = stops_of(world.cluster, 1)
     stopped(world, 1, stop)
     assert list(unconfirmed(world.cluster)) == [("t", {2})]
@@ -184,21 +184,21 @@ def test_a_new_controller_asks_all_brokers_again() -> None:
 
 def test_from_1_4_the_marks_move_to_the_queue_with_ids() -> None:
     world = world_at("1.3")
-    (created,) = world.create(NewTopic("t", 1, 2))
-    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    (created,) = world.create(TopicToCreate("t", 1, 2))
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
     moved_to(world, "1.4")
     assert world.do(take_up(world.cluster)) == ["t"]
     assert world.cluster.marked == set()
     assert world.cluster.deletions[created.topic_id].partitions == {0: [1, 2]}
     assert layout.deletion_mark("t") not in world.tree.nodes
-    (again,) = world.create(NewTopic("t"))
+    (again,) = world.create(TopicToCreate("t"))
     assert again.refusal is None
 
 
 def test_marks_without_a_topic_go_and_so_do_all_while_deletion_is_off() -> None:
     for level in ("1.0", "1.4"):
         world = world_at(level)
-        world.create(NewTopic("t"), NewTopic("u"))
+        world.create(TopicToCreate("t"), TopicToCreate("u"))
         for name in ("t", "none"):
             world.commit((Put(layout.deletion_mark(name), DeletionMark()),))
         decision = take_up(world.cluster, enabled=False)
@@ -209,7 +209,7 @@ def test_marks_without_a_topic_go_and_so_do_all_while_deletion_is_off() -> None:
 
 def test_a_mark_of_a_topic_that_cannot_be_read_waits() -> None:
     world = world_at("1.4")
-    world.create(NewTopic("t"))
+    world.create(TopicToCreate("t"))
     world.commit((Put(layout.deletion_mark("t"), DeletionMark()),))
     world.tree.apply(world.session, [Set(layout.topic("t"), b"{")])
     moved_to(world, "1.4")
@@ -230,7 +230,7 @@ def noted(world: World, notes: dict[int, dict[int, int]]) -> None:
 
 def test_a_replica_that_was_taken_away_is_stopped_with_the_epoch_of_that_decision() -> None:
     world = world_at("1.4", 1, 2, 3)
-    (created,) = world.create(NewTopic("t", assignment=((0, (1, 2)), (1, (1, 2)))))
+    (created,) = world.create(TopicToCreate("t", assignment=((0, (1, 2)), (1, (1, 2)))))
     noted(world, {0: {3: 7}, 1: {2: 5}})
     assert stops_of(world.cluster, 3) == [Stop("t", created.topic_id, 0, 7)]
     # Assigned again since: the older note does not hit it.
@@ -244,9 +244,9 @@ def test_a_replica_that_was_taken_away_is_stopped_with_the_epoch_of_that_decisio
 @pytest.mark.parametrize("level", ["1.3", "1.4"])
 def test_a_deleted_topic_is_also_deleted_where_it_was_not_stopped_yet(level: str) -> None:
     world = world_at(level, 1, 2, 3)
-    (created,) = world.create(NewTopic("t", assignment=((0, (1, 2)),)))
+    (created,) = world.create(TopicToCreate("t", assignment=((0, (1, 2)),)))
     noted(world, {0: {3: 7}})
-    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
     stop = Stop("t", created.topic_id, 0, -2)
     for broker in (1, 2, 3):
         assert stops_of(world.cluster, broker) == [stop]
@@ -262,8 +262,8 @@ def test_a_deleted_topic_is_also_deleted_where_it_was_not_stopped_yet(level: str
 
 def test_a_level_without_ids_is_refused_while_deletions_with_ids_are_not_done() -> None:
     world = world_at("1.4")
-    (created,) = world.create(NewTopic("t", 1, 2))
-    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    (created,) = world.create(TopicToCreate("t", 1, 2))
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
     assert levels.why_refused(world.cluster) is None
     assert list(unconfirmed(world.cluster)) == [("t", {1, 2})]
     moved_to(world, "1.3")
@@ -272,7 +272,7 @@ def test_a_level_without_ids_is_refused_while_deletions_with_ids_are_not_done() 
         "brokers [1, 2]. Start with 1.4 again until these brokers were up and the deletions are "
         "done."
     )
-    (refused,) = world.create(NewTopic("t"))
+    (refused,) = world.create(TopicToCreate("t"))
     assert refused.refusal is not None
     assert refused.refusal.error is ErrorCode.TOPIC_ALREADY_EXISTS
     for broker in (1, 2):
@@ -285,15 +285,15 @@ def test_a_level_without_ids_is_refused_while_deletions_with_ids_are_not_done() 
 
 def test_below_1_4_every_topic_is_marked_as_migrated_and_stays_so() -> None:
     world = world_at("1.4")
-    world.create(NewTopic("old"))
+    world.create(TopicToCreate("old"))
     assert not world.cluster.topic_histories["old"].migrated
     assert list(levels.marks(world.cluster)) == []
     moved_to(world, "1.3")
     for writes in levels.marks(world.cluster):
         world.commit(writes)
-    world.create(NewTopic("new"))
+    world.create(TopicToCreate("new"))
     moved_to(world, "1.4")
-    world.create(NewTopic("newest"))
+    world.create(TopicToCreate("newest"))
     found = {name: history.migrated for name, history in world.cluster.topic_histories.items()}
     assert found == {"old": True, "new": True, "newest": False}
 
@@ -301,7 +301,7 @@ def test_below_1_4_every_topic_is_marked_as_migrated_and_stays_so() -> None:
 def test_many_topics_are_marked_in_several_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levels, "MARKS_PER_WRITE", 2)
     world = world_at("1.4")
-    world.create(*(NewTopic(f"t{number}") for number in range(5)))
+    world.create(*(TopicToCreate(f"t{number}") for number in range(5)))
     moved_to(world, "1.0")
     sizes = []
     for writes in levels.marks(world.cluster):

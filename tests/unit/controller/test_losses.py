@@ -12,7 +12,7 @@ from tests.support.controller_world import World
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import losses
 from tidelog.controller.decisions.condition import condition
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.isr import Proposal, alter_isr
@@ -41,7 +41,7 @@ T0 = TopicPartition("t", 0)
 def world() -> World:
     """Topic t with a partition on brokers 1, 2 and 3; 1 is dead, and 2 leads uncleanly."""
     made = World(1, 2, 3)
-    made.create(NewTopic("t", 1, 3, configs=(("unclean.leader.election.enable", "true"),)))
+    made.create(TopicToCreate("t", 1, 3, configs=(("unclean.leader.election.enable", "true"),)))
     made.commit((put_state(made.cluster, T0, PartitionState(1, 5, 1, [1])),))
     die(made, 1)
     state = made.cluster.states[T0]
@@ -174,7 +174,7 @@ def test_a_second_unclean_election_keeps_what_the_first_one_lost() -> None:
 
 def test_a_loss_that_no_election_explains_is_on_record_too() -> None:
     made = World(1, 2, 3)
-    made.create(NewTopic("t", 1, 3))
+    made.create(TopicToCreate("t", 1, 3))
     made.commit((put_state(made.cluster, T0, PartitionState(3, 1, 1, [3])),))
     tell(made, 1, (3, 5, (0,)))
     tell(made, 2, (3, 5, (0,)))

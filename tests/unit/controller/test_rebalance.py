@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.rebalance import imbalanced, rebalance
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata.records import PartitionState
@@ -17,7 +17,7 @@ def world_with(*leaders: int) -> World:
     """Ten partitions that prefer broker 1; those given first are led by others."""
     world = World(1, 2, 3)
     assignment = tuple((index, (1, 2, 3)) for index in range(10))
-    (created,) = world.create(NewTopic("t", -1, -1, assignment))
+    (created,) = world.create(TopicToCreate("t", -1, -1, assignment))
     assert created.refusal is None
     for index, leader in enumerate(leaders):
         state = PartitionState(leader, 4, 1, [1, 2, 3])

@@ -13,13 +13,13 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import NO_ID, LogEnd
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
     Registration,
-    bury,
+    expire,
     register,
     replace_unfit,
     take_out,
@@ -85,7 +85,7 @@ def world_with(state: PartitionState) -> World:
     world = World()
     for broker in (1, 2, 3):
         came(world, broker, LifeEnded.CLEAN)
-    (created,) = world.create(NewTopic("t", 1, 3))
+    (created,) = world.create(TopicToCreate("t", 1, 3))
     assert created.refusal is None
     world.commit((put_state(world.cluster, T0, state),))
     return world
@@ -169,7 +169,7 @@ def test_damage_that_is_found_later_takes_the_replica_out_and_keeps_it_from_the_
     now = cluster.states[T0]
     assert (now.leader, now.isr, now.eligible_replicas) == (2, [2], [])
     assert now.leader_epoch == 6
-    world.commit_only(bury(cluster, [2]).writes)
+    world.commit_only(expire(cluster, [2]).writes)
     assert cluster.states[T0].leader == -1
 
 
@@ -269,7 +269,7 @@ def test_who_has_not_registered_with_a_new_controller_is_waited_for_before_the_c
 def test_who_dies_before_the_comparison_does_not_count() -> None:
     world = returned_under_the_former_controller()
     came(world, 2, end=(5, 100))
-    world.commit(bury(world.cluster, [1]).writes)
+    world.commit(expire(world.cluster, [1]).writes)
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.unclean_members, now.is_unclean_leader) == (2, [2], [], True)
 
@@ -282,7 +282,7 @@ def test_a_comparison_that_was_put_off_outlives_the_next_controller() -> None:
     assert (now.leader, now.isr, now.unclean_members) == (-1, [2], [1, 2])
     # The last member had the data: a death of it leaves nobody to compare.
     again = dict(world.cluster.brokers)
-    world.commit(bury(world.cluster, [2]).writes)
+    world.commit(expire(world.cluster, [2]).writes)
     assert world.cluster.states[T0].leader == -1
     assert world.cluster.brokers.keys() == again.keys() - {2}
     now_or_none = came(world, 2, LifeEnded.CLEAN, end=(5, 300))

@@ -9,7 +9,7 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import KEPT_CONFIGURATIONS
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, Remove
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
@@ -20,7 +20,7 @@ MINIMUM = "min.insync.replicas"
 
 def test_what_is_kept_resolved_follows_topics_and_defaults() -> None:
     made = World(1, 2, 3)
-    made.create(NewTopic("own", 1, 3, configs=((MINIMUM, "3"),)), NewTopic("none", 1, 3))
+    made.create(TopicToCreate("own", 1, 3, configs=((MINIMUM, "3"),)), TopicToCreate("none", 1, 3))
     cluster = made.cluster
 
     def minimums() -> tuple[int, int]:
@@ -51,8 +51,8 @@ def test_new_defaults_resolve_each_configuration_once(monkeypatch: pytest.Monkey
     count = KEPT_CONFIGURATIONS + 5
     made = World(1)
     made.create(
-        *(NewTopic(f"t{x}", 1, 1, configs=(("retention.ms", str(x)),)) for x in range(count)),
-        *(NewTopic(f"n{x}", 1, 1) for x in range(count)),
+        *(TopicToCreate(f"t{x}", 1, 1, configs=(("retention.ms", str(x)),)) for x in range(count)),
+        *(TopicToCreate(f"n{x}", 1, 1) for x in range(count)),
     )
     asked: list[object] = []
     resolve = TopicResolver.resolve

@@ -12,9 +12,9 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller import requests
 from tidelog.controller.decisions import losses, soft_state
-from tidelog.controller.decisions.cluster import Cluster, LogEnd
-from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove
+from tidelog.controller.decisions.cluster import ClusterState, LogEnd
+from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal
 from tidelog.controller.decisions.deletion import take_up
 from tidelog.controller.decisions.journal import MANY, parts
 from tidelog.controller.decisions.new_partitions import MAX_PARTITIONS
@@ -65,7 +65,7 @@ def restored() -> World:
     for broker in (1, 2, 3):
         world.cluster.inventories[broker] = {}
         world.do(register(world.cluster, request(broker), 1))
-    world.create(NewTopic("t", 2, 2))
+    world.create(TopicToCreate("t", 2, 2))
     world.commit(
         (
             put_state(world.cluster, T0, PartitionState(1, 5, 1, [1, 2])),
@@ -95,7 +95,7 @@ def holds(world: World, broker: int, partition: int, epoch: int, end: int) -> No
     ],
 )
 def test_a_broker_that_has_seen_more_shows_it(seen: tuple[int, int], gone_back: bool) -> None:
-    cluster = Cluster()
+    cluster = ClusterState()
     cluster.counters = {layout.CONTROLLER_EPOCH: 7, layout.REVISION: 100}
     cluster.loaded_revision = 90
     assert (why_gone_back(cluster, request(1, seen)) is not None) is gone_back
@@ -113,7 +113,7 @@ def test_records_of_a_later_leader_epoch_show_it_too() -> None:
 
 def test_it_stays_known_over_restarts_and_no_full_is_sent() -> None:
     world = restored()
-    loaded = Cluster()
+    loaded = ClusterState()
     load(loaded, world.nodes())
     assert loaded.went_back == "why"
     assert requests.why_no_full(loaded) == "why"
@@ -149,7 +149,7 @@ def test_the_newest_replica_leads_flagged_and_everything_jumps() -> None:
     world = restored()
     cluster = world.cluster
     refused = next_block(cluster, 1).answer
-    assert isinstance(refused, Refusal), "it may have been handed out already"
+    assert isinstance(refused, RequestRefusal), "it may have been handed out already"
     cluster.producer_ids = ProducerIdBlock(1, "0", "999")
     holds(world, 1, 0, 5, 100)
     holds(world, 2, 0, 9, 80)
@@ -176,10 +176,10 @@ def test_the_newest_replica_leads_flagged_and_everything_jumps() -> None:
     assert all(x.broker_epoch > before[b] + JUMP for b, x in cluster.brokers.items())
     assert cluster.went_back is None
     block = next_block(cluster, 1).answer
-    assert not isinstance(block, Refusal)
+    assert not isinstance(block, RequestRefusal)
     assert block.first > 1_000_000_000
     again = accept(cluster, (), (), world.chance).answer
-    assert isinstance(again, Refusal)
+    assert isinstance(again, RequestRefusal)
     assert again.error is ErrorCode.INVALID_REQUEST
 
 
@@ -188,7 +188,7 @@ def test_producer_ids_jump_although_the_backup_has_none() -> None:
     assert world.cluster.producer_ids is None
     accepted(world)
     block = next_block(world.cluster, 1).answer
-    assert not isinstance(block, Refusal)
+    assert not isinstance(block, RequestRefusal)
     assert block.first >= 1_000_000_000, "the first ids were handed out after the backup"
 
 
@@ -211,7 +211,7 @@ def test_a_broker_that_is_away_is_waited_for_unless_it_is_named() -> None:
     holds(world, 1, 0, 5, 10)
     del cluster.inventories[3]
     refusal = accept(cluster, (), (), world.chance).answer
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestRefusal)
     assert refusal.error is ErrorCode.BROKER_NOT_AVAILABLE
     assert "--without 3" in refusal.sentence
     accepted(world, 3)
@@ -331,7 +331,7 @@ def test_what_is_not_unknown_cannot_be_given_up(name: str) -> None:
     holds_lost(world, 1, 0, 2, 30)
     holds(world, 2, 2, 0, 777)
     refusal = accept(world.cluster, (), (name,), world.chance).answer
-    assert isinstance(refusal, Refusal) and refusal.error is ErrorCode.INVALID_REQUEST
+    assert isinstance(refusal, RequestRefusal) and refusal.error is ErrorCode.INVALID_REQUEST
 
 
 def test_of_two_topics_of_one_name_one_must_be_named() -> None:
@@ -341,7 +341,7 @@ def test_of_two_topics_of_one_name_one_must_be_named() -> None:
     cluster.inventories[2][LOST, 0] = LogEnd(-1, 2, 30)
     holds(world, 1, 0, 5, 10)
     refusal = accept(cluster, (), (), world.chance).answer
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestRefusal)
     assert f"--drop-unknown {layout.id_text(LOST)}" in refusal.sentence
     accepted(world, dropped=(layout.id_text(LOST),))
     assert cluster.topic_id("t") != LOST
@@ -377,7 +377,7 @@ def test_a_mark_of_before_the_backup_deletes_no_topic_that_comes_back(name: str)
 def refused(world: World, dropped: tuple[str, ...] = ()) -> str:
     """The sentence with which an acceptance is refused."""
     answer = accept(world.cluster, (), dropped, world.chance).answer
-    assert isinstance(answer, Refusal) and answer.error is ErrorCode.INVALID_REQUEST
+    assert isinstance(answer, RequestRefusal) and answer.error is ErrorCode.INVALID_REQUEST
     return answer.sentence
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tidelog.controller.decisions.sessions import Condition, Patience, Session, Sessions
+from tidelog.controller.decisions.sessions import BrokerSession, Condition, Patience, Sessions
 
 PATIENCE = Patience(grace_ms=200, silence_ms=2000, timeout_ms=6000)
 HEARTBEAT_MS = 500
@@ -33,29 +33,31 @@ def test_conditions_by_time() -> None:
     ("session", "judged_ms", "condition", "again_ms"),
     [
         # An open connection: in doubt after half of the silence, suspected after all of it.
-        (Session(1000), 1000, Condition.ALIVE, 2000),
-        (Session(1000), 1999, Condition.ALIVE, 2000),
-        (Session(1000), 2000, Condition.ALIVE, 3000),
+        (BrokerSession(1000), 1000, Condition.ALIVE, 2000),
+        (BrokerSession(1000), 1999, Condition.ALIVE, 2000),
+        (BrokerSession(1000), 2000, Condition.ALIVE, 3000),
         # Held back by another's doubt: looked at again and again, till it is dead.
-        (Session(1000), 3000, Condition.ALIVE, 3250),
-        (Session(1000), 6900, Condition.ALIVE, 7000),
-        (Session(1000), 7000, Condition.DEAD, 7000),
-        (Session(1000, suspected=True), 3000, Condition.SUSPECTED, 7000),
+        (BrokerSession(1000), 3000, Condition.ALIVE, 3250),
+        (BrokerSession(1000), 6900, Condition.ALIVE, 7000),
+        (BrokerSession(1000), 7000, Condition.DEAD, 7000),
+        (BrokerSession(1000, suspected=True), 3000, Condition.SUSPECTED, 7000),
         # The loop stood still until 2500: the suspicion counts from there, the session from 1000.
-        (Session(1000, counted_ms=2500), 3000, Condition.ALIVE, 3500),
-        (Session(1000, counted_ms=2500), 3500, Condition.ALIVE, 4500),
+        (BrokerSession(1000, counted_ms=2500), 3000, Condition.ALIVE, 3500),
+        (BrokerSession(1000, counted_ms=2500), 3500, Condition.ALIVE, 4500),
         # Not registered with this controller yet: only death is judged.
-        (Session(1000, presumed=True), 3000, Condition.ALIVE, 7000),
-        (Session(1000, presumed=True), 7000, Condition.DEAD, 7000),
+        (BrokerSession(1000, presumed=True), 3000, Condition.ALIVE, 7000),
+        (BrokerSession(1000, presumed=True), 7000, Condition.DEAD, 7000),
         # A closed connection: suspected after the grace.
-        (Session(1000, 2000), 2100, Condition.ALIVE, 2200),
-        (Session(1000, 2000), 2200, Condition.SUSPECTED, 7000),
-        (Session(1000, 2000), 6999, Condition.SUSPECTED, 7000),
-        (Session(1000, 2000), 7000, Condition.DEAD, 7000),
-        (Session(1000, 6900), 7000, Condition.DEAD, 7000),
+        (BrokerSession(1000, 2000), 2100, Condition.ALIVE, 2200),
+        (BrokerSession(1000, 2000), 2200, Condition.SUSPECTED, 7000),
+        (BrokerSession(1000, 2000), 6999, Condition.SUSPECTED, 7000),
+        (BrokerSession(1000, 2000), 7000, Condition.DEAD, 7000),
+        (BrokerSession(1000, 6900), 7000, Condition.DEAD, 7000),
     ],
 )
-def test_sessions(session: Session, judged_ms: int, condition: Condition, again_ms: int) -> None:
+def test_sessions(
+    session: BrokerSession, judged_ms: int, condition: Condition, again_ms: int
+) -> None:
     assert session.condition(judged_ms, PATIENCE) is condition
     assert session.next_change_ms(judged_ms, PATIENCE) == again_ms
 
@@ -191,7 +193,7 @@ def test_a_loop_that_stands_still_now_and_then_still_buries_the_dead() -> None:
         now += 600
         assert sessions.look(now) == 600
         now += 400
-    assert sessions.to_bury(now) == {1}
+    assert sessions.to_expire(now) == {1}
 
 
 @pytest.mark.parametrize(("late_ms", "stood_ms"), [(0, 0), (249, 0), (499, 0), (500, 500)])
@@ -203,23 +205,23 @@ def test_a_loop_that_is_a_little_late_did_not_stand_still(late_ms: int, stood_ms
 
 def test_the_dead_are_buried_when_nobody_is_in_doubt() -> None:
     sessions = heard(b1=0, b2=5800, b3=5900)
-    assert sessions.to_bury(5999) == set()
-    assert sessions.to_bury(6000) == {1}
+    assert sessions.to_expire(5999) == set()
+    assert sessions.to_expire(6000) == {1}
 
 
 def test_a_silence_with_one_cause_buries_all_together() -> None:
     """The controller heard nobody: one after another each would leave the ISR to the next."""
     sessions = heard(b1=400, b2=200, b3=0)
-    assert [sessions.to_bury(ms) for ms in (6000, 6200, 6399)] == [set()] * 3
-    assert sessions.to_bury(6400) == {1, 2, 3}
+    assert [sessions.to_expire(ms) for ms in (6000, 6200, 6399)] == [set()] * 3
+    assert sessions.to_expire(6400) == {1, 2, 3}
 
 
 def test_a_doubt_ends_when_the_broker_is_heard_or_its_connection_closes() -> None:
     sessions = heard(b1=0, b2=2000)
-    assert sessions.to_bury(6000) == set()
+    assert sessions.to_expire(6000) == set()
     sessions.heard(2, 6100)
-    assert sessions.to_bury(6100) == {1}
+    assert sessions.to_expire(6100) == {1}
     closed = heard(b1=0, b2=2000)
     closed.closed(2, 2100)
     # It is suspected, and nobody leaves an ISR in its favour.
-    assert closed.to_bury(6000) == {1}
+    assert closed.to_expire(6000) == {1}

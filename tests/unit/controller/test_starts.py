@@ -13,9 +13,9 @@ from tests.support.controller_world import DEFAULTS, World
 from tidelog.controller import requests
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions import config_effects
-from tidelog.controller.decisions.cluster import Cluster, LogEnd
+from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.completion import complete
-from tidelog.controller.decisions.creation import NewTopic, create_topics
+from tidelog.controller.decisions.creation import TopicToCreate, create_topics
 from tidelog.controller.decisions.elections import Standing, eligible_now, with_isr
 from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import (
@@ -45,7 +45,7 @@ def short_of_two(*, in_the_store: bool) -> World:
     configs = ((MINIMUM, "2"),) if in_the_store else ()
     if not in_the_store:
         world.cluster.layers = BrokerLayers({MINIMUM: "2"})
-    topic = NewTopic("t", 1, 2, configs=configs)
+    topic = TopicToCreate("t", 1, 2, configs=configs)
     world.commit_only(create_topics(world.cluster, [topic], DEFAULTS, world.chance).writes)
     world.cluster.suspected = {2}
     world.commit_only(replace_unfit(world.cluster).writes)
@@ -54,14 +54,14 @@ def short_of_two(*, in_the_store: bool) -> World:
     return world
 
 
-def started_again(world: World, minimum: str, *, in_the_store: bool) -> Cluster:
+def started_again(world: World, minimum: str, *, in_the_store: bool) -> ClusterState:
     """The minimum is changed while no controller is active; then the next one loads."""
     if in_the_store:
         path = layout.topic_configs("t")
         node = Set(path, layout.encode(ConfigNode({MINIMUM: minimum})))
         assert world.tree.apply(world.session, [node]) is None
     layers = BrokerLayers({} if in_the_store else {MINIMUM: minimum})
-    cluster = Cluster(layers=layers, brokers=world.cluster.brokers)
+    cluster = ClusterState(layers=layers, brokers=world.cluster.brokers)
     load(cluster, world.nodes())
     world.cluster = cluster
     return cluster
@@ -115,7 +115,7 @@ def test_who_has_not_registered_with_this_controller_leads_no_new_partition() ->
     """C7: it may be dead, and has no channel to be told of it."""
     world = World(1, 2)
     world.cluster.presumed = {1}
-    world.create(NewTopic("t", 2, 2))
+    world.create(TopicToCreate("t", 2, 2))
     for state in world.cluster.states.values():
         assert (state.leader, state.isr) == (2, [2])
 
@@ -124,7 +124,7 @@ def test_nobody_leaves_an_isr_in_favour_of_a_leader_that_has_not_registered_here
     """It may be dead: then the one that was silent for a moment holds all that is left."""
     world = World(1, 2)
     world.commit_only(
-        create_topics(world.cluster, [NewTopic("t", 1, 2)], DEFAULTS, world.chance).writes
+        create_topics(world.cluster, [TopicToCreate("t", 1, 2)], DEFAULTS, world.chance).writes
     )
     cluster = world.cluster
     cluster.presumed, cluster.suspected = {1}, {2}
@@ -138,7 +138,7 @@ def test_nobody_leaves_an_isr_in_favour_of_a_leader_that_has_not_registered_here
 def test_a_partition_of_brokers_that_are_all_awaited_gets_its_leader_when_one_registers() -> None:
     world = World(1, 2)
     world.cluster.presumed = {1, 2}
-    (created,) = world.create(NewTopic("t", 2, 2))
+    (created,) = world.create(TopicToCreate("t", 2, 2))
     assert created.refusal is None and world.cluster.states == {}
     assert requests.why_no_full(world.cluster) is None
     world.cluster.presumed = {2}
@@ -173,7 +173,7 @@ def test_who_registers_again_in_the_same_life_is_no_news() -> None:
     world = World()
     first = register(world.cluster, registration(1), 5)
     world.do(first)
-    world.create(NewTopic("t", 2, 1))
+    world.create(TopicToCreate("t", 2, 1))
     where = world.cluster.topic_id("t")
     world.cluster.inventories[1] = {(where, index): LogEnd(-1, 0, 0) for index in (0, 1)}
     again = register(world.cluster, registration(1), 6)
@@ -189,7 +189,7 @@ def test_who_registers_again_in_the_same_life_is_no_news() -> None:
 def test_a_topic_is_told_once_it_has_an_id(level: Any) -> None:
     """C11, KIP-516: an INCREMENTAL names no topic without an id, as a FULL does not."""
     world = World(1)
-    world.create(NewTopic("t", 1, 1), NewTopic("u", 1, 1))
+    world.create(TopicToCreate("t", 1, 1), TopicToCreate("u", 1, 1))
     cluster = world.cluster
     cluster.level = level
     cluster.topics["t"] = msgspec.structs.replace(cluster.topics["t"], topic_id=None)

@@ -15,18 +15,18 @@ import pytest
 
 from tests.support.controller_world import DEFAULTS, KEPT, World
 from tidelog.controller.decisions import deletion, journal
-from tidelog.controller.decisions.cluster import Cluster, LogEnd
+from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.completion import complete
-from tidelog.controller.decisions.creation import NewTopic, create_topics
+from tidelog.controller.decisions.creation import TopicToCreate, create_topics
 from tidelog.controller.decisions.decision import Decision, Put
-from tidelog.controller.decisions.deletion import Doomed, delete_topics, take_up
+from tidelog.controller.decisions.deletion import PendingDelete, delete_topics, take_up
 from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
     Registration,
-    bury,
+    expire,
     register,
 )
 from tidelog.controller.decisions.restoration import accept
@@ -37,7 +37,7 @@ PARTITIONS = 12
 LIMIT = 700
 """So small that every change below takes several commits."""
 
-Step = Callable[[Cluster, World], Decision[Any]]
+Step = Callable[[ClusterState, World], Decision[Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MANY", 1)
 
 
-def request(broker: int, incarnation: int, ended: LifeEnded, cluster: Cluster) -> Registration:
+def request(broker: int, incarnation: int, ended: LifeEnded, cluster: ClusterState) -> Registration:
     return Registration(
         broker,
         "",
@@ -58,27 +58,27 @@ def request(broker: int, incarnation: int, ended: LifeEnded, cluster: Cluster) -
     )
 
 
-def create(cluster: Cluster, world: World) -> Decision[Any]:
-    return create_topics(cluster, [NewTopic("t", PARTITIONS, 2)], DEFAULTS, world.chance)
+def create(cluster: ClusterState, world: World) -> Decision[Any]:
+    return create_topics(cluster, [TopicToCreate("t", PARTITIONS, 2)], DEFAULTS, world.chance)
 
 
-def grow(cluster: Cluster, world: World) -> Decision[Any]:
+def grow(cluster: ClusterState, world: World) -> Decision[Any]:
     return create_partitions(cluster, [Growth("t", 2 * PARTITIONS)], world.chance)
 
 
-def die(cluster: Cluster, world: World) -> Decision[Any]:
-    return bury(cluster, [1])
+def die(cluster: ClusterState, world: World) -> Decision[Any]:
+    return expire(cluster, [1])
 
 
-def return_unclean(cluster: Cluster, world: World) -> Decision[Any]:
+def return_unclean(cluster: ClusterState, world: World) -> Decision[Any]:
     return register(cluster, request(1, 99, LifeEnded.UNCLEAN, cluster), 1)
 
 
-def delete(cluster: Cluster, world: World) -> Decision[Any]:
-    return delete_topics(cluster, [Doomed("t")])
+def delete(cluster: ClusterState, world: World) -> Decision[Any]:
+    return delete_topics(cluster, [PendingDelete("t")])
 
 
-def accept_restored(cluster: Cluster, world: World) -> Decision[Any]:
+def accept_restored(cluster: ClusterState, world: World) -> Decision[Any]:
     return accept(cluster, (), (), world.chance)
 
 
@@ -108,7 +108,7 @@ def killed_after(world: World, step: Step, commits: int) -> bool:
     assert decision.splits and len(cut) > 2, "the limit is too large to cut this change"
     for part in cut[:commits]:
         world.commit_only(tuple(part))
-    next_one = Cluster(brokers={})
+    next_one = ClusterState(brokers={})
     load(next_one, world.nodes())
     for kept in KEPT:
         setattr(next_one, kept, getattr(world.cluster, kept))
@@ -175,7 +175,7 @@ def test_a_death() -> None:
         world = prepared(topic=True)
         went_on = killed_after(world, die, commits)
         assert (1 in world.cluster.brokers) is went_on, "its node goes last"
-        world.do(bury(world.cluster, [1]))
+        world.do(expire(world.cluster, [1]))
         check(world, PARTITIONS)
         assert all(1 not in state.isr for state in world.cluster.states.values())
         if not went_on:

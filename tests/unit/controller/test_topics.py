@@ -13,9 +13,9 @@ import pytest
 from tests.support.controller_world import DEFAULTS, World
 from tidelog.controller.decisions import creation, deletion, new_partitions
 from tidelog.controller.decisions.cluster import NO_ID
-from tidelog.controller.decisions.creation import NewTopic, create_topics
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove
-from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.creation import TopicToCreate, create_topics
+from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal
+from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.placement import place, place_on
@@ -30,7 +30,7 @@ from tidelog.model.topics import TopicPartition
 
 def test_a_topic_is_made_of_its_nodes() -> None:
     world = World(1, 2, 3)
-    (created,) = world.create(NewTopic("t", 2, 3, configs=(("retention.ms", "5"),)))
+    (created,) = world.create(TopicToCreate("t", 2, 3, configs=(("retention.ms", "5"),)))
     assert created.refusal is None
     assert (created.partitions, created.replication_factor) == (2, 3)
     cluster = world.cluster
@@ -54,56 +54,59 @@ def test_a_topic_is_made_of_its_nodes() -> None:
     values = {entry.name: entry.value for entry in created.configs}
     assert values["retention.ms"] == "5"
     # The next partition of the cluster goes on counting.
-    world.create(NewTopic("u"))
+    world.create(TopicToCreate("u"))
     assert cluster.partition_nodes[TopicPartition("u", 0)].partition_epoch == 3
 
 
-def assigned(*replicas: tuple[int, ...]) -> NewTopic:
-    return NewTopic("t", assignment=tuple(enumerate(replicas)))
+def assigned(*replicas: tuple[int, ...]) -> TopicToCreate:
+    return TopicToCreate("t", assignment=tuple(enumerate(replicas)))
 
 
 @pytest.mark.parametrize(
     ("topic", "error"),
     [
-        (NewTopic(""), E.INVALID_TOPIC_EXCEPTION),
-        (NewTopic("."), E.INVALID_TOPIC_EXCEPTION),
-        (NewTopic(".."), E.INVALID_TOPIC_EXCEPTION),
-        (NewTopic("a/b"), E.INVALID_TOPIC_EXCEPTION),
-        (NewTopic("é"), E.INVALID_TOPIC_EXCEPTION),
-        (NewTopic("x" * 250), E.INVALID_TOPIC_EXCEPTION),
-        (NewTopic("x" * 249), None),
-        (NewTopic("__cluster_metadata"), E.INVALID_REQUEST),
-        (NewTopic("known"), E.TOPIC_ALREADY_EXISTS),
-        (NewTopic("with.dot"), E.TOPIC_ALREADY_EXISTS),
-        (NewTopic("with_dot"), E.INVALID_TOPIC_EXCEPTION),
-        (NewTopic("damaged"), E.TOPIC_ALREADY_EXISTS),
-        (NewTopic("t", 0), E.INVALID_PARTITIONS),
-        (NewTopic("t", -2), E.INVALID_PARTITIONS),
-        (NewTopic("t", 50_001), E.INVALID_PARTITIONS),
-        (NewTopic("t", 2**31 - 1), E.INVALID_PARTITIONS),
-        (NewTopic("t", 1, 0), E.INVALID_REPLICATION_FACTOR),
-        (NewTopic("t", 1, -2), E.INVALID_REPLICATION_FACTOR),
-        (NewTopic("t", 1, 4), E.INVALID_REPLICATION_FACTOR),
-        (NewTopic("t", 1, 3), None),
-        (NewTopic("t"), None),
-        (NewTopic("t", configs=(("no.such", "1"),)), E.INVALID_CONFIG),
-        (NewTopic("t", configs=(("retention.ms", "x"),)), E.INVALID_CONFIG),
-        (NewTopic("t", configs=(("retention.ms", None),)), E.INVALID_CONFIG),
-        (NewTopic("t", configs=(("retention.ms", "1"), ("retention.ms", "2"))), E.INVALID_CONFIG),
+        (TopicToCreate(""), E.INVALID_TOPIC_EXCEPTION),
+        (TopicToCreate("."), E.INVALID_TOPIC_EXCEPTION),
+        (TopicToCreate(".."), E.INVALID_TOPIC_EXCEPTION),
+        (TopicToCreate("a/b"), E.INVALID_TOPIC_EXCEPTION),
+        (TopicToCreate("é"), E.INVALID_TOPIC_EXCEPTION),
+        (TopicToCreate("x" * 250), E.INVALID_TOPIC_EXCEPTION),
+        (TopicToCreate("x" * 249), None),
+        (TopicToCreate("__cluster_metadata"), E.INVALID_REQUEST),
+        (TopicToCreate("known"), E.TOPIC_ALREADY_EXISTS),
+        (TopicToCreate("with.dot"), E.TOPIC_ALREADY_EXISTS),
+        (TopicToCreate("with_dot"), E.INVALID_TOPIC_EXCEPTION),
+        (TopicToCreate("damaged"), E.TOPIC_ALREADY_EXISTS),
+        (TopicToCreate("t", 0), E.INVALID_PARTITIONS),
+        (TopicToCreate("t", -2), E.INVALID_PARTITIONS),
+        (TopicToCreate("t", 50_001), E.INVALID_PARTITIONS),
+        (TopicToCreate("t", 2**31 - 1), E.INVALID_PARTITIONS),
+        (TopicToCreate("t", 1, 0), E.INVALID_REPLICATION_FACTOR),
+        (TopicToCreate("t", 1, -2), E.INVALID_REPLICATION_FACTOR),
+        (TopicToCreate("t", 1, 4), E.INVALID_REPLICATION_FACTOR),
+        (TopicToCreate("t", 1, 3), None),
+        (TopicToCreate("t"), None),
+        (TopicToCreate("t", configs=(("no.such", "1"),)), E.INVALID_CONFIG),
+        (TopicToCreate("t", configs=(("retention.ms", "x"),)), E.INVALID_CONFIG),
+        (TopicToCreate("t", configs=(("retention.ms", None),)), E.INVALID_CONFIG),
+        (
+            TopicToCreate("t", configs=(("retention.ms", "1"), ("retention.ms", "2"))),
+            E.INVALID_CONFIG,
+        ),
         (assigned((1, 2), (2, 3)), None),
         (assigned((1,), (2, 3)), E.INVALID_REPLICA_ASSIGNMENT),
         (assigned((1, 1)), E.INVALID_REPLICA_ASSIGNMENT),
         (assigned((9,)), E.INVALID_REPLICA_ASSIGNMENT),
         (assigned(()), E.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", assignment=((1, (1,)),)), E.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", assignment=((0, (1,)), (0, (2,)))), E.INVALID_REPLICA_ASSIGNMENT),
-        (NewTopic("t", 1, assignment=((0, (1,)),)), E.INVALID_REQUEST),
-        (NewTopic("t", -1, 1, assignment=((0, (1,)),)), E.INVALID_REQUEST),
+        (TopicToCreate("t", assignment=((1, (1,)),)), E.INVALID_REPLICA_ASSIGNMENT),
+        (TopicToCreate("t", assignment=((0, (1,)), (0, (2,)))), E.INVALID_REPLICA_ASSIGNMENT),
+        (TopicToCreate("t", 1, assignment=((0, (1,)),)), E.INVALID_REQUEST),
+        (TopicToCreate("t", -1, 1, assignment=((0, (1,)),)), E.INVALID_REQUEST),
     ],
 )
-def test_what_is_refused_and_how(topic: NewTopic, error: E | None) -> None:
+def test_what_is_refused_and_how(topic: TopicToCreate, error: E | None) -> None:
     world = World(1, 2, 3)
-    world.create(NewTopic("known"), NewTopic("with.dot"))
+    world.create(TopicToCreate("known"), TopicToCreate("with.dot"))
     damage = [Create(layout.topic("damaged"), b"{")]
     assert world.tree.apply(world.session, damage) is None
     load(world.cluster, world.nodes())
@@ -123,7 +126,11 @@ def test_what_is_refused_and_how(topic: NewTopic, error: E | None) -> None:
 def test_topics_of_one_request_are_judged_each_and_together() -> None:
     world = World(1)
     answers = world.create(
-        NewTopic("twice"), NewTopic("a.b"), NewTopic("twice"), NewTopic("a_b"), NewTopic("fine")
+        TopicToCreate("twice"),
+        TopicToCreate("a.b"),
+        TopicToCreate("twice"),
+        TopicToCreate("a_b"),
+        TopicToCreate("fine"),
     )
     found = [(x.name, None if x.refusal is None else x.refusal.error) for x in answers]
     assert found == [
@@ -138,7 +145,7 @@ def test_topics_of_one_request_are_judged_each_and_together() -> None:
 def test_one_request_cannot_create_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(creation, "MAX_PARTITIONS", 5)
     world = World(1)
-    answers = world.create(*(NewTopic(f"t{i}", 2, 1) for i in range(4)))
+    answers = world.create(*(TopicToCreate(f"t{i}", 2, 1) for i in range(4)))
     found = [None if x.refusal is None else x.refusal.error for x in answers]
     assert found == [None, None, E.INVALID_PARTITIONS, E.INVALID_PARTITIONS]
 
@@ -146,7 +153,7 @@ def test_one_request_cannot_create_without_limit(monkeypatch: pytest.MonkeyPatch
 def test_a_topic_gets_so_many_partitions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(new_partitions, "MOST_AT_ONCE", 5)
     world = World(1)
-    large, fits = world.create(NewTopic("large", 6, 1), NewTopic("fits", 5, 1))
+    large, fits = world.create(TopicToCreate("large", 6, 1), TopicToCreate("fits", 5, 1))
     assert fits.refusal is None
     assert large.refusal is not None
     assert large.refusal.error is E.INVALID_PARTITIONS
@@ -155,7 +162,7 @@ def test_a_topic_gets_so_many_partitions_at_once(monkeypatch: pytest.MonkeyPatch
         "Add more of them later (CreatePartitions)."
     )
 
-    def grow(count: int) -> Refusal | None:
+    def grow(count: int) -> RequestRefusal | None:
         ((_, refusal),) = world.do(
             create_partitions(world.cluster, [Growth("fits", count)], world.chance)
         )
@@ -170,7 +177,7 @@ def test_a_topic_gets_so_many_partitions_at_once(monkeypatch: pytest.MonkeyPatch
 def test_suspected_brokers_are_not_in_the_first_isr() -> None:
     world = World(1, 2, 3)
     world.cluster.suspected.add(1)
-    world.create(NewTopic("t", 1, 3))
+    world.create(TopicToCreate("t", 1, 3))
     state = world.cluster.states[TopicPartition("t", 0)]
     assert (state.leader, state.isr) == (2, [2, 3])
 
@@ -192,7 +199,7 @@ def test_suspected_brokers_are_not_in_the_first_isr() -> None:
 )
 def test_growing(count: int, assignments: Any, error: E | None) -> None:
     world = World(1, 2)
-    world.create(NewTopic("t", 2, 1))
+    world.create(TopicToCreate("t", 2, 1))
     asked = [Growth("t", count, assignments)]
     for validate_only in (True, False):
         ((name, refusal),) = world.do(
@@ -216,7 +223,7 @@ def test_growing(count: int, assignments: Any, error: E | None) -> None:
 
 def test_shrinking_says_that_no_level_can() -> None:
     world = World(1)
-    world.create(NewTopic("t", 2, 1))
+    world.create(TopicToCreate("t", 2, 1))
     decision = create_partitions(world.cluster, [Growth("t", 1), Growth("u", 1)], world.chance)
     (_, shrink), (_, unknown) = decision.answer
     assert shrink is not None
@@ -227,7 +234,7 @@ def test_shrinking_says_that_no_level_can() -> None:
 
 def test_the_groups_topic_does_not_grow() -> None:
     world = World(1)
-    world.create(NewTopic("__consumer_offsets", 2, 1))
+    world.create(TopicToCreate("__consumer_offsets", 2, 1))
     decision = create_partitions(world.cluster, [Growth("__consumer_offsets", 3)], world.chance)
     ((_, refusal),) = decision.answer
     assert refusal is not None
@@ -241,21 +248,23 @@ def errors(answers: list[deletion.Deleted]) -> list[E | None]:
 
 def test_what_can_be_deleted() -> None:
     world = World(1)
-    known, other = world.create(NewTopic("known"), NewTopic("other"))
-    rows: list[tuple[list[Doomed], list[E | None]]] = [
-        ([Doomed("none")], [E.UNKNOWN_TOPIC_OR_PARTITION]),
-        ([Doomed(None, UUID(int=99))], [E.UNKNOWN_TOPIC_ID]),
-        ([Doomed("known", known.topic_id)], [E.INVALID_REQUEST]),
-        ([Doomed(None)], [E.INVALID_REQUEST]),
-        ([Doomed("known"), Doomed(None, known.topic_id)], [E.INVALID_REQUEST] * 2),
+    known, other = world.create(TopicToCreate("known"), TopicToCreate("other"))
+    rows: list[tuple[list[PendingDelete], list[E | None]]] = [
+        ([PendingDelete("none")], [E.UNKNOWN_TOPIC_OR_PARTITION]),
+        ([PendingDelete(None, UUID(int=99))], [E.UNKNOWN_TOPIC_ID]),
+        ([PendingDelete("known", known.topic_id)], [E.INVALID_REQUEST]),
+        ([PendingDelete(None)], [E.INVALID_REQUEST]),
+        ([PendingDelete("known"), PendingDelete(None, known.topic_id)], [E.INVALID_REQUEST] * 2),
     ]
     for asked, expected in rows:
         decision = delete_topics(world.cluster, asked)
         assert errors(decision.answer) == expected
         assert decision.writes == ()
-    disabled = delete_topics(world.cluster, [Doomed("known")], enabled=False)
+    disabled = delete_topics(world.cluster, [PendingDelete("known")], enabled=False)
     assert errors(disabled.answer) == [E.TOPIC_DELETION_DISABLED]
-    answer = world.do(delete_topics(world.cluster, [Doomed(None, other.topic_id), Doomed("known")]))
+    answer = world.do(
+        delete_topics(world.cluster, [PendingDelete(None, other.topic_id), PendingDelete("known")])
+    )
     assert [(x.name, x.topic_id, x.refusal) for x in answer] == [
         ("other", other.topic_id, None),
         ("known", known.topic_id, None),
@@ -265,15 +274,15 @@ def test_what_can_be_deleted() -> None:
 def test_a_deleted_topic_leaves_nothing_but_its_place_in_the_queue() -> None:
     world = World(1, 2)
     before = set(world.tree.nodes)
-    (created,) = world.create(NewTopic("t", 2, 2, configs=(("retention.ms", "1"),)))
-    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    (created,) = world.create(TopicToCreate("t", 2, 2, configs=(("retention.ms", "1"),)))
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
     path = layout.deletion(created.topic_id)
     counters = {layout.PARTITION_EPOCH, layout.REVISION}
     assert set(world.tree.nodes) - before == {path} | counters
     assert world.cluster.deletions[created.topic_id].partitions == {0: [1, 2], 1: [2, 1]}
     assert world.cluster.topic_configs == {}
     # Its name is free, and the next life of the name has another id.
-    (again,) = world.create(NewTopic("t"))
+    (again,) = world.create(TopicToCreate("t"))
     assert again.refusal is None
     assert again.topic_id != created.topic_id
     # Broker 1 deleted one partition, then the other; a FULL was answered by broker 2.
@@ -301,22 +310,22 @@ def test_a_next_life_begins_above_the_leader_epochs_of_former_ones_that_are_not_
     def epochs() -> list[int]:
         return [world.cluster.states[TopicPartition("t", i)].leader_epoch for i in (0, 1)]
 
-    (first,) = world.create(NewTopic("t", 2, 2))
+    (first,) = world.create(TopicToCreate("t", 2, 2))
     state = world.cluster.states[TopicPartition("t", 1)]
     moved = nodes.PartitionState(2, 4, state.controller_epoch, state.isr)
     world.do(Decision(None, (Put(layout.state("t", 1), moved),)))
-    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
     assert world.cluster.deletions[first.topic_id].leader_epochs == {0: 0, 1: 4}
-    (second,) = world.create(NewTopic("t", 2, 2))
+    (second,) = world.create(TopicToCreate("t", 2, 2))
     assert epochs() == [1, 5]
     # The second one is gone everywhere, the first one not from broker 2.
-    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
     for broker in (1, 2):
         gone = [Stop("t", second.topic_id, index, -2) for index in (0, 1)]
         world.do(deletion.confirm(world.cluster, broker, gone))
     gone = [Stop("t", first.topic_id, index, -2) for index in (0, 1)]
     world.do(deletion.confirm(world.cluster, 1, gone))
-    world.create(NewTopic("t", 1, 2), NewTopic("u"))
+    world.create(TopicToCreate("t", 1, 2), TopicToCreate("u"))
     world.do(create_partitions(world.cluster, [Growth("t", 2)], world.chance))
     assert epochs() == [1, 5]
     assert world.cluster.states[TopicPartition("u", 0)].leader_epoch == 0
@@ -353,9 +362,9 @@ def test_placement_prefers_who_is_fit(
 @pytest.mark.parametrize("kind", ["suspected", "shutting_down"])
 def test_who_is_suspected_or_leaves_gets_no_new_replicas(kind: str) -> None:
     world = World(1, 2, 3)
-    world.create(NewTopic("old", 1, 2))
+    world.create(TopicToCreate("old", 1, 2))
     getattr(world.cluster, kind).add(2)
-    world.create(NewTopic("new", 12, 2))
+    world.create(TopicToCreate("new", 12, 2))
     world.do(create_partitions(world.cluster, [Growth("old", 13)], world.chance))
     old, new = (world.cluster.topics[name].partitions for name in ("old", "new"))
     added = [*new.values(), *(old[index] for index in range(1, 13))]
@@ -383,7 +392,8 @@ def test_placement_is_even_and_spreads_over_racks() -> None:
 
 def test_unknown_topic_node_ids_never_match() -> None:
     assert isinstance(
-        delete_topics(World(1).cluster, [Doomed(None, NO_ID)]).answer[0].refusal, Refusal
+        delete_topics(World(1).cluster, [PendingDelete(None, NO_ID)]).answer[0].refusal,
+        RequestRefusal,
     )
 
 
@@ -401,10 +411,10 @@ def test_a_deletion_that_may_be_cut_marks_every_topic_and_the_next_controller_fi
     world = World(1)
     names = [f"t{number}" for number in range(3)]
     half = deletion.AT_ONCE // 2
-    world.create(*(NewTopic(name, half, 1) for name in names))
-    small = delete_topics(world.cluster, [Doomed(name) for name in names[:2]])
+    world.create(*(TopicToCreate(name, half, 1) for name in names))
+    small = delete_topics(world.cluster, [PendingDelete(name) for name in names[:2]])
     assert not any(write.path == layout.deletion_mark("t0") for write in small.writes)
-    decision = delete_topics(world.cluster, [Doomed(name) for name in names])
+    decision = delete_topics(world.cluster, [PendingDelete(name) for name in names])
     for name in names:
         topic, configs, mark = (
             layout.topic(name),
@@ -417,7 +427,7 @@ def test_a_deletion_that_may_be_cut_marks_every_topic_and_the_next_controller_fi
     everything = decision.writes
     for position in range(1, len(everything), half // 2):
         world = World(1)
-        world.create(*(NewTopic(name, half, 1) for name in names))
+        world.create(*(TopicToCreate(name, half, 1) for name in names))
         world.commit(everything[:position])
         cluster = world.cluster
         leaving = {node.name for node in cluster.deletions.values()}
@@ -431,14 +441,14 @@ def test_a_deletion_that_may_be_cut_marks_every_topic_and_the_next_controller_fi
 
 def test_a_topic_never_stands_without_its_configurations_nor_with_those_of_a_cut_creation() -> None:
     world = World(1)
-    compacted = NewTopic("t", 1, 1, configs=(("cleanup.policy", "compact"),))
+    compacted = TopicToCreate("t", 1, 1, configs=(("cleanup.policy", "compact"),))
     decision = create_topics(world.cluster, [compacted], DEFAULTS, world.chance)
     configs, topic = layout.topic_configs("t"), layout.topic("t")
     assert paths_of(decision, "t") == [configs, topic]
     world.commit(decision.writes[: [write.path for write in decision.writes].index(topic)])
     assert "t" not in world.cluster.topics
     assert world.cluster.topic_configs["t"] == {"cleanup.policy": "compact"}
-    (created,) = world.create(NewTopic("t"))
+    (created,) = world.create(TopicToCreate("t"))
     assert created.refusal is None
     assert world.cluster.topic_configs == {}
     assert configs not in world.tree.nodes

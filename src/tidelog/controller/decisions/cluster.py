@@ -51,7 +51,7 @@ class _Resolved(NamedTuple):
 
 
 @dataclass
-class Cluster:
+class ClusterState:
     """Everything that decisions read. Only ``nodes`` and ``soft_state`` change it.
 
     ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``deletions_by_name`` is
@@ -135,7 +135,7 @@ class Cluster:
         """The brokers that may be elected: fit, and registered with this controller."""
         return self.fit - self.presumed
 
-    def draft(self) -> Cluster:
+    def draft(self) -> ClusterState:
         """Return a copy to change beside this one, until ``adopt`` takes it over. O(nodes).
 
         Both share the soft state: registrations and heartbeats go on meanwhile.
@@ -148,7 +148,7 @@ class Cluster:
         }
         return made
 
-    def adopt(self, draft: Cluster) -> None:
+    def adopt(self, draft: ClusterState) -> None:
         """Take over the nodes of a draft, which are all durable."""
         for name in _DRAFTED:
             setattr(self, name, getattr(draft, name))

@@ -24,7 +24,7 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import Cluster, LogEnd
+from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.new_partitions import new_partitions
@@ -33,7 +33,7 @@ from tidelog.metadata.records import Counter, PartitionNode, TopicHistory, Topic
 from tidelog.model.topics import TopicPartition
 
 
-def complete(cluster: Cluster, entropy: Entropy) -> Decision[list[str]]:
+def complete(cluster: ClusterState, entropy: Entropy) -> Decision[list[str]]:
     """Return the writes that complete every topic's nodes; the answer has a line for each change.
 
     No writes while the store has gone back in time. Walks over all topics, and over the partitions
@@ -73,7 +73,7 @@ def complete(cluster: Cluster, entropy: Entropy) -> Decision[list[str]]:
 
 
 def _completed(
-    cluster: Cluster, name: str, node: TopicNode, entropy: Entropy
+    cluster: ClusterState, name: str, node: TopicNode, entropy: Entropy
 ) -> tuple[TopicNode, TopicHistory] | None:
     """Return both nodes as they should be; None while the topic's id is unknown."""
     history = cluster.topic_histories.get(name)
@@ -109,7 +109,7 @@ def _completed(
 
 
 def _identity(
-    cluster: Cluster, name: str, node: TopicNode, entropy: Entropy
+    cluster: ClusterState, name: str, node: TopicNode, entropy: Entropy
 ) -> tuple[str, bool] | None:
     """Return (id, migrated) of a topic without a record of its own; None: not known yet."""
     assigned = {broker for replicas in node.partitions.values() for broker in replicas}
@@ -130,7 +130,7 @@ def _identity(
     return None
 
 
-def _reported_id(cluster: Cluster, name: str, assigned: set[int]) -> UUID | None:
+def _reported_id(cluster: ClusterState, name: str, assigned: set[int]) -> UUID | None:
     """Return the id that most replicas under this name have, the newest data among equals."""
     count: Tally[UUID] = Tally()
     newest: dict[UUID, tuple[int, int]] = {}
@@ -147,7 +147,7 @@ def _age(end: LogEnd) -> tuple[int, int]:
     return end.leader_epoch, end.end_offset
 
 
-def _newborn(cluster: Cluster, name: str, node: TopicNode) -> dict[int, list[int]]:
+def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, list[int]]:
     found = {}
     for index, replicas in node.partitions.items():
         where = TopicPartition(name, index)
@@ -161,7 +161,7 @@ def _newborn(cluster: Cluster, name: str, node: TopicNode) -> dict[int, list[int
     return found
 
 
-def _without_epoch(cluster: Cluster, name: str, node: TopicNode) -> list[TopicPartition]:
+def _without_epoch(cluster: ClusterState, name: str, node: TopicNode) -> list[TopicPartition]:
     """Return the partitions that are older than partition epochs: Kafka's own nodes are empty."""
     return [
         where

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.decisions.elections import Standing, with_isr
 from tidelog.controller.decisions.settlement import put_state, settle_all
@@ -27,12 +27,12 @@ from tidelog.model.topics import TopicPartition
 WITH_EFFECTS = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
-def of_topic(cluster: Cluster, topic: str, configs: Mapping[str, str]) -> list[Write]:
+def of_topic(cluster: ClusterState, topic: str, configs: Mapping[str, str]) -> list[Write]:
     """Return the writes for a topic that follow from its new configuration."""
     return _effects(cluster, topic, cluster.resolve(topic, _with_effects(configs)).configs)
 
 
-def of_defaults(cluster: Cluster, defaults: Mapping[str, str]) -> list[Write]:
+def of_defaults(cluster: ClusterState, defaults: Mapping[str, str]) -> list[Write]:
     """Return the writes that follow from new defaults of all brokers. O(partitions).
 
     Each configuration is resolved once for all topics that have it.
@@ -59,7 +59,7 @@ def _with_effects(configs: Mapping[str, str]) -> dict[str, str]:
     return {name: configs[name] for name in WITH_EFFECTS if name in configs}
 
 
-def of_a_start(cluster: Cluster) -> Decision[None]:
+def of_a_start(cluster: ClusterState) -> Decision[None]:
     """Return the writes for minimums that were lowered while no controller was active.
 
     They must be durable before any broker is commanded: its leaders acknowledge by the lower
@@ -78,7 +78,7 @@ def of_a_start(cluster: Cluster) -> Decision[None]:
     return Decision(None, tuple(writes), splits=True)
 
 
-def _effects(cluster: Cluster, topic: str, configs: TopicConfigs) -> list[Write]:
+def _effects(cluster: ClusterState, topic: str, configs: TopicConfigs) -> list[Write]:
     places = [TopicPartition(topic, index) for index in cluster.topics[topic].partitions]
     writes: list[Write] = []
     if configs.unclean_leader_election_enable:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.controller.decisions import config_effects
-from tidelog.controller.decisions.cluster import Cluster
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
 from tidelog.model.admin_requests import AlterOperation, ResourceType
@@ -54,11 +54,11 @@ class Alteration:
     value: str | None
 
 
-Altered = tuple[Resource, Refusal | None]
+Altered = tuple[Resource, RequestRefusal | None]
 
 
 def replace_configs(
-    cluster: Cluster,
+    cluster: ClusterState,
     asked: Sequence[tuple[Resource, Sequence[tuple[str, str | None]]]],
     validate_only: bool = False,
     repeated: Collection[Resource] | None = None,
@@ -68,7 +68,7 @@ def replace_configs(
     ``asked`` may be a slice of a request; ``repeated`` has the resources that repeat in the whole.
     """
     repeated = repeated_resources(asked) if repeated is None else repeated
-    wanted: list[tuple[Resource, Refusal | dict[str, str]]] = []
+    wanted: list[tuple[Resource, RequestRefusal | dict[str, str]]] = []
     for resource, configs in asked:
         refusal = _why_not_form(resource, configs)
         given = {name: text for name, text in configs if text is not None}
@@ -77,7 +77,7 @@ def replace_configs(
 
 
 def alter_configs(
-    cluster: Cluster,
+    cluster: ClusterState,
     asked: Sequence[tuple[Resource, Sequence[Alteration]]],
     validate_only: bool = False,
     repeated: Collection[Resource] | None = None,
@@ -103,8 +103,8 @@ def cost_of_change(asked: tuple[Resource, Sequence[Any]]) -> int:
 
 
 def _alter(
-    cluster: Cluster,
-    wanted: Sequence[tuple[Resource, Refusal | dict[str, str]]],
+    cluster: ClusterState,
+    wanted: Sequence[tuple[Resource, RequestRefusal | dict[str, str]]],
     validate_only: bool,
     repeated: Collection[Resource],
 ) -> Decision[list[Altered]]:
@@ -112,10 +112,10 @@ def _alter(
     answers: list[Altered] = []
     written: set[str] = set()
     for resource, configs in wanted:
-        refusal: Refusal | None = None
+        refusal: RequestRefusal | None = None
         if resource in repeated:
             refusal = _malformed(f"The resource {resource.name} is named more than once.")
-        elif isinstance(configs, Refusal):
+        elif isinstance(configs, RequestRefusal):
             refusal = configs
         else:
             refusal = _why_not(cluster, resource, configs)
@@ -128,7 +128,7 @@ def _alter(
     return Decision(answers, () if validate_only else tuple(writes), splits=True)
 
 
-def _stored(cluster: Cluster, resource: Resource) -> dict[str, str]:
+def _stored(cluster: ClusterState, resource: Resource) -> dict[str, str]:
     if resource.kind == ResourceType.TOPIC:
         return cluster.topic_configs.get(resource.name, {})
     return cluster.broker_configs.get(resource.name or layout.ALL_BROKERS, {})
@@ -136,7 +136,7 @@ def _stored(cluster: Cluster, resource: Resource) -> dict[str, str]:
 
 def _altered(
     stored: Mapping[str, str], resource: Resource, alterations: Sequence[Alteration]
-) -> dict[str, str] | Refusal:
+) -> dict[str, str] | RequestRefusal:
     table = TOPIC if resource.kind == ResourceType.TOPIC else BROKER
     given = [(x.name, "" if x.operation == AlterOperation.DELETE else x.value) for x in alterations]
     refusal = _why_not_form(resource, given)
@@ -167,7 +167,9 @@ def _altered(
     return configs
 
 
-def _why_not_form(resource: Resource, given: Sequence[tuple[str, str | None]]) -> Refusal | None:
+def _why_not_form(
+    resource: Resource, given: Sequence[tuple[str, str | None]]
+) -> RequestRefusal | None:
     names = [name for name, _ in given]
     if len(set(names)) != len(names):
         return _malformed("A configuration is named more than once.")
@@ -183,7 +185,9 @@ def _why_not_form(resource: Resource, given: Sequence[tuple[str, str | None]]) -
     return None
 
 
-def _why_not(cluster: Cluster, resource: Resource, configs: Mapping[str, str]) -> Refusal | None:
+def _why_not(
+    cluster: ClusterState, resource: Resource, configs: Mapping[str, str]
+) -> RequestRefusal | None:
     if resource.kind == ResourceType.TOPIC:
         return _why_not_topic(cluster, resource.name, configs)
     refused = check_dynamic_broker_configs(configs)
@@ -195,22 +199,24 @@ def _why_not(cluster: Cluster, resource: Resource, configs: Mapping[str, str]) -
     return None
 
 
-def _why_not_topic(cluster: Cluster, name: str, configs: Mapping[str, str]) -> Refusal | None:
+def _why_not_topic(
+    cluster: ClusterState, name: str, configs: Mapping[str, str]
+) -> RequestRefusal | None:
     if not name:
         return _malformed("The topic whose configurations are meant has no name.")
     clause = why_invalid(name)
     if clause is not None:
         sentence = f"{name[:300]!r} is no name for a topic: {clause}."
-        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+        return RequestRefusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
     refused = check_topic_configs(configs) if configs else None
     if refused is not None:
         return _invalid(refused.sentence)
     if name not in cluster.topics:
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
+        return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
     return None
 
 
-def _writes(cluster: Cluster, resource: Resource, configs: dict[str, str]) -> list[Write]:
+def _writes(cluster: ClusterState, resource: Resource, configs: dict[str, str]) -> list[Write]:
     if configs == _stored(cluster, resource):
         return []
     if resource.kind == ResourceType.TOPIC:
@@ -224,9 +230,9 @@ def _writes(cluster: Cluster, resource: Resource, configs: dict[str, str]) -> li
     return [*effects, Remove(path)] if path in cluster.versions else effects
 
 
-def _invalid(sentence: str) -> Refusal:
-    return Refusal(ErrorCode.INVALID_CONFIG, sentence)
+def _invalid(sentence: str) -> RequestRefusal:
+    return RequestRefusal(ErrorCode.INVALID_CONFIG, sentence)
 
 
-def _malformed(sentence: str) -> Refusal:
-    return Refusal(ErrorCode.INVALID_REQUEST, sentence)
+def _malformed(sentence: str) -> RequestRefusal:
+    return RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)

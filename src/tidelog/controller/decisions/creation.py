@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import NO_ID, Cluster
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.levels import why_name_is_taken
 from tidelog.controller.decisions.new_partitions import (
@@ -42,7 +42,7 @@ USE_DEFAULT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class NewTopic:
+class TopicToCreate:
     """One topic of a CreateTopics request; ``assignment`` maps partitions to brokers."""
 
     name: str
@@ -57,7 +57,7 @@ class Created:
     """The result for one topic."""
 
     name: str
-    refusal: Refusal | None = None
+    refusal: RequestRefusal | None = None
     topic_id: UUID = NO_ID
     partitions: int = -1
     replication_factor: int = -1
@@ -86,7 +86,7 @@ class Earlier:
     names: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(asked: Sequence[NewTopic]) -> Earlier:
+    def of(asked: Sequence[TopicToCreate]) -> Earlier:
         """Return it for a whole request before its first slice."""
         return Earlier(_repeated([topic.name for topic in asked]))
 
@@ -113,8 +113,8 @@ class _Batch:
 
 
 def create_topics(
-    cluster: Cluster,
-    asked: Sequence[NewTopic],
+    cluster: ClusterState,
+    asked: Sequence[TopicToCreate],
     defaults: Defaults,
     entropy: Entropy,
     validate_only: bool = False,
@@ -133,7 +133,9 @@ def create_topics(
             if topic.name not in answered:
                 answered.add(topic.name)
                 sentence = f"The topic {topic.name} is named more than once."
-                answers.append(Created(topic.name, Refusal(ErrorCode.INVALID_REQUEST, sentence)))
+                answers.append(
+                    Created(topic.name, RequestRefusal(ErrorCode.INVALID_REQUEST, sentence))
+                )
             continue
         answers.append(_create(cluster, topic, defaults, entropy, batch))
     if validate_only:
@@ -149,7 +151,7 @@ def _repeated(names: Sequence[str]) -> frozenset[str]:
     return frozenset(name for name, count in Tally(names).items() if count > 1)
 
 
-def cost_of_topic(topic: NewTopic, defaults: Defaults) -> int:
+def cost_of_topic(topic: TopicToCreate, defaults: Defaults) -> int:
     """Return the cost of a topic's creation in writes, with that of resolving its configuration."""
     count = defaults.partitions if topic.partitions == USE_DEFAULT else topic.partitions
     count = len(topic.assignment) or min(max(0, count), MAX_PARTITIONS)
@@ -157,7 +159,7 @@ def cost_of_topic(topic: NewTopic, defaults: Defaults) -> int:
 
 
 def _create(
-    cluster: Cluster, topic: NewTopic, defaults: Defaults, entropy: Entropy, batch: _Batch
+    cluster: ClusterState, topic: TopicToCreate, defaults: Defaults, entropy: Entropy, batch: _Batch
 ) -> Created:
     refusal = _why_not_name(cluster, topic.name, batch)
     if refusal is None:
@@ -165,11 +167,11 @@ def _create(
     if refusal is not None:
         return Created(topic.name, refusal)
     replicas = _replicas(cluster, topic, defaults, entropy)
-    if isinstance(replicas, Refusal):
+    if isinstance(replicas, RequestRefusal):
         return Created(topic.name, replicas)
     if batch.created + len(replicas) > MAX_PARTITIONS:
         sentence = f"One request may create {MAX_PARTITIONS} partitions."
-        return Created(topic.name, Refusal(ErrorCode.INVALID_PARTITIONS, sentence))
+        return Created(topic.name, RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence))
     batch.created += len(replicas)
     configs = {name: value for name, value in topic.configs if value is not None}
     topic_id = entropy.new_uuid()
@@ -202,46 +204,46 @@ def _create(
     return Created(topic.name, None, topic_id, count, len(replicas[0]), entries)
 
 
-def _why_not_name(cluster: Cluster, name: str, batch: _Batch) -> Refusal | None:
+def _why_not_name(cluster: ClusterState, name: str, batch: _Batch) -> RequestRefusal | None:
     clause = why_invalid(name)
     if clause is not None:
         sentence = f"{name[:300]!r} is no name for a topic: {clause}."
-        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+        return RequestRefusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
     if name == METADATA_TOPIC:
         sentence = f"The name {name} is kept for controllers: no topic may have it."
-        return Refusal(ErrorCode.INVALID_REQUEST, sentence)
+        return RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
     taken = why_name_is_taken(cluster, name)
     if taken is not None:
         return taken
     if name in cluster.topics or layout.topic(name) in cluster.damaged:
         # Kafka's wording: people and scripts search for it.
-        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        return RequestRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     form = metric_name(name)
     other = batch.named(form) or cluster.names_in_metrics.get(form)
     if other is not None:
         sentence = (
             f"The topic {name} collides with {other}: in the names of metrics '.' and '_' are one."
         )
-        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+        return RequestRefusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
     return None
 
 
-def _why_not_configs(topic: NewTopic) -> Refusal | None:
+def _why_not_configs(topic: TopicToCreate) -> RequestRefusal | None:
     names = [name for name, _ in topic.configs]
     if len(set(names)) != len(names):
         sentence = f"A configuration of the topic {topic.name} is given twice."
-        return Refusal(ErrorCode.INVALID_CONFIG, sentence)
+        return RequestRefusal(ErrorCode.INVALID_CONFIG, sentence)
     refused = check_topic_configs(dict(topic.configs))
-    return None if refused is None else Refusal(ErrorCode.INVALID_CONFIG, refused.sentence)
+    return None if refused is None else RequestRefusal(ErrorCode.INVALID_CONFIG, refused.sentence)
 
 
 def _replicas(
-    cluster: Cluster, topic: NewTopic, defaults: Defaults, entropy: Entropy
-) -> list[list[int]] | Refusal:
+    cluster: ClusterState, topic: TopicToCreate, defaults: Defaults, entropy: Entropy
+) -> list[list[int]] | RequestRefusal:
     if topic.assignment:
         if topic.partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
             sentence = "With a replica assignment, partitions and replication factor must be -1."
-            return Refusal(ErrorCode.INVALID_REQUEST, sentence)
+            return RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
         return _assigned(cluster, topic.assignment)
     count = defaults.partitions if topic.partitions == USE_DEFAULT else topic.partitions
     factor = topic.replication_factor
@@ -255,8 +257,8 @@ def _replicas(
 
 
 def _assigned(
-    cluster: Cluster, assignment: Sequence[tuple[int, tuple[int, ...]]]
-) -> list[list[int]] | Refusal:
+    cluster: ClusterState, assignment: Sequence[tuple[int, tuple[int, ...]]]
+) -> list[list[int]] | RequestRefusal:
     by_index = dict(assignment)
     if len(by_index) != len(assignment):
         return bad_assignment("a partition is assigned twice")

@@ -47,7 +47,7 @@ class Decision(Generic[A]):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RequestRefusal:
     """An expected refusal: Kafka's error code and one sentence for people."""
 
     error: ErrorCode

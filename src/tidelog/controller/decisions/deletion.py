@@ -22,8 +22,8 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_ID, Cluster
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.soft_state import free_topic
 from tidelog.controller.decisions.stops import Stop, holders
 from tidelog.metadata import layout
@@ -36,7 +36,7 @@ AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class PendingDelete:
     """One topic of a DeleteTopics request: by name, or by id (then ``name`` is None)."""
 
     name: str | None
@@ -49,24 +49,24 @@ class Deleted:
 
     name: str | None
     topic_id: UUID
-    refusal: Refusal | None = None
+    refusal: RequestRefusal | None = None
 
 
-def repeated_names(cluster: Cluster, asked: Sequence[Doomed]) -> frozenset[str]:
+def repeated_names(cluster: ClusterState, asked: Sequence[PendingDelete]) -> frozenset[str]:
     """Return the topics that a request names more than once, by name or by id."""
     times = Counter(_name_of(cluster, one) for one in asked)
     return frozenset(name for name, count in times.items() if name is not None and count > 1)
 
 
-def cost_of_deletion(cluster: Cluster, one: Doomed) -> int:
+def cost_of_deletion(cluster: ClusterState, one: PendingDelete) -> int:
     """Return the cost of a topic's deletion in writes."""
     node = cluster.topics.get(_name_of(cluster, one) or "")
     return 1 if node is None else 5 + 2 * len(node.partitions)
 
 
 def delete_topics(
-    cluster: Cluster,
-    asked: Sequence[Doomed],
+    cluster: ClusterState,
+    asked: Sequence[PendingDelete],
     enabled: bool = True,
     repeated: Collection[str] | None = None,
 ) -> Decision[list[Deleted]]:
@@ -84,7 +84,7 @@ def delete_topics(
         refusal = _why_not(cluster, one, name, enabled)
         if refusal is None and name in repeated:
             sentence = f"The topic {name} is named more than once."
-            refusal = Refusal(ErrorCode.INVALID_REQUEST, sentence)
+            refusal = RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
         if refusal is not None or name is None:
             answers.append(Deleted(one.name, one.topic_id, refusal))
             continue
@@ -96,13 +96,13 @@ def delete_topics(
     return Decision(answers, tuple(writes), splits=True)
 
 
-def try_again(cluster: Cluster, asked: Iterable[Doomed]) -> None:
+def try_again(cluster: ClusterState, asked: Iterable[PendingDelete]) -> None:
     """Forget why these topics could not be deleted, so that the store is asked again."""
     for one in asked:
         free_topic(cluster, _name_of(cluster, one))
 
 
-def take_up(cluster: Cluster, enabled: bool = True) -> Decision[list[str]]:
+def take_up(cluster: ClusterState, enabled: bool = True) -> Decision[list[str]]:
     """Act on the marks in ``/admin/delete_topics`` of any program; the answer names moved topics.
 
     A mark without a topic is removed, and so is every mark while deletion is disabled, as in
@@ -127,7 +127,7 @@ def take_up(cluster: Cluster, enabled: bool = True) -> Decision[list[str]]:
     return Decision(moved, tuple(writes), splits=True)
 
 
-def note_confirmed(cluster: Cluster, broker: int, stopped: Iterable[Stop]) -> None:
+def note_confirmed(cluster: ClusterState, broker: int, stopped: Iterable[Stop]) -> None:
     """Remember in memory that a broker's replicas of marked topics are deleted."""
     for stop in stopped:
         if stop.name in cluster.marked:
@@ -147,7 +147,7 @@ def cost_of_confirmation(of_topic: Sequence[Stop]) -> int:
     return 5 + 2 * len(of_topic)
 
 
-def confirm(cluster: Cluster, broker: int, stopped: Collection[Stop]) -> Decision[list[None]]:
+def confirm(cluster: ClusterState, broker: int, stopped: Collection[Stop]) -> Decision[list[None]]:
     """Note that a broker no longer has these replicas, and finish deletions without replicas."""
     writes: list[Write] = []
     names = {stop.name for stop in stopped}
@@ -166,7 +166,7 @@ def confirm(cluster: Cluster, broker: int, stopped: Collection[Stop]) -> Decisio
     return Decision([], tuple(writes), splits=True)
 
 
-def _shortened(cluster: Cluster, broker: int, topic_id: UUID, gone: set[int]) -> list[Write]:
+def _shortened(cluster: ClusterState, broker: int, topic_id: UUID, gone: set[int]) -> list[Write]:
     node = cluster.deletions.get(topic_id)
     if node is None:
         return []
@@ -181,7 +181,7 @@ def _shortened(cluster: Cluster, broker: int, topic_id: UUID, gone: set[int]) ->
     return [Put(path, msgspec.structs.replace(node, partitions=left)) if left else Remove(path)]
 
 
-def _finished(cluster: Cluster, name: str) -> list[Write]:
+def _finished(cluster: ClusterState, name: str) -> list[Write]:
     """Return the last step of Kafka's queue, if every broker with a replica has confirmed."""
     node = cluster.topics.get(name)
     if node is None or name in cluster.undeletable:
@@ -193,7 +193,9 @@ def _finished(cluster: Cluster, name: str) -> list[Write]:
     return _nodes_go(cluster, name)
 
 
-def _without_note(cluster: Cluster, broker: int, name: str, stopped: Iterable[Stop]) -> list[Write]:
+def _without_note(
+    cluster: ClusterState, broker: int, name: str, stopped: Iterable[Stop]
+) -> list[Write]:
     history = cluster.topic_histories.get(name)
     if history is None or not history.pending_stops:
         return []
@@ -214,36 +216,38 @@ def _without_note(cluster: Cluster, broker: int, name: str, stopped: Iterable[St
     return [Put(layout.topic_history(name), changed)]
 
 
-def _name_of(cluster: Cluster, one: Doomed) -> str | None:
+def _name_of(cluster: ClusterState, one: PendingDelete) -> str | None:
     return one.name if one.name is not None else cluster.names.get(one.topic_id)
 
 
-def _by_id(cluster: Cluster, name: str) -> bool:
+def _by_id(cluster: ClusterState, name: str) -> bool:
     return cluster.level.topic_ids and cluster.topic_id(name) != NO_ID
 
 
-def _why_not(cluster: Cluster, one: Doomed, name: str | None, enabled: bool) -> Refusal | None:
+def _why_not(
+    cluster: ClusterState, one: PendingDelete, name: str | None, enabled: bool
+) -> RequestRefusal | None:
     if not enabled:
         sentence = "Topic deletion is switched off (delete.topic.enable=false)."
-        return Refusal(ErrorCode.TOPIC_DELETION_DISABLED, sentence)
+        return RequestRefusal(ErrorCode.TOPIC_DELETION_DISABLED, sentence)
     if one.name is not None and one.topic_id != NO_ID:
         sentence = "A topic is named by its name or by its id, not by both."
-        return Refusal(ErrorCode.INVALID_REQUEST, sentence)
+        return RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
     if one.name is None and one.topic_id == NO_ID:
-        return Refusal(ErrorCode.INVALID_REQUEST, "Neither a name nor an id was given.")
+        return RequestRefusal(ErrorCode.INVALID_REQUEST, "Neither a name nor an id was given.")
     if name is None:
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+        return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
     if layout.topic(name) in cluster.damaged:
         damaged = str(cluster.damaged[layout.topic(name)])
-        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, damaged)
+        return RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, damaged)
     if name not in cluster.topics:
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
+        return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
     if name in cluster.undeletable:
-        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, cluster.undeletable[name])
+        return RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, cluster.undeletable[name])
     return None
 
 
-def _leave(cluster: Cluster, name: str, may_be_cut: bool) -> list[Write]:
+def _leave(cluster: ClusterState, name: str, may_be_cut: bool) -> list[Write]:
     """Return the writes that replace a topic by its deletion, with the brokers that have replicas.
 
     The topic is marked first if several commits may remove its nodes: a topic that exists while it
@@ -264,7 +268,7 @@ def _leave(cluster: Cluster, name: str, may_be_cut: bool) -> list[Write]:
     return [Put(mark, DeletionMark()), record, *gone, Remove(mark)]
 
 
-def _nodes_go(cluster: Cluster, name: str) -> list[Write]:
+def _nodes_go(cluster: ClusterState, name: str) -> list[Write]:
     paths = []
     for index in sorted(cluster.topics[name].partitions):
         paths += [layout.state(name, index), layout.partition(name, index)]

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.metadata.records import PartitionState
 
 
@@ -60,7 +60,9 @@ class Standing:
         return Standing(self.fit - out, self.registered - out, self.new_life, self.presumed)
 
     @staticmethod
-    def of(cluster: Cluster, gone: Collection[int] = (), new_life: int | None = None) -> Standing:
+    def of(
+        cluster: ClusterState, gone: Collection[int] = (), new_life: int | None = None
+    ) -> Standing:
         """Return it for all brokers, without those that are ``gone``, with one that restarted."""
         extra = set() if new_life is None else {new_life}
         fit = (cluster.fit - set(gone)) | extra

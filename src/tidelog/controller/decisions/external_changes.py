@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tidelog.controller.decisions import config_effects
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
 from tidelog.controller.decisions.deletion import take_up as delete_marked
@@ -64,12 +64,12 @@ class Taken:
     look_at: list[str] = field(default_factory=list)
 
 
-def changed(cluster: Cluster, found: Mapping[str, Node | None]) -> dict[str, Node | None]:
+def changed(cluster: ClusterState, found: Mapping[str, Node | None]) -> dict[str, Node | None]:
     """Return those nodes, as read now, that are not what the cluster knows of them."""
     return {path: node for path, node in found.items() if not _is_known(cluster, path, node)}
 
 
-def as_writes(found: Mapping[str, Node | None], after: Cluster) -> list[Write]:
+def as_writes(found: Mapping[str, Node | None], after: ClusterState) -> list[Write]:
     """Return external changes as writes, from which follows what brokers must be sent.
 
     ``after`` is the state with these changes: a mark that is not in it, because it was removed at
@@ -90,7 +90,7 @@ def as_writes(found: Mapping[str, Node | None], after: Cluster) -> list[Write]:
 
 
 def take_up(
-    cluster: Cluster, found: Mapping[str, Node | None], entropy: Entropy, deletes: bool
+    cluster: ClusterState, found: Mapping[str, Node | None], entropy: Entropy, deletes: bool
 ) -> Decision[Taken]:
     """Take up changed nodes, and decide what must be written because of them.
 
@@ -153,7 +153,7 @@ def _concerns(write: Write, topics: set[str]) -> bool:
     return any(path == topic or path.startswith(f"{topic}/") for topic in topics)
 
 
-def _is_known(cluster: Cluster, path: str, node: Node | None) -> bool:
+def _is_known(cluster: ClusterState, path: str, node: Node | None) -> bool:
     if node is None:
         return path not in cluster.versions and path not in cluster.ephemeral
     if counts_as_none(path, node):
@@ -176,7 +176,7 @@ def _is_known(cluster: Cluster, path: str, node: Node | None) -> bool:
 
 
 def _take_topic(
-    cluster: Cluster,
+    cluster: ClusterState,
     name: str,
     node: Node | None,
     taken: Taken,
@@ -207,7 +207,7 @@ def _take_topic(
 
 
 def _put_right(
-    cluster: Cluster, name: str, known: TopicNode, written: TopicNode, taken: Taken
+    cluster: ClusterState, name: str, known: TopicNode, written: TopicNode, taken: Taken
 ) -> TopicNode:
     partitions = {**written.partitions, **known.partitions}
     if any(written.partitions.get(index) != known.partitions[index] for index in known.partitions):
@@ -231,7 +231,7 @@ def _put_right(
     )
 
 
-def _effects(cluster: Cluster, name: str) -> list[Write]:
+def _effects(cluster: ClusterState, name: str) -> list[Write]:
     if name not in cluster.topics:
         return []
     return config_effects.of_topic(cluster, name, cluster.topic_configs.get(name, {}))

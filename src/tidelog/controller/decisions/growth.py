@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import Cluster
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Write
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.new_partitions import (
     MAX_PARTITIONS,
@@ -39,10 +39,10 @@ class Growth:
     assignments: tuple[tuple[int, ...], ...] | None = None
 
 
-Grown = tuple[str, Refusal | None]
+Grown = tuple[str, RequestRefusal | None]
 
 
-def cost_of_growth(cluster: Cluster, growth: Growth) -> int:
+def cost_of_growth(cluster: ClusterState, growth: Growth) -> int:
     """Return the cost of a topic's growth in writes."""
     node = cluster.topics.get(growth.name)
     now = growth.count if node is None else len(node.partitions)
@@ -50,7 +50,7 @@ def cost_of_growth(cluster: Cluster, growth: Growth) -> int:
 
 
 def create_partitions(
-    cluster: Cluster,
+    cluster: ClusterState,
     asked: Sequence[Growth],
     entropy: Entropy,
     validate_only: bool = False,
@@ -69,13 +69,13 @@ def create_partitions(
         refusal = _why_not_grown(cluster, growth)
         if growth.name in repeated:
             sentence = f"The topic {growth.name} is named more than once."
-            refusal = Refusal(ErrorCode.INVALID_REQUEST, sentence)
-        replicas: list[list[int]] | Refusal = []
+            refusal = RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
+        replicas: list[list[int]] | RequestRefusal = []
         if refusal is None:
             replicas = _grown_replicas(cluster, growth, entropy.below)
-            refusal = replicas if isinstance(replicas, Refusal) else None
+            refusal = replicas if isinstance(replicas, RequestRefusal) else None
         answers.append((growth.name, refusal))
-        if refusal is None and not isinstance(replicas, Refusal):
+        if refusal is None and not isinstance(replicas, RequestRefusal):
             writes += _grow(cluster, growth, replicas, epoch)
             epoch += len(replicas)
     if validate_only:
@@ -91,33 +91,33 @@ def repeated_growths(asked: Sequence[Growth]) -> frozenset[str]:
     return frozenset(name for name, count in times.items() if count > 1)
 
 
-def _why_not_grown(cluster: Cluster, growth: Growth) -> Refusal | None:
+def _why_not_grown(cluster: ClusterState, growth: Growth) -> RequestRefusal | None:
     node = cluster.topics.get(growth.name)
     if node is None or growth.name in cluster.marked:
         sentence = f"There is no topic {growth.name}."
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
+        return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
     if growth.name == OFFSETS_TOPIC:
         sentence = f"{OFFSETS_TOPIC} cannot grow: its groups are placed by its partition count."
-        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     now = len(node.partitions)
     if growth.count == now:
         sentence = f"The topic {growth.name} has {now} partitions already."
-        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if growth.count < now:
         sentence = (
             f"The topic {growth.name} has {now} partitions, more than {growth.count}: this version "
             "cannot remove partitions, at no inter.broker.protocol.version."
         )
-        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if growth.count > MAX_PARTITIONS:
         sentence = f"The number of partitions must be at most {MAX_PARTITIONS}."
-        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     return why_too_many(growth.count - now)
 
 
 def _grown_replicas(
-    cluster: Cluster, growth: Growth, below: Callable[[int], int]
-) -> list[list[int]] | Refusal:
+    cluster: ClusterState, growth: Growth, below: Callable[[int], int]
+) -> list[list[int]] | RequestRefusal:
     node = cluster.topics[growth.name]
     now = len(node.partitions)
     factor = len(node.partitions[min(node.partitions)])
@@ -136,7 +136,7 @@ def _grown_replicas(
 
 
 def _grow(
-    cluster: Cluster, growth: Growth, replicas: Sequence[list[int]], partition_epoch: int
+    cluster: ClusterState, growth: Growth, replicas: Sequence[list[int]], partition_epoch: int
 ) -> list[Write]:
     node = cluster.topics[growth.name]
     now = len(node.partitions)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_ID, Cluster
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.elections import with_isr
 from tidelog.controller.decisions.losses import without_debt
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def alter_isr(
-    cluster: Cluster, leader: int, proposals: Sequence[Proposal], *, knows_configs: bool = True
+    cluster: ClusterState, leader: int, proposals: Sequence[Proposal], *, knows_configs: bool = True
 ) -> Decision[list[Outcome]]:
     """Decide each proposal of the broker ``leader``; its own epoch was checked before.
 
@@ -97,7 +97,7 @@ def alter_isr(
     return Decision(outcomes, (*paid, *writes), splits=True)
 
 
-def _why_not(cluster: Cluster, leader: int, proposal: Proposal) -> ErrorCode:
+def _why_not(cluster: ClusterState, leader: int, proposal: Proposal) -> ErrorCode:
     where = proposal.where
     state = cluster.states.get(where)
     if state is None or not cluster.replicas(where):
@@ -119,14 +119,14 @@ def _why_not(cluster: Cluster, leader: int, proposal: Proposal) -> ErrorCode:
     return _why_not_members(cluster, state, proposal)
 
 
-def _is_below(cluster: Cluster, proposal: Proposal) -> bool:
+def _is_below(cluster: ClusterState, proposal: Proposal) -> bool:
     """Return whether a change leaves an ISR below the minimum that the controller uses."""
     where = proposal.where
     minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
     return len(proposal.isr) < minimum and list(proposal.isr) != cluster.states[where].isr
 
 
-def _why_not_members(cluster: Cluster, state: PartitionState, proposal: Proposal) -> ErrorCode:
+def _why_not_members(cluster: ClusterState, state: PartitionState, proposal: Proposal) -> ErrorCode:
     for position, member in enumerate(proposal.isr):
         node = cluster.brokers.get(member)
         is_known_damaged = (member, proposal.where) in cluster.broken
@@ -143,7 +143,7 @@ def _why_not_members(cluster: Cluster, state: PartitionState, proposal: Proposal
 
 
 def _changed(
-    cluster: Cluster, where: TopicPartition, state: PartitionState, proposal: Proposal
+    cluster: ClusterState, where: TopicPartition, state: PartitionState, proposal: Proposal
 ) -> PartitionState:
     new = state
     if list(proposal.isr) != state.isr:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.nodes import apply
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter, TopicHistory
-from tidelog.metadata.store import Check, Create, Delete, Operation, Set, parent
+from tidelog.metadata.store import CheckVersion, Create, Delete, Operation, Set, parent
 
 MANY = 500
 """At most this many writes fit into a commit of every store: a state is a few hundred bytes. Own
@@ -24,7 +24,7 @@ PER_OPERATION_BYTES = 64
 """The size of an operation in a request without its path and content, rounded up."""
 
 
-def with_revision(cluster: Cluster, writes: Sequence[Write]) -> tuple[Write, ...]:
+def with_revision(cluster: ClusterState, writes: Sequence[Write]) -> tuple[Write, ...]:
     """Return the writes of one commit: those decided, and the next revision if it is missing."""
     if any(write.path == layout.REVISION for write in writes):
         return tuple(writes)
@@ -57,7 +57,7 @@ def parts(decision: Decision[Any], most_bytes: int | None) -> Iterator[Sequence[
     yield writes[start:]
 
 
-def operations(cluster: Cluster, writes: Sequence[Write]) -> list[Operation]:
+def operations(cluster: ClusterState, writes: Sequence[Write]) -> list[Operation]:
     """Return the operations of one commit, with those that create missing parents.
 
     A persistent node replaces an ephemeral one at its path: written metadata must not end with a
@@ -66,7 +66,7 @@ def operations(cluster: Cluster, writes: Sequence[Write]) -> list[Operation]:
     found: list[Operation] = []
     if not any(write.path == layout.CONTROLLER_EPOCH for write in writes):
         version = cluster.versions[layout.CONTROLLER_EPOCH]
-        found.append(Check(layout.CONTROLLER_EPOCH, version))
+        found.append(CheckVersion(layout.CONTROLLER_EPOCH, version))
     known: dict[str, int] = {}
     for write in writes:
         version = known.get(write.path, cluster.versions.get(write.path, -1))
@@ -90,7 +90,7 @@ def containers(found: Sequence[Operation]) -> list[str]:
     return [x.path for x in found if isinstance(x, Create) and not x.data]
 
 
-def _parents(cluster: Cluster, path: str, known: dict[str, int]) -> list[Operation]:
+def _parents(cluster: ClusterState, path: str, known: dict[str, int]) -> list[Operation]:
     missing: list[Operation] = []
     above = parent(path)
     while above != "/" and known.get(above, cluster.versions.get(above, -1)) < 0:
@@ -101,14 +101,14 @@ def _parents(cluster: Cluster, path: str, known: dict[str, int]) -> list[Operati
 
 
 def _created(
-    cluster: Cluster, path: str, data: bytes, known: Mapping[str, int]
+    cluster: ClusterState, path: str, data: bytes, known: Mapping[str, int]
 ) -> Sequence[Operation]:
     made = Create(path, data)
     version = None if path in known else cluster.ephemeral.get(path)
     return (made,) if version is None else (Delete(path, version), made)
 
 
-def committed(cluster: Cluster, found: Sequence[Operation], writes: Sequence[Write]) -> None:
+def committed(cluster: ClusterState, found: Sequence[Operation], writes: Sequence[Write]) -> None:
     """Apply a commit that the store has made durable."""
     written = {write.path for write in writes}
     for path in containers(found):

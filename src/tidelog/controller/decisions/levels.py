@@ -21,8 +21,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import Cluster
-from tidelog.controller.decisions.decision import Put, Refusal, Write
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Put, RequestRefusal, Write
 from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode
 
@@ -33,7 +33,7 @@ for a request."""
 NAMES_SHOWN = 5
 
 
-def why_refused(cluster: Cluster) -> str | None:
+def why_refused(cluster: ClusterState) -> str | None:
     """Return a sentence if a controller must not be active at its level on this store, or None."""
     if cluster.level.topic_ids:
         return None
@@ -60,7 +60,7 @@ def why_refused(cluster: Cluster) -> str | None:
     )
 
 
-def why_broker_refused(cluster: Cluster, broker: int, highest: str) -> str | None:
+def why_broker_refused(cluster: ClusterState, broker: int, highest: str) -> str | None:
     """Return why a broker with older code cannot be commanded, or None.
 
     ``highest`` is the highest level that it knows (tag 10003 of BrokerRegistration), "" if the
@@ -80,7 +80,7 @@ def _numbers(level: str) -> tuple[int, ...] | None:
     return tuple(map(int, parts)) if all(x.isascii() and x.isdigit() for x in parts) else None
 
 
-def marks(cluster: Cluster) -> Iterator[tuple[Write, ...]]:
+def marks(cluster: ClusterState) -> Iterator[tuple[Write, ...]]:
     """Yield writes, each to be committed before the next is drawn, that mark topics as migrated."""
     while not cluster.level.topic_ids:
         unmarked = [
@@ -97,7 +97,7 @@ def marks(cluster: Cluster) -> Iterator[tuple[Write, ...]]:
         )
 
 
-def why_name_is_taken(cluster: Cluster, name: str) -> Refusal | None:
+def why_name_is_taken(cluster: ClusterState, name: str) -> RequestRefusal | None:
     """Return why a deleted topic's name cannot be used yet, or None.
 
     Below level 1.4 requests have no topic id: a StopReplica of the deleted topic, whose epoch
@@ -105,9 +105,9 @@ def why_name_is_taken(cluster: Cluster, name: str) -> Refusal | None:
     """
     if name in cluster.marked:
         sentence = f"Topic '{name}' is marked for deletion; not every broker has confirmed it yet."
-        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, sentence)
+        return RequestRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, sentence)
     pending = any(node.name == name for node in cluster.deletions.values())
     if pending and not cluster.level.topic_ids:
         sentence = f"Topic '{name}' was deleted; not every broker has confirmed it yet."
-        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, sentence)
+        return RequestRefusal(ErrorCode.TOPIC_ALREADY_EXISTS, sentence)
     return None

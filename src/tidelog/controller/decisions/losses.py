@@ -23,7 +23,7 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import LostRange, TopicHistory, TopicNode, UncleanDebt
@@ -75,7 +75,7 @@ def most_debts(replicas: int) -> int:
     return KEPT_BYTES // (DEBT_BYTES + RANGE_BYTES * replicas)
 
 
-def has_full_record(cluster: Cluster, topic: str) -> bool:
+def has_full_record(cluster: ClusterState, topic: str) -> bool:
     """Return whether a topic has as many debts as it may have."""
     history, node = cluster.topic_histories.get(topic), cluster.topics.get(topic)
     if history is None or node is None:
@@ -83,7 +83,7 @@ def has_full_record(cluster: Cluster, topic: str) -> bool:
     return len(history.unclean) >= most_debts(_replication(node))
 
 
-def topics_with_room(cluster: Cluster, writes: Iterable[Write]) -> set[str]:
+def topics_with_room(cluster: ClusterState, writes: Iterable[Write]) -> set[str]:
     """Return the topics that writes leave with less than half of the debts that they may have.
 
     Only topics that had more before: their elections may have been put off.
@@ -193,7 +193,7 @@ def _in_bytes(history: TopicHistory) -> TopicHistory:
 # Reports -----------------------------------------------------------------------------------------
 
 
-def report(cluster: Cluster, broker: int, found: Iterable[Truncation]) -> Decision[int]:
+def report(cluster: ClusterState, broker: int, found: Iterable[Truncation]) -> Decision[int]:
     """Decide ReportTruncation of a broker; the answer is the number of reports without a topic.
 
     Losses of a deleted topic are dropped. A repeated report counts once.
@@ -223,7 +223,11 @@ def report(cluster: Cluster, broker: int, found: Iterable[Truncation]) -> Decisi
 
 
 def _with_loss(
-    cluster: Cluster, history: TopicHistory, where: TopicPartition, broker: int, found: Truncation
+    cluster: ClusterState,
+    history: TopicHistory,
+    where: TopicPartition,
+    broker: int,
+    found: Truncation,
 ) -> TopicHistory:
     newest = max(found.epochs, default=-1)
     lost = LostRange(broker, found.first, found.end, sorted(set(found.epochs)))
@@ -308,7 +312,7 @@ def lost_count(election: UncleanDebt) -> int:
     return sum(end - first for first, end in lost_ranges(election))
 
 
-def totals(cluster: Cluster) -> dict[str, int]:
+def totals(cluster: ClusterState) -> dict[str, int]:
     """Return what metrics show: unclean elections on record, and committed offsets lost."""
     elections = lost = 0
     for history in cluster.topic_histories.values():
@@ -319,7 +323,7 @@ def totals(cluster: Cluster) -> dict[str, int]:
     return {"unclean_elections_on_record": elections, "committed_offsets_lost": lost}
 
 
-def places_with_loss(cluster: Cluster) -> list[TopicPartition]:
+def places_with_loss(cluster: ClusterState) -> list[TopicPartition]:
     """Return the partitions that are known to have lost committed records, in order."""
     return sorted(
         TopicPartition(name, partition)
@@ -329,7 +333,7 @@ def places_with_loss(cluster: Cluster) -> list[TopicPartition]:
     )
 
 
-def unclean_elections(cluster: Cluster) -> list[dict[str, Any]]:
+def unclean_elections(cluster: ClusterState) -> list[dict[str, Any]]:
     """Return all records of unclean elections, as plain data for JSON.
 
     One entry for each election, by topic and partition, the oldest first. ``lost`` has ranges of
@@ -349,7 +353,7 @@ def unclean_elections(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def _shown(
-    cluster: Cluster, where: TopicPartition, election: UncleanDebt, debt: UncleanDebt | None
+    cluster: ClusterState, where: TopicPartition, election: UncleanDebt, debt: UncleanDebt | None
 ) -> dict[str, Any]:
     state = cluster.states[where]
     by_range: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.controller.decisions.cluster import Cluster
-from tidelog.controller.decisions.decision import Put, Refusal, Write
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Put, RequestRefusal, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionNode, PartitionState
 from tidelog.model.errors import ErrorCode
@@ -28,7 +28,7 @@ MAX_REPLICATION_FACTOR = 32767
 
 
 def new_partitions(
-    cluster: Cluster, name: str, assignment: dict[int, list[int]], partition_epoch: int
+    cluster: ClusterState, name: str, assignment: dict[int, list[int]], partition_epoch: int
 ) -> list[Write]:
     """Return the nodes of new partitions; the first one's epoch is ``partition_epoch`` + 1.
 
@@ -54,22 +54,22 @@ def new_partitions(
     return writes
 
 
-def why_not_numbers(cluster: Cluster, count: int, factor: int) -> Refusal | None:
+def why_not_numbers(cluster: ClusterState, count: int, factor: int) -> RequestRefusal | None:
     """Return why a topic cannot have this partition count and replication factor, or None."""
     if not 1 <= count <= MAX_PARTITIONS:
         sentence = f"The number of partitions must be from 1 to {MAX_PARTITIONS}."
-        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if not 1 <= factor <= MAX_REPLICATION_FACTOR:
         sentence = "The replication factor must be larger than 0."
-        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+        return RequestRefusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
     there = len(cluster.brokers)
     if factor > there:
         sentence = f"A replication factor of {factor} needs as many brokers; {there} are there."
-        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+        return RequestRefusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
     return None
 
 
-def why_too_many(new: int) -> Refusal | None:
+def why_too_many(new: int) -> RequestRefusal | None:
     """Return why a topic cannot get this number of partitions at once, or None."""
     if new <= MOST_AT_ONCE:
         return None
@@ -77,12 +77,12 @@ def why_too_many(new: int) -> Refusal | None:
         f"Excessively large number of partitions per request: a topic gets at most {MOST_AT_ONCE} "
         "at once. Add more of them later (CreatePartitions)."
     )
-    return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
 
 
 def why_not_assigned(
-    cluster: Cluster, replicas: Sequence[Sequence[int]], factor: int
-) -> Refusal | None:
+    cluster: ClusterState, replicas: Sequence[Sequence[int]], factor: int
+) -> RequestRefusal | None:
     """Return why partitions cannot have these replicas, ``factor`` each, or None."""
     for brokers in replicas:
         if not brokers:
@@ -97,7 +97,7 @@ def why_not_assigned(
     return None
 
 
-def bad_assignment(clause: str) -> Refusal:
+def bad_assignment(clause: str) -> RequestRefusal:
     """Return the refusal of a replica assignment; ``clause`` says what is wrong with it."""
     sentence = f"The replica assignment cannot be used: {clause}."
-    return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
+    return RequestRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import NO_ID, Cluster
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
@@ -52,7 +52,7 @@ def why_none(path: str) -> str:
     )
 
 
-def load(cluster: Cluster, nodes: Mapping[str, Node]) -> None:
+def load(cluster: ClusterState, nodes: Mapping[str, Node]) -> None:
     """Apply every node of the store, parents first."""
     for path in sorted(nodes):
         take(cluster, path, nodes[path])
@@ -64,7 +64,7 @@ def load(cluster: Cluster, nodes: Mapping[str, Node]) -> None:
         check_topic(cluster, name, known)
 
 
-def take(cluster: Cluster, path: str, node: Node | None) -> None:
+def take(cluster: ClusterState, path: str, node: Node | None) -> None:
     """Take up a node as the store has it, by whichever program; None if it does not exist."""
     cluster.damaged.pop(path, None)
     cluster.ephemeral.pop(path, None)
@@ -83,7 +83,7 @@ def take(cluster: Cluster, path: str, node: Node | None) -> None:
         _put(cluster, path, record)
 
 
-def indexes_with_state(cluster: Cluster) -> dict[str, list[int]]:
+def indexes_with_state(cluster: ClusterState) -> dict[str, list[int]]:
     """Return the partitions that have a state, by topic. Walks over all states."""
     found: dict[str, list[int]] = {}
     for where in cluster.states:
@@ -91,7 +91,7 @@ def indexes_with_state(cluster: Cluster) -> dict[str, list[int]]:
     return found
 
 
-def check_topic(cluster: Cluster, name: str, known: Mapping[str, list[int]]) -> None:
+def check_topic(cluster: ClusterState, name: str, known: Mapping[str, list[int]]) -> None:
     """Count a topic's node as damaged when other nodes show that it lacks something.
 
     Missing metadata deletes nothing (promise 20): a FULL without it would make replicas stale.
@@ -115,7 +115,7 @@ def check_topic(cluster: Cluster, name: str, known: Mapping[str, list[int]]) -> 
         cluster.damaged[path] = Damaged(path, why)
 
 
-def apply(cluster: Cluster, writes: Iterable[Write]) -> None:
+def apply(cluster: ClusterState, writes: Iterable[Write]) -> None:
     """Apply writes that are durable."""
     for write in writes:
         cluster.damaged.pop(write.path, None)
@@ -131,7 +131,7 @@ def apply(cluster: Cluster, writes: Iterable[Write]) -> None:
             cluster.configs_changed_at = cluster.revision + 1
 
 
-def _put(cluster: Cluster, path: str, record: Record) -> None:
+def _put(cluster: ClusterState, path: str, record: Record) -> None:
     name = path.rpartition("/")[2]
     match record:
         case PartitionState() | PartitionNode():
@@ -166,7 +166,9 @@ def _put(cluster: Cluster, path: str, record: Record) -> None:
             pass
 
 
-def _put_partition(cluster: Cluster, path: str, record: PartitionState | PartitionNode) -> None:
+def _put_partition(
+    cluster: ClusterState, path: str, record: PartitionState | PartitionNode
+) -> None:
     found = layout.partition_of(path)
     assert found is not None
     where = TopicPartition(*found)
@@ -176,7 +178,7 @@ def _put_partition(cluster: Cluster, path: str, record: PartitionState | Partiti
         cluster.partition_nodes[where] = record
 
 
-def _put_topic(cluster: Cluster, name: str, record: TopicNode) -> None:
+def _put_topic(cluster: ClusterState, name: str, record: TopicNode) -> None:
     cluster.names.pop(cluster.topic_id(name), None)
     cluster.topics[name] = record
     cluster.names_in_metrics[metric_name(name)] = name
@@ -185,7 +187,7 @@ def _put_topic(cluster: Cluster, name: str, record: TopicNode) -> None:
         cluster.names[topic_id] = name
 
 
-def _forget_deletion(cluster: Cluster, topic_id: UUID) -> None:
+def _forget_deletion(cluster: ClusterState, topic_id: UUID) -> None:
     node = cluster.deletions.pop(topic_id, None)
     if node is not None:
         named = cluster.deletions_by_name[node.name]
@@ -194,7 +196,7 @@ def _forget_deletion(cluster: Cluster, topic_id: UUID) -> None:
             del cluster.deletions_by_name[node.name]
 
 
-def _remove(cluster: Cluster, path: str) -> None:
+def _remove(cluster: ClusterState, path: str) -> None:
     above, _, name = path.rpartition("/")
     found = layout.partition_of(path)
     if found is not None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.controller.decisions.cluster import Cluster
-from tidelog.controller.decisions.decision import Decision, Put, Refusal
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal
 from tidelog.metadata import layout
 from tidelog.metadata.records import ProducerIdBlock
 from tidelog.model.errors import ErrorCode
@@ -27,19 +27,21 @@ class Block:
     size: int
 
 
-def next_block(cluster: Cluster, broker: int) -> Decision[Block | Refusal]:
+def next_block(cluster: ClusterState, broker: int) -> Decision[Block | RequestRefusal]:
     """Decide AllocateProducerIds for a broker."""
     if layout.PRODUCER_IDS in cluster.damaged:
         return Decision(
-            Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, str(cluster.damaged[layout.PRODUCER_IDS]))
+            RequestRefusal(
+                ErrorCode.UNKNOWN_SERVER_ERROR, str(cluster.damaged[layout.PRODUCER_IDS])
+            )
         )
     if cluster.went_back is not None:
         # The next block of an older store may have been allocated already.
-        return Decision(Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, cluster.went_back))
+        return Decision(RequestRefusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, cluster.went_back))
     last = cluster.producer_ids
     first = 0 if last is None else int(last.block_end) + 1
     if first + BLOCK_SIZE - 1 > MAX_PRODUCER_ID:
         sentence = "All producer ids have been handed out."
-        return Decision(Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, sentence))
+        return Decision(RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, sentence))
     node = ProducerIdBlock(broker, str(first), str(first + BLOCK_SIZE - 1))
     return Decision(Block(first, BLOCK_SIZE), (Put(layout.PRODUCER_IDS, node),))

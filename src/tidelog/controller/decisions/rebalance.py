@@ -7,14 +7,14 @@ Owns the choice of partitions. The election: see ``requested_elections``. Source
 
 from __future__ import annotations
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition
 
 
-def imbalanced(cluster: Cluster, percentage: int) -> list[TopicPartition]:
+def imbalanced(cluster: ClusterState, percentage: int) -> list[TopicPartition]:
     """Return the partitions whose preferred replica should lead and can, sorted.
 
     Partitions without a leader, under reassignment, or whose preferred replica is not in sync and
@@ -39,7 +39,7 @@ def imbalanced(cluster: Cluster, percentage: int) -> list[TopicPartition]:
     )
 
 
-def rebalance(cluster: Cluster, percentage: int) -> Decision[list[TopicPartition]]:
+def rebalance(cluster: ClusterState, percentage: int) -> Decision[list[TopicPartition]]:
     """Move leadership back where a broker is out of balance; the answer has those partitions."""
     places = imbalanced(cluster, percentage)
     decision = elect_on_request(cluster, ElectionType.PREFERRED, places)
@@ -47,7 +47,7 @@ def rebalance(cluster: Cluster, percentage: int) -> Decision[list[TopicPartition
     return Decision(moved, decision.writes, splits=True)
 
 
-def _can_lead(cluster: Cluster, where: TopicPartition, preferred: int) -> bool:
+def _can_lead(cluster: ClusterState, where: TopicPartition, preferred: int) -> bool:
     state = cluster.states[where]
     return (
         state.leader != NO_LEADER

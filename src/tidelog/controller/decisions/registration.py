@@ -22,8 +22,8 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, LogEnd
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState, LogEnd
+from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.settlement import settle_all
 from tidelog.metadata import layout
@@ -78,7 +78,9 @@ class Registration:
     seen: tuple[int, int] = (-1, -1)
 
 
-def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[int | Refusal]:
+def register(
+    cluster: ClusterState, request: Registration, wall_ms: int
+) -> Decision[int | RequestRefusal]:
     """Decide a registration; the answer is the broker epoch."""
     refusal = why_not(cluster, request)
     if refusal is not None:
@@ -116,7 +118,7 @@ def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[
     return Decision(epoch, (*settled, *writes), splits=True)
 
 
-def why_gone_back(cluster: Cluster, request: Registration) -> str | None:
+def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
     """Return a sentence if a broker knows more than this store, or None.
 
     The broker has seen a higher controller epoch, or a higher revision than the store had when a
@@ -150,7 +152,7 @@ def why_gone_back(cluster: Cluster, request: Registration) -> str | None:
     )
 
 
-def bury(cluster: Cluster, dead: Sequence[int]) -> Decision[None]:
+def expire(cluster: ClusterState, dead: Sequence[int]) -> Decision[None]:
     """Remove brokers whose session timed out, and elect other leaders where they led."""
     gone = [broker for broker in dead if broker in cluster.brokers]
     writes = settle_all(cluster, _led_or_in_sync(cluster, gone), Standing.of(cluster, gone))
@@ -159,14 +161,14 @@ def bury(cluster: Cluster, dead: Sequence[int]) -> Decision[None]:
     return Decision(None, tuple(writes), splits=True)
 
 
-def replace_unfit(cluster: Cluster) -> Decision[None]:
+def replace_unfit(cluster: ClusterState) -> Decision[None]:
     """Take leadership and ISR membership from suspected and leaving brokers, where that is safe."""
     unfit = cluster.suspected | cluster.shutting_down
     places = _led_or_in_sync(cluster, unfit)
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 
-def settle_returned(cluster: Cluster, broker: int) -> Decision[None]:
+def settle_returned(cluster: ClusterState, broker: int) -> Decision[None]:
     """Settle the leaderless partitions of a broker that is no longer suspected."""
     places = [
         where
@@ -176,7 +178,7 @@ def settle_returned(cluster: Cluster, broker: int) -> Decision[None]:
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 
-def take_out(cluster: Cluster, new: Collection[TopicPartition]) -> Decision[None]:
+def take_out(cluster: ClusterState, new: Collection[TopicPartition]) -> Decision[None]:
     """Replace the replicas that their brokers reported as damaged, where they lead or are in sync.
 
     The last replica of an ISR stays in it, without leading: no other replica has its records. Where
@@ -189,7 +191,7 @@ def take_out(cluster: Cluster, new: Collection[TopicPartition]) -> Decision[None
     return Decision(None, tuple(settled), splits=True)
 
 
-def leads_what_others_could(cluster: Cluster, broker: int) -> bool:
+def leads_what_others_could(cluster: ClusterState, broker: int) -> bool:
     """Return whether a leaving broker leads a partition that has another fit ISR member."""
     return any(
         state.leader == broker and (set(state.isr) & cluster.fit) - {broker}
@@ -197,17 +199,17 @@ def leads_what_others_could(cluster: Cluster, broker: int) -> bool:
     )
 
 
-def why_not(cluster: Cluster, request: Registration) -> Refusal | None:
+def why_not(cluster: ClusterState, request: Registration) -> RequestRefusal | None:
     """Return why a registration is refused, or None."""
     if request.cluster_id and request.cluster_id != cluster.cluster_id:
         sentence = (
             f"Broker {request.broker} belongs to the cluster {request.cluster_id}, this is "
             f"{cluster.cluster_id}."
         )
-        return Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID, sentence)
+        return RequestRefusal(ErrorCode.INCONSISTENT_CLUSTER_ID, sentence)
     if not request.addresses:
         sentence = f"Broker {request.broker} names no listener."
-        return Refusal(ErrorCode.INVALID_REGISTRATION, sentence)
+        return RequestRefusal(ErrorCode.INVALID_REGISTRATION, sentence)
     known = cluster.brokers.get(request.broker)
     if known is None or known.directory_id in (None, layout.id_text(request.directory)):
         return None
@@ -215,7 +217,7 @@ def why_not(cluster: Cluster, request: Registration) -> Refusal | None:
         f"The node id {request.broker} is taken: a broker with another directory is registered "
         "under it and not dead."
     )
-    return Refusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION, sentence)
+    return RequestRefusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION, sentence)
 
 
 def _node(request: Registration, epoch: int, incarnation: str, wall_ms: int) -> BrokerNode:
@@ -251,7 +253,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _concerned(cluster: Cluster, broker: int) -> list[TopicPartition]:
+def _concerned(cluster: ClusterState, broker: int) -> list[TopicPartition]:
     return [
         where
         for where, state in cluster.states.items()
@@ -261,7 +263,9 @@ def _concerned(cluster: Cluster, broker: int) -> list[TopicPartition]:
     ]
 
 
-def _led_or_in_sync(cluster: Cluster, brokers: Sequence[int] | set[int]) -> list[TopicPartition]:
+def _led_or_in_sync(
+    cluster: ClusterState, brokers: Sequence[int] | set[int]
+) -> list[TopicPartition]:
     """Return the partitions whose leader, or next leader, may be one of these brokers."""
     concerned = set(brokers)
     return [
@@ -277,7 +281,7 @@ def _led_or_in_sync(cluster: Cluster, brokers: Sequence[int] | set[int]) -> list
 
 
 def _lost(
-    cluster: Cluster, request: Registration, places: Sequence[TopicPartition]
+    cluster: ClusterState, request: Registration, places: Sequence[TopicPartition]
 ) -> set[TopicPartition]:
     if request.ended is LifeEnded.UNCLEAN:
         return set(places)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Write
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.losses import most_debts
 from tidelog.controller.decisions.settlement import put_state, settle_all
@@ -21,11 +21,11 @@ from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
-Result = dict[TopicPartition, Refusal | None]
+Result = dict[TopicPartition, RequestRefusal | None]
 
 
 def elect_on_request(
-    cluster: Cluster,
+    cluster: ClusterState,
     kind: ElectionType,
     asked: Sequence[TopicPartition] | None,
     everything: bool = False,
@@ -70,7 +70,9 @@ def elect_on_request(
     return Decision(answer, (*writes, *elected), splits=True)
 
 
-def _why_nobody(cluster: Cluster, where: TopicPartition, written: Record | None) -> Refusal:
+def _why_nobody(
+    cluster: ClusterState, where: TopicPartition, written: Record | None
+) -> RequestRefusal:
     """Say why no replica can lead: an unclean election waits for every replica that is not dead."""
     state = cluster.states[where]
     holders = sorted({*state.isr, *state.eligible_replicas} & cluster.brokers.keys())
@@ -85,28 +87,34 @@ def _why_nobody(cluster: Cluster, where: TopicPartition, written: Record | None)
     elif holders:
         names = ", ".join(map(str, holders))
         sentence = f"Broker {names} may still come back with all of {where}: it is not dead yet."
-    return Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
+    return RequestRefusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
 
 
-def _why_not_elected(cluster: Cluster, kind: ElectionType, where: TopicPartition) -> Refusal | None:
+def _why_not_elected(
+    cluster: ClusterState, kind: ElectionType, where: TopicPartition
+) -> RequestRefusal | None:
     node = cluster.topics.get(where.topic)
     state = cluster.states.get(where)
     if node is None or state is None or where.partition not in node.partitions:
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {where}.")
+        return RequestRefusal(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {where}."
+        )
     replicas = node.partitions[where.partition]
     if kind is ElectionType.PREFERRED:
         if state.leader == replicas[0]:
             sentence = f"The preferred replica {replicas[0]} leads {where} already."
-            return Refusal(ErrorCode.ELECTION_NOT_NEEDED, sentence)
+            return RequestRefusal(ErrorCode.ELECTION_NOT_NEEDED, sentence)
         electable = replicas[0] in cluster.fit - cluster.presumed
         electable = electable and replicas[0] not in state.unclean_members
         if not electable or replicas[0] not in state.isr or (replicas[0], where) in cluster.broken:
             sentence = f"The preferred replica {replicas[0]} of {where} is not in sync and alive."
-            return Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, sentence)
+            return RequestRefusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, sentence)
         return None
     if state.leader != NO_LEADER:
-        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"{where} has the leader {state.leader}.")
+        return RequestRefusal(
+            ErrorCode.ELECTION_NOT_NEEDED, f"{where} has the leader {state.leader}."
+        )
     if not cluster.fit & set(replicas):
         sentence = f"No replica of {where} is alive."
-        return Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
+        return RequestRefusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
     return None

@@ -24,8 +24,8 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster, LogEnd
-from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
+from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState, LogEnd
+from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.losses import most_debts, with_debts
 from tidelog.controller.decisions.settlement import put_state
@@ -60,7 +60,7 @@ PRODUCER_ID_JUMP = 1_000_000_000
 MAX_EPOCH = 2**31 - 1
 
 
-def report(cluster: Cluster) -> dict[str, Any]:
+def report(cluster: ClusterState) -> dict[str, Any]:
     """Return what an operator needs to know before accepting, as plain data for JSON."""
     return {
         "went_back": cluster.went_back,
@@ -73,8 +73,8 @@ def report(cluster: Cluster) -> dict[str, Any]:
 
 
 def accept(
-    cluster: Cluster, without: Collection[int], dropped: Collection[str], entropy: Entropy
-) -> Decision[dict[str, Any] | Refusal]:
+    cluster: ClusterState, without: Collection[int], dropped: Collection[str], entropy: Entropy
+) -> Decision[dict[str, Any] | RequestRefusal]:
     """Decide to go on with this store, without the brokers in ``without`` if they are missing.
 
     ``dropped`` names unknown data to give up; all other comes back. The answer is the report as it
@@ -83,7 +83,7 @@ def accept(
     """
     refusal = _why_not(cluster, without)
     found = refusal or coming_back(cluster, dropped)
-    if isinstance(found, Refusal):
+    if isinstance(found, RequestRefusal):
         return Decision(found)
     unknown, given_up = found
     before = {**report(cluster), "given_up": given_up}
@@ -137,7 +137,7 @@ class _NewPartitions:
 
 
 def _restored_topic(
-    cluster: Cluster,
+    cluster: ClusterState,
     name: str,
     node: TopicNode,
     history: TopicHistory | None,
@@ -174,7 +174,7 @@ def _restored_topic(
     return [*_topic_writes(cluster, name, topic, history, debts), *states]
 
 
-def _without_former(cluster: Cluster, name: str, node: TopicNode) -> Iterator[Write]:
+def _without_former(cluster: ClusterState, name: str, node: TopicNode) -> Iterator[Write]:
     """Yield the removal of a topic of the same name without any replica.
 
     Its mark for deletion is removed too: it would delete the topic that comes back.
@@ -187,7 +187,7 @@ def _without_former(cluster: Cluster, name: str, node: TopicNode) -> Iterator[Wr
         yield from (Remove(path) for path in paths if path in cluster.versions)
 
 
-def _configs(cluster: Cluster, one: Unknown) -> Iterator[Write]:
+def _configs(cluster: ClusterState, one: Unknown) -> Iterator[Write]:
     path = layout.topic_configs(one.name)
     configs = configs_of(cluster, one)
     if configs:
@@ -196,9 +196,11 @@ def _configs(cluster: Cluster, one: Unknown) -> Iterator[Write]:
         yield Remove(path)
 
 
-def _why_not(cluster: Cluster, without: Collection[int]) -> Refusal | None:
+def _why_not(cluster: ClusterState, without: Collection[int]) -> RequestRefusal | None:
     if cluster.went_back is None:
-        return Refusal(ErrorCode.INVALID_REQUEST, "The metadata store has not gone back in time.")
+        return RequestRefusal(
+            ErrorCode.INVALID_REQUEST, "The metadata store has not gone back in time."
+        )
     missing = sorted(_missing(cluster) - set(without))
     if missing:
         named = ", ".join(map(str, missing))
@@ -206,20 +208,20 @@ def _why_not(cluster: Cluster, without: Collection[int]) -> Refusal | None:
             f"Brokers {named} have replicas and have not registered: start them, for they may hold "
             f"the newest records, or name them with --without {named} if they are lost."
         )
-        return Refusal(ErrorCode.BROKER_NOT_AVAILABLE, sentence)
+        return RequestRefusal(ErrorCode.BROKER_NOT_AVAILABLE, sentence)
     damaged = [str(x) for path, x in cluster.damaged.items() if path.startswith(layout.TOPICS)]
     damaged = [x for x in damaged if "/partitions/" not in x]
     if damaged:
-        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, f"{damaged[0]} Repair it first.")
+        return RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, f"{damaged[0]} Repair it first.")
     epochs = [end.leader_epoch for ends in cluster.inventories.values() for end in ends.values()]
     epochs += [state.leader_epoch for state in cluster.states.values()]
     epochs += [epoch for epoch, _ in cluster.seen.values()]
     if max(epochs, default=0) > MAX_EPOCH - 2 * JUMP:
-        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "There are no higher epochs left.")
+        return RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, "There are no higher epochs left.")
     return None
 
 
-def _missing(cluster: Cluster) -> set[int]:
+def _missing(cluster: ClusterState) -> set[int]:
     """Return the brokers that are assigned or registered, and have not reported their replicas."""
     assigned = {
         broker
@@ -230,12 +232,12 @@ def _missing(cluster: Cluster) -> set[int]:
     return (assigned | cluster.brokers.keys()) - _present(cluster)
 
 
-def _present(cluster: Cluster) -> set[int]:
+def _present(cluster: ClusterState) -> set[int]:
     """Return the brokers that have registered, reported their replicas, and may lead."""
     return cluster.inventories.keys() & (cluster.fit - cluster.presumed)
 
 
-def _ends(cluster: Cluster, where: TopicPartition) -> dict[int, LogEnd]:
+def _ends(cluster: ClusterState, where: TopicPartition) -> dict[int, LogEnd]:
     """Return the log end of every usable replica of a partition, on any broker."""
     found = {}
     for broker in cluster.inventories.keys() | cluster.nameless.keys():
@@ -246,7 +248,7 @@ def _ends(cluster: Cluster, where: TopicPartition) -> dict[int, LogEnd]:
 
 
 def _restored_state(
-    cluster: Cluster, where: TopicPartition, replicas: list[int], ends: dict[int, LogEnd]
+    cluster: ClusterState, where: TopicPartition, replicas: list[int], ends: dict[int, LogEnd]
 ) -> PartitionState:
     known = cluster.states.get(where)
     highest = max((end.leader_epoch for end in ends.values()), default=-1)
@@ -266,7 +268,7 @@ def _restored_state(
 
 
 def _topic_writes(
-    cluster: Cluster,
+    cluster: ClusterState,
     name: str,
     node: TopicNode,
     history: TopicHistory | None,
@@ -284,12 +286,12 @@ def _topic_writes(
         yield Put(layout.topic_history(name), changed)
 
 
-def _highest_partition_epoch(cluster: Cluster) -> int:
+def _highest_partition_epoch(cluster: ClusterState) -> int:
     ends = [end for found in cluster.inventories.values() for end in found.values()]
     return max([cluster.counters.get(layout.PARTITION_EPOCH, 0), *(x[0] for x in ends)])
 
 
-def _jumps(cluster: Cluster, partition_epoch: int) -> Iterator[Write]:
+def _jumps(cluster: ClusterState, partition_epoch: int) -> Iterator[Write]:
     counters = cluster.counters
     broker_epoch = counters.get(layout.BROKER_EPOCH, 0) + JUMP
     for broker, node in sorted(cluster.brokers.items()):
@@ -310,7 +312,7 @@ def _jumps(cluster: Cluster, partition_epoch: int) -> Iterator[Write]:
     yield Put(layout.REVISION, Counter(revision + JUMP))
 
 
-def _unknown(cluster: Cluster) -> Iterator[dict[str, Any]]:
+def _unknown(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     """Yield the data of replicas that the store does not know, by topic."""
     for one in find(cluster):
         yield _listed(
@@ -354,7 +356,7 @@ def _listed(
     }
 
 
-def _partitions(cluster: Cluster) -> Iterator[dict[str, Any]]:
+def _partitions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     """Yield the partitions with a replica on an unassigned broker, or without any replica."""
     for name, node in sorted(cluster.topics.items()):
         for index, replicas in sorted(node.partitions.items()):

@@ -59,7 +59,7 @@ class Patience:
 
 
 @dataclass
-class Session:
+class BrokerSession:
     """The last sign of life of a broker, and when its connection closed (ms, monotonic).
 
     A suspicion counts the silence after ``counted_ms``. A ``presumed`` broker has no connection to
@@ -117,7 +117,7 @@ class Sessions:
     """The sessions of all registered brokers."""
 
     patience: Patience
-    by_broker: dict[int, Session] = field(default_factory=dict)
+    by_broker: dict[int, BrokerSession] = field(default_factory=dict)
     settled_ms: int | None = None
     """When the last doubt ended: other brokers in doubt, if alive, give a sign a moment later."""
 
@@ -126,12 +126,12 @@ class Sessions:
 
     def presume(self, broker: int, now_ms: int) -> None:
         """Begin the session of a broker that registered with an earlier controller."""
-        self.by_broker[broker] = Session(now_ms, presumed=True)
+        self.by_broker[broker] = BrokerSession(now_ms, presumed=True)
 
     def heard(self, broker: int, now_ms: int, *, is_answered: bool = True) -> None:
         """Note a heartbeat or a registration; until that ``is_answered`` a broker sends none."""
         self._settle(broker, now_ms)
-        self.by_broker[broker] = Session(now_ms, presumed=not is_answered)
+        self.by_broker[broker] = BrokerSession(now_ms, presumed=not is_answered)
 
     def closed(self, broker: int, now_ms: int) -> None:
         """Note that the connection of a broker's session closed."""
@@ -210,7 +210,7 @@ class Sessions:
         for broker in brokers:
             self.by_broker[broker].suspected = True
 
-    def to_bury(self, now_ms: int) -> set[int]:
+    def to_expire(self, now_ms: int) -> set[int]:
         """Return all dead brokers once no broker is in doubt: within half a session time-out."""
         dead = self.in_condition(Condition.DEAD, now_ms)
         in_doubt = any(

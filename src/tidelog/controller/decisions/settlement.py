@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence, Set
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, LogEnd
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.elections import (
     Standing,
@@ -27,7 +27,7 @@ from tidelog.model.topics import TopicPartition
 
 
 def settle_all(
-    cluster: Cluster,
+    cluster: ClusterState,
     places: Iterable[TopicPartition],
     standing: Standing,
     lost: Collection[TopicPartition] = (),
@@ -88,7 +88,7 @@ def settle_all(
 
 
 def _settled(
-    cluster: Cluster,
+    cluster: ClusterState,
     where: TopicPartition,
     standing: Standing,
     rule: tuple[bool, int],
@@ -117,7 +117,7 @@ def _settled(
     return without_broken(new, broken) if broken else new
 
 
-def elect_put_off(cluster: Cluster, topics: Set[str]) -> Decision[None]:
+def elect_put_off(cluster: ClusterState, topics: Set[str]) -> Decision[None]:
     """Settle the leaderless partitions of topics whose debts have been handled.
 
     As many as their records have room for: a topic with twenty times as many takes twenty rounds,
@@ -133,7 +133,7 @@ def elect_put_off(cluster: Cluster, topics: Set[str]) -> Decision[None]:
     return Decision(None, tuple(settled), splits=True)
 
 
-def elect_awaited(cluster: Cluster, broker: int) -> Decision[None]:
+def elect_awaited(cluster: ClusterState, broker: int) -> Decision[None]:
     """Settle the leaderless partitions that wait for a broker, now that it can be elected.
 
     The registration of another broker may have been decided between the registration of this one
@@ -148,13 +148,13 @@ def elect_awaited(cluster: Cluster, broker: int) -> Decision[None]:
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 
-def put_state(cluster: Cluster, where: TopicPartition, state: PartitionState) -> Put:
+def put_state(cluster: ClusterState, where: TopicPartition, state: PartitionState) -> Put:
     """Return the write of a partition's state by this controller."""
     signed = msgspec.structs.replace(state, controller_epoch=cluster.controller_epoch)
     return Put(layout.state(*where), signed)
 
 
-def _put_debts(cluster: Cluster, debts: dict[str, dict[int, UncleanDebt]]) -> list[Write]:
+def _put_debts(cluster: ClusterState, debts: dict[str, dict[int, UncleanDebt]]) -> list[Write]:
     writes: list[Write] = []
     for topic, new in debts.items():
         history = cluster.topic_histories.get(topic)
@@ -166,7 +166,7 @@ def _put_debts(cluster: Cluster, debts: dict[str, dict[int, UncleanDebt]]) -> li
 
 
 def _known_ends(
-    cluster: Cluster, where: TopicPartition, replicas: Sequence[int], standing: Standing
+    cluster: ClusterState, where: TopicPartition, replicas: Sequence[int], standing: Standing
 ) -> dict[int, LogEnd]:
     found = {}
     for broker in replicas:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import NO_ID, Cluster
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.registration import Registration
 from tidelog.model.topics import TopicPartition
 
@@ -18,29 +18,29 @@ KEPT_NAMES = 1_000
 """Names of reported topic ids that the controller keeps beyond those that the topics need."""
 
 
-def presume_all(cluster: Cluster) -> None:
+def presume_all(cluster: ClusterState) -> None:
     """Presume every broker that registered with an earlier controller alive."""
     cluster.presumed = set(cluster.brokers)
 
 
-def note_session(cluster: Cluster, broker: int) -> None:
+def note_session(cluster: ClusterState, broker: int) -> None:
     """Note that a broker has a session with this controller: it is no longer only presumed."""
     cluster.presumed.discard(broker)
 
 
-def suspect(cluster: Cluster, brokers: Collection[int]) -> None:
+def suspect(cluster: ClusterState, brokers: Collection[int]) -> None:
     """Note brokers as suspected: they lead nothing that another replica can lead."""
     cluster.suspected |= set(brokers)
 
 
-def end_suspicion(cluster: Cluster, broker: int) -> bool:
+def end_suspicion(cluster: ClusterState, broker: int) -> bool:
     """Note a sign of life of a broker; return whether it was suspected."""
     was_suspected = broker in cluster.suspected
     cluster.suspected.discard(broker)
     return was_suspected
 
 
-def note_leaving(cluster: Cluster, broker: int) -> bool:
+def note_leaving(cluster: ClusterState, broker: int) -> bool:
     """Note that a broker wants to shut down; return whether that is new."""
     if broker in cluster.shutting_down:
         return False
@@ -48,7 +48,7 @@ def note_leaving(cluster: Cluster, broker: int) -> bool:
     return True
 
 
-def take_report(cluster: Cluster, report: Registration) -> None:
+def take_report(cluster: ClusterState, report: Registration) -> None:
     """Take up what a broker says of itself in an accepted registration.
 
     It replaces what the broker reported earlier, and ends its controlled shutdown.
@@ -65,7 +65,7 @@ def take_report(cluster: Cluster, report: Registration) -> None:
 
 
 def take_configs(
-    cluster: Cluster, seen: tuple[int, int], kept: Mapping[UUID, dict[str, str]]
+    cluster: ClusterState, seen: tuple[int, int], kept: Mapping[UUID, dict[str, str]]
 ) -> None:
     """Remember which configurations a broker keeps for topics that the store does not have.
 
@@ -77,7 +77,7 @@ def take_configs(
             cluster.kept_configs[topic_id] = seen, configs
 
 
-def _take_held(cluster: Cluster, held: Mapping[UUID, str]) -> None:
+def _take_held(cluster: ClusterState, held: Mapping[UUID, str]) -> None:
     """Remember the names of topic ids that a broker reported; forget those of no broker."""
     cluster.held.update(held)
     cluster.kept_configs = {x: y for x, y in cluster.kept_configs.items() if x not in cluster.names}
@@ -89,7 +89,7 @@ def _take_held(cluster: Cluster, held: Mapping[UUID, str]) -> None:
 
 
 def note_damaged(
-    cluster: Cluster, broker: int, damaged: Iterable[tuple[UUID, TopicPartition]]
+    cluster: ClusterState, broker: int, damaged: Iterable[tuple[UUID, TopicPartition]]
 ) -> tuple[list[TopicPartition], list[TopicPartition]]:
     """Take up all replicas that a broker reports as damaged; return the new ones and the healed.
 
@@ -108,12 +108,12 @@ def note_damaged(
     return sorted(reported - known), sorted(healed)
 
 
-def _counts_on(cluster: Cluster, broker: int, where: TopicPartition) -> bool:
+def _counts_on(cluster: ClusterState, broker: int, where: TopicPartition) -> bool:
     state = cluster.states.get(where)
     return state is not None and broker in (*state.isr, *state.eligible_replicas)
 
 
-def forget(cluster: Cluster, broker: int) -> None:
+def forget(cluster: ClusterState, broker: int) -> None:
     """Forget what is known beside the store of a broker whose registration expired."""
     for kept in (cluster.suspected, cluster.presumed, cluster.shutting_down):
         kept.discard(broker)
@@ -122,11 +122,11 @@ def forget(cluster: Cluster, broker: int) -> None:
     cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
 
 
-def keep_topic(cluster: Cluster, topic: str, why: str) -> None:
+def keep_topic(cluster: ClusterState, topic: str, why: str) -> None:
     """Note why the nodes of a topic cannot be removed now: its deletion waits."""
     cluster.undeletable[topic] = why
 
 
-def free_topic(cluster: Cluster, topic: str | None) -> None:
+def free_topic(cluster: ClusterState, topic: str | None) -> None:
     """Forget why the nodes of a topic could not be removed: its deletion goes on."""
     cluster.undeletable.pop(topic or "", None)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.model.topics import TopicPartition
 
 DELETED_EPOCH = -2
@@ -32,7 +32,7 @@ class Stop(NamedTuple):
     delete: bool = True
 
 
-def stops_of(cluster: Cluster, broker: int) -> list[Stop]:
+def stops_of(cluster: ClusterState, broker: int) -> list[Stop]:
     """Return the replicas that a broker still has to stop, by topic."""
     found: list[Stop] = []
     for topic_id, deletion in cluster.deletions.items():
@@ -51,7 +51,7 @@ def stops_of(cluster: Cluster, broker: int) -> list[Stop]:
     return found
 
 
-def _of_a_marked_topic(cluster: Cluster, broker: int, name: str) -> list[Stop]:
+def _of_a_marked_topic(cluster: ClusterState, broker: int, name: str) -> list[Stop]:
     node = cluster.topics.get(name)
     if node is None:
         return []
@@ -63,7 +63,7 @@ def _of_a_marked_topic(cluster: Cluster, broker: int, name: str) -> list[Stop]:
     ]
 
 
-def unconfirmed(cluster: Cluster) -> Iterator[tuple[str, set[int]]]:
+def unconfirmed(cluster: ClusterState) -> Iterator[tuple[str, set[int]]]:
     """Yield each topic being deleted, in either queue, and the brokers that may hold replicas."""
     for node in cluster.deletions.values():
         yield node.name, {broker for brokers in node.partitions.values() for broker in brokers}
@@ -80,7 +80,7 @@ def unconfirmed(cluster: Cluster) -> Iterator[tuple[str, set[int]]]:
         )
 
 
-def holders(cluster: Cluster, name: str, index: int) -> list[int]:
+def holders(cluster: ClusterState, name: str, index: int) -> list[int]:
     """Return every broker that may have a replica: assigned, a target, or not stopped yet."""
     where = TopicPartition(name, index)
     found = list(cluster.replicas(where))

@@ -22,8 +22,8 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_ID, Cluster, LogEnd
-from tidelog.controller.decisions.decision import Refusal
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
+from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.new_partitions import MAX_PARTITIONS
 from tidelog.metadata import layout
@@ -55,7 +55,7 @@ class Unknown:
         return {index for index in self.ends if text == f"{self.name}-{index}"}
 
 
-def find(cluster: Cluster) -> list[Unknown]:
+def find(cluster: ClusterState) -> list[Unknown]:
     """Return the data of registered brokers that the store does not know, by name and id."""
     found: dict[tuple[str, UUID], Unknown] = {}
 
@@ -84,8 +84,8 @@ def find(cluster: Cluster) -> list[Unknown]:
 
 
 def coming_back(
-    cluster: Cluster, dropped: Collection[str]
-) -> tuple[list[Unknown], list[str]] | Refusal:
+    cluster: ClusterState, dropped: Collection[str]
+) -> tuple[list[Unknown], list[str]] | RequestRefusal:
     """Return the data that comes back and the partitions that are given up, or a refusal.
 
     ``dropped``: topics, topic ids, or partitions as topic-partition, each of them unknown.
@@ -96,7 +96,7 @@ def coming_back(
         hits = [(one, one.named_by(text)) for one in unknown]
         if not any(indexes for _, indexes in hits):
             sentence = f"drop_unknown: the report lists no {text} that the store does not know."
-            return Refusal(ErrorCode.INVALID_REQUEST, sentence)
+            return RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
         for one, indexes in hits:
             for index in sorted(indexes):
                 del one.ends[index]
@@ -106,11 +106,11 @@ def coming_back(
     for one in kept:
         why = _why_not(cluster, one, is_alone=times[one.name] == 1)
         if why is not None:
-            return Refusal(ErrorCode.INVALID_REQUEST, why)
+            return RequestRefusal(ErrorCode.INVALID_REQUEST, why)
     return kept, given_up
 
 
-def _why_not(cluster: Cluster, one: Unknown, *, is_alone: bool) -> str | None:
+def _why_not(cluster: ClusterState, one: Unknown, *, is_alone: bool) -> str | None:
     text = layout.id_text(one.topic_id)
     drop = f"give it up with --drop-unknown {text}"
     clause = why_invalid(one.name)
@@ -131,7 +131,7 @@ def _why_not(cluster: Cluster, one: Unknown, *, is_alone: bool) -> str | None:
     return None
 
 
-def _is_held(cluster: Cluster, name: str) -> bool:
+def _is_held(cluster: ClusterState, name: str) -> bool:
     topic_id = cluster.topic_id(name)
     return any(
         held == topic_id
@@ -141,7 +141,7 @@ def _is_held(cluster: Cluster, name: str) -> bool:
     )
 
 
-def configs_of(cluster: Cluster, one: Unknown) -> dict[str, str]:
+def configs_of(cluster: ClusterState, one: Unknown) -> dict[str, str]:
     """Return the configurations that replicas keep of a topic that the store does not know."""
     found = cluster.kept_configs.get(one.topic_id)
     return {} if found is None or one.is_known else dict(found[1])
@@ -162,7 +162,9 @@ def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int
     return dict(sorted(made.items()))
 
 
-def node_of(cluster: Cluster, one: Unknown, entropy: Entropy) -> tuple[TopicNode, TopicHistory]:
+def node_of(
+    cluster: ClusterState, one: Unknown, entropy: Entropy
+) -> tuple[TopicNode, TopicHistory]:
     """Return the nodes that bring the unknown data of a topic back."""
     before = cluster.topics.get(one.name) if one.is_known else None
     history = cluster.topic_histories.get(one.name) if one.is_known else None

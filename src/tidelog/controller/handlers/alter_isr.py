@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.losses import topics_with_room
@@ -42,7 +42,9 @@ turn of the loop has 125 of them, as many as one request of a broker, and takes 
 async def serve(
     controller: Controller, request: messages.AlterIsrRequest, context: RequestContext
 ) -> messages.AlterIsrResponse:
-    def decide(cluster: Cluster, part: Sequence[Sequence[Asked]]) -> Decision[list[Decided | None]]:
+    def decide(
+        cluster: ClusterState, part: Sequence[Sequence[Asked]]
+    ) -> Decision[list[Decided | None]]:
         node = cluster.brokers.get(request.broker_id)
         is_session = controller.session_watch.is_session_of(request.broker_id, context.connection)
         if node is None or node.broker_epoch != request.broker_epoch or not is_session:

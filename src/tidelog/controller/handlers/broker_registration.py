@@ -21,8 +21,8 @@ from functools import partial
 from uuid import UUID
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import NO_ID, Cluster, LogEnd
-from tidelog.controller.decisions.decision import Decision, Put, Refusal
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
+from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal
 from tidelog.controller.decisions.levels import why_broker_refused
 from tidelog.controller.decisions.registration import (
     Address,
@@ -66,12 +66,12 @@ async def serve(
         logger.warning("registration refused: %(why)s", {"why": too_old})
         return messages.BrokerRegistrationResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
-    def decide(cluster: Cluster) -> Decision[tuple[bool, int | Refusal]]:
+    def decide(cluster: ClusterState) -> Decision[tuple[bool, int | RequestRefusal]]:
         known = cluster.brokers.get(broker)
         decision = _decide(cluster, registration, controller.seams.clock.wall_ms())
         changed = known is None or known.broker_epoch != decision.answer
         writes = decision.writes
-        if not isinstance(decision.answer, Refusal) and cluster.went_back is None:
+        if not isinstance(decision.answer, RequestRefusal) and cluster.went_back is None:
             why = why_gone_back(cluster, registration)
             if why is not None:
                 logger.error("%s", why)
@@ -79,14 +79,14 @@ async def serve(
                 writes = (Put(layout.WENT_BACK, WentBack(why)), *writes)
         return Decision((changed, decision.answer), writes, decision.splits)
 
-    def heard(answer: tuple[bool, int | Refusal]) -> None:
+    def heard(answer: tuple[bool, int | RequestRefusal]) -> None:
         # In the turn of the registration: the next decision could otherwise expire or replace a
         # broker that has just registered, because of its silence before.
-        if not isinstance(answer[1], Refusal):
+        if not isinstance(answer[1], RequestRefusal):
             controller.session_watch.heard(broker, is_answered=False)
 
     (new_life, answer), _ = await controller.perform(decide, heard)
-    if isinstance(answer, Refusal):
+    if isinstance(answer, RequestRefusal):
         logger.warning("registration refused: %(why)s", {"why": answer.sentence})
         return messages.BrokerRegistrationResponse(error_code=answer.error)
     if context.connection.is_closing:
@@ -126,7 +126,9 @@ def _accepted(
     )
 
 
-def _decide(cluster: Cluster, registration: Registration, wall_ms: int) -> Decision[int | Refusal]:
+def _decide(
+    cluster: ClusterState, registration: Registration, wall_ms: int
+) -> Decision[int | RequestRefusal]:
     refusal = why_not(cluster, registration)
     if refusal is not None:
         return Decision(refusal)

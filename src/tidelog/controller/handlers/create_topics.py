@@ -22,7 +22,7 @@ from tidelog.controller.decisions.creation import (
     Created,
     Defaults,
     Earlier,
-    NewTopic,
+    TopicToCreate,
     cost_of_topic,
     create_topics,
 )
@@ -43,7 +43,7 @@ async def serve(
     configs = controller.configs
     defaults = Defaults(configs.num_partitions, configs.default_replication_factor)
     asked = [
-        NewTopic(
+        TopicToCreate(
             topic.name,
             topic.num_partitions,
             topic.replication_factor,

@@ -12,7 +12,7 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import deletion
 from tidelog.controller.decisions.deletion import (
     Deleted,
-    Doomed,
+    PendingDelete,
     cost_of_deletion,
     delete_topics,
     repeated_names,
@@ -29,9 +29,9 @@ async def serve(
     controller: Controller, request: messages.DeleteTopicsRequest, context: RequestContext
 ) -> messages.DeleteTopicsResponse:
     if context.version >= 6:
-        asked = [Doomed(topic.name, topic.topic_id) for topic in request.topics]
+        asked = [PendingDelete(topic.name, topic.topic_id) for topic in request.topics]
     else:
-        asked = [Doomed(name) for name in request.topic_names]
+        asked = [PendingDelete(name) for name in request.topic_names]
     enabled = controller.configs.delete_topic_enable
     deletion.try_again(controller.cluster, asked)
     repeated = repeated_names(controller.cluster, asked)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import Cluster
-from tidelog.controller.decisions.decision import Decision, Refusal
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision, RequestRefusal
 from tidelog.controller.decisions.requested_elections import Result, elect_on_request
 from tidelog.controller.serving import reached_in_time, served
 from tidelog.controller.slices import perform_in_slices
@@ -23,7 +23,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
-Answered = tuple[TopicPartition, Refusal | None]
+Answered = tuple[TopicPartition, RequestRefusal | None]
 
 
 async def serve(
@@ -36,7 +36,7 @@ async def serve(
     everything = asked is None
     places = list(controller.cluster.states) if asked is None else list(dict.fromkeys(asked))
 
-    def decide(cluster: Cluster, part: Sequence[TopicPartition]) -> Decision[list[Answered]]:
+    def decide(cluster: ClusterState, part: Sequence[TopicPartition]) -> Decision[list[Answered]]:
         if everything:
             # A topic may have been deleted between two slices: the request does not name it.
             part = [where for where in part if where in cluster.states]
@@ -78,7 +78,7 @@ def refuse_all(
     request: messages.ElectLeadersRequest, error: ErrorCode, sentence: str
 ) -> messages.ElectLeadersResponse:
     """Respond with one error for every partition, and at the top (v1+)."""
-    refusal = Refusal(error, sentence)
+    refusal = RequestRefusal(error, sentence)
     answer: Result = dict.fromkeys(_asked(request) or (), refusal)
     made = _response(answer)
     made.error_code = error

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.losses import Truncation, report
 from tidelog.controller.serving import served
@@ -37,7 +37,7 @@ async def serve(
     if any(each.first < 0 or each.end < each.first for each in found):
         return messages.ReportTruncationResponse(error_code=ErrorCode.INVALID_REQUEST)
 
-    def decide(cluster: Cluster) -> Decision[int | None]:
+    def decide(cluster: ClusterState) -> Decision[int | None]:
         node = cluster.brokers.get(broker)
         if node is None or node.broker_epoch != request.broker_epoch:
             return Decision(None)

@@ -15,7 +15,7 @@ import json
 import logging
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.decision import Refusal
+from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.restoration import accept, report
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
@@ -38,7 +38,7 @@ async def serve(
     answer, _ = await controller.perform(
         lambda cluster: accept(cluster, without, dropped, controller.entropy)
     )
-    if isinstance(answer, Refusal):
+    if isinstance(answer, RequestRefusal):
         return response(
             error_code=answer.error, error_message=answer.sentence, report=json.dumps(before)
         )
