@@ -42,8 +42,8 @@ HEAD = """# Mutants: rules that were broken, and the tests that found it
 
 `make mutants` breaks one rule of the product at a time, in a copy of the tree, and runs the tests
 that the mutant names. It runs by hand, in minutes, and is not a part of `make test`. A mutant is a
-small replacement of text (`tests/mutants/`); the run fails when that text no longer exists. A number
-in front is that of the [review](review.md): no test found that broken rule then. Written by
+small replacement of text (`tests/mutants/`); the run fails when that text no longer exists. A
+number in front is that of the [review](review.md): no test found that broken rule then. Written by
 `python -m tests.mutants.run --write`.
 
 | the broken rule | in | found by |
