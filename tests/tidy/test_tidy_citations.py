@@ -87,6 +87,29 @@ def test_a_citation_of_nothing_is_found(text: str, lost: list[str]) -> None:
     assert nowhere(text) == lost
 
 
+FILES = {path.relative_to(ROOT).as_posix() for path in tracked()}
+ENDINGS = {name[at + 1 :] for name in FILES for at, letter in enumerate(name) if letter == "/"}
+
+
+def modules_nowhere(text: str) -> list[str]:
+    """The modules that a page names by the end of their path, and that the repository lacks."""
+    named = re.findall(r"`((?:\w+/)+\w+\.py)(?:::\w+)?`", text)
+    return [name for name in named if name not in FILES | ENDINGS]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if "decisions" not in page.parts],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_modules_that_a_page_names_are_there(page: Path) -> None:
+    assert modules_nowhere(text_of(page)) == []
+
+
+def test_a_module_that_is_nowhere_is_found() -> None:
+    assert modules_nowhere("`storage/epochs.py` and `storage/no_such.py`") == ["storage/no_such.py"]
+
+
 def test_pages_of_the_design_are_linked_from_somewhere() -> None:
     """A reader finds a page only by a link from another page."""
     linked = {
