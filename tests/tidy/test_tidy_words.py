@@ -46,6 +46,7 @@ UNDER_THE_RULE = (
     "src/tidelog/records",
     "src/tidelog/replication",
     "src/tidelog/runtime",
+    "src/tidelog/storage",
     "src/pyspark_tidelog",
     "tests/support",
     "tests/tidy",

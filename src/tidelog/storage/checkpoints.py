@@ -1,8 +1,8 @@
-"""The small text files beside the logs, in Apache Kafka's formats.
+"""The formats of the small text files beside the logs, as Apache Kafka has them.
 
 Owns their bytes: offset checkpoints, the leader epoch checkpoint, ``partition.metadata``,
-``meta.properties`` and the clean shutdown marker. Reads and writes nothing itself. A file that
-cannot be understood is ``DamagedFile``; the reader decides whether it can do without.
+``meta.properties`` and the clean shutdown marker. Reads and writes no file. A file that cannot be
+parsed raises ``DamagedFile``; the caller decides whether it can do without the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.crc import crc32c
 
 CRC_ENTRY = "#crc32c"
-"""What stands in an offset checkpoint in the place of a topic, with the CRC for an offset."""
+"""The topic name of the entry of an offset checkpoint that holds the CRC in place of an offset."""
 
 CRC_LINE = "crc32c"
 
@@ -29,23 +29,23 @@ _CHECKSUMS = struct.Struct(">II")
 
 
 class DamagedFile(ValueError):
-    """A checkpoint whose content is not of its format."""
+    """A file whose content does not have its format."""
 
 
 Created = tuple[int, int]
-"""When a replica's directory was made (ms of the wall clock), and as which one of that life of its
-broker: it names that one directory and no other of its partition."""
+"""When a replica's directory was made (ms of the wall clock), and its number among the directories
+that the same broker process made: together they identify one directory of a partition."""
 
 KeptConfigs = tuple[tuple[str, str], ...]
-"""Names and texts of a topic's own configurations, sorted: what was set for it, no defaults."""
+"""Names and values (as text) of a topic's own configurations, sorted, without defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """``partition.metadata``: the topic's life, and the partition's life in it (-1 unknown).
+    """``partition.metadata``: the topic id, and the partition epoch (-1 for unknown).
 
     ``configs`` are the topic's own configurations, sorted (docs/decisions/0024). ``replaces``:
-    directories of the partition that could not be set aside before this one was made
+    directories of the partition that could not be quarantined before this one was made
     (docs/decisions/0045).
     """
 
@@ -58,7 +58,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """``meta.properties``: the cluster and node a directory belongs to, and its own id."""
+    """``meta.properties``: the cluster and node that a directory belongs to, and its own id."""
 
     cluster_id: str
     node_id: int
@@ -79,16 +79,16 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Return an offset checkpoint of version 0, with a CRC that Kafka takes for an entry."""
+    """Return an offset checkpoint of version 0, with a CRC that Kafka reads as one more entry."""
     lines = [f"{p.topic} {p.partition} {offset}\n" for p, offset in sorted(offsets.items())]
     text = "".join(lines)
-    # Format 0 has no checksum: one more entry, under a name that no topic can have, is one.
+    # Version 0 has no checksum: one more entry, with a name that no topic can have, holds it.
     lines.append(f"{CRC_ENTRY} 0 {crc32c(text.encode())}\n")
     return f"0\n{len(lines)}\n{text}{lines[-1]}".encode()
 
 
 def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
-    """Return the offsets of a checkpoint; DamagedFile when it is none."""
+    """Return the offsets of a checkpoint; DamagedFile when it is not one."""
     found = {}
     checked = False
     for fields in _entries(content, 3):
@@ -110,7 +110,7 @@ def _may_be_the_crc(topic: str) -> bool:
 
 def _check_crc(content: bytes, expected: str) -> None:
     if crc32c(content) != _number(expected):
-        raise DamagedFile("its bytes are not what was written: the CRC is wrong")
+        raise DamagedFile("its CRC is wrong: the bytes are not what was written")
 
 
 def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
@@ -129,17 +129,18 @@ def decode_epochs(content: bytes) -> list[tuple[int, int]]:
 
 
 def encode_checksums(content: bytes, former: int | None) -> tuple[bytes, int]:
-    """Return what stands beside a file before it says ``content``, and the CRC-32C of that.
+    """Return the checksum file to write before a file gets ``content``, and the content's CRC-32C.
 
-    ``former``: the CRC of what the file says now, None if nobody knows. Written first, the two
-    CRCs fit the file before and after it is replaced, so a kill between the two does no harm.
+    ``former``: the CRC of the file's present content, None when it is unknown. The checksum file
+    holds both CRCs and is written first, so it fits before and after the other file is replaced,
+    and a kill between the two writes does no harm.
     """
     crc = crc32c(content)
     return _CHECKSUMS.pack(crc, crc if former is None else former), crc
 
 
 def fits_checksums(crc: int, checksums: bytes) -> bool:
-    """Whether a file with this CRC is what ``encode_checksums`` was made for."""
+    """Whether a checksum file from ``encode_checksums`` fits a file with this CRC."""
     return len(checksums) == _CHECKSUMS.size and crc in _CHECKSUMS.unpack(checksums)
 
 
@@ -162,8 +163,8 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
 def decode_partition_metadata(content: bytes) -> PartitionMetadata:
     """Return the ids of a replica; DamagedFile when it is neither ours nor Kafka's.
 
-    Kafka's has no CRC and two lines. What has more must have ours, or the name of that line is what
-    was damaged.
+    Kafka's file has two lines and no CRC. A file with more lines must have our CRC; without it the
+    name of the CRC's line is damaged.
     """
     fields = {}
     for line in _text(content).splitlines():

@@ -1,7 +1,7 @@
-"""Where each leader epoch of a log begins.
+"""The leader epoch cache of a log: the offset where each leader epoch begins.
 
-Owns the list in memory; ``checkpoints`` has its file format and ``log`` writes it. Pure. Source:
-KIP-101 and KIP-279 as Apache Kafka's leader epoch cache applies them.
+Owns the list in memory. Pure. Not its file format: see `checkpoints`. Not its file: see
+`log.epoch_writing`. Source: KIP-101 and KIP-279 as Apache Kafka's leader epoch cache applies them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ class LeaderEpochs:
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self.entries = list(entries)
         self._below: list[tuple[int, int]] = []
-        """What ``truncate_start`` took, as it was: up to the epoch that holds the log's start."""
+        """The entries that ``truncate_start`` dropped or moved, up to the epoch of the log's
+        start."""
 
     @property
     def latest(self) -> int:
@@ -24,9 +25,9 @@ class LeaderEpochs:
         return self.entries[-1][0] if self.entries else -1
 
     def begin(self, epoch: int, start_offset: int) -> bool:
-        """Note that ``epoch`` begins at an offset; False when that is no news.
+        """Note that ``epoch`` begins at an offset; False when nothing changes.
 
-        An epoch that was begun but got no records makes way for the next one at that offset.
+        An epoch that got no records is replaced by the next one at its offset.
         """
         if epoch < 0 or epoch <= self.latest:
             return False
@@ -46,17 +47,17 @@ class LeaderEpochs:
             return epoch, end_offset
         at = bisect_right(self.entries, (epoch, 2**63))
         if at == 0:
-            # The asker is older than everything here: its log must be cut to our beginning.
+            # The epoch is older than all of this log: the other log must be cut to our start.
             return epoch, self.entries[0][1]
         return self.entries[at - 1][0], self.entries[at][1]
 
     def epoch_at(self, offset: int) -> int:
-        """Return the epoch of the record at an offset, -1 when it is before all known ones."""
+        """Return the epoch of the record at an offset, -1 before the first known epoch."""
         at = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         return self.entries[at - 1][0] if at else -1
 
     def truncate_end(self, end_offset: int) -> bool:
-        """Drop the epochs that begin at or behind the log's new end; whether any was dropped."""
+        """Drop the epochs that begin at or after the log's new end; whether any was dropped."""
         keep = bisect_left(self.entries, end_offset, key=lambda entry: entry[1])
         changed = keep < len(self.entries)
         del self.entries[keep:]
@@ -64,24 +65,24 @@ class LeaderEpochs:
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Forget the epochs before the log's new start, but for the one that holds it."""
+        """Drop the epochs before the log's new start, except for the epoch that holds it."""
         at = bisect_right(self.entries, start_offset, key=lambda entry: entry[1])
         if at == 0 or (at == 1 and self.entries[0][1] == start_offset):
             return False
         taken = self.entries[:at]
         if self._below and self._below[-1][0] == taken[0][0]:
-            del taken[0]  # where it really began is known
+            del taken[0]  # the offset where it really began is known
         self._below += taken
         self.entries[:at] = [(self.entries[at - 1][0], start_offset)]
         return True
 
     def all_from(self, offset: int) -> list[tuple[int, int]]:
-        """Return the epochs from an offset on, those below the log's start too, where known."""
+        """Return the epochs from an offset on, including known ones below the log's start."""
         entries = self.entries
         if self._below:
             whole = LeaderEpochs()
             for epoch, start in self._below + entries:
-                whole.begin(epoch, start)  # that of the log's start stays where it began
+                whole.begin(epoch, start)  # the epoch of the log's start keeps its first offset
             whole.truncate_start(offset)
             entries = whole.entries
         return list(entries)

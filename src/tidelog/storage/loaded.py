@@ -1,6 +1,7 @@
-"""How far a start has come with a log directory, whether it is to go on, and what it has found.
+"""The progress and the findings of the start of a log directory.
 
-Owns the figures, which one thread counts and any other reads; saying them is the broker's.
+Owns the figures, which one thread counts and any other thread reads. Not reporting them: see
+`broker`.
 """
 
 from __future__ import annotations
@@ -11,28 +12,28 @@ from tidelog.model.topics import TopicPartition
 
 
 class LoadAbandoned(Exception):
-    """A load ended early because it was told to."""
+    """A load ended early because its caller abandoned it."""
 
 
 @dataclass(slots=True)
 class Loading:
-    """Counted while the logs of one directory are opened."""
+    """The progress while the logs of one directory are opened."""
 
     logs: int = 0
-    """How many there are."""
+    """How many logs the directory has."""
     opened: int = 0
     checked_bytes: int = 0
     path: str = ""
-    """Of the log that is being opened."""
+    """The directory of the log that is being opened."""
     abandoned: bool = False
 
     def begin(self, path: str) -> None:
-        """Note which log is next. LoadAbandoned when there is to be none."""
+        """Note which log is next. LoadAbandoned when the load was abandoned."""
         self.path = path
         self.note(0)
 
     def note(self, size: int) -> None:
-        """Count bytes that were read. LoadAbandoned when no more are to be."""
+        """Count bytes that were read. LoadAbandoned when the load was abandoned."""
         self.checked_bytes += size
         if self.abandoned:
             raise LoadAbandoned(self.path)
@@ -47,7 +48,7 @@ class Loading:
 
 @dataclass(slots=True)
 class Loaded:
-    """What a start found: for the log lines and the inventory."""
+    """The findings of a start, for the log lines and the inventory."""
 
     logs: int = 0
     recovered_bytes: int = 0
@@ -55,6 +56,6 @@ class Loaded:
     strays: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     mended: list[str] = field(default_factory=list)
-    """Damaged files that were done without, a sentence each."""
+    """Damaged files that the start could do without, a sentence each."""
     compared: list[str] = field(default_factory=list)
-    """Files that were held against the batches instead of being believed, a sentence each."""
+    """Files that the start compared with the batches before it used them, a sentence each."""

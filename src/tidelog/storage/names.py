@@ -1,9 +1,9 @@
-"""The names of files and directories of a log, as Apache Kafka has them.
+"""The names of a log's files and directories, as Apache Kafka has them.
 
 Owns the names only. Segment files are named by their base offset with 20 digits, partition
 directories ``TOPIC-PARTITION``, deleted ones ``TOPIC-PARTITION.UUID-delete``, those of unknown
-origin ``…-stray``. A name that came over the wire becomes part of a path here and nowhere else, and
-only if ``why_no_directory`` finds nothing wrong with it.
+origin ``…-stray``. A name from the wire becomes part of a path in this module only, and only if
+``why_no_directory`` accepts it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STRAY_DIRECTORY = "-stray"
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 EPOCH_CHECKSUM = "tidelog.leader-epochs.crc32c"
-"""Our own: the checksum of the file before, in which Kafka's format has no room for one."""
+"""Our own: the checksum of the leader epoch checkpoint, whose format has no room for one."""
 
 PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -43,7 +43,7 @@ DAMAGED = "tidelog.damaged"
 """Our own: why a partition is out of service, so that a clean stop does not hide it."""
 
 LIFE = "tidelog.life"
-"""Our own: the boot id of the operating system and the durability of the life that wrote it."""
+"""Our own: the boot id of the operating system, and the durability of the process that wrote it."""
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 
@@ -54,7 +54,7 @@ _DIGITS = 20
 
 
 class DirectoryName(NamedTuple):
-    """What the name of a directory in ``log.dirs`` says; ``ending`` is "", "-delete", "-stray"."""
+    """The parsed name of a directory in ``log.dirs``; ``ending`` is "", "-delete" or "-stray"."""
 
     partition: TopicPartition
     ending: str
@@ -80,7 +80,7 @@ class InvalidName(ValueError):
 def why_no_directory(partition: TopicPartition) -> str | None:
     """Return one clause that says why a partition can have no directory, or None if it can.
 
-    The one check of names on every way to a path: orders of a controller, recovery, removal.
+    Every name that becomes a path passes this check: commands of a controller, recovery, removal.
     """
     if partition.partition < 0:
         return f"its partition {partition.partition} is negative"
@@ -91,7 +91,7 @@ def why_no_directory(partition: TopicPartition) -> str | None:
 
 
 def directory_name(partition: TopicPartition) -> str:
-    """Return the directory of a living replica. Raises InvalidName."""
+    """Return the directory name of a replica. Raises InvalidName."""
     why = why_no_directory(partition)
     if why is not None:
         raise InvalidName(f"{partition!r} can have no directory: {why}")
@@ -99,7 +99,7 @@ def directory_name(partition: TopicPartition) -> str:
 
 
 def marked_name(partition: TopicPartition, unique: str, ending: str) -> str:
-    """Return the name of a deleted or stray directory, cut to what a file system takes.
+    """Return the name of a deleted or stray directory, cut to the length that a file system allows.
 
     Raises InvalidName.
     """
@@ -109,7 +109,7 @@ def marked_name(partition: TopicPartition, unique: str, ending: str) -> str:
 
 
 def parse_directory(name: str) -> DirectoryName | None:
-    """Return what a directory's name says, None when it is no partition of ours."""
+    """Parse a directory's name; None when it is not the name of a partition."""
     ending = ""
     for candidate in (DELETE_DIRECTORY, STRAY_DIRECTORY):
         if name.endswith(candidate):

@@ -1,8 +1,8 @@
-"""Directories that were set aside, and files of segments, that are removed after a delay.
+"""Delayed removals of quarantined directories and of the files of deleted segments.
 
-Owns which ones and when. Each comes here when its renaming is durable, not before. Removing a large
-log takes long: it is a value that any thread can run. What somebody else has removed meanwhile, to
-make room, counts as removed.
+Owns what is removed, and when. A path is added once its renaming is durable, not before. Removing a
+large log takes long, so a removal is a value that any thread can run. A path that an operator has
+removed in the meantime, to make room, counts as removed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tidelog.runtime.disk import Disk
 
 @dataclass(slots=True)
 class Removal:
-    """What is due, removed by ``run`` in any thread."""
+    """Paths that are due for removal; any thread may ``run`` it."""
 
     disk: Disk
     paths: Sequence[str]
     left: list[str] = field(default_factory=list)
-    """What could not be removed, or not wholly."""
+    """Paths that could not be removed, or not completely."""
     error: OSError | None = None
 
     def run(self) -> None:
-        """Remove them with all that is in them. Blocks; a failure is kept in ``error``."""
+        """Remove the paths with all their content. Blocks; a failure is kept in ``error``."""
         for path in self.paths:
             try:
                 self._remove(path)
@@ -47,40 +47,41 @@ class Removal:
 
 
 class Removals:
-    """What waits for its removal. Used by one thread."""
+    """The paths that wait for their removal. Used by one thread."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._waiting: list[tuple[int, str]] = []
-        """A heap by time; what was let go of stays in it until its time has come."""
+        """A heap by time; a forgotten path stays in it until its time has come."""
         self._due: dict[str, dict[str, int]] = {}
-        """By directory, the paths that wait directly below it, and since when they are due."""
+        """By directory: the paths that wait directly below it, and when each is due."""
 
     def __len__(self) -> int:
         return sum(map(len, self._due.values()))
 
     def add(self, path: str, due_ms: int) -> None:
-        """Have ``path`` removed from ``due_ms`` (wall clock) on. O(log what waits)."""
+        """Remove ``path`` at ``due_ms`` (wall clock) or later. O(log n) in the waiting paths."""
         self._due.setdefault(_above(path), {})[path] = due_ms
         heapq.heappush(self._waiting, (due_ms, path))
 
     def due_ms(self, path: str) -> int | None:
-        """Return when a path is due (wall clock); None for one that nobody will remove."""
+        """Return when a path is due (wall clock); None when no removal of it waits."""
         return self._due.get(_above(path), {}).get(path)
 
     def forget_below(self, directory: str) -> None:
-        """Let go of what lies directly in a directory that is renamed. O(1), however much waits:
+        """Forget the paths directly in a directory that is renamed. O(1), however many wait:
         thousands of partitions are deleted one after another."""
         self._due.pop(directory, None)
 
     def due(self, now_ms: int) -> Removal | None:
-        """Return what is to be removed now; None if nothing is. Hand it to ``finished``."""
+        """Return the removal that is due now, None without one. Give it to ``finished``
+        afterwards."""
         due = []
         while self._waiting and self._waiting[0][0] <= now_ms:
             due_ms, path = heapq.heappop(self._waiting)
             above = _above(path)
             siblings = self._due.get(above, {})
-            # Else it was let go of; a later file of this name has a time of its own.
+            # Otherwise it was forgotten; a later file of this name has a time of its own.
             if siblings.get(path) == due_ms:
                 due.append(path)
                 del siblings[path]
@@ -89,7 +90,7 @@ class Removals:
         return Removal(self._disk, due) if due else None
 
     def finished(self, removal: Removal, now_ms: int) -> None:
-        """Take back a removal that was run: what is left of it has another turn."""
+        """Take back a removal that was run: its remaining paths are tried again."""
         for path in removal.left:
             self.add(path, now_ms)
 

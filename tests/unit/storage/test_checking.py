@@ -15,7 +15,7 @@ from tidelog.records.batch import read_header, seal_batch
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import RealDisk
 from tidelog.storage.loaded import Loading
-from tidelog.storage.log.checking import Check, Told, check_batches
+from tidelog.storage.log.checking import Check, CheckedBatches, check_batches
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.recovery import Ending
@@ -92,12 +92,12 @@ def test_it_agrees_with_a_walk_whatever_was_harmed(tmp_path: Path) -> None:
         end, following, newest, epochs, index, times = by_walking(str(path), len(content))
         stopped += end != whole
         file = RealDisk().open(str(path))
-        told = Told(BASE, 0, NOW_MS)
-        asked = Check(str(path), len(content), BASE, INTERVAL, told, 0, BASE, (-1, BASE))
+        checked = CheckedBatches(BASE, 0, NOW_MS)
+        asked = Check(str(path), len(content), BASE, INTERVAL, checked, 0, BASE, (-1, BASE))
         check_batches(file, asked, Loading())
         file.close()
         assert (asked.position, asked.next_offset) == (end, following), seed
-        assert (asked.newest, told.epochs) == (newest, epochs), seed
+        assert (asked.newest, checked.epochs) == (newest, epochs), seed
         both = OffsetIndex(BASE), TimeIndex(BASE)
         both[0].extend(*asked.entries)
         both[1].extend(*asked.times)

@@ -305,7 +305,7 @@ def test_a_batch_that_is_read_and_says_a_lower_epoch_is_damage_as_before(tmp_pat
     put(path, bytes(content))
     (tmp_path / "t-0" / EPOCH_CHECKPOINT).unlink()
     found = reopen(tmp_path, ending=clean(log))
-    assert found.damaged is not None and "behind epoch 900" in found.damaged
+    assert found.damaged is not None and "after epoch 900" in found.damaged
 
 
 def test_an_empty_log_has_the_epochs_of_its_file(tmp_path: Path) -> None:

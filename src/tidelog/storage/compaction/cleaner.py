@@ -55,11 +55,11 @@ from tidelog.storage.segments.segment import Segment
 _DIGEST_BYTES = 16
 
 MOST_RECORDS = 1_000_000
-"""Of a batch that is taken apart: some 200 MB. A compacted topic takes 131,072 of a client."""
+"""Most records of a batch that is rewritten: some 200 MB. Clients may send 131,072."""
 
 FURTHEST_MS = 2**62
-"""Of a record's time, or a delete horizon, from 1970: beyond it there is no room for the delta from
-one to the other."""
+"""The greatest time of a record, or delete horizon: beyond it there is no room for the delta
+between the two."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class _Counts:
 
 
 def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
-    """Do what the plan says; return what was made. Runs for long: give it to a helper process.
+    """Carry out the plan and return the result. Takes long: run it in a helper process.
 
     CorruptRecords when a batch is damaged, OSError from the disk: then nothing is to be applied
     (``discard_cleaned`` removes what was written). Time grows with the bytes of the plan, memory
@@ -138,8 +138,8 @@ def _newest_offsets(shared: Resources, plan: CompactionPlan) -> tuple[dict[bytes
 def _last_of_producers(shared: Resources, plan: CompactionPlan) -> dict[int, int]:
     """Return producer id -> last offset of its last batch in the cleaned range.
 
-    Not the last of all: what is behind the range may be cut or lost with a power loss, and then
-    this batch is the one that says where its producer stands.
+    Not its last batch in the log: batches after the range may be cut or lost with a power loss, and
+    then this batch has the producer's last sequence.
     """
     lasts: dict[int, int] = {}
     for group in plan.groups:
@@ -153,7 +153,7 @@ def _last_of_producers(shared: Resources, plan: CompactionPlan) -> dict[int, int
 
 
 def _digest(key: bytes) -> bytes:
-    """Return what stands for a long key in memory; short ones stand for themselves."""
+    """Return the digest that replaces a long key in memory; short keys are kept as they are."""
     return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
@@ -212,7 +212,7 @@ def _clean_batch(
     counts: _Counts,
     ends_group: bool,
 ) -> bytes | memoryview | None:
-    """Return what stays of a batch: itself, a smaller one, an empty one, or None."""
+    """Return the batch that stays: itself, a smaller one, an empty one, or None."""
     counts.records_read += header.record_count
     if header.control:
         counts.records_kept += header.record_count
@@ -251,10 +251,10 @@ def _clean_batch(
 
 
 def _opened(header: BatchHeader, batch: memoryview) -> tuple[bytes, list[RecordSpan]] | None:
-    """Return a batch's payload and its records; None when they are not what the header says.
+    """Return a batch's payload and its records; None when they contradict the header.
 
-    Such a batch is as its producer sent it (its CRC is right), and stays so. Above all no offset is
-    believed that the batch does not have: it would let the newer records of its key go.
+    Such a batch is as its producer sent it (its CRC is right), and stays so. Above all, offsets
+    outside the batch are not used: they would remove newer records of their keys.
     """
     if header.record_count > MOST_RECORDS:
         return None
@@ -298,7 +298,7 @@ def _smaller_batch(
     base_timestamp = header.base_timestamp
     if needs_horizon:
         attributes |= DELETE_HORIZON_BIT
-        # "For ever" is a common value: it must leave room for the deltas.
+        # An unlimited retention is common: it must leave room for the deltas.
         base_timestamp = min(plan.now_ms + plan.delete_retention_ms, FURTHEST_MS)
         shift = header.base_timestamp - base_timestamp
         records = b"".join(_moved(payload, span, shift) for span in kept)
@@ -319,7 +319,7 @@ def _smaller_batch(
 
 
 def _moved(payload: bytes, span: RecordSpan, shift: int) -> bytes:
-    """Return a record whose timestamp delta counts from another base timestamp."""
+    """Return a record whose timestamp delta is relative to another base timestamp."""
     rest = payload[span.after_timestamp : span.end]
     time = write_varint(span.timestamp_delta + shift)
     return b"".join((write_varint(1 + len(time) + len(rest)), b"\0", time, rest))

@@ -1,7 +1,7 @@
-"""Log compaction: what to clean, and the plan and result that travel to a helper process and back.
+"""The plan and the result of log compaction, as values for a helper process and from it.
 
-Owns the decision, as Apache Kafka's cleaner makes it, and the values. ``cleaner`` rewrites,
-``swap`` puts the result in place. Pure.
+Owns the decision what to clean, as Apache Kafka's cleaner makes it. Pure. Not the rewriting: see
+`cleaner`. Not putting the result in place: see `swap`.
 
 Never touched: the active segment, anything at or above the high watermark, anything not synced,
 and segments younger than ``min.compaction.lag.ms``.
@@ -19,7 +19,7 @@ from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.times import largest_timestamp
 
 MAX_KEYS = 1_000_000
-"""Most keys one run remembers: some 200 MB in the helper process. More keys take more runs."""
+"""Most keys that one run remembers: some 200 MB in the helper process. More keys take more runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What one run does. Each group of segments becomes one segment. Picklable."""
+    """The work of one run. Each group of segments becomes one segment. Picklable."""
 
     directory: str
     generation: int
@@ -41,7 +41,8 @@ class CompactionPlan:
     first_dirty_offset: int
     end_offset: int
     producers: frozenset[int]
-    """Those that are remembered: the last batch of each stays, if need be without its records."""
+    """Producers that the log remembers: the last batch of each stays, if need be without
+    records."""
     now_ms: int
     delete_retention_ms: int
     index_interval_bytes: int
@@ -59,7 +60,7 @@ class CleanedGroup:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a run made. Picklable. ``groups`` has only those that changed."""
+    """The result of a run. Picklable. ``groups`` has only the groups that changed."""
 
     plan: CompactionPlan
     groups: tuple[CleanedGroup, ...]
@@ -101,7 +102,7 @@ def cleanable(log: LogState, now_ms: int) -> list[Segment]:
 
 
 def dirtiness(log: LogState, now_ms: int) -> Dirtiness:
-    """Say how dirty a log is. Grows with the number of segments."""
+    """Return how dirty a log is. Grows with the number of segments."""
     clean = dirty = 0
     overdue = False
     for segment in cleanable(log, now_ms):
@@ -118,7 +119,7 @@ def dirtiness(log: LogState, now_ms: int) -> Dirtiness:
 def plan_compaction(
     log: LogState, now_ms: int, *, max_keys: int = MAX_KEYS
 ) -> CompactionPlan | None:
-    """Return what to do now; None unless the log is dirty enough or overdue."""
+    """Return the plan of a run; None unless the log is dirty enough or overdue."""
     configs = log.configs
     if not configs.compacted or log.failed or log.closed:
         return None
@@ -146,7 +147,7 @@ def plan_compaction(
 def _groups(
     segments: Sequence[Segment], max_bytes: int, max_index_bytes: int
 ) -> tuple[tuple[SourceSegment, ...], ...]:
-    """Put neighbours together while one segment can hold them."""
+    """Group neighbouring segments while one segment can hold them."""
     groups: list[list[SourceSegment]] = []
     size = entries = times = 0
     for segment in segments:

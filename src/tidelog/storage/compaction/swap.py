@@ -1,19 +1,19 @@
-"""Putting cleaned segments in the place of the old ones, so that a crash at any moment is harmless.
+"""The replacement of old segments by cleaned ones; a crash at any moment does no harm.
 
 Owns the order of renames, in pieces (``runtime.turns``): a thread waits for the disk.
 
 | step | where | a crash after it finds |
 |---|---|---|
 | ``.cleaned`` -> ``.swap``, the log file last; the names are synced | a thread | the new segments |
-| readers find the ``.swap`` files, and the old ones no more | the owner, in turns | the same |
+| readers use the ``.swap`` files, no longer the old ones | the owner, in turns | the same |
 | the old files -> ``.deleted`` | a thread | the same |
 | the names are synced: an old segment that came back would hold its offsets twice | a thread | |
 | ``.swap`` -> the final names, the log file last; readers try both | a thread | the same |
-| readers go by the final names alone | the owner, in turns | the same |
+| readers use the final names only | the owner, in turns | the same |
 
 Before the first sync the old segments count, after it the new ones do: a start completes the swap.
-A turn is a group's. What is appended meanwhile stays; no other change of the log comes in between
-(``PartitionLog.changing``).
+Each group of segments has a turn. Batches that are appended in the meantime stay; no other change
+of the log's segments comes in between (``LogState.changing``).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def apply_compaction(log: LogState, result: CompactionResult, now_ms: int) -> st
 
 
 def applying(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
-    """Swap in what ``compact`` made, in pieces; a sentence for the log, or None when it no longer
-    fits. What has begun must be gone through to its end.
+    """Swap in the result of ``compact``, in pieces; return a sentence for the log, or None when the
+    result no longer fits. Once begun, the pieces must be run to the end.
 
-    It no longer fits when the log was cut, or lost or changed a segment of the plan, meanwhile:
-    then the ``.cleaned`` files are removed. Two directory syncs.
+    It no longer fits when the log was cut, or lost or changed a segment of the plan: then the
+    ``.cleaned`` files are removed. Two directory syncs.
     """
     if log.failed or log.closed or not _fits(log, result):
         yield partial(discard_cleaned, log.resources.disk, result.plan)
@@ -64,7 +64,7 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str |
             return None
         directory = files.pin_directory(log.path)
     except OSError as error:
-        # Nothing has begun: a want of descriptors passes, and the plan is made anew.
+        # Nothing has begun: a shortage of descriptors passes, and the next plan is made later.
         if log.resources.is_full(error):
             yield discard
         else:
@@ -75,7 +75,7 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str |
             yield from _swap(log, result.groups, directory, now_ms)
         log.first_dirty_offset = max(log.first_dirty_offset, result.clean_end_offset)
     except OSError as error:
-        # Half-renamed files are completed by the next start, not by this life.
+        # The next start completes a half-finished renaming; this process does not.
         log.resources.fail(f"swapping cleaned segments of {log.path} failed: {error}")
         return None
     finally:
@@ -105,7 +105,7 @@ def _swap(
         fresh = _segment(log, group, former[0].created_ms, names.SWAP)
         old.paths += exchange(log, former, fresh)
         yield None
-    yield old.set_aside
+    yield old.rename
     log.dirty.remove_renamed(old.renamed, now_ms + log.configs.file_delete_delay_ms)
     yield from log.dirty.syncing_names(directory)
     yield from _settle(log, groups)
@@ -114,7 +114,7 @@ def _swap(
 def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> Pieces[None]:
     """Give the new segments their final names.
 
-    Where that fails half-way the files are still found under the names that they have.
+    If that fails half-way, the files are still found under the names that they have.
     """
 
     def rename() -> None:
@@ -135,13 +135,13 @@ def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> Pieces[None]:
 
 
 class _OldFiles:
-    # The files of the segments that the new ones replace.
+    # The files of the segments that were replaced.
     def __init__(self, disk: Disk) -> None:
         self.paths: list[str] = []
         self.renamed: list[str] = []
         self._disk = disk
 
-    def set_aside(self) -> None:
+    def rename(self) -> None:
         """Rename them. Blocks."""
         for path in self.paths:
             if self._disk.exists(path):
@@ -150,7 +150,7 @@ class _OldFiles:
 
 
 def _keeps_producers(log: LogState, result: CompactionResult) -> Pieces[bool]:
-    """Whether what goes is known of its producers: of five batches only the last one stays."""
+    """Whether a snapshot has the producers: of five batches of each only the last one stays."""
     if not result.groups:
         return True
     try:

@@ -1,7 +1,7 @@
-"""Writing the checkpoint files of a log directory: in any thread, one moment after the other.
+"""Writing the checkpoint files of a log directory, in any thread, in the order of their moments.
 
-Owns their order: what a checkpoint of an older moment says never replaces what a newer one wrote,
-whichever thread is late. Does not know what the offsets mean.
+Owns that order: an older checkpoint never replaces what a newer one wrote, whichever thread is
+late. Not the meaning of the offsets: see `claims`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from tidelog.runtime.disk import Disk
 from tidelog.storage.checkpoints import encode_offsets
 
 Content = bytes | dict[TopicPartition, int]
-"""Of a file: as it is, or the offsets of an offset checkpoint, which the thread encodes."""
+"""The content of a file: bytes, or the offsets of an offset checkpoint, which the thread
+encodes."""
 
 
 class Checkpoint:
@@ -29,7 +30,7 @@ class Checkpoint:
     ) -> None:
         self.number = number
         self.named = named
-        """The partitions that the files tell of."""
+        """The partitions that the files name."""
         self.files = files
         self.error: OSError | None = None
         self._owner = owner
@@ -45,7 +46,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """Which contents the checkpoint files of one directory have. ``write`` is for any thread."""
+    """The contents of the checkpoint files of one directory. ``write`` is for any thread."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -58,7 +59,7 @@ class Checkpoints:
     def changed(
         self, contents: Mapping[str, Content], named: frozenset[TopicPartition] = frozenset()
     ) -> Checkpoint | None:
-        """Return what to write so that the files say ``contents``; None when they do."""
+        """Return the checkpoint to write so that the files say ``contents``; None when they do."""
         files = {
             path: content
             for path, content in contents.items()
@@ -67,7 +68,7 @@ class Checkpoints:
         if not files:
             return None
         for path in files:
-            # Until it is known how this ends, nobody knows what the file says.
+            # Until the write has ended, the content of the file is unknown.
             self._written.pop(path, None)
         self._number += 1
         return Checkpoint(self, self._number, files, named)
@@ -75,8 +76,8 @@ class Checkpoints:
     def write(self, checkpoint: Checkpoint) -> None:
         """Replace the files of ``checkpoint``, one checkpoint at a time. OSError if it fails.
 
-        One that a newer one has overtaken is as durable as that one: who waits for it is told of
-        that one's failure.
+        A checkpoint that a newer one has overtaken is as durable as the newer one: it fails with
+        the newer one's error.
         """
         with self._lock:
             if checkpoint.number < self._newest_begun:
@@ -94,7 +95,7 @@ class Checkpoints:
                 raise
 
     def finished(self, checkpoint: Checkpoint) -> bool:
-        """Note that ``checkpoint`` was run without an error; whether it is the newest taken."""
+        """Note that ``checkpoint`` was run without an error; return whether it is the newest."""
         is_newest = checkpoint.number == self._number
         if is_newest:
             self._written.update(checkpoint.files)

@@ -1,6 +1,6 @@
-"""What the checkpoint files of a log directory claim of its logs, asked in turns.
+"""The offsets of each log for the checkpoint files of its directory, collected in turns.
 
-Owns which files there are, and what each says of a log.
+Owns which checkpoint files there are, and which offset of a log each of them has.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ CLAIMS: Mapping[str, Callable[[PartitionLog], int]] = {
     names.HIGH_WATERMARKS: lambda log: log.high_watermark,
     names.CLEANER_OFFSETS: lambda log: log.first_dirty_offset,
 }
-"""Each file, and its offset of a log."""
+"""Each file, and the offset of a log that it has."""
 
 ASKED_AT_ONCE = 256
-"""Logs that are asked before others have a turn: about a millisecond."""
+"""Logs in one turn of the event loop: about a millisecond."""
 
 
 def claims_of(
     logs: Mapping[TopicPartition, PartitionLog],
 ) -> Pieces[dict[str, Offsets]]:
-    """Return the offsets for each file, in turns: of each log that is there at the end, as it is at
-    one moment since the beginning, and not before its claims were last lowered.
+    """Return the offsets for each file, in turns: of each log that exists at the end, as they were
+    at one moment during the call, and not before its claims were last lowered.
 
-    The last turn looks at all logs, 0.4 us for each, and asks those that changed so again.
+    The last turn goes over all logs, 0.4 us for each, and reads again those whose claims fell.
     """
     found: dict[str, Offsets] = {name: {} for name in CLAIMS}
     asked: dict[TopicPartition, tuple[PartitionLog, int]] = {}
@@ -42,8 +42,8 @@ def claims_of(
             yield None
     for partition, log in logs.items():
         if asked.get(partition) != (log, log.lowered):
-            # A cut waits for a checkpoint that claims less: none that comes later may claim more.
-            # Nor may what a log claimed that went be taken for the next one's of that name.
+            # A cut waits for a checkpoint that claims less: no later one may claim more. Nor may
+            # the claims of a deleted log be taken for those of the next log of the same name.
             _ask(partition, log, found)
     for partition in asked.keys() - logs.keys():
         for offsets in found.values():

@@ -1,17 +1,17 @@
-"""Which of several directories of one partition is the replica, and which are left of other lives.
+"""The choice between several directories of one partition: the replica, or left of an earlier one.
 
-Owns the rule, which is pure (docs/decisions/0045); what it sets aside is set aside by its caller.
-Of the first row that fits a directory:
+Owns the rule, which is pure (docs/decisions/0045). Not the quarantine of the other directories: see
+its caller. The first row that fits decides:
 
 | a directory of the partition | is |
 |---|---|
 | without a topic id and without a record, ever | what is left of a creation that failed |
-| named by another one as what that one replaces | what is left of a deletion that failed |
+| replaced by another one, as that one says | what is left of a deletion that failed |
 | the only one that is neither | the replica |
-| one of several, each of another topic id | undecided: the controller knows which topic lives |
-| one of several else | nobody can tell: no start |
+| one of several, each of another topic id | undecided: the controller knows which topic exists |
+| any other one of several | undecidable: the directory is refused at the start |
 
-How far a log goes, its leader epochs and its dates prove nothing: of two copies the one that must
+The end of a log, its leader epochs and its dates prove nothing: of two copies the one that must
 never lead may be the longer one.
 """
 
@@ -32,7 +32,7 @@ REPLACED = "what is left of a deletion that failed"
 
 @dataclass(frozen=True, slots=True)
 class Copy(Generic[Place]):
-    """One directory of a partition: where it is, and what it says of itself."""
+    """One directory of a partition: its place, and its ``partition.metadata``."""
 
     place: Place
     metadata: PartitionMetadata | None
@@ -41,15 +41,15 @@ class Copy(Generic[Place]):
 
 @dataclass(frozen=True, slots=True)
 class Judgement(Generic[Place]):
-    """``left``: what is to be set aside, and what it is. ``kept``: the replica, or several of which
-    the controller says which one it is; none when nobody can tell."""
+    """``left``: directories to quarantine, and what each is. ``kept``: the replica, or several
+    among which the controller decides; none when there is no way to decide."""
 
     kept: Sequence[Place]
     left: Sequence[tuple[Place, str]]
 
 
 def judge(copies: Sequence[Copy[Place]]) -> Judgement[Place]:
-    """Return what the copies of one partition are, by the table above. O(their number squared)."""
+    """Judge the copies of one partition by the table above. O(their number squared)."""
     left = [(each.place, UNFINISHED) for each in copies if each.is_unfinished]
     finished = [each for each in copies if not each.is_unfinished]
     replaced = {
@@ -65,7 +65,7 @@ def judge(copies: Sequence[Copy[Place]]) -> Judgement[Place]:
         else:
             living.append(each)
     if not living:
-        # Each is said to be replaced by another one: no order of events leads there.
+        # Each one is replaced by another one: no order of events leads to that.
         return Judgement((), ()) if finished else Judgement((copies[0].place,), left[1:])
     ids = {each.metadata.topic_id for each in living if each.metadata is not None} - {NO_UUID}
     if len(living) > 1 and len(ids) < len(living):

@@ -1,6 +1,6 @@
-"""Whose a log directory is (``meta.properties``), and how its last life ended.
+"""The identity of a log directory (``meta.properties``), and how its last process ended.
 
-Owns both judgements, made before anything else of the directory is read. Locks and loads nothing.
+Owns both judgements, made before anything else of the directory is read. Loads nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.storage.checkpoints import (
 
 
 class LastLife(StrEnum):
-    """How the process that had this directory before ended; ``NEW`` for a fresh directory."""
+    """How the previous process of this directory ended; ``NEW`` for a fresh directory."""
 
     NEW = "new"
     CLEAN = "clean"
@@ -40,7 +40,7 @@ class DirectoryRefused:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A locked directory that is ours."""
+    """A locked directory that belongs to this server."""
 
     lock: File
     meta: MetaProperties
@@ -53,7 +53,7 @@ class Claimed:
 def claim(
     seams: Seams, path: str, cluster_id: str, node_id: int, boot_id: str
 ) -> Claimed | DirectoryRefused:
-    """Lock a directory and see whose it is. OSError as the disk gives it: then it is let go of."""
+    """Lock a directory and read its identity. OSError as the disk gives it: then it is unlocked."""
     disk = seams.disk
     disk.make_directory(path)
     lock = disk.lock(f"{path}/{names.LOCK}")
@@ -68,7 +68,7 @@ def claim(
         found, last_life = meta
         directory = disk.open_directory(path)
         on_failure.callback(directory.close)
-        # What a killed life created may have no durable name yet.
+        # Files that a killed process created may have no durable names yet.
         directory.sync()
         ran_synced = False
         if last_life is not LastLife.NEW:
@@ -78,9 +78,9 @@ def claim(
 
 
 def look(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
-    """See whose a directory is, before a start does anything; None for a fresh one.
+    """Read the identity of a directory before a start does anything; None for a fresh one.
 
-    It is made if need be, locked, and let go of again. OSError as the disk gives it.
+    The directory is created if need be, locked, and unlocked again. OSError as the disk gives it.
     """
     disk.make_directory(path)
     lock = disk.lock(f"{path}/{names.LOCK}")
@@ -93,9 +93,10 @@ def look(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefus
 
 
 def _in_use(disk: Disk, path: str) -> DirectoryRefused:
-    who = holder(disk, f"{path}/{names.LOCK}")
+    process = holder(disk, f"{path}/{names.LOCK}")
     return DirectoryRefused(
-        f"{path} is in use by another server{who}: stop it, or choose another directory (log.dirs)"
+        f"{path} is in use by another server{process}: "
+        "stop it, or choose another directory (log.dirs)"
     )
 
 
@@ -123,7 +124,7 @@ def _sync_names_above(disk: Disk, path: str) -> None:
         try:
             disk.sync_directory(path)
         except PermissionError:
-            return  # not readable for us, so not made by us
+            return  # not readable for this server, so not created by it
 
 
 def identify(
@@ -147,7 +148,7 @@ def identify(
 
 
 def how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastLife, bool]:
-    """Return how, and whether that life ran with ``log.durability=sync``."""
+    """Return how the last process ended, and whether it ran with ``log.durability=sync``."""
     try:
         fields = decode_properties(disk.read(f"{path}/{names.LIFE}"))
     except (FileNotFoundError, DamagedFile):
@@ -155,6 +156,6 @@ def how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastLife, bool]:
     synced = fields.get("log.durability") == "sync"
     if disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
         return LastLife.CLEAN, synced
-    # Where nothing names a boot, it may have been another one.
+    # An unknown boot may be another one.
     same_boot = boot_id != "" and fields.get("boot.id") == boot_id
     return (LastLife.CRASHED if same_boot else LastLife.UNCLEAN), synced

@@ -1,12 +1,12 @@
-"""All logs of one ``log.dirs`` entry: the lock, whose directory it is, loading, checkpoints.
+"""One ``log.dirs`` entry: its lock, the start of its logs, checkpoints, partition directories.
 
-Owns the directory's own files (``meta.properties``, checkpoints, the marker of a clean stop) and
-the life of partition directories: created, loaded, renamed to ``-delete`` or ``-stray``, removed
-after a delay. Does not know which replicas should exist.
+Owns the directory's own files (checkpoints, the marker of a clean stop), and partition directories
+from creation to removal: created, loaded, renamed to ``-delete`` or ``-stray``, removed after a
+delay. Not whose directory it is: see `identity`. Not which replicas should exist: see `broker`.
 
-How the last life ended: ``clean`` (its marker is there), ``crashed`` (no marker, the operating
-system has not been started since: whatever was written is still there), ``unclean`` (no marker,
-another boot: unsynced bytes may be gone).
+The last process ended ``clean`` (its marker exists), ``crashed`` (no marker, the same boot of the
+operating system: all that was written is still there), or ``unclean`` (no marker, another boot:
+unsynced bytes may be gone).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tidelog.storage.segments.resources import Resources
 
 
 class LogDirectory:
-    """One locked directory. Synchronous; used by one thread, but for what ``run`` methods do."""
+    """One locked directory. Synchronous; used by one thread, except for ``run`` methods."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LogDirectory:
         self.meta = meta
         self.last_life = last_life
         self.ran_synced = ran_synced
-        """Whether the last life ran with ``log.durability=sync``: acked means synced."""
+        """Whether the last process ran with ``log.durability=sync``: acked means synced."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.resources = Resources.of(seams.disk, open_files)
         self.resources.random = seams.random
@@ -79,11 +79,11 @@ class LogDirectory:
         """The directory, open for its syncs: it does not fail for want of a descriptor."""
         self._producer_expiration_ms = producer_expiration_ms
         self._noted: set[TopicPartition] = set()
-        """Partitions that the checkpoint files may name, living or not."""
+        """Partitions that the checkpoint files may name, hosted or not."""
         self._checkpoints = Checkpoints(seams.disk)
         self._loaded = False
-        self._claims_what_is_gone = False
-        """Whether a power loss took records that the checkpoint files tell of."""
+        self._claims_lost_records = False
+        """Whether a power loss took records below a checkpointed high watermark."""
         self._registered = False
         self._life: bytes | None = None
         """What ``record_life`` could not write on a full disk."""
@@ -104,21 +104,21 @@ class LogDirectory:
         *,
         delete_delay_ms: int = 60_000,
     ) -> Loaded:
-        """Open all logs; ``-delete`` directories are taken for removal, ``-stray`` ones listed.
+        """Open all logs; ``-delete`` directories are scheduled for removal, ``-stray`` ones listed.
 
-        No controller has spoken yet: ``configs_of`` makes a topic's configuration of what each
-        replica keeps of it on disk. ``helpers``, processes, check ``most_helpers`` logs at a time
-        where that takes long.
+        No controller has sent anything yet: ``configs_of`` makes a topic's configuration from what
+        each replica keeps of it on disk. ``helpers`` (processes) check ``most_helpers`` logs at a
+        time where that takes long.
 
-        The clean marker is removed, durably, at the end: from then on this life counts. Blocks
-        for as long as recovery takes; damage is listed, not raised. OSError for an unreadable disk,
-        LoadAbandoned after ``abandon_load``.
+        The marker of a clean stop is removed, durably, at the end: after that the end of this
+        process counts. Blocks for as long as recovery takes; damage is listed, not raised. OSError
+        for an unreadable disk, LoadAbandoned after ``abandon_load``.
         """
         found = Loaded()
         now_ms = self._seams.clock.wall_ms()
         recovery, starts, watermarks, cleaned = (self._offsets(name, found) for name in CLAIMS)
         self._noted = {*recovery, *starts, *watermarks, *cleaned}
-        living: list[tuple[TopicPartition, str]] = []
+        hosted: list[tuple[TopicPartition, str]] = []
         for name in self._disk.list(self.path):
             path = f"{self.path}/{name}"
             if not self._disk.is_directory(path):
@@ -131,28 +131,28 @@ class LogDirectory:
             elif parsed.ending == names.STRAY_DIRECTORY:
                 found.strays.append(name)
             else:
-                living.append((parsed.partition, path))
+                hosted.append((parsed.partition, path))
         clean, unclean = (self.last_life is each for each in (LastLife.CLEAN, LastLife.UNCLEAN))
 
         def ending_of(key: TopicPartition) -> Ending:
             at = recovery.get(key, 0), watermarks.get(key, 0), starts.get(key, 0)
             return Ending(*at, clean=clean, unsynced_may_be_gone=unclean)
 
-        self.resources.loading.logs = len(living)
+        self.resources.loading.logs = len(hosted)
         Opening(self._disk, self.resources.loading, helpers, most_helpers).open_all(
             self._load_one(found, partition, path, configs_of, ending_of(partition), cleaned)
-            for partition, path in living
+            for partition, path in hosted
         )
         self._remove_clean_marker()
         self._loaded = True
-        self._claims_what_is_gone = any(
+        self._claims_lost_records = any(
             log.failed is None and watermarks.get(partition, 0) > log.end_offset
             for partition, log in self.logs.items()
         )
         return found
 
     def abandon_load(self) -> None:
-        """Have a ``load`` that runs in another thread end before its next read."""
+        """Let a ``load`` that runs in another thread end before its next read."""
         self.resources.loading.abandoned = True
 
     def _load_one(
@@ -177,7 +177,7 @@ class LogDirectory:
         log.producer_expiration_ms = self._producer_expiration_ms
         self.logs[partition] = log
         if self.ran_synced and self.last_life is not LastLife.CLEAN and not log.failed:
-            # It led up to what was synced; now that must be known again before it is read.
+            # Readers got all that was synced: it must be durable again before they read it.
             sync_anew(log)
         self.resources.loading.opened += 1
         found.logs += 1
@@ -193,7 +193,7 @@ class LogDirectory:
         except FileNotFoundError:
             return {}
         except DamagedFile as error:
-            # Zero is always a safe checkpoint: more is read, nothing is lost.
+            # Zero is always a safe checkpoint: the start reads more, and no record is lost.
             found.mended.append(f"{self.path}/{name}: {error}: every offset in it counts as 0")
             return {}
 
@@ -209,15 +209,15 @@ class LogDirectory:
     ) -> PartitionLog:
         """Create the log of a new replica, or return the existing one.
 
-        OSError if it fails, ``names.InvalidName`` for what can have no directory.
+        OSError if it fails, ``names.InvalidName`` for a partition that can have no directory.
         """
         existing = self.logs.get(partition)
         if existing is not None:
             return existing
         path = f"{self.path}/{names.directory_name(partition)}"
         if partition in self._noted:
-            # A former life of the same name: its recovery point must not be taken for this one's.
-            # Once for many: the files name none of the dead afterwards.
+            # An earlier replica of this name: its recovery point must not count for the new one.
+            # One write serves many creations: the files then name no deleted replica.
             at_once(self._writing_checkpoint())
             self._noted.discard(partition)
         log = create_log(
@@ -234,26 +234,27 @@ class LogDirectory:
         return log
 
     def is_unfinished(self, partition: TopicPartition) -> bool:
-        """Whether a log is no more than the beginning of a creation: no id, and never a record."""
+        """Whether a log is what a failed creation leaves: no topic id, and never a record."""
         log = self.logs[partition]
         is_empty = log.start_offset == log.end_offset == log.size == 0
         return is_empty and log.metadata is None and log.failed is None
 
     def is_noted(self, partition: TopicPartition) -> bool:
-        """Whether the checkpoint files may name a former replica: then ``create`` writes them anew,
-        and blocks for that long. A ``checkpoint`` that was run before spares it."""
+        """Whether the checkpoint files may name an earlier replica: then ``create`` writes them
+        again, and blocks for that long. A ``checkpoint`` that was run before spares it."""
         return partition in self._noted and partition not in self.logs
 
     def delete(
         self, partition: TopicPartition, *, delay_ms: int | None = None, durable: bool = True
     ) -> None:
-        """Take a replica away: its directory is renamed now, and removed after a delay.
+        """Delete a replica: its directory is renamed now, and removed after a delay.
 
-        ``delay_ms`` None: the topic's ``file.delete.delay.ms``. Not ``durable``: before anybody is
-        told, call ``sync_names``, once for many. KeyError for an unknown partition.
+        ``delay_ms`` None: the topic's ``file.delete.delay.ms``. Not ``durable``: call
+        ``sync_names``, once for many, before the deletion is reported. KeyError for an unknown
+        partition.
         """
         log = self.logs[partition]
-        path = self._set_aside(log, names.DELETE_DIRECTORY)
+        path = self._quarantine(log, names.DELETE_DIRECTORY)
         if durable:
             self.sync_names()
         delay = log.configs.file_delete_delay_ms if delay_ms is None else delay_ms
@@ -266,11 +267,11 @@ class LogDirectory:
         remove_after_ms: int | None = None,
         durable: bool = True,
     ) -> str:
-        """Set a stale replica aside as ``-stray``; removed after a delay, or kept (None).
+        """Quarantine a stale replica as ``-stray``; removed after a delay, or kept (None).
 
         ``durable`` as with ``delete``.
         """
-        path = self._set_aside(self.logs[partition], names.STRAY_DIRECTORY)
+        path = self._quarantine(self.logs[partition], names.STRAY_DIRECTORY)
         if durable:
             self.sync_names()
         if remove_after_ms is not None:
@@ -279,15 +280,15 @@ class LogDirectory:
         return path
 
     def leave(self, partition: TopicPartition) -> None:
-        """Let a replica's directory lie as if it was none of ours, until the next start."""
+        """Ignore a replica's directory until the next start; it stays on disk as it is."""
         self.logs[partition].forget_files()
         del self.logs[partition]
 
     def remove_later(self, path: str, delay_ms: int) -> None:
-        """Remove a directory that was set aside without an end, after a delay."""
+        """Remove a directory that was quarantined without a limit, after a delay."""
         self.resources.removals.add(path, self._seams.clock.wall_ms() + delay_ms)
 
-    def _set_aside(self, log: PartitionLog, ending: str) -> str:
+    def _quarantine(self, log: PartitionLog, ending: str) -> str:
         unique = self._seams.new_uuid().hex
         target = f"{self.path}/{names.marked_name(log.partition, unique, ending)}"
         log.forget_files()
@@ -301,24 +302,24 @@ class LogDirectory:
         at_once(self.syncing_names())
 
     def syncing_names(self) -> Pieces[None]:
-        """Make what was set aside durable, in pieces. OSError if it fails."""
+        """Make the renamings of quarantined directories durable, in pieces. OSError."""
         if self._renamed:
             self._renamed = False
             yield self._names.sync
 
     def due_removal(self) -> Removal | None:
-        """Return what of all logs is to be removed now: ``run`` it anywhere, then ``removed``."""
-        self.resources.files.take_up()  # asked here every few seconds, also where nothing is read
+        """Return the removal that is due in any log: ``run`` it anywhere, then ``removed``."""
+        self.resources.files.take_up()  # every few seconds, even where no log is read
         return self.resources.removals.due(self._seams.clock.wall_ms())
 
     def removed(self, removal: Removal) -> None:
-        """Take back a removal that was run; a failure is final, what is left is tried again."""
+        """Take back a removal that was run; a failure is final, other remains are tried again."""
         self.resources.removals.finished(removal, self._seams.clock.wall_ms())
         if removal.error is not None and not self.resources.is_full(removal.error):
             self.resources.fail(f"removing from {self.path} failed: {removal.error}")
 
     def remove_due(self) -> int:
-        """Remove what is due, now; return how many files and directories. Blocks."""
+        """Remove all that is due, at once; return how many files and directories. Blocks."""
         removal = self.due_removal()
         if removal is None:
             return 0
@@ -329,15 +330,16 @@ class LogDirectory:
     # Checkpoints -----------------------------------------------------------------------------
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint files as they should be now; None when nothing changed.
+        """Return the checkpoint files as they should be now; None when nothing has changed.
 
-        ``run`` it anywhere, then hand it to ``checkpointed``. Recovery points are those that syncs
-        have returned for. None before all logs are loaded: the files would forget the others.
+        ``run`` it anywhere, then give it to ``checkpointed``. A recovery point never exceeds what a
+        sync has returned for. None before all logs are loaded: the files would lose the others.
         """
         return at_once(self.checkpointing())
 
     def checkpointing(self) -> Pieces[Checkpoint | None]:
-        """Do as ``checkpoint``, in turns: asking thousands of logs takes long."""
+        """Do as ``checkpoint``, in turns: collecting the offsets of thousands of logs takes
+        long."""
         if not self._loaded:
             return None
         return self._changed((yield from claims_of(self.logs)))
@@ -349,7 +351,7 @@ class LogDirectory:
         if self._life is not None:
             contents[f"{self.path}/{names.LIFE}"] = self._life
         named = frozenset(claims[names.RECOVERY_POINTS])
-        # From now on the files may say it: a thread may write them at any later moment.
+        # A thread may write the files at any later moment, so they may name these partitions.
         self._noted |= named
         return self._checkpoints.changed(contents, named)
 
@@ -365,35 +367,36 @@ class LogDirectory:
         """Take back a checkpoint that was run; a failure other than a full disk is final."""
         if checkpoint.error is None:
             if self._checkpoints.finished(checkpoint):
-                # No other is under way, and an older one that is late writes nothing.
+                # No other write is under way, and a late older one writes nothing.
                 self._noted = set(checkpoint.named)
         elif not self.resources.is_full(checkpoint.error):
             self.resources.fail(f"writing checkpoints in {self.path} failed: {checkpoint.error}")
 
-    # Life ------------------------------------------------------------------------------------
+    # Start and stop --------------------------------------------------------------------------
 
     def record_life(self, boot_id: str, *, durability: str) -> bool:
         """Do as ``recording_life``, at once. Blocks."""
         return at_once(self.recording_life(boot_id, durability=durability))
 
     def recording_life(self, boot_id: str, *, durability: str) -> Pieces[bool]:
-        """Put this boot of the operating system on record (when the registration was answered), in
-        pieces.
+        """Record this boot of the operating system, once the broker is registered, in pieces.
 
-        False when the disk is too full for it: it is written with the checkpoints, then. What is
-        on record makes the next start more careful meanwhile, not less; else OSError.
+        False when the disk is too full: then the record is written with the checkpoints. Until then
+        the former record makes the next start more careful, not less; where it would make it less
+        careful, OSError.
 
-        The next start trusts what this boot has written. So before that the checkpoints forget what
-        a power loss took: else what comes in its place would count as committed after a kill, and
-        its torn tail as damage. Not at the load: until it is reported, the files keep what went.
+        The next start trusts what this boot has written. Before that, the checkpoints must drop the
+        offsets of records that a power loss took: otherwise new records at these offsets would
+        count as committed after a kill, and their torn tail as damage. This is not done at the
+        load: until the loss is reported, the files keep the offsets.
         """
         path = f"{self.path}/{names.LIFE}"
         content = f"boot.id={boot_id}\nlog.durability={durability}\n".encode()
         self._registered = True
         try:
-            if self._claims_what_is_gone:
+            if self._claims_lost_records:
                 yield from self._writing_checkpoint()
-                self._claims_what_is_gone = False
+                self._claims_lost_records = False
             if self._disk.exists(path) and self._disk.read(path) == content:
                 return True
             yield partial(self._disk.replace, path, content)
@@ -411,7 +414,7 @@ class LogDirectory:
         return self._seams.clock.wall_ms()
 
     def free_bytes(self) -> int:
-        """Return the bytes that the file system still has for us."""
+        """Return the free bytes of the file system."""
         return self._disk.free_bytes(self.path)
 
     def total_bytes(self) -> int:
@@ -422,8 +425,8 @@ class LogDirectory:
         """Stop cleanly: all logs synced, checkpoints, then the marker, durably; unlock.
 
         False (and no marker) when anything failed: the next start recovers. A directory that was
-        not loaded stays as it is. One that was, but by a life that never registered, gets a marker
-        only if it had one: that an earlier life ended uncleanly was not reported yet.
+        not loaded stays as it is. If it was loaded by a process that never registered, it gets a
+        marker only if it had one: an unclean end of an earlier process was not reported yet.
         """
         if not self._loaded:
             for log in self.logs.values():
@@ -469,10 +472,10 @@ def open_directory(
     open_files: int = DEFAULT_OPEN_FILES,
     producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
 ) -> LogDirectory | DirectoryRefused:
-    """Lock a directory and see whose it is; a fresh one becomes ours. Logs come with ``load``.
+    """Lock a directory and check its identity; a fresh one gets ours. ``load`` opens its logs.
 
     Refused: another process has it, or it belongs to another cluster or node. OSError when the
-    directory cannot be made or read.
+    directory cannot be created or read.
     """
     claimed = claim(seams, path, cluster_id, node_id, boot_id)
     if isinstance(claimed, DirectoryRefused):

@@ -1,8 +1,8 @@
 """Opening the logs of a directory, several at a time where there is much to check.
 
-Owns what is checked here and what by a helper process: a batch costs about 2 µs of Python, whatever
-threads there are, and a start after a kill may have millions. What is quickly checked is checked
-here, one log after the other; a helper process takes half a second to begin.
+Owns which checks run in this process and which in a helper process: a batch costs about 2 µs of
+Python, however many threads there are, and a start after a kill may have millions. Short checks run
+here, one log after the other, because a helper process takes half a second to start.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from tidelog.storage.loaded import Loading
 from tidelog.storage.log.checking import Check, Checks, check_file
 
 HERE_MS = 500
-"""So much is checked here, by what it will take, before helper processes are asked."""
+"""Estimated time of checks in this process before helper processes get any."""
 
 LEAST_MS = 20
-"""Less is always checked here."""
+"""Shorter checks always run in this process."""
 
 LOOK_S = 0.2
-"""How often is looked whether the load was abandoned, while helper processes check."""
+"""How often the load looks whether it was abandoned, while helper processes check."""
 
 
 class Opening:
     """The logs that are being opened. Used by one thread."""
 
     def __init__(self, disk: Disk, loading: Loading, helpers: Executor | None, most: int) -> None:
-        """``most``: checks that helpers do at a time. Without ``helpers`` all is done here."""
+        """``most``: checks that helpers do at a time. Without ``helpers`` all run in this
+        process."""
         self._disk = disk
         self._loading = loading
         self._helpers = helpers
@@ -38,8 +39,8 @@ class Opening:
         self._apart: dict[Future[Check], tuple[Checks[None], Check]] = {}
 
     def open_all(self, logs: Iterable[Checks[None]]) -> None:
-        """Do all of them. OSError and LoadAbandoned as the first of them raises it; what helpers
-        do then is of no use any more."""
+        """Open all of them. OSError and LoadAbandoned as the first log raises it; the results of
+        helpers are then dropped."""
         try:
             for log in logs:
                 self._go_on(log, None)
@@ -73,7 +74,7 @@ class Opening:
             try:
                 found = future.result()
             except BrokenExecutor:
-                # It was killed, and others with it: what it had was a copy.
+                # The helper was killed, and others with it: what it had was a copy.
                 found = check_file(self._disk, asked, self._loading)
             else:
                 self._loading.note(found.position - asked.position)
@@ -81,7 +82,7 @@ class Opening:
 
 
 def _cost_ms(disk: Disk, asked: Check) -> float:
-    """Return what a check will take, about, if all batches are as large as the first."""
+    """Estimate the time of a check, as if all batches were as large as the first."""
     size = asked.end - asked.position
     if size < HEADER_SIZE:
         return 0

@@ -1,7 +1,7 @@
 """Appending to one partition's log, as leader and as follower.
 
 Owns the order of checks, roll and write, and the accounts of each batch. Not the checks of a
-client's batches: see `preparing`. Not who leads: the caller knows.
+client's batches: see `preparing`. Not leadership: the caller has checked it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def append_as_leader(
 ) -> Appended | Rejected:
     """Append a produced buffer of batches, all or none, with offsets from ``end_offset`` on.
 
-    A retried batch of an idempotent producer is not appended again: its first offset is
-    answered (``duplicate``). Cost: constant per batch, a CRC and one write; where the topic has
-    its batches looked into, more. With ``looks`` it is ``UNLOOKED``, with nothing done, when
-    that would hold the loop: then ``look_into`` makes ``looked_into``, which stands for the
-    buffer, and which may be refused with ``ROLL_WAITS``, for ``syncing_before_roll``. Without
-    either it blocks where a roll waits for a sync; the server's own batches go before the roll.
+    A retried batch of an idempotent producer is not appended again: the result has its first offset
+    (``duplicate``). Cost: constant per batch, a CRC and one write; more where the topic wants the
+    records checked. With ``looks`` the result is ``UNLOOKED``, with nothing done, when that check
+    would hold the loop: then ``look_into`` makes ``looked_into``, which replaces the buffer, and
+    which may be refused with ``ROLL_WAITS``, for ``syncing_before_roll``. Without either the call
+    blocks where a roll waits for a sync; the server's own batches go before the roll.
     """
     if log.damaged or log.resources.failed or log.closed or log.cutting:
         return out_of_service(log)
@@ -97,8 +97,8 @@ def append_as_follower(
     """Append fetched batches as they are; an incomplete last one is ignored.
 
     CORRUPT_MESSAGE for a wrong CRC (promise 27), INVALID_RECORD for offsets that do not go on
-    from ``end_offset`` (gaps are fine: the leader may have compacted). Who ``waits`` may get
-    ``ROLL_WAITS``: the rest, from the log's end on, comes after ``syncing_before_roll``.
+    from ``end_offset`` (gaps are fine: the leader may have compacted). A caller that ``waits`` may
+    get ``ROLL_WAITS``: it appends the rest, from the log's end on, after ``syncing_before_roll``.
     """
     if log.damaged or log.resources.failed or log.closed or log.cutting:
         return out_of_service(log)
@@ -132,8 +132,8 @@ def append_as_follower(
         end = log.end_offset
         for header, _ in group:
             if header.leader_epoch > log.epochs.latest:
-                # In a gap that compaction left with the leader it may have begun anywhere:
-                # who believed a later start would keep what was never committed.
+                # In a gap that the leader's compaction left, the epoch may have begun anywhere: a
+                # later start could keep records that were never committed.
                 log.epochs.begin(header.leader_epoch, end)
                 write_epochs(log)
             end = header.next_offset
@@ -188,7 +188,7 @@ def write(
 
     ``grow``: a segment that cannot be closed before a sync grows on, within bounds.
 
-    What can fail is done before the bytes are in the file: behind them are plain sums.
+    What can fail is done before the bytes are in the file; after that come plain sums.
     """
     size = 0
     newest = -1
@@ -237,8 +237,7 @@ def write(
 def _write_even_so(
     log: LogState, batches: Batches, chunks: Sequence[Buffer], now_ms: int, *, grow: bool
 ) -> Rejected | None:
-    """Write what belongs behind a roll that waits for a sync: before the roll, or behind a sync
-    now."""
+    """Write batches whose roll waits for a sync: before the roll, or after a sync at once."""
     if grow and puts_roll_off(log):
         return write(log, batches, chunks, now_ms, grow=True)
     return at_once(syncing_before_roll(log)) or write(log, batches, chunks, now_ms)
@@ -264,7 +263,7 @@ def _roll_if_due(
 
 
 def _room_till_sync(log: LogState, room: Room) -> Room:
-    """Where a roll would wait for a sync: have it done when the segment is half full."""
+    """Where a roll would wait for a sync: ask for the sync when the segment is half full."""
     if log.waits_to_roll and log.resources.sync_soon is not None:
         half = log.configs.segment_bytes // 2
         if log.segments.active.size <= half:

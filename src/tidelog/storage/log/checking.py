@@ -1,8 +1,8 @@
-"""Reading a segment again after a crash: all that a start wants to know of its batches, at once.
+"""The check of a segment after a crash: one loop finds all that a start needs from its batches.
 
-Owns the one loop over all batches that a start goes through, about 1 µs for each beside its CRC,
-and another for one of a producer: a gigabyte of small batches has millions. What is judged sound is
-what ``scan`` and ``indexable`` take for sound; what follows from where it ends is ``recovery``'s.
+Owns that loop: about 1 µs for each batch beside its CRC, and one more for a batch of an idempotent
+producer; a gigabyte of small batches has millions. A batch is sound if ``scan`` and ``indexable``
+take it for sound. Not what follows from the end of the sound batches: see `recovery`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _LEAST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 
 
 @dataclass(slots=True)
-class Told:
-    """What the batches that a start has checked tell of a log, from the first to the last."""
+class CheckedBatches:
+    """The leader epochs and producers of the batches that a start has checked."""
 
     segment: int
     """The base offset of the first segment that was checked, and where in it that began."""
     position: int
     now_ms: int
-    """When they count as taken: their own timestamps may be years old."""
+    """When the batches count as appended: their own timestamps may be years old."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
     """(leader epoch, end of the batch before its first one), rising."""
     producers: ProducerState = field(default_factory=ProducerState)
 
     def limit(self, base_offset: int, size: int) -> int:
-        """Return up to where the batches of a segment have told nothing: they were not checked."""
+        """Return the position up to which the batches of a segment were not checked."""
         if base_offset == self.segment:
             return self.position
         return size if base_offset < self.segment else 0
@@ -56,28 +56,28 @@ class Told:
 
 @dataclass(slots=True)
 class Check:
-    """What is to be checked of a segment, and after ``check_batches`` what was found: a value that
-    goes to a helper process and comes back."""
+    """The part of a segment to check, and after ``check_batches`` the findings: a value that goes
+    to a helper process and comes back."""
 
     path: str
     end: int
     base_offset: int
     interval: int
-    told: Told
+    checked: CheckedBatches
     position: int
-    """How far the sound batches go. Before: of what is not read, as the rest."""
+    """Where the check begins; afterwards where the sound batches end. Likewise the next fields."""
     next_offset: int
     newest: tuple[int, int]
     bytes_since_entry: int = 0
     falling_epoch: tuple[int, int] | None = None
-    """(leader epoch, offset) of a batch behind one of a higher epoch: no CRC covers either."""
+    """(leader epoch, offset) of a batch after one of a higher epoch: no CRC covers either."""
     entries: tuple[array[int], array[int]] = field(default_factory=lambda: (array("i"), array("i")))
-    """Columns for the offset index, and for that of times."""
+    """New columns of the offset index."""
     times: tuple[array[int], array[int]] = field(default_factory=lambda: (array("q"), array("i")))
 
 
 Checks = Generator[Check, Check, Result]
-"""Work that yields what is to be checked, and goes on with what was found."""
+"""Work that yields checks, and continues with their findings."""
 
 
 def check_file(disk: Disk, check: Check, loading: Loading | None = None) -> Check:
@@ -94,16 +94,16 @@ def check_file(disk: Disk, check: Check, loading: Loading | None = None) -> Chec
 def check_batches(file: File, check: Check, loading: Loading) -> None:
     """Check the batches from ``check.position`` up to ``end``, or the first that is not sound.
 
-    Makes index entries, one after each ``interval`` bytes, and adds to ``told`` each leader epoch
-    that is higher than those before, and the producers. OSError of its reads, LoadAbandoned.
+    Adds an index entry after each ``interval`` bytes, and adds to ``check.checked`` the producers
+    and each leader epoch that is higher than those before. OSError of its reads, LoadAbandoned.
     """
     position, next_offset, since = check.position, check.next_offset, check.bytes_since_entry
     newest, newest_offset = check.newest
-    end, interval, told = check.end, check.interval, check.told
+    end, interval, checked = check.end, check.interval, check.checked
     index, time_index = OffsetIndex(check.base_offset), TimeIndex(check.base_offset)
     highest = check.base_offset + MAX_DISTANCE
-    note = told.producers.note
-    latest = told.epochs[-1][0] if told.epochs else -2
+    note = checked.producers.note
+    latest = checked.epochs[-1][0] if checked.epochs else -2
     start, chunk = position, memoryview(b"")
     while position + HEADER_SIZE <= end:
         at = position - start
@@ -139,10 +139,10 @@ def check_batches(file: File, check: Check, loading: Loading) -> None:
                 break
             if epoch > latest:
                 # Where compaction left a gap, the epoch may have begun anywhere in it.
-                told.epochs.append((epoch, next_offset))
+                checked.epochs.append((epoch, next_offset))
                 latest = epoch
         if producer >= 0:
-            note(_as_header(BatchHeader, fields), base, told.now_ms)
+            note(_as_header(BatchHeader, fields), base, checked.now_ms)
         if time > newest and count:
             newest, newest_offset = time, last
         if since <= interval:

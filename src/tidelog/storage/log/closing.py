@@ -40,7 +40,7 @@ def close(log: LogState) -> bool:
 def write_before_stop(log: LogState) -> PendingSync | Rejected | None:
     """Write what a clean stop leaves; return what to sync, or why it could not be written.
 
-    What an earlier stop has left and nothing has changed since is not written again.
+    Files of an earlier stop that are still up to date are not written again.
     """
     if log.failed and not log.damage_unsynced:
         return out_of_service(log)

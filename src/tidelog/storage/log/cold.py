@@ -1,10 +1,10 @@
-"""Reads of what is not in the page cache: found out before, and done by a thread.
+"""Cold reads: bytes outside the page cache, detected before the read and read by a thread.
 
-Owns the question whether a read would wait for the disk. What a log has written lately is not asked
-about: it costs two comparisons. Of the rest a byte in each 128 KiB is asked for (``in_memory``: the
-kernel reads ahead in such pieces), which costs some microseconds; a file that cannot be asked (of a
-simulation) counts as in memory. A ``ColdRead`` has a thread read the bytes, whoever wants them asks
-again, and reads then, be they there or not: nobody waits twice.
+Owns the test whether a read would wait for the disk. The newest bytes of a log count as in memory,
+which costs two comparisons. For others one byte in each 128 KiB is tested (``in_memory``: the
+kernel reads ahead in such pieces), which costs some microseconds; a file without that test (in a
+simulation) counts as in memory. A ``ColdRead`` lets a thread read the bytes; after it the reader
+tries again, and then reads whether they are in memory or not, so that no reader waits twice.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound
 
 HOT_BYTES = 16 * 1024 * 1024
-"""The end of a log, as far as it was written in this life, counts as in memory."""
+"""So many bytes at the end of a log count as in memory, if this process wrote them."""
 
 WARMED_BYTES = 8 * 1024 * 1024
-"""A thread reads so much at most for one read; the kernel reads on ahead."""
+"""The most that a thread reads for one read; the kernel reads further ahead."""
 
 PIECE_BYTES = 1024 * 1024
 LOOK_BYTES = 16 * 1024
-"""What looking an offset up reads of the batches behind an index entry."""
+"""What a look-up of an offset reads of the batches after an index entry."""
 
 
 class ColdRead:
-    """A part of a file to be read by ``run`` in any thread; ``done`` on the owner's, always."""
+    """A part of a file that any thread may ``run``; then ``done`` on the owner's thread, always."""
 
     __slots__ = ("_file", "_files", "position", "size")
 
@@ -40,7 +40,8 @@ class ColdRead:
         self.size = size
 
     def run(self) -> None:
-        """Read it, for the page cache. Blocks; who reads it afterwards meets the errors."""
+        """Read it into the page cache. Blocks; the reader that comes afterwards meets the
+        errors."""
         position, end = self.position, self.position + self.size
         try:
             while position < end:
@@ -51,7 +52,7 @@ class ColdRead:
             pass
 
     def done(self) -> None:
-        """Let the file go."""
+        """Release the file."""
         self._files.release(self._file)
 
 
@@ -65,10 +66,10 @@ def cold_read(
     log: LogState, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
 ) -> ColdRead | None:
     """Return what a thread should read before the log is read from ``offset`` on; None: nothing.
-    ``known`` is what ``log.segments.remembered`` said of it.
+    ``known``: the result of ``log.segments.remembered``.
 
-    First what says where the offset is (the index, the batches behind its entry), then, when that
-    is in memory, the bytes themselves.
+    First the bytes that locate the offset (the index, the batches after its entry), then, once
+    these are in memory, the bytes to read.
     """
     if log.damaged or log.closed or not log.start_offset <= offset < log.end_offset:
         return None
@@ -92,11 +93,11 @@ def cold_read(
             looked = _unless_in_memory(segment, segment.log_path, position, min(size, LOOK_BYTES))
             if looked is not None:
                 return looked
-        # Behind what is sent the next header is looked at.
+        # The read also looks at the header after the last batch.
         wanted = min(size, max_bytes + LOOK_BYTES, WARMED_BYTES)
         return _unless_in_memory(segment, segment.log_path, position, wanted)
     except (OSError, Unsound):
-        return None  # the read meets it too, and says what follows from it
+        return None  # the read meets the same error and handles it
 
 
 def _unless_in_memory(segment: Segment, path: str, position: int, size: int) -> ColdRead | None:

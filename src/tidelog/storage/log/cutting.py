@@ -1,21 +1,20 @@
-"""Cutting a log: all from an offset on goes, or all of it (docs/decisions/0027).
+"""Truncation of a log at an offset, or of the whole log (docs/decisions/0027).
 
-Owns the steps, in pieces (``runtime.turns``): whatever waits for the disk is a call for a thread.
-From the first step to the last the log is ``cutting``: nothing is appended or synced, no other
-change begins, and whoever wants to give it another role, or to take it away, waits. What stays is
-read on.
+Owns the steps, in pieces (``runtime.turns``): every wait for the disk is a call for a thread. From
+the first step to the last the log is ``cutting``: nothing is appended or synced, no other change
+begins, and a change of role or a deletion waits. Batches that stay can be read.
 
 | step | where | a crash after it finds |
 |---|---|---|
-| where the batches part, with files of its own | a thread | all as it was |
+| find the position of the cut, with files of its own | a thread | all as it was |
 | recovery point, watermark with its note, and log start fall | a thread | a log that claims less |
-| memory says what will be: readers find no more | the owner | the same |
+| memory has the new end: readers find no batch after it | the owner | the same |
 | segments are renamed, the newest first, each durably before the next | a thread | a shorter log |
 | the last one is cut, epochs and snapshots follow | a thread | the log with or without the cut |
 | the file, then the names are synced; producers are read again | a thread | the log as cut |
 
 Up to the lowered claims a refusal leaves all as it was. After them a failure is final for the
-directory: memory does not say what the files hold.
+directory, because memory and files disagree.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound
 
 NOTHING_KEPT = -1
-"""Above it are all snapshots."""
+"""All snapshots are above this offset."""
 
 
 def truncate_to(log: LogState, offset: int, now_ms: int) -> Rejected | None:
@@ -60,7 +59,7 @@ def truncation(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | Non
     The log then ends where the last batch that stays does, at or below ``offset``. Below the
     first segment: everything goes. Producers and epochs follow. Durable at the end, so that no
     power loss can bring back what new batches replaced. A refusal leaves all as it was,
-    or the directory out of service. What has begun must be gone through to its end.
+    or the directory out of service. Once begun, the pieces must be run to the end.
     """
     if log.failed or log.closed or log.changing:
         return out_of_service(log)
@@ -130,7 +129,7 @@ def _restart(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]
     cut.fresh = fresh
     refused = yield from _carry_out(log, cut, now_ms)
     if refused is None:
-        # Only now: a checkpoint of before would tell the next start of a log that is not there.
+        # Only now: an earlier checkpoint would give the next start a log start without a log.
         log.start_offset = log.high_watermark = offset
     return refused
 
@@ -158,10 +157,10 @@ def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> Pieces[Rejected | None]
 
 
 def _lower_claims(log: LogState, offset: int) -> Pieces[None]:
-    """Lower the checkpoints before a cut: else the next start takes it for damage, or gives up
-    a log that ends below the start that they name.
+    """Lower the checkpoints before a cut: otherwise the next start takes the cut for damage, or
+    drops a log that ends below its checkpointed start.
 
-    An OSError leaves memory as it was: nothing is cut then, and what was read stays readable.
+    An OSError leaves memory as it was: nothing is cut then, and all stays readable.
     """
     former = log.synced_end_offset, log.high_watermark, log.start_offset
     lowered = min(former[0], offset), min(former[1], offset), min(former[2], offset)
@@ -178,7 +177,7 @@ def _lower_claims(log: LogState, offset: int) -> Pieces[None]:
 
 
 def _opened_for_cut(log: LogState, kept: SegmentApart) -> _Opened:
-    """Open what is cut, before anything is: a want of descriptors must not stop it half-way."""
+    """Open the files to cut first: a shortage of descriptors must not stop the cut half-way."""
     opened = _Opened(log.resources.files)
     sizes = (
         (kept.index_path, kept.index.written * OFFSET_ENTRY_BYTES),
@@ -187,7 +186,7 @@ def _opened_for_cut(log: LogState, kept: SegmentApart) -> _Opened:
     )
     try:
         for path, size in sizes:
-            # An index that is not there holds nothing, and a full disk may have no room for it.
+            # A missing index has no entries, and a full disk may have no room for it.
             if path == kept.log_path or log.resources.disk.exists(path):
                 opened.add(path, size)
     except OSError:
@@ -197,7 +196,7 @@ def _opened_for_cut(log: LogState, kept: SegmentApart) -> _Opened:
 
 
 def _end_at(log: LogState, active: Segment, end: int) -> None:
-    """Have memory say what the files will hold: the log ends in ``active``, at ``end``."""
+    """Set what the files will hold once they are cut: the log ends in ``active``, at ``end``."""
     log.segments.activate(active)
     log.resources.indexes.forget(active)
     log.end_offset = end
@@ -213,14 +212,14 @@ def _end_at(log: LogState, active: Segment, end: int) -> None:
 
 
 def _cut_short(log: LogState, error: OSError) -> Rejected:
-    """Half a cut is final, whatever was wanting: memory does not say what the files hold, and
-    an append would put new batches behind those that should be gone."""
+    """Fail the directory for an unfinished cut, whatever the error: memory and files disagree, and
+    an append would put new batches after batches that should be gone."""
     log.resources.fail(f"a cut of {log.path} was not finished: {error}")
     return out_of_service(log)
 
 
 class _Look:
-    # Where a segment is to be cut, found by ``run`` in any thread.
+    # Finds where a segment is to be cut, by ``run`` in any thread.
     def __init__(self, segment: Segment, offset: int) -> None:
         self.own = own_files(segment.resources.disk)
         self.kept = SegmentApart(segment, self.own)
@@ -251,7 +250,7 @@ class _Opened:
 
 
 class _Cut:
-    # What a cut does on the disk, by ``run`` in any thread.
+    # The part of a cut that works on the disk, by ``run`` in any thread.
     def __init__(
         self, log: LogState, removal: SegmentRemoval, epochs: PendingEpochs, *, above: int
     ) -> None:

@@ -1,23 +1,23 @@
-"""The leader epochs of a log as a start finds them: the file, its checksum, and the batches.
+"""The leader epochs that a start takes from their file, its checksum, and the batches.
 
-Owns which of them is believed (docs/decisions/0023): the file is the authority where its checksum
-is right, and nothing that follows from the batches moves the start of an epoch upwards. What
-compaction took cannot be seen in the batches that stay: the first of an epoch may lie far above
-where the epoch began, and a follower that believed it would keep records that were never
-committed. So an epoch that only batches tell of begins where the batch before it ends.
+Owns which of them counts (docs/decisions/0023): the file is the authority where its checksum is
+right, and nothing that follows from the batches moves the start of an epoch upwards. Batches that
+compaction removed leave no trace: the first remaining batch of an epoch may lie far above where the
+epoch began, and a follower that took it for the start would keep records that were never committed.
+So an epoch that is known from batches only begins where the batch before it ends.
 
-| the file | what is believed |
+| the file | what counts |
 |---|---|
 | its checksum is right | the file, unless a batch contradicts it |
 | it has none, or another one | the same, but no start at the end of a gap: at its beginning |
 | it is older than the newest batches | these too, in the same way |
 | it cannot be read, is missing, or a batch contradicts it | all batches |
 
-02f3bcb writes no checksum, and leaves one of ours as it is (docs/decisions/0039). Held against the
-batches at both sides of each epoch's beginning, a file says nothing else than all of them do.
+Version 02f3bcb writes no checksum, and leaves an existing one as it is (docs/decisions/0039). A
+file that agrees with the batches on both sides of each epoch's beginning agrees with all batches.
 
-Where the log begins lower than the file's first epoch (a power loss took the log start that it
-knew), that epoch begins with the log, if the first batch is of it.
+Where the log begins lower than the file's first epoch (a power loss took the log start that the
+file was written for), that epoch begins with the log, if the first batch has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.records.crc import crc32c
 from tidelog.storage import names
 from tidelog.storage.checkpoints import DamagedFile, decode_epochs, fits_checksums
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.log.checking import Told
+from tidelog.storage.log.checking import CheckedBatches
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan
 from tidelog.storage.segments.segment import Segment
@@ -40,28 +40,28 @@ Entries = list[tuple[int, int]]
 
 
 class FoundEpochs(NamedTuple):
-    """What a start makes of the leader epochs."""
+    """The leader epochs that a start has found."""
 
     epochs: LeaderEpochs
     is_on_disk: bool
-    """Whether the file says the same, with a checksum."""
+    """Whether the file has the same epochs, and a checksum."""
 
 
 class _File(NamedTuple):
     entries: Entries
     crc: int
     checksum: bool | None
-    """Whether it is that of the bytes; None without any."""
+    """Whether the checksum fits the bytes; None without a checksum."""
 
 
 class _Contradicted(Exception):
-    """A batch says otherwise than the file of the epochs."""
+    """A batch contradicts the file of the epochs."""
 
 
-def find_epochs(log: LogState, told: Told | None) -> FoundEpochs:
+def find_epochs(log: LogState, checked: CheckedBatches | None) -> FoundEpochs:
     """Return the leader epochs of a log that is being opened.
 
-    ``told``: by the batches behind the recovery point. A damaged file is named in
+    ``checked``: from the batches after the recovery point. A damaged file is named in
     ``log.recovered.mended``; one that had to be compared with the batches, in
     ``log.recovered.compared``. Two look-ups for each epoch; grows with the other batches of the log
     only where the file cannot be believed. Unsound when the batches cannot be walked.
@@ -73,7 +73,7 @@ def find_epochs(log: LogState, told: Told | None) -> FoundEpochs:
     try:
         file = _read(log, path)
         log.epoch_file.crc, on_disk, is_believed = file.crc, file.entries, file.checksum is True
-        epochs = _agreed(log, file, told)
+        epochs = _agreed(log, file, checked)
         if file.checksum is False:
             log.recovered.compared.append(
                 f"{path}: its checksum is not of these bytes (a version without checksums wrote "
@@ -87,19 +87,19 @@ def find_epochs(log: LogState, told: Told | None) -> FoundEpochs:
     except DamagedFile as error:
         log.recovered.mended.append(f"{path}: {error}: taken from the log instead")
     if epochs is None:
-        epochs, is_believed = _of_batches(log, told), False
+        epochs, is_believed = _of_batches(log, checked), False
     epochs.truncate_start(log.start_offset)
     found = epochs.all_from(log.segments[0].base_offset)
     # A log that tells of no epoch needs no file.
     return FoundEpochs(epochs, (is_believed or not found) and found == on_disk)
 
 
-def _agreed(log: LogState, file: _File, told: Told | None) -> LeaderEpochs:
-    """Return the epochs of a file and what the batches have ``told``; _Contradicted when these say
-    otherwise."""
+def _agreed(log: LogState, file: _File, checked: CheckedBatches | None) -> LeaderEpochs:
+    """Return the epochs of a file and of the ``checked`` batches; _Contradicted when they
+    disagree."""
     epochs = LeaderEpochs(file.entries)
     epochs.truncate_end(log.end_offset)
-    for epoch, offset in () if told is None else told.epochs:
+    for epoch, offset in () if checked is None else checked.epochs:
         epochs.begin(epoch, offset)
     believed = frozenset(file.entries if file.checksum else ())
     return LeaderEpochs(_compared(log, epochs.entries, believed))
@@ -115,7 +115,7 @@ def _read(log: LogState, path: str) -> _File:
 
 
 def _compared(log: LogState, entries: Entries, believed: frozenset[tuple[int, int]]) -> Entries:
-    """Return the epochs as the batches allow them; _Contradicted when a batch says otherwise.
+    """Return the epochs as the batches allow them; _Contradicted when a batch contradicts them.
 
     One that is not ``believed`` and begins at the end of a gap is lowered to the beginning of it.
     """
@@ -133,8 +133,8 @@ def _compared(log: LogState, entries: Entries, believed: frozenset[tuple[int, in
             if not before and (epoch, offset) not in believed:
                 offset = _gap_before(log, found, first)
         found.begin(epoch, offset)
-    # Of an empty log the last batch lies below its start: in a file that was removed, and that a
-    # power loss may bring back without bytes that were never synced. It is nobody's.
+    # The last batch of an empty log lies below its start: in a file that was removed, and that a
+    # power loss may bring back without bytes that were never synced. It does not count.
     is_empty = log.end_offset <= log.start_offset
     last = None if is_empty else log.segments.header_at(log.end_offset - 1)
     if last is not None and last.leader_epoch > found.latest:
@@ -183,8 +183,8 @@ def _gap_before(log: LogState, former: LeaderEpochs, first: int) -> int:
 def _start_of_first(log: LogState, epoch: int, offset: int) -> int:
     """Return where the first epoch begins in a log that begins lower than it.
 
-    The file knew of a log start that a power loss took: what lies below had been deleted, and it
-    cannot be told from the file which epochs that was. _Contradicted when batches tell of others.
+    The file was written for a log start that a power loss took: the batches below it had been
+    deleted, and the file lacks their epochs. _Contradicted when batches have other epochs.
     """
     said = log.segments.header_at(log.start_offset)
     if said is None or said.leader_epoch < 0:
@@ -194,32 +194,33 @@ def _start_of_first(log: LogState, epoch: int, offset: int) -> int:
     return log.start_offset
 
 
-def _of_batches(log: LogState, told: Told | None) -> LeaderEpochs:
-    """Return the epochs as all batches tell them. Grows with those that ``told`` nothing yet.
+def _of_batches(log: LogState, checked: CheckedBatches | None) -> LeaderEpochs:
+    """Return the epochs as all batches have them. Grows with the batches that were not checked.
 
-    Unsound when they fall, or when the batches cannot be walked: then it is a batch that lies, and
-    a false epoch must not get about. Below the log's start a segment may be a file that was removed
-    and came back torn: nobody reads its batches, and they are believed where they lead up to the
-    others.
+    Unsound when the epochs fall, or when the batches cannot be walked: then a batch is wrong, and a
+    false epoch must not spread. Below the log's start a segment may be a file that was removed and
+    came back torn: no reader gets its batches, and they count where they lead up to the others.
     """
     lower = [each for each in log.segments if each.next_offset <= log.start_offset]
     found = LeaderEpochs()
     next_offset = max((each.next_offset for each in lower), default=log.segments[0].base_offset)
     for segment in log.segments[len(lower) :]:
-        limit, end = _untold(segment, told), 0
+        limit, end = _unchecked(segment, checked), 0
         for position, header in _walked(segment, limit):
             end = position + header.size
             _begin(found, header.leader_epoch, next_offset, header.base_offset)
             next_offset = header.next_offset
         if end != limit:
             raise Unsound(f"{segment.log_path} has no batch at position {end}")
-    for at, (epoch, offset) in enumerate(() if told is None else told.epochs):
+    for at, (epoch, offset) in enumerate(() if checked is None else checked.epochs):
         # The first may have begun in a gap before what was checked, or be the last that was walked.
         _begin(found, epoch, offset if at else next_offset, offset)
-    return _with_lower(lower, told, found) if lower else found
+    return _with_lower(lower, checked, found) if lower else found
 
 
-def _with_lower(lower: Iterable[Segment], told: Told | None, upper: LeaderEpochs) -> LeaderEpochs:
+def _with_lower(
+    lower: Iterable[Segment], checked: CheckedBatches | None, upper: LeaderEpochs
+) -> LeaderEpochs:
     """Return the epochs of all batches: those above the log's start are in ``upper``.
 
     No CRC covers an epoch: what a segment below it says above the first of ``upper``, or falling,
@@ -230,7 +231,7 @@ def _with_lower(lower: Iterable[Segment], told: Told | None, upper: LeaderEpochs
     next_offset = -1
     for segment in lower:
         next_offset = segment.base_offset if next_offset < 0 else next_offset
-        for _, header in _walked(segment, _untold(segment, told)):
+        for _, header in _walked(segment, _unchecked(segment, checked)):
             epoch = header.leader_epoch
             is_false = 0 <= epoch < found.latest or (ceiling is not None and epoch > ceiling)
             if is_false or not next_offset <= header.base_offset < segment.next_offset:
@@ -244,9 +245,9 @@ def _with_lower(lower: Iterable[Segment], told: Told | None, upper: LeaderEpochs
     return found
 
 
-def _untold(segment: Segment, told: Told | None) -> int:
-    """Return up to where the batches of a segment have ``told`` nothing yet."""
-    return segment.size if told is None else told.limit(segment.base_offset, segment.size)
+def _unchecked(segment: Segment, checked: CheckedBatches | None) -> int:
+    """Return the position up to which the batches of a segment were not checked."""
+    return segment.size if checked is None else checked.limit(segment.base_offset, segment.size)
 
 
 def _walked(segment: Segment, limit: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -254,9 +255,7 @@ def _walked(segment: Segment, limit: int) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def _begin(found: LeaderEpochs, epoch: int, start_offset: int, base_offset: int) -> None:
-    """Add what a batch says of its epoch; Unsound when it falls."""
+    """Add the epoch of a batch; Unsound when epochs fall."""
     if 0 <= epoch < found.latest:
-        raise Unsound(
-            f"offset {base_offset} says leader epoch {epoch}, behind epoch {found.latest}"
-        )
+        raise Unsound(f"offset {base_offset} has leader epoch {epoch}, after epoch {found.latest}")
     found.begin(epoch, start_offset)

@@ -15,14 +15,14 @@ from tidelog.storage.log.state import LogState
 def begin_epoch(log: LogState, leader_epoch: int) -> None:
     """Note that this epoch begins at the log's end (becoming leader; its first batch)."""
     if log.epochs.begin(leader_epoch, log.end_offset):
-        # The very first one fences nothing, and its records say it: the first sync writes it.
+        # The very first epoch fences nothing, and its records have it: the first sync writes it.
         write_epochs(log, later=leader_epoch == log.end_offset == 0)
 
 
 def forget_empty_epoch(log: LogState) -> None:
     """Drop an epoch that began at the log's end and got no record (becoming a follower).
 
-    Else what the next leader has there, of an older epoch, would be taken for that epoch's.
+    Otherwise records of an older epoch that the next leader has there would count for that epoch.
     """
     if log.epochs.truncate_end(log.end_offset):
         write_epochs(log)
@@ -49,8 +49,8 @@ def write_epochs(log: LogState, *, later: bool = False) -> None:
 
 
 def _epochs_content(log: LogState) -> bytes:
-    # A kill may take the log's start back to what was checkpointed, as far as there are
-    # segments: the file knows the epochs from there on.
+    # A kill may take the log's start back to its checkpoint, as far as there are segments: the file
+    # has the epochs from the first segment on.
     return encode_epochs(log.epochs.all_from(log.segments[0].base_offset))
 
 
@@ -70,9 +70,9 @@ def write_missing_epochs(log: LogState) -> None:
 
 
 def epochs_to_write(log: LogState) -> PendingEpochs | None:
-    """Return what spares the next sync the writing of the leader epochs; None: nothing does.
+    """Return a write of the leader epochs that spares the next sync from it; None without one.
 
-    ``run`` it anywhere, then hand it to ``epochs_written``, always.
+    ``run`` it anywhere, then give it to ``epochs_written``, always.
     """
     if not log.epoch_file.unwritten or log.failed or log.closed or log.cutting:
         return None
@@ -80,7 +80,7 @@ def epochs_to_write(log: LogState) -> PendingEpochs | None:
 
 
 def pending_epochs(log: LogState) -> PendingEpochs:
-    """Return what writes the leader epochs; hand it to ``epochs_written``, always."""
+    """Return a write of the leader epochs; give it to ``epochs_written``, always."""
     call_off_epochs(log)
     log.epoch_file.unwritten = True
     log.epoch_file.pending = PendingEpochs(
@@ -90,7 +90,8 @@ def pending_epochs(log: LogState) -> PendingEpochs:
 
 
 def epochs_written(log: LogState, pending: PendingEpochs) -> None:
-    """Take the leader epochs back; what a full disk refused is written before the next sync."""
+    """Take back a write of the leader epochs; one that failed on a full disk is repeated before the
+    next sync."""
     if log.closed:
         return
     if isinstance(pending.error, OSError):
@@ -103,7 +104,7 @@ def epochs_written(log: LogState, pending: PendingEpochs) -> None:
 
 
 def call_off_epochs(log: LogState) -> None:
-    """Be the only one who writes the leader epochs."""
+    """Call off a write that another thread may be at: only the caller writes after that."""
     pending, log.epoch_file.pending = log.epoch_file.pending, None
     if pending is not None:
         pending.call_off()
@@ -112,7 +113,7 @@ def call_off_epochs(log: LogState) -> None:
 
 def _note_epochs(log: LogState, pending: PendingEpochs) -> None:
     for name in (names.EPOCH_CHECKPOINT, names.EPOCH_CHECKSUM):
-        # Whoever has one open has the former file.
+        # A file that is open is the former one.
         log.resources.files.forget(f"{log.path}/{name}")
     if pending.is_written:
         log.dirty.note_names()

@@ -1,7 +1,7 @@
-"""What a log loses at its beginning: retention, DeleteRecords, and producers that are silent.
+"""Expiry: what a log loses by retention and DeleteRecords, and its silent producers.
 
-Owns the steps of it, in pieces (``runtime.turns``): the log's owner decides and lets go, a thread
-renames and syncs. What is appended meanwhile stays. Not which segments go: see `retention`.
+Owns the steps, in pieces (``runtime.turns``): the log's owner decides, a thread renames and syncs.
+Batches that are appended in the meantime stay. Not which segments go: see `retention`.
 
 | step | where |
 |---|---|
@@ -113,7 +113,7 @@ def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> Pieces[
         expiry = _expired(log, now_ms)
     count = expiry.count if at_most is None else min(expiry.count, at_most)
     if count and count == len(log.segments) and roll(log, now_ms) is not None:
-        # A full disk has no room for a new segment: what makes room goes all the same.
+        # A full disk has no room for a new segment: the others are removed all the same.
         count -= 1
     while count and not (yield from keeping_producers(log, log.segments[count].base_offset)):
         count -= 1
@@ -121,8 +121,8 @@ def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> Pieces[
         return None
     leaving = log.segments[:count]
     start = log.segments[count].base_offset
-    # First: where the removal stops half-way (no descriptor left), readers must not pass over
-    # what went as if it had never been.
+    # First: if the removal stops half-way (no descriptor left), readers must not skip the removed
+    # records as if they had never been.
     advance_start(log, start, later=True)
     removal = take_out(log, leaving)
     older = _OlderSnapshots(log, start)

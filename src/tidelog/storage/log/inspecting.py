@@ -1,8 +1,8 @@
-"""Looking into produced batches before they are kept: keys of a compacted topic, another codec.
+"""The inspection of produced batches: keys of a compacted topic, recompression with another codec.
 
 Owns when that is needed and how it is done, in pieces (``runtime.turns``): a thread decompresses
-and compresses, keys are looked at some records at a time. Nothing else ever looks into a batch on
-its way in, and here too nothing is decoded but what stands before a key.
+and compresses, keys are checked some records at a time. No other code looks into a produced batch,
+and this code decodes a record only up to its key.
 """
 
 from __future__ import annotations
@@ -54,23 +54,24 @@ Batches = list[tuple[BatchHeader, memoryview]]
 
 @dataclass(slots=True)
 class Looks:
-    """What is left to one request of what the server does for it."""
+    """The remaining allowance of one request for work on its batches."""
 
     at_once: int = REQUEST_BYTES_AT_ONCE
     plain: int = REQUEST_BYTES
 
 
 ONE_BATCH = Looks(at_once=2**62)
-"""Of a request that has one batch, which has a bound of its own."""
+"""For a request with one batch, which has a limit of its own."""
 
 UNLOOKED = Rejected(ErrorCode.REQUEST_TIMED_OUT, "its records wait to be looked into")
-"""Refused for now, with nothing done: to be looked into beside the loop before it is appended."""
+"""Refused for now, with nothing done: the batches are inspected in a thread before the append."""
 
 
 def look_at_once(
     batches: Batches, configs: TopicConfigs, looks: Looks, *, from_client: bool
 ) -> Batches | Rejected:
-    """Look into batches if that takes no longer than a turn of the loop may, else ``UNLOOKED``."""
+    """Look into batches if that is short enough for one turn of the loop; otherwise
+    ``UNLOOKED``."""
     recompressed = any(_codec_for(header, configs) is not None for header, _ in batches)
     small = SMALL_RECOMPRESSED_BYTES if recompressed else SMALL_BYTES
     for header, batch in batches:
@@ -82,7 +83,7 @@ def look_at_once(
         return UNLOOKED
     found = at_once(look_into(batches, configs, Looks(), from_client=from_client, limit=small))
     if isinstance(found, Rejected) and found.error is ErrorCode.MESSAGE_TOO_LARGE:
-        return UNLOOKED  # so far: a thread takes more
+        return UNLOOKED  # a thread has a higher limit
     return found
 
 
@@ -115,7 +116,7 @@ def look_into(
         try:
             if header.codec != Codec.NONE:
                 looks.plain += REQUEST_RATIO * len(batch)
-                # Taken before, the rest given back: others of the request are at work beside it.
+                # Reserved first, the rest returned: other batches of the request are in work.
                 inside.limit = taken = min(limit, max(0, looks.plain))
                 looks.plain -= taken
                 yield inside.unpack
@@ -130,7 +131,7 @@ def look_into(
                 batch = memoryview(inside.packed)
                 header = read_header(batch)
         except PayloadTooLarge as error:
-            # Nothing to try again as it is, as a damaged one may be: clients cut it.
+            # A retry does not help, unlike with a damaged batch: clients split it.
             return Rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error))
         except CorruptRecords as error:
             return Rejected(ErrorCode.CORRUPT_MESSAGE, str(error))

@@ -48,10 +48,10 @@ def syncing_metadata(log: LogState) -> Pieces[None]:
 
 
 def keep_configs(log: LogState, configs: KeptConfigs) -> bool:
-    """Have the replica keep its topic's own configurations; whether that was news.
+    """Let the replica keep its topic's own configurations; return whether they changed.
 
     Durable with the next sync. A replica without a topic id has no file to keep them in, and a
-    full disk keeps the former ones.
+    full disk the former ones stay.
     """
     metadata = log.metadata
     if metadata is None or metadata.configs == configs or log.failed or log.closed:

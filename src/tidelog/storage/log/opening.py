@@ -1,7 +1,7 @@
-"""Making a partition's log: a new one, or one that an earlier life left on disk.
+"""Creation of a partition's log, and the start of one that an earlier process left on disk.
 
-Owns the order of start: segments are recovered, then epochs, then producers, then offsets are
-fitted to what is there. Judges no batch itself (``recovery``).
+Owns the order of a start: first the segments are recovered, then offsets are fitted to what is
+there, then come leader epochs and producers. Not the judgement of batches: see `recovery`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.storage.checkpoints import (
     KeptConfigs,
     PartitionMetadata,
 )
-from tidelog.storage.log.checking import Checks, Told
+from tidelog.storage.log.checking import CheckedBatches, Checks
 from tidelog.storage.log.epoch_recovery import find_epochs
 from tidelog.storage.log.metadata_file import judge_metadata, read_metadata
 from tidelog.storage.log.partition_log import PartitionLog
@@ -107,10 +107,10 @@ def open_log(
     found.log_start, found.metadata = ending.log_start, metadata
     log = PartitionLog(resources, path, partition, configs, found)
     if log.damaged is None and log.start_offset > log.end_offset:
-        # Offsets are never given out twice: what was deleted stays behind the log's start.
+        # Offsets are never given out twice: the log begins again after the deleted ones.
         log.restart_at(log.start_offset, now_ms)
-        if found.told is not None:
-            found.told.producers = ProducerState()
+        if found.checked is not None:
+            found.checked.producers = ProducerState()
     if unreadable is not None:
         judge_metadata(resources, log, ending, unreadable)
     if log.damaged is not None:
@@ -127,36 +127,38 @@ def open_log(
     log.watermark_note.begin(known, log.end_offset)
     log.high_watermark = min(known, log.end_offset)
     log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
-    if _knows_its_past(log, found.told, now_ms) and not ending.clean:
+    if _find_epochs_and_producers(log, found.checked, now_ms) and not ending.clean:
         _mark_recovered(log)
-    found.told = None  # what it holds of producers takes memory
+    found.checked = None  # its producers take memory
     return log
 
 
-def _knows_its_past(log: PartitionLog, told: Told | None, now_ms: int) -> bool:
+def _find_epochs_and_producers(
+    log: PartitionLog, checked: CheckedBatches | None, now_ms: int
+) -> bool:
     """Give a log its leader epochs and producers; False when its batches are damaged."""
     try:
-        log.epochs, epochs_are_on_disk = find_epochs(log, told)
+        log.epochs, epochs_are_on_disk = find_epochs(log, checked)
         log.producers = load_producers(
-            log.resources.disk, log.path, log.segments, log.end_offset, now_ms, told
+            log.resources.disk, log.path, log.segments, log.end_offset, now_ms, checked
         )
     except Unsound as error:
         found_damaged(log, f"{log.path}: {error}")
         return False
     if not epochs_are_on_disk:
-        # The recovery point will pass the batches that told them: then only the file does.
+        # The recovery point will pass the batches that have them: then only the file does.
         log.epoch_file.unwritten = True
     return True
 
 
 def _mark_created(log: PartitionLog) -> None:
-    """Have the next sync cover the directory itself and its name in the one above."""
+    """Let the next sync cover the directory itself and its name in the directory above."""
     log.dirty.directories.add(log.path.rpartition("/")[0] or "/")
     log.dirty.note_names()
 
 
 def _mark_recovered(log: PartitionLog) -> None:
-    """Have the next sync cover what an earlier life may have left unsynced beside segments.
+    """Let the next sync cover what an earlier process may have left unsynced beside segments.
 
     After kill -9 the files are there, but neither their names nor the small ones' content
     need be on the disk: a later power loss would take them, synced records included.
@@ -173,5 +175,5 @@ def _mark_recovered(log: PartitionLog) -> None:
             log.dirty.files.add(f"{log.path}/{name}")
     for segment in log.segments[:-1]:
         if segment.next_offset >= log.synced_end_offset:
-            # It may have been rolled behind the sync of its bytes, and its indexes with it.
+            # It may have been rolled after the sync of its bytes, and its indexes with it.
             log.dirty.files |= set(segment.index_paths)

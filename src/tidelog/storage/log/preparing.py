@@ -1,8 +1,8 @@
-"""Getting a leader's batches ready to be written.
+"""Preparation of produced batches for the write: checks, offsets, and groups that fit a segment.
 
 Owns the checks and the rare rewriting (LogAppendTime) of produced batches, and the chunks that go
-to disk. Does not write. Records are never decoded; where the topic wants something of them,
-``looking`` looks.
+to disk. Decodes no record. Not the inspection of records: see `inspecting`. Not the write: see
+`appending`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tidelog.storage.log.inspecting import (
 )
 
 COPIED_BYTES = 2048
-"""Batches up to this size are copied behind their new prefix: the kernel takes one buffer in less
-time than two, by more than the copy takes."""
+"""Batches up to this size are copied after their new prefix: one buffer instead of two saves more
+time in the kernel than the copy takes."""
 
 
 def prepare(
@@ -47,7 +47,7 @@ def prepare(
     """Return the batches of a produce payload, checked and as they will be kept.
 
     The server's own batches (``from_client`` False) may be control batches and pass unchecked.
-    With ``looks`` it never takes long: ``UNLOOKED`` when it would, for ``prepare_in_pieces``.
+    With ``looks`` it never takes long: otherwise ``UNLOOKED``, for ``prepare_in_pieces``.
     """
     found = split(buffer)
     if not isinstance(found, list):
@@ -112,9 +112,9 @@ def finished(found: Batches, configs: TopicConfigs, now_ms: int) -> Batches | Re
 def chunks_for(
     batches: Batches, first_offset: int, leader_epoch: int, *, stamped: bool
 ) -> Sequence[Buffer]:
-    """Return what is written: batches with their offsets and leader epoch; only a small one copied.
+    """Return the chunks to write: batches with offsets and leader epoch; a small one is copied.
 
-    The sender's buffer is left alone: new bytes in front stand for the old ones.
+    The sender's buffer is not changed: new bytes replace its first ones.
     """
     if len(batches) == 1 and not stamped:
         header, batch = batches[0]

@@ -1,10 +1,10 @@
-"""What a partition remembers of its idempotent producers, and the rules of their sequences.
+"""The state of a partition's idempotent producers, and the rules of their sequences.
 
-Owns the last five batches of each producer and their snapshot format. Pure: ``snapshots`` reads and
-writes the files. What was copied for a snapshot does not change any more, so that a thread can
-encode it while appends go on; what a snapshot says of a producer is decoded when it sends again.
+Owns the last five batches of each producer and their snapshot format. Pure. Not the files: see
+`snapshots`. Entries that were copied for a snapshot no longer change, so that a thread can encode
+them while appends continue; an entry of a snapshot is decoded when its producer sends again.
 
-| the batch's first sequence                              | answer                           |
+| the batch's first sequence                              | result                           |
 |---------------------------------------------------------|----------------------------------|
 | one of the last five batches, same epoch                | duplicate, its first offset      |
 | epoch older than the producer's                         | INVALID_PRODUCER_EPOCH           |
@@ -39,11 +39,11 @@ BATCHES_REMEMBERED = 5
 """A client may have five requests in flight (``max.in.flight.requests.per.connection``)."""
 
 MAX_PRODUCERS = 100_000
-"""Of one partition: 50 MB with one batch each, 155 MB with five. Each start of a producer is one
-more until it expires."""
+"""Limit for one partition: 50 MB with one batch each, 155 MB with five. Each start of a producer
+adds one until it expires."""
 
 MAX_PRODUCERS_OF_ALL = 300_000
-"""Of all replicas of a process, together: 150 to 465 MB."""
+"""Limit for all replicas of a process together: 150 to 465 MB."""
 
 FORGOTTEN_IN_A_TURN = 200
 
@@ -86,10 +86,11 @@ class ProducerEntry:
         self.epoch = epoch
         self.last_ms = last_ms
         self.moment = moment
-        """Of ``ProducerState``: what an earlier moment made may have been copied."""
+        """The moment of ``ProducerState`` that made it: an entry of an earlier one may be
+        copied."""
         self._batches = batches
         self._stored = stored
-        """As a snapshot has them, while ``batches`` are not decoded."""
+        """The batches as a snapshot has them, until they are decoded."""
 
     @property
     def batches(self) -> list[KnownBatch]:
@@ -136,11 +137,11 @@ class ProducerState:
         self.entries: OrderedDict[int, ProducerEntry] = OrderedDict()
         """By producer id, the longest idle first."""
         self.forgotten = 0
-        """How many the limit has cost."""
+        """How many producers were forgotten for the limit."""
         self._moment = 0
 
     def judge(self, header: BatchHeader) -> KnownBatch | Rejected | None:
-        """Say of a client's batch: a duplicate (which one), refused, or to be appended (None)."""
+        """Judge a client's batch: a duplicate (which one), refused, or to be appended (None)."""
         entry = self.entries.get(header.producer_id)
         if entry is None:
             return None
@@ -174,7 +175,7 @@ class ProducerState:
 
     def note(self, header: BatchHeader, first_offset: int, appended_ms: int) -> None:
         """Remember a batch that was appended at ``first_offset``."""
-        # Without the properties of a header: a start after a crash notes millions.
+        # Not by the properties of a header: a start after a crash notes millions.
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
         if attributes & CONTROL_BIT:
             return
@@ -203,9 +204,9 @@ class ProducerState:
         entries.move_to_end(producer_id)
 
     def follow(self, later: ProducerState, from_offset: int) -> None:
-        """Remember what ``later`` does of batches from an offset on, as if they were noted.
+        """Add the batches of ``later`` from an offset on, as if they were noted here.
 
-        ``later`` was noted by itself.
+        ``later`` was noted separately.
         """
         self.forgotten += later.forgotten
         for producer_id, entry in later.entries.items():
@@ -222,7 +223,7 @@ class ProducerState:
             )
 
     def copy_of(self, producer_ids: set[int]) -> ProducerState:
-        """Return a state of its own with these producers, to try batches on."""
+        """Return a copy with these producers, to judge several batches in sequence."""
         copy = ProducerState()
         copy._moment = -1  # so that nothing of this one is changed
         for producer_id in producer_ids & self.entries.keys():
@@ -245,7 +246,7 @@ class ProducerState:
 
     @property
     def idle_since_ms(self) -> int:
-        """When the longest idle producer sent last; there is one."""
+        """When the longest idle producer sent its last batch; there is one."""
         return next(iter(self.entries.values())).last_ms
 
     def forget_longest_idle(self) -> None:
@@ -254,12 +255,12 @@ class ProducerState:
         self.forgotten += 1
 
     def copied(self) -> list[ProducerEntry]:
-        """Return all that is remembered, in no order: 0.5 ms for 100,000 producers.
+        """Return all entries, in no order: 0.5 ms for 100,000 producers.
 
         ``encode`` makes it a snapshot, in any thread.
         """
         self._moment += 1
-        # Those of a plain dictionary: an OrderedDict's own follow its order, ten times slower.
+        # By the plain dictionary: an OrderedDict's own values() follow its order, ten times slower.
         return list(dict.values(self.entries))
 
     @classmethod
@@ -296,7 +297,7 @@ def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> Pieces[None
     for count in range(1, surplus + 1):
         if count % FORGOTTEN_IN_A_TURN == 0:
             yield None
-        # Meanwhile it may have sent again, or gone.
+        # Since the last turn it may have sent again, or have been forgotten.
         while heap and not _is_at_head(states[heap[0][1]], heap[0][0]):
             _next_of(states, heap)
         if not heap:
@@ -310,7 +311,7 @@ def _is_at_head(state: ProducerState, idle_since_ms: int) -> bool:
 
 
 def _next_of(states: Sequence[ProducerState], heap: list[tuple[int, int]]) -> None:
-    """Put the state at the head where its present longest idle producer belongs."""
+    """Sort the state at the head again, by its present longest idle producer."""
     at = heap[0][1]
     if states[at].entries:
         heapreplace(heap, (states[at].idle_since_ms, at))

@@ -75,10 +75,10 @@ def _read(
 def _on_to_records(
     log: LogState, found: Slice, max_bytes: int, limit: int, at_least_one: bool
 ) -> memoryview:
-    """Go on behind batches that compaction emptied, until there are records too.
+    """Continue after batches that compaction emptied, until there are records too.
 
-    An answer without records ends the poll of a Java consumer, which looks like the end of
-    the log. Grows with the emptied batches, up to ``max_bytes``.
+    A response without records ends the poll of a Java consumer, as at the end of the log. Grows
+    with the emptied batches, up to ``max_bytes``.
     """
     pieces, size = [found.data], len(found.data)
     while (

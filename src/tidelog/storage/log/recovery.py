@@ -1,20 +1,20 @@
-"""Opening the segments of a partition after any end: clean stop, kill -9, power loss.
+"""Recovery of a partition's segments after any end: clean stop, kill -9, power loss.
 
-Owns the judgement of what is on disk; ``opening`` builds the log from it. Rules:
+Owns the judgement of what is on disk. Not building the log from it: see `opening`. Rules:
 
 - Unfinished work of the cleaner (``.cleaned``) goes, finished work (``.swap``) is completed,
   ``.deleted`` and ``.tmp`` files go.
 - After a clean stop nothing is scanned (``neighbours`` looks at where segments end). Otherwise
   everything from the recovery point on is read and its CRCs checked: cost grows with the bytes
-  behind the recovery point only.
+  after the recovery point only.
 - A torn tail (a last batch that is incomplete or has a wrong CRC) is cut, nothing else: sound
-  batches behind the damage, or an end below the recovery point or the high watermark, inside a
+  batches after the damage, or an end below the recovery point or the high watermark, inside a
   batch or between two, are damage (promise 26) and leave the files as they are.
-- When the operating system has been started anew since (``unsynced_may_be_gone``), what was never
-  synced may be missing anywhere: then the log is cut at the first hole, and says so. What is read
-  begins at the last entry of the time index, if that ends before the recovery point.
-- What lies wholly below the log's start may be a file that was removed and that a power loss
-  brought back torn: nothing is missed there, by ``neighbours`` and ``epoch_file`` either.
+- When the operating system has been restarted since (``unsynced_may_be_gone``), bytes that were
+  never synced may be missing anywhere: then the log is cut at the first hole, and reports it. The
+  check begins at the last entry of the time index, if that ends before the recovery point.
+- A segment wholly below the log's start may be a file that was removed and that a power loss
+  brought back torn: damage there does not count, also for ``neighbours`` and ``epoch_recovery``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.storage import names
 from tidelog.storage.checkpoints import PartitionMetadata
-from tidelog.storage.log.checking import Check, Checks, Told
+from tidelog.storage.log.checking import Check, CheckedBatches, Checks
 from tidelog.storage.segments.index_files import open_indexes, read_indexes
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan, sound_batch_after
@@ -33,7 +33,7 @@ from tidelog.storage.segments.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known of the log's last life."""
+    """How the last process of the log ended, and its checkpoints."""
 
     recovery_point: int = 0
     """Every offset below was synced."""
@@ -42,7 +42,7 @@ class Ending:
     clean: bool = False
     unsynced_may_be_gone: bool = False
     was_damaged: bool = False
-    """An earlier life found damage: all is read, and nothing is taken for a torn tail."""
+    """An earlier process found damage: all is read, and nothing counts as a torn tail."""
 
     @property
     def must_have(self) -> int:
@@ -63,10 +63,10 @@ class Recovered:
     cut_bytes: int = 0
     cut_at: int | None = None
     """The end offset after a cut."""
-    told: Told | None = None
-    """By the batches that were checked, which are all from one on; None without any."""
+    checked: CheckedBatches | None = None
+    """From the batches that were checked, which are all from one on; None without any."""
     lost_sound_batches: bool = False
-    """Whether the cut (after a power loss) had sound batches behind it."""
+    """Whether the cut (after a power loss) had sound batches after it."""
     log_start: int = 0
     """The log's start by its checkpoint."""
     metadata: PartitionMetadata | None = None
@@ -96,8 +96,8 @@ def recover(
 
 
 def _why_too_short(directory: str, end: int, ending: Ending) -> str | None:
-    """Return why a sound log that ends at ``end`` is damaged all the same: whole batches that must
-    be there are missing. None where nothing is."""
+    """Return why a sound log that ends at ``end`` is damaged all the same: whole batches are
+    missing that must be there. None where none is."""
     if end < ending.recovery_point:
         return f"{directory} ends at offset {end}, below its recovery point {ending.recovery_point}"
     if end < ending.must_have:
@@ -106,7 +106,7 @@ def _why_too_short(directory: str, end: int, ending: Ending) -> str | None:
 
 
 def _tidy(resources: Resources, directory: str) -> None:
-    """Finish or undo what an earlier life had begun with files."""
+    """Finish or undo the work on files that an earlier process had begun."""
     disk = resources.disk
     found = disk.list(directory)
     for name in found:
@@ -131,7 +131,7 @@ def _tidy(resources: Resources, directory: str) -> None:
 
 
 def _complete_swap(resources: Resources, directory: str, base: int) -> None:
-    """Put a finished rewriting in the place of the segments that it covers."""
+    """Replace the segments that a finished rewriting covers."""
     disk = resources.disk
     source = f"{directory}/{names.file_name(base, names.LOG + names.SWAP)}"
     end = base + 1
@@ -171,7 +171,8 @@ def _segments(resources: Resources, directory: str) -> list[Segment]:
 
 
 def _open_last_clean(resources: Resources, last: Segment) -> bool:
-    """Find the end of the last segment from its index; False when it is not as a stop left it."""
+    """Find the end of the last segment by its index; False when a clean stop did not leave it
+    so."""
     both = open_indexes(resources, last.base_offset, *last.index_paths)
     if both is None:
         return False
@@ -194,15 +195,15 @@ def _check_from_recovery_point(
             continue
         begins_next = segment.next_offset
         start = _begin_check(resources, segment, ending)
-        if found.told is None:
-            found.told = Told(segment.base_offset, start, now_ms)
-        position = yield from _check_segment(found, segment, start, interval, found.told)
+        if found.checked is None:
+            found.checked = CheckedBatches(segment.base_offset, start, now_ms)
+        position = yield from _check_segment(found, segment, start, interval, found.checked)
         if found.damaged is not None:
             return
         if not last and segment.next_offset == begins_next:
             if position < segment.size:
-                # All its records are there: behind them lies what a full disk cut off and a
-                # power loss brought back.
+                # All its records are there; after them come bytes that were cut off on a full disk
+                # and that a power loss brought back.
                 found.cut_bytes += segment.size - position
                 segment.truncate(position, begins_next)
             segment.close_indexes()
@@ -214,7 +215,7 @@ def _check_from_recovery_point(
 
 
 def _begin_check(resources: Resources, segment: Segment, ending: Ending) -> int:
-    """Return where the batches of a segment are to be checked from; it is as if it ended there."""
+    """Return where the check of a segment begins, and let the segment end there."""
     start = 0 if ending.was_damaged else _trusted_start(resources, segment, ending)
     segment.next_offset = segment.base_offset
     if start:
@@ -226,13 +227,15 @@ def _begin_check(resources: Resources, segment: Segment, ending: Ending) -> int:
 
 
 def _check_segment(
-    found: Recovered, segment: Segment, start: int, interval: int, told: Told
+    found: Recovered, segment: Segment, start: int, interval: int, checked: CheckedBatches
 ) -> Checks[int]:
     """Check a segment's batches from ``start`` on; return where the sound ones end."""
     newest, next_offset = segment.newest, segment.next_offset
     path, base_offset = segment.log_path, segment.base_offset
-    check = yield Check(path, segment.size, base_offset, interval, told, start, next_offset, newest)
-    found.told = check.told
+    check = yield Check(
+        path, segment.size, base_offset, interval, checked, start, next_offset, newest
+    )
+    found.checked = check.checked
     segment.index.extend(*check.entries)
     segment.time_index.extend(*check.times)
     segment.noted(check.next_offset, check.newest, check.bytes_since_entry)
@@ -241,14 +244,14 @@ def _check_segment(
         # No leader epoch follows a higher one, and no CRC covers it.
         epoch, offset = check.falling_epoch
         found.damaged = (
-            f"{segment.log_path} says leader epoch {epoch} at offset {offset}, "
-            f"behind epoch {check.told.epochs[-1][0]}"
+            f"{segment.log_path} has leader epoch {epoch} at offset {offset}, "
+            f"after epoch {check.checked.epochs[-1][0]}"
         )
     return check.position
 
 
 def _trusted_start(resources: Resources, segment: Segment, ending: Ending) -> int:
-    """Return the position of an index entry below the recovery point that is true, or 0."""
+    """Return the position of an index entry below the recovery point that fits its batch, or 0."""
     trusted = ending.recovery_point - 1
     if trusted < segment.base_offset:
         return 0
@@ -276,21 +279,21 @@ def _judge(resources: Resources, found: Recovered, at: int, position: int, endin
     later = found.segments[at + 1 :]
     end = segment.next_offset
     file = resources.files.get(segment.log_path)
-    behind = any(one.size for one in later)
-    if not behind and position < segment.size:
-        behind = sound_batch_after(file, position, segment.size, end) is not None
+    has_more = any(one.size for one in later)
+    if not has_more and position < segment.size:
+        has_more = sound_batch_after(file, position, segment.size, end) is not None
     where = f"{segment.log_path} has a damaged batch at position {position} (offset {end})"
     if end < ending.recovery_point:
         found.damaged = f"{where}, below its recovery point {ending.recovery_point}"
     elif ending.was_damaged and not ending.unsynced_may_be_gone:
         found.damaged = where
-    elif not ending.unsynced_may_be_gone and behind:
-        found.damaged = f"{where}, and sound batches behind it"
+    elif not ending.unsynced_may_be_gone and has_more:
+        found.damaged = f"{where}, and sound batches after it"
     elif end < ending.must_have:
         found.damaged = f"{where}, below the high watermark {ending.high_watermark}"
     if found.damaged is not None:
         return
-    found.lost_sound_batches = behind
+    found.lost_sound_batches = has_more
     found.cut_bytes = segment.size - position + sum(one.size for one in later)
     found.cut_at = end
     for one in later:

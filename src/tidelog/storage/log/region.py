@@ -1,7 +1,7 @@
-"""A part of a segment's file that holds whole batches, to be sent without passing through memory.
+"""File regions: whole batches of a segment's file that go to the network by sendfile.
 
-Owns finding it from the index alone, and keeping its file open while it is in use. What is not
-plain (batches above the limit, the bytes behind the last index entry) ``PartitionLog.read`` reads.
+Owns finding a region by the index only, and keeping its file open while it is in use. Not other
+reads (batches above the limit, the bytes after the last index entry): see `reading`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class FileRegion:
     """``size`` bytes of an open file from ``position`` on; the file stays open until it is gone.
 
     The bytes never change: a log is only appended to, and what retention or compaction replaces
-    stays in the open file. A truncation may cut them short. ``more_follows``: committed batches lie
-    behind them.
+    stays in the open file. A truncation may cut them short. ``more_follows``: committed batches
+    come after them.
     """
 
     __slots__ = ("_release", "fileno", "more_follows", "position", "size")
@@ -50,7 +50,7 @@ class FileRegion:
         return self.size
 
     def __del__(self) -> None:
-        # By the garbage collector it may be in any thread, and in the midst of anything.
+        # The garbage collector calls this in any thread and at any moment.
         self._release()
 
 
@@ -87,7 +87,7 @@ def find_region(
         files = log.resources.files
         file = files.pin(segment.log_path)
     except (OSError, Unsound):
-        # The ordinary read meets it too, and says what follows from it.
+        # The ordinary read meets the same error and handles it.
         return None
     fileno = getattr(file, "fileno", None)
     if fileno is None:

@@ -1,6 +1,6 @@
-"""What the log answers: values, so that an expected refusal is no exception.
+"""Results of the log, as values: an expected refusal is not an exception.
 
-Owns the shapes only. ``Rejected`` comes from ``records.batch``.
+Owns the shapes only. Not ``Rejected``: see `records.batch`.
 """
 
 from __future__ import annotations

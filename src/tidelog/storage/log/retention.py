@@ -1,7 +1,7 @@
-"""Which old segments may go, and when a new one begins: Kafka's rules as plain functions.
+"""Retention and the time to roll: Kafka's rules as plain functions.
 
-Owns the decisions; the log removes and rolls. Nothing at or above the high watermark is ever
-chosen, and only a prefix of the log.
+Owns the decisions: only a prefix of the log is removed, and nothing at or above the high watermark.
+Not the removal: see `expiring`. Not the roll: see `rolling`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def expired(
 
 
 def _before_start(segments: Sequence[Segment], limit: int, start_offset: int) -> int:
-    # The active segment never goes for this reason: it has no successor to begin the log.
+    # The active segment is never removed for this reason: no other could begin the log.
     count = 0
     for segment in segments[: min(limit, len(segments) - 1)]:
         if segment.next_offset > start_offset:
@@ -91,8 +91,8 @@ def _too_many_bytes(segments: Sequence[Segment], limit: int, retention_bytes: in
 def room_in(active: Segment, configs: TopicConfigs, jitter_ms: int) -> Room:
     """Return how far a segment may grow before ``must_roll`` can say yes.
 
-    It holds while the segment is only appended to and the configuration stands. An append without
-    a timestamp is not in it: that is a question of the time of day.
+    It holds while the segment is only appended to and the configuration stays. It does not cover an
+    append without a timestamp: there the time of day decides.
     """
     first = active.first_timestamp
     if not active.size or first is None or first < 0:
@@ -109,14 +109,14 @@ def room_in(active: Segment, configs: TopicConfigs, jitter_ms: int) -> Room:
 ROLL_WAITS = Rejected(
     ErrorCode.KAFKA_STORAGE_ERROR, "its segment is full, and a sync comes before the next one"
 )
-"""Refused for now, with nothing done: a thread is to sync before the segment is closed."""
+"""Refused for now, with nothing done: a thread must sync before the segment is closed."""
 
 OUTGROWN_BYTES = 64 * 1024 * 1024
-"""By so much may a segment grow on, or by ``segment.bytes``: what comes during one sync."""
+"""A segment may outgrow its limit by so much, or by ``segment.bytes``: appends during one sync."""
 
 
 def may_outgrow(active: Segment, configs: TopicConfigs, size: int, last_offset: int) -> bool:
-    """Whether a segment that cannot be closed yet takes ``size`` bytes that belong into the next.
+    """Whether a segment that cannot be closed yet takes ``size`` bytes of the next one.
 
     Positions and offsets must fit into its indexes.
     """

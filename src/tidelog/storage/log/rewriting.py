@@ -1,4 +1,7 @@
-"""Writing what an earlier life could not sync once more, as it is, and syncing it."""
+"""Rewriting of bytes that an earlier process may have failed to sync.
+
+Owns which bytes are written again, unchanged, and their sync.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ def write_again(log: LogState) -> None:
     """Write everything above the recovery point once more, as it is. OSError as usual,
     LoadAbandoned.
 
-    After an fsync that failed in an earlier life the page cache may hold bytes that are not on
-    the disk and count as clean: no later fsync writes them, unless they are written anew.
+    After an fsync that failed in an earlier process the page cache may hold bytes that are not on
+    the disk and count as clean: no later fsync writes them, unless they are written again.
     """
     for segment in log.segments:
         located = segment.locate(max(log.synced_end_offset, segment.base_offset))
@@ -31,9 +34,9 @@ def write_again(log: LogState) -> None:
     if log.end_offset <= log.synced_end_offset and log.resources.disk.exists(
         log.segments.active.log_path
     ):
-        # No sync covers it, yet it may have been cut there, and the cut not be synced: a power
-        # loss would bring back what was cut off. Its length is made anew, as its bytes are, and
-        # the sync behind this, a thread's where the log serves, is to cover it.
+        # No sync covers the file, yet it may have been cut there without a sync: a power loss would
+        # bring back the bytes that were cut off. So its length is set again, as its bytes are, and
+        # the sync that follows covers it.
         file = log.segments.active.open_log()
         file.truncate(log.segments.active.size + 1)
         file.truncate(log.segments.active.size)
@@ -44,8 +47,8 @@ def sync_anew(log: LogState) -> None:
     """Do as ``write_again``, and sync; what fails takes the log or its directory out of service.
     LoadAbandoned.
 
-    A want that heals (room, file descriptors) does not: the recovery point stays where it is, so
-    nothing above counts as stored, and the log's next sync writes it again.
+    A shortage that can pass (room, file descriptors) does not: the recovery point stays where it
+    is, so nothing above counts as stored, and the log's next sync writes it again.
     """
     log.write_again = write_again
     try:

@@ -42,12 +42,12 @@ def roll(log: LogState, now_ms: int) -> Rejected | None:
 
 
 def puts_roll_off(log: LogState) -> bool:
-    """Whether a roll is to wait: a thread has been asked to sync what must be before it."""
+    """Whether a roll waits: a thread will sync what must be durable before it."""
     return log.waits_to_roll and log.resources.asks_for_sync(log.partition)
 
 
 def syncing_before_roll(log: LogState) -> Pieces[Rejected | None]:
-    """Make durable, in pieces, what must be before the next roll; a refusal if that fails."""
+    """Make durable, in pieces, what the next roll needs; a refusal if that fails."""
     if log.failed or log.closed:
         return out_of_service(log)
     try:

@@ -16,7 +16,7 @@ from tidelog.storage.segments.segment import Segment
 
 
 class SegmentRemoval:
-    """The files of some segments of one log, in the order in which they go."""
+    """The files of some segments of one log, in the order of their removal."""
 
     __slots__ = (
         "_disk",
@@ -71,9 +71,9 @@ class SegmentRemoval:
 
 
 def take_out(log: LogState, leaving: Sequence[Segment]) -> SegmentRemoval:
-    """Take segments out of the log, in this order; readers find them no more.
+    """Take segments out of the log, in this order; readers find them no longer.
 
-    ``run`` what is returned anywhere, then hand it to ``gone``, always. OSError: nothing has
+    ``run`` the removal anywhere, then give it to ``taken_out``, always. OSError: nothing has
     changed.
     """
     files = log.resources.files
@@ -98,14 +98,14 @@ def _forget_segment(log: LogState, segment: Segment) -> list[str]:
 
 
 def exchange(log: LogState, former: Sequence[Segment], fresh: Segment) -> list[str]:
-    """Let another segment, whose files are there, take the place of some neighbours; return the
-    paths of theirs. Readers find it from now on."""
+    """Replace some neighbouring segments by one whose files exist; return the paths of their
+    files. Readers find the new one."""
     log.segments.exchange(former, fresh)
     return [path for segment in former for path in _forget_segment(log, segment)]
 
 
 def taken_out(log: LogState, removal: SegmentRemoval, now_ms: int) -> None:
-    """Take renamed files back: they are removed when that is durable, and after
+    """Take back a removal: its files are deleted when their renaming is durable, and after
     ``file.delete.delay.ms``."""
     log.resources.files.release(removal.directory)
     if log.closed:

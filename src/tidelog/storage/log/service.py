@@ -21,8 +21,8 @@ from tidelog.storage.segments.soundness import Unsound
 def found_damaged(log: LogState, reason: str) -> Rejected:
     """Take the log out of service: its bytes are not what was written (promise 26).
 
-    A note beside it has the next start look at all of it, however this life ends. Whoever
-    serves does not wait for it here: the next sync makes it durable.
+    A note beside the log makes the next start check all of it, however this process ends. A broker
+    does not wait for the note here: the next sync makes it durable.
     """
     if log.damaged is None and not log.closed:
         log.damaged = reason
@@ -57,7 +57,7 @@ def unreadable(log: LogState, error: OSError | CorruptRecords) -> Rejected:
     if isinstance(error, Unsound):
         return found_damaged(log, f"{log.path}: {error}")
     if isinstance(error, CorruptRecords):
-        # As its producer sent it: nothing was harmed here.
+        # As its producer sent it: no byte was damaged here.
         return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{log.partition}: {error}")
     passing = log.resources.refused_for(error)
     if passing is not None:
@@ -67,10 +67,10 @@ def unreadable(log: LogState, error: OSError | CorruptRecords) -> Rejected:
 
 
 def note_damage(resources: Resources, directory: str, reason: str, *, durable: bool) -> None:
-    """Have the next start look at all of a log, however this life ends. OSError if it fails.
+    """Make the next start check all of a log, however this process ends. OSError if it fails.
 
-    A full disk has room for the note's name, and that says enough: without it a kill would have
-    the damage forgotten.
+    A full disk has room for the note's name, which is enough: without it the damage would be
+    forgotten in a kill.
     """
     path = f"{directory}/{names.DAMAGED}"
     replacing = resources.disk.replace if durable else partial(replace, resources.disk)

@@ -1,7 +1,7 @@
 """The producer snapshot files of a partition: written at roll and stop, read at start.
 
-Owns finding, writing, reading and removing them. A torn one is removed and an older one used; what
-it lacks is rebuilt from the batch headers behind it. A snapshot is taken by the log's owner as a
+Owns finding, writing, reading and removing them. A torn one is removed and an older one used; the
+rest is rebuilt from the headers of the batches after it. The log's owner takes a snapshot as a
 value (``PendingSnapshot``), which a thread encodes and writes with the next sync.
 """
 
@@ -15,7 +15,7 @@ from tidelog.runtime.disk import Disk
 from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
 from tidelog.storage.checkpoints import DamagedFile
-from tidelog.storage.log.checking import Told
+from tidelog.storage.log.checking import CheckedBatches
 from tidelog.storage.log.producers import ProducerEntry, ProducerState, encode
 from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.resources import Resources
@@ -23,10 +23,10 @@ from tidelog.storage.segments.scan import HEADERS_BYTES, scan
 from tidelog.storage.segments.segment import Segment
 
 SNAPSHOTS_KEPT = 2
-"""Beside those at the base of a living segment."""
+"""Beside those at the base offset of a segment."""
 
 SNAPSHOTS_WAITING = 8
-"""Most snapshots that wait for a sync: of more rolls than that the oldest have none."""
+"""Most snapshots that wait for a sync: after more rolls the oldest are dropped."""
 
 
 def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
@@ -77,7 +77,7 @@ class PendingSnapshot:
         self.bases: Collection[int] = ()
         """Where the log's segments begin: snapshots there stay."""
         self.thinned_out: list[str] = []
-        """The paths of older ones that are not needed any more, and went."""
+        """The paths of older snapshots that were removed, because they are no longer needed."""
         self._disk = disk
         self._entries = entries
         # Not by the offset alone: another of the same offset, by another thread, would fill it too.
@@ -92,7 +92,7 @@ class PendingSnapshot:
 
     @property
     def count(self) -> int:
-        """Return how many producers it tells of."""
+        """Return how many producers it has."""
         return len(self._entries)
 
     def write(self) -> None:
@@ -122,7 +122,7 @@ class PendingSnapshot:
                     self.thinned_out = thin_out(self._disk, self.directory, self.bases)
 
     def cancel(self) -> None:
-        """Write nothing that is not written yet: what it tells of is to be cut."""
+        """Write nothing that is not written yet: its records are about to be cut."""
         with self._lock:
             self.cancelled = True
 
@@ -163,14 +163,14 @@ class WaitingSnapshots:
         return taken
 
     def written(self, taken: Sequence[PendingSnapshot]) -> list[OSError]:
-        """Take back what a sync has tried to write; what failed waits again, and is told why."""
+        """Take back what a sync has tried to write; failed ones wait again. Return their errors."""
         self._in_flight = [each for each in self._in_flight if each not in taken]
         failed = [each for each in taken if each.error is not None and not each.cancelled]
         self._waiting = (failed + self._waiting)[-SNAPSHOTS_WAITING:]
         return [each.error for each in failed if each.error is not None]
 
     def cancel(self, *, above: int = -1) -> None:
-        """Have no thread write one of more than ``above``: it would tell of what is gone."""
+        """Let no thread write one of more than ``above``: its records are gone."""
         for each in self._waiting + self._in_flight:
             if each.offset > above:
                 each.cancel()
@@ -183,14 +183,14 @@ class WaitingSnapshots:
         present: Callable[[], tuple[int, ProducerState]],
         when_written: Callable[[], object],
     ) -> Pieces[bool]:
-        """Whether a durable snapshot tells of the producers of all before ``start``, or there are
-        none, in pieces; OSError if the disk fails.
+        """Whether a durable snapshot has the producers of all before ``start``, or there are none,
+        in pieces; OSError if the disk fails.
 
         One of records that are not synced does not count: a power loss would take it along. One
         that is missing (a roll, and then a kill) is written, unless there is no room for it; one
-        that has to wait for its records is left to the next sync. ``present`` says where the log
-        ends and what its producers are: both anew, for appends go on while a thread looks.
-        ``when_written``: there is a new name, which no sync has covered yet.
+        that has to wait for its records is left to the next sync. ``present`` returns the log's end
+        and its producers, which appends change while a thread looks. ``when_written``: called for
+        the new name, which no sync has covered yet.
         """
         if not present()[1].entries:
             return True
@@ -257,8 +257,8 @@ def remove_snapshots(
 
 
 def thin_out(disk: Disk, directory: str, bases: Collection[int]) -> list[str]:
-    """Keep the newest snapshots and those where a segment begins; return the paths of those that
-    went. In any thread."""
+    """Keep the newest snapshots and those where a segment begins; return the paths of the removed
+    ones. In any thread."""
     old = snapshot_offsets(disk, directory)[:-SNAPSHOTS_KEPT]
     return _remove(disk, directory, [offset for offset in old if offset not in bases])
 
@@ -266,7 +266,7 @@ def thin_out(disk: Disk, directory: str, bases: Collection[int]) -> list[str]:
 def _remove(disk: Disk, directory: str, offsets: Sequence[int]) -> list[str]:
     paths = [snapshot_path(directory, offset) for offset in offsets]
     for path in paths:
-        # Another thread may be at it.
+        # Another thread may be removing it.
         with suppress(FileNotFoundError):
             disk.remove(path)
     return paths
@@ -278,13 +278,13 @@ def load_producers(
     segments: Sequence[Segment],
     end_offset: int,
     now_ms: int,
-    told: Told | None = None,
+    checked: CheckedBatches | None = None,
 ) -> ProducerState:
     """Return the producers as of ``end_offset``: the newest usable snapshot and what follows it.
 
-    Grows with the batches behind that snapshot that have not ``told`` of themselves already. A
-    batch found in the log counts as taken now: its own timestamp may be years old, and must not
-    make its producer expire.
+    Grows with the batches after that snapshot that are not in ``checked``. A batch found in
+    the log counts as appended now: its own timestamp may be years old, and must not make its
+    producer expire.
     """
     offsets = snapshot_offsets(disk, directory)
     if offsets and offsets[-1] > end_offset:
@@ -310,7 +310,7 @@ def load_producers(
             continue  # a sync has thinned them out
         start = offset
         break
-    _note_from(state, segments, start, end_offset, now_ms, told)
+    _note_from(state, segments, start, end_offset, now_ms, checked)
     return state
 
 
@@ -320,12 +320,14 @@ def _note_from(
     start: int,
     end_offset: int,
     now_ms: int,
-    told: Told | None,
+    checked: CheckedBatches | None,
 ) -> None:
     for segment in segments:
         if segment.next_offset <= start:
             continue
-        limit = segment.size if told is None else told.limit(segment.base_offset, segment.size)
+        limit = (
+            segment.size if checked is None else checked.limit(segment.base_offset, segment.size)
+        )
         if not limit:
             continue
         located = segment.locate(start) if start > segment.base_offset else None
@@ -337,5 +339,5 @@ def _note_from(
                 return
             if header.base_offset >= start and header.producer_id >= 0:
                 state.note(header, header.base_offset, now_ms)
-    if told is not None:
-        state.follow(told.producers, start)
+    if checked is not None:
+        state.follow(checked.producers, start)

@@ -58,23 +58,24 @@ class PendingSync:
         snapshots: Sequence[PendingSnapshot] = (),
     ) -> None:
         self.log_directory = log_directory
-        """For which a failure is final."""
+        """A failure is final for this directory."""
         self.files = files
         self.directories = directories
-        """Open ones: that a descriptor is wanting is known before, and fails no sync."""
+        """Open directories: a shortage of descriptors shows before, and fails no sync."""
         self.names = names
         """How many changes of names in the log's directory this covers."""
         self.end_offset = end_offset
         self.generation = generation
-        """Of the log when this was taken: a truncation in between voids the claim."""
+        """The log's generation when this was taken: a truncation since then voids the claim."""
         self.snapshots = snapshots
-        """Of producers, written before the directories are synced; each keeps its own error."""
+        """Snapshots of producers, written before the directories are synced; each keeps its own
+        error."""
         self.undone = 0
         """How many partial writes of the log, cut off again, this covers."""
         self.notes_damage = False
         """Whether this is the note that the log was found damaged, and nothing else."""
         self.leaves_rest = False
-        """Whether there were more closed segments than were asked for."""
+        """Whether there were more closed segments than ``most``."""
         self.error: Exception | None = None
         """Anything but an OSError is a bug; no less final."""
 
@@ -89,12 +90,12 @@ class PendingSync:
             for file in self.files:
                 file.sync()
             for snapshot in self.snapshots:
-                # After the records of which it tells.
+                # After the records that it covers.
                 snapshot.write()
             for directory in self.directories:
                 directory.sync()
             for newest in self.snapshots[-1:]:
-                # Those before it are not needed once its name is durable.
+                # Older ones are not needed once its name is durable.
                 newest.thin_out()
         except Exception as error:
             self.error = error
@@ -105,7 +106,7 @@ def closed_unsynced(
 ) -> tuple[list[Segment], list[Segment]]:
     """Return the closed segments that reach above ``synced``: the ``most`` oldest, and the others.
 
-    A claim is of all below an offset, so that it begins with the oldest. Grows with what is found.
+    The claim covers all below an offset, so it begins with the oldest. Grows with the result.
     """
     found: list[Segment] = []
     for segment in islice(reversed(segments), 1, None):
@@ -117,7 +118,7 @@ def closed_unsynced(
 
 
 def run_all(pendings: Sequence[PendingSync]) -> None:
-    """Run many, in any thread; after a failure nothing more of its log directory is synced."""
+    """Run many, in any thread; after a failure nothing else of its log directory is synced."""
     failed: dict[str, Exception] = {}
     for pending in pendings:
         pending.error = failed.get(pending.log_directory)
@@ -131,7 +132,7 @@ def unsynced(log: LogState, *, closed_only: bool = False, most: int = 2**31) -> 
     """Return what to sync so that all (or all closed segments) is durable; None if nothing.
 
     Of more than ``most`` closed segments only the oldest: then it ``leaves_rest``.
-    ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always. An OSError
+    ``run`` it anywhere, then give it to ``synced`` on the log's own thread, always. An OSError
     (too many open files, a full disk) leaves everything to the next call; others are final.
     """
     if log.resources.failed or log.closed or log.cutting:
@@ -154,10 +155,10 @@ def unsynced(log: LogState, *, closed_only: bool = False, most: int = 2**31) -> 
 
 def _take_unsynced(log: LogState, closed_only: bool, most: int) -> PendingSync | None:
     if log.write_again is not None:
-        # On the loop, where no cut comes between: what a crash left above the recovery point.
+        # On the event loop, where no cut can interfere: bytes above the recovery point of a crash.
         log.write_again(log)
         log.write_again = None
-    # Once the recovery point is above an epoch's first batch, only this file knows of it.
+    # Once the recovery point is above an epoch's first batch, only this file has the epoch.
     write_missing_epochs(log)
     synced = log.synced_end_offset
     grown = log.segments.active.size - log.snapshot_size
@@ -175,7 +176,7 @@ def _take_unsynced(log: LogState, closed_only: bool, most: int) -> PendingSync |
     left_files = log.dirty.files & {path for each in left for path in each.index_paths}
     if not (paths or log.dirty.files or log.dirty.directories or log.snapshots):
         return None
-    # A snapshot is written after the records of which it tells: with the last part.
+    # A snapshot is written after the records that it covers: with the last part.
     with_them = bool(log.snapshots) and not left
     dirty = log.dirty.directories | ({log.path} if with_them else set())
     pinned, directories = log.resources.files.pin_all(
@@ -195,8 +196,8 @@ def _take_unsynced(log: LogState, closed_only: bool, most: int) -> PendingSync |
 def _write_index_of_active(log: LogState) -> None:
     index, written = log.segments.active.index, log.segments.active.index.written
     new = len(index) - written
-    behind = log.segments.active.size - (index.entry(written - 1)[0] if written else 0)
-    if new >= INDEX_ENTRIES_UNWRITTEN or (new and behind >= INDEX_BYTES_UNWRITTEN):
+    lag = log.segments.active.size - (index.entry(written - 1)[0] if written else 0)
+    if new >= INDEX_ENTRIES_UNWRITTEN or (new and lag >= INDEX_BYTES_UNWRITTEN):
         try:
             log.segments.active.write_indexes()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Finding a record by its time, in pieces that an event loop can take turns with.
+"""The search of a record by its time, in pieces between which an event loop can run other work.
 
 Owns the search over segments, their time indexes and batch headers, and the look into the one batch
 that may hold the answer: its beginning first, more only while the answer is not there. Works on a

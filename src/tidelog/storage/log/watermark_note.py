@@ -1,14 +1,15 @@
 """The high watermark of one replica as of now, in a file of 16 bytes beside its log.
 
 Owns that file, ``tidelog.high-watermark``. The checkpoint of all watermarks is written every few
-seconds; a replica that was killed and must cut its log knows by this note which committed records
+seconds; a replica that was killed and must cut its log finds in this note which committed records
 go (KIP-704). It is written in place and not synced: exact after a kill, a lower bound after a power
 loss. Before a cut it is lowered, durably, for what follows may not be committed.
 
-After a power loss that took committed records the file has 16 bytes more: up to where they went
-(docs/decisions/0046). That stands until it is in the notes of what was lost, or is none any more.
+After a power loss that took committed records the file has 16 bytes more: the offset up to which
+records were lost (docs/decisions/0046). They stay until the loss is in the notes of data losses, or
+is a loss no longer.
 
-Whoever moves the watermark decides when it is worth a write; an older note is a true one.
+The caller that moves the watermark decides when it is worth a write; an older note is still true.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tidelog.storage.segments.resources import Resources
 FILE = "tidelog.high-watermark"
 
 _PAIR = struct.Struct(">qq")
-"""An offset and its complement: a torn or damaged note is told from a sound one."""
+"""An offset and its complement: they show whether a note is torn or damaged."""
 
 NOTHING = -1
 
@@ -36,23 +37,23 @@ class WatermarkNote:
         self._resources = resources
         self.path = f"{folder}/{FILE}"
         self.offset = NOTHING
-        """What the file says, as far as we know."""
+        """The offset in the file, as far as is known."""
         self.known = NOTHING
-        """The watermark that earlier lives knew of, by note or checkpoint. Above the log's end:
-        committed records went."""
+        """The watermark of earlier processes, by note or checkpoint. Above the log's end: committed
+        records were lost."""
         self._lost = NOTHING
-        """What the file says of ``known``; ``NOTHING`` where nothing went."""
+        """The second offset in the file; ``NOTHING`` where no record was lost."""
         self._closed = False
 
     def read(self) -> int:
-        """Return what an earlier life noted, -1 for nothing sound. OSError for a bad disk."""
+        """Return the note of an earlier process, -1 for no sound one. OSError for a bad disk."""
         self.offset, self._lost = _read(self._resources.disk, self.path)
         return self.offset
 
     def begin(self, known: int, end: int) -> None:
-        """Begin a life with a log that ends at ``end``, of which ``known`` was committed once.
+        """Begin with a log that ends at ``end`` and was committed up to ``known`` once.
 
-        The note claims no more than the log has; what went stays on the disk, durably. OSError.
+        The note claims at most what the log has; the loss stays on the disk, durably. OSError.
         """
         self.known = max(known, self._lost)
         lost = self.known if self.known > end else NOTHING
@@ -63,18 +64,18 @@ class WatermarkNote:
             self._put(min(self.offset, end), lost)
             at_once(self._syncing())
         except OSError as error:
-            # This life knows what went, and what is on the disk claims nothing that is not there.
+            # Memory has the loss, and the file claims nothing that is not there.
             if claims_more or not self._resources.is_full(error):
                 raise
 
     def write(self, offset: int) -> None:
         """Note a watermark. A full disk keeps the older one; another failure is final."""
         if offset != self.offset:
-            # What is committed again, or has another's record by now, is not lost.
+            # Offsets that are committed again, or have other records by now, are not lost.
             self._try_to_put(offset, NOTHING if offset >= self._lost else self._lost)
 
     def on_record(self) -> None:
-        """What went stands in the notes of what was lost, durably: it is not told again."""
+        """The loss is in the notes of data losses, durably: it is not reported again."""
         self.known = NOTHING
         if self._lost != NOTHING:
             self._try_to_put(self.offset, NOTHING)
@@ -84,15 +85,14 @@ class WatermarkNote:
         at_once(self.lowering(offset))
 
     def lowering(self, offset: int) -> Pieces[None]:
-        """Let the note claim no more than ``offset``, durably, in pieces. OSError: it is to be done
-        again."""
+        """Let the note claim at most ``offset``, durably, in pieces. OSError: to be done again."""
         former = self.offset, self._lost
         if offset < max(former):
             try:
                 self._put(min(self.offset, offset), NOTHING)
                 yield from self._syncing()
             except OSError:
-                # Not durable: the next time must not take it for done.
+                # Not durable: the next call must do it again.
                 self.offset, self._lost = former
                 raise
         self.known = min(self.known, offset)
@@ -117,13 +117,13 @@ class WatermarkNote:
     def _put(self, offset: int, lost: int) -> None:
         file = self._resources.files.get(self.path, create=True)
         pair = _PAIR.pack(offset, ~offset)
-        # Most notes never had the second pair, and it stays where it did not change.
+        # Most notes never have the second pair; it is written only when it changes.
         both = pair if lost == self._lost else pair + _PAIR.pack(lost, ~lost)
         file.write_at(0, [both])
         self.offset, self._lost = offset, lost
 
     def close(self) -> None:
-        """Close the file, before its directory is renamed; nothing is noted any more."""
+        """Close the file before its directory is renamed; later writes do nothing."""
         self._closed = True
         self._resources.files.forget(self.path)
 

@@ -11,7 +11,7 @@ from tidelog.storage import names
 
 
 def replace(disk: Disk, path: str, content: bytes) -> None:
-    """Replace a file that nobody has open; neither its bytes nor its name are synced."""
+    """Replace a file that is not open; neither its bytes nor its name are synced."""
     write_whole(disk, path + names.TEMPORARY, content)
     disk.rename(path + names.TEMPORARY, path)
 

@@ -1,7 +1,7 @@
-"""A segment for a thread: files of its own, and indexes that stay in memory.
+"""A copy of a segment for one thread: with files of its own, and indexes that stay in memory.
 
-Owns the copy. The log's owner goes on reading the segment itself; neither sees what the other opens
-or makes anew.
+Owns the copy. The log's owner continues to read the segment itself; neither sees the files that the
+other opens or the indexes that it rebuilds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.segment import NO_ROOM, Segment
 
 OPEN_FILES = 8
-"""A look at one segment has three open."""
+"""One segment has three."""
 
 
 def own_files(disk: Disk) -> Resources:
@@ -25,7 +25,7 @@ class SegmentApart(Segment):
     """A segment as it is now, read by one thread. Changes no file."""
 
     def __init__(self, segment: Segment, own: Resources) -> None:
-        """To be made by the segment's owner."""
+        """Called by the segment's owner."""
         super().__init__(
             own, segment.directory, segment.base_offset, segment.size, segment.next_offset
         )
@@ -37,8 +37,8 @@ class SegmentApart(Segment):
             )
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """See ``Segment``. Index files that are gone, though their owner has them open, are done
-        without."""
+        """See ``Segment``. Does without index files that are gone though their owner has them
+        open."""
         paths = (self._index, self.index_path), (self._time_index, self.time_index_path)
         for index, path in paths:
             if index is not None and index.stored.count and not self._disk.exists(path):
@@ -46,15 +46,15 @@ class SegmentApart(Segment):
         return super().locate(offset)
 
     def restart_indexes(self) -> None:
-        """Begin both indexes anew, in memory alone."""
+        """Begin both indexes again, in memory only."""
         self.start_indexes()
 
     def close_indexes(self) -> None:
-        """Complete the indexes, in memory alone."""
+        """Complete the indexes, in memory only."""
         self.time_index.add(*self.newest)
 
     def cut_at(self, size: int, end_offset: int) -> None:
-        """Drop, in memory, what is at or behind a position."""
+        """Drop, in memory, all from a position and an offset on."""
         self.index.truncate(size)
         self.time_index.truncate(end_offset)
         self.size, self.next_offset = size, end_offset
@@ -64,7 +64,7 @@ class SegmentApart(Segment):
         _ = self.newest
 
     def hand_over(self, segment: Segment) -> None:
-        """Have the segment itself be as this one is, for its owner. Its files are not touched."""
+        """Let the segment itself be as this copy is, for its owner. Changes no file."""
         own = segment.resources
         own.indexes.forget(segment)
         segment.set_indexes(

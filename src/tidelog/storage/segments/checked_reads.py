@@ -47,7 +47,7 @@ def read_batches(
     if not size:
         first = read_header(data)
         if first.size > available:
-            raise Unsound(f"the batch at offset {first.base_offset} ends behind its file")
+            raise Unsound(f"the batch at offset {first.base_offset} ends after its file")
         if first.size <= len(data) or not at_least_one:
             return None
         data = segment.read_bytes(position, first.size)
@@ -62,7 +62,7 @@ def read_batches(
 def sound_until(segment: Segment, start: int, end: int, epochs: LeaderEpochs) -> int:
     """Return where the whole batches between two positions end. Unsound for a bad one.
 
-    Each is read and checked once in a life of the process, those written in it not at all.
+    Each batch is read and checked once per process; batches that the process wrote are not.
     """
     low, high = segment.checked
     if low <= start and end <= high:
@@ -80,14 +80,14 @@ def sound_until(segment: Segment, start: int, end: int, epochs: LeaderEpochs) ->
 
 
 def checked_until(segment: Segment, start: int) -> int:
-    """Return up to where ``sound_until`` from a position on has nothing to read."""
+    """Return the position up to which ``sound_until`` has nothing to read from ``start`` on."""
     low, high = segment.checked
     return high if low <= start < high else start
 
 
 def _check_after(segment: Segment, position: int, next_offset: int) -> None:
-    """Raise Unsound when the batch at a position begins before the one in front of it ends."""
+    """Raise Unsound when the batch at a position begins before the previous batch ends."""
     if position + HEADER_SIZE <= segment.size:
         found = segment.header_at(position).base_offset
         if found < next_offset:
-            raise Unsound(f"{segment.log_path} has offset {found} behind {next_offset - 1}")
+            raise Unsound(f"{segment.log_path} has offset {found} after {next_offset - 1}")

@@ -1,6 +1,6 @@
-"""Segments that begin a log or a part of it, before anything is written to them.
+"""Creation of empty segments: the first one of a log, and the next one at a roll.
 
-Owns which of their files are made at once.
+Owns which of their files are created at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog.storage.segments.segment import Segment
 def first_segment(
     resources: Resources, directory: str, now_ms: int, base_offset: int = 0
 ) -> Segment:
-    """Return the segment of a log that never had one; its file is made by the first write."""
+    """Return the first segment of a log; its first write creates the file."""
     segment = Segment(resources, directory, base_offset, 0, base_offset)
     segment.created_ms = now_ms
     segment.start_indexes()
@@ -31,7 +31,7 @@ def new_segment(resources: Resources, directory: str, base_offset: int, now_ms: 
 
 
 def make_files(disk: Disk, segment: Segment) -> None:
-    """Make the file of a segment that nobody has written to, in any thread. OSError as usual."""
+    """Create the file of a segment without a write so far, in any thread. OSError as usual."""
     for path in segment.index_paths:
         if disk.exists(path):
             _empty(disk, path)

@@ -1,11 +1,12 @@
 """The two sparse indexes of a segment: offset -> position, and time -> offset.
 
-Owns the entries and their bytes; Kafka's formats: ``.index`` has (relative offset int32, position
-int32), ``.timeindex`` (timestamp int64, relative offset int32), big-endian. An entry's offset is
-the last offset of the batch it names, the position that batch's first byte. An index begins with
-what its file had when it was opened, which stays there (``stored_entries``); what was added since
-is in memory, in two sorted arrays, and reaches the file in groups (``unwritten``), not one by one:
-what is missing after a crash is made again from the log.
+Owns the entries and their bytes, in Kafka's formats: ``.index`` has (relative offset int32,
+position int32), ``.timeindex`` (timestamp int64, relative offset int32), big-endian. An entry's
+offset is the last offset of a batch, its position that batch's first byte. The first entries of an
+index are those that its file had when it was opened; they are read from there (``stored_entries``).
+Entries that were added since are in memory, in two sorted arrays, and are written in groups
+(``unwritten``): a start after a crash rebuilds the missing ones from the log. A look-up changes
+nothing. Not the repair of index files: see `index_files`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FIRST, _SECOND = 0, 1
 
 
 class SparseIndex:
-    """What both indexes have in common: the stored entries, then two arrays of added ones."""
+    """The common part of both indexes: the stored entries, then two arrays of added entries."""
 
     __slots__ = ("base_offset", "first", "second", "stored", "written")
 
@@ -40,13 +41,13 @@ class SparseIndex:
         self.second = array("i")
         self.stored = StoredEntries(read or _nothing, self.ENTRY, count)
         self.written = count
-        """Entries that the file has already."""
+        """How many entries the file has."""
 
     def __len__(self) -> int:
         return self.stored.count + len(self.first)
 
     def copied(self, read: Read) -> Self:
-        """Return an index with the same entries; what its file has is read by ``read``."""
+        """Return an index with the same entries; it reads the stored ones with ``read``."""
         found = type(self)(self.base_offset, read, self.stored.count)
         found.first, found.second = self.first[:], self.second[:]
         found.written = self.written
@@ -54,12 +55,12 @@ class SparseIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """Return what its entries take in memory, about."""
+        """Return about how much memory the entries take."""
         both = self.first.itemsize + self.second.itemsize
         return both * len(self.first) + 4096
 
     def fields(self, at: int) -> tuple[int, int]:
-        """Return an entry as it is in the file. OSError as the file's reads raise it."""
+        """Return the two fields of an entry. OSError as the file's reads raise it."""
         stored = self.stored.count
         if at < stored:
             first, second = self.stored[at]
@@ -76,7 +77,7 @@ class SparseIndex:
         return stored.below(column, value, or_equal=or_equal)
 
     def _keep(self, count: int) -> None:
-        """Drop all entries but the first ``count``."""
+        """Keep the first ``count`` entries only."""
         added = max(0, count - self.stored.count)
         del self.first[added:], self.second[added:]
         self.stored.count = min(self.stored.count, count)
@@ -84,7 +85,7 @@ class SparseIndex:
 
 
 class OffsetIndex(SparseIndex):
-    """Positions by last offset. Look-ups grow with the logarithm of the entries."""
+    """Positions by last offset. A look-up grows with the logarithm of the entries."""
 
     __slots__ = ()
 
@@ -93,9 +94,9 @@ class OffsetIndex(SparseIndex):
 
     @classmethod
     def parse(cls, base_offset: int, content: bytes, log_size: int) -> OffsetIndex | None:
-        """Return the index of a file's bytes, None when they are no sane index of this log.
+        """Return the index in a file's bytes, None when they cannot be an index of this log.
 
-        Looks at every entry: for a start that does not trust the file.
+        Checks every entry: for a start that does not trust the file.
         """
         if len(content) % OFFSET_ENTRY_BYTES:
             return None
@@ -117,7 +118,7 @@ class OffsetIndex(SparseIndex):
         self.second.append(position)
 
     def extend(self, first: array[int], second: array[int]) -> None:
-        """Add the entries of an index of the same segment that was made behind this one."""
+        """Add the entries of an index that was built of later batches of the same segment."""
         self.first.extend(first)
         self.second.extend(second)
 
@@ -141,17 +142,17 @@ class OffsetIndex(SparseIndex):
         return self.entry(at - 1) if at else None
 
     def entry_before(self, position: int) -> tuple[int, int]:
-        """Return (position, last offset) of the last known batch that begins not above
+        """Return (position, last offset) of the last known batch that begins at or before
         ``position``; (0, -1) when there is none."""
         if not self.stored.count:
-            # All of it was written in this life of the process, as in every busy segment.
+            # All entries were added since the file was opened, as in every busy segment.
             at = bisect_right(self.second, position)
             return (self.second[at - 1], self.first[at - 1] + self.base_offset) if at else (0, -1)
         at = self._below(_SECOND, position, or_equal=True)
         return self.entry(at - 1) if at else (0, -1)
 
     def truncate(self, log_size: int) -> None:
-        """Drop the entries of batches at or behind ``log_size``."""
+        """Drop the entries of batches at or after position ``log_size``."""
         self._keep(self._below(_SECOND, log_size))
 
     def unwritten(self) -> tuple[int, bytes]:
@@ -166,7 +167,7 @@ class OffsetIndex(SparseIndex):
 
 
 class TimeIndex(SparseIndex):
-    """Offsets by the greatest timestamp so far; both columns only grow."""
+    """Offsets by the greatest timestamp so far; both columns rise."""
 
     __slots__ = ()
 
@@ -175,9 +176,9 @@ class TimeIndex(SparseIndex):
 
     @classmethod
     def parse(cls, base_offset: int, content: bytes) -> TimeIndex | None:
-        """Return the index of a file's bytes, None when they are no sane time index.
+        """Return the index in a file's bytes, None when they cannot be a time index.
 
-        Looks at every entry, as ``OffsetIndex.parse`` does.
+        Checks every entry, as ``OffsetIndex.parse`` does.
         """
         if len(content) % TIME_ENTRY_BYTES:
             return None
@@ -194,7 +195,8 @@ class TimeIndex(SparseIndex):
         return cls(base_offset, _reader(content), len(offsets)) if sane else None
 
     def add(self, timestamp: int, offset: int) -> None:
-        """Note the greatest timestamp so far and its batch's last offset, if it is news."""
+        """Add the greatest timestamp so far and its batch's last offset, if it is greater than the
+        last."""
         if timestamp < 0:
             return
         newest = self.first[-1] if self.first else (self.last() or (-1, 0))[0]
@@ -204,9 +206,9 @@ class TimeIndex(SparseIndex):
         self.second.append(offset - self.base_offset)
 
     def extend(self, first: array[int], second: array[int]) -> None:
-        """Add the entries of an index of the same segment that was made behind this one."""
+        """Add the entries of an index that was built of later batches of the same segment."""
         last = self.last()
-        # That one began with the newest time before it, which may be known here.
+        # The other index began with the newest time before it, which this one may have.
         known = 1 if first and last is not None and first[0] <= last[0] else 0
         self.first.extend(first[known:])
         self.second.extend(second[known:])
@@ -216,8 +218,8 @@ class TimeIndex(SparseIndex):
         return self._entry(len(self) - 1)
 
     def entry_below(self, timestamp: int) -> tuple[int, int] | None:
-        """Return the last entry with a time below ``timestamp``: no batch before it has one that
-        is not below it, too."""
+        """Return the last entry with a time below ``timestamp``: all batches before it are older
+        than ``timestamp``, too."""
         return self._entry(self._below(_FIRST, timestamp) - 1)
 
     def entry_before(self, offset: int) -> tuple[int, int] | None:
@@ -231,7 +233,7 @@ class TimeIndex(SparseIndex):
         return timestamp, offset + self.base_offset
 
     def truncate(self, end_offset: int) -> None:
-        """Drop the entries at or behind ``end_offset``."""
+        """Drop the entries at or after ``end_offset``."""
         self._keep(self._below(_SECOND, end_offset - self.base_offset))
 
     def unwritten(self) -> tuple[int, bytes]:

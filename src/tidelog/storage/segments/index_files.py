@@ -1,7 +1,8 @@
-"""The index files of a closed segment, opened or read as a whole.
+"""The index files of a segment: opening them, reading them as a whole, rebuilding their content.
 
-Owns the two ways to begin with them: a life that wrote them or was stopped cleanly looks entries up
-where they are, and has each confirmed by its batch; a start after a crash looks at all of them.
+Owns the three ways to get indexes. After a clean stop, and for files that this process wrote,
+entries are looked up in the files, and each is compared with its batch; a start after a crash
+checks all entries; files that are missing or wrong are rebuilt from the batches.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Both = tuple[OffsetIndex, TimeIndex]
 def open_indexes(
     resources: Resources, base_offset: int, index_path: str, time_index_path: str
 ) -> Both | None:
-    """Return the indexes in two files, which are read where they are asked; None when one is
-    missing or no whole number of entries. Constant work; OSError as the disk gives it."""
+    """Return the indexes in two files, whose entries are read when they are looked up; None when a
+    file is missing or has a part of an entry. Constant work; OSError as the disk gives it."""
     files = resources.files
     try:
         offsets, no_offset = divmod(files.size(index_path), OFFSET_ENTRY_BYTES)
@@ -45,7 +46,7 @@ def open_indexes(
 def read_indexes(
     resources: Resources, base_offset: int, index_path: str, time_index_path: str, log_size: int
 ) -> Both | None:
-    """Return them likewise, when every entry is sane for a log of that size; None otherwise."""
+    """Return them likewise if every entry is possible in a log of that size; otherwise None."""
     disk = resources.disk
     try:
         contents = disk.read(index_path), disk.read(time_index_path)
@@ -59,7 +60,7 @@ def read_indexes(
 
 
 def reader_of(resources: Resources, path: str) -> Read:
-    """Return what reads a part of an index file that is open, or opened for it."""
+    """Return a function that reads a part of an index file, and opens the file if need be."""
     return partial(_read, resources, path)
 
 
@@ -68,7 +69,7 @@ def _read(resources: Resources, path: str, position: int, size: int) -> bytes:
 
 
 class BuiltIndexes(NamedTuple):
-    """Both indexes of a segment as its batches give them, and what was learnt on the way."""
+    """Both indexes of a segment as its batches give them, and what the walk found out."""
 
     offsets: OffsetIndex
     times: TimeIndex

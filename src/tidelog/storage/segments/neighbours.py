@@ -1,9 +1,9 @@
-"""Whether neighbouring segments of a log stand without a gap: a start asks it of those it does not
-read (promise 26).
+"""The check for missing segments: neighbouring segments of a log must leave no gap (promise 26).
 
-Owns that judgement. A segment begins where the one before it ends, whatever retention, cuts and our
-own compaction have done, so a gap is a segment that is missing. Where a cleaner has run, as its
-checkpoint says, gaps are let be: Apache Kafka's leaves them. Two small reads for each segment.
+Owns that judgement, which a start needs for the segments that it does not read. A segment begins
+where the one before it ends, whatever retention, cuts and our own compaction have done, so a gap is
+a missing segment. Below the cleaner's checkpoint gaps are allowed: Apache Kafka's cleaner leaves
+them. Two small reads for each segment.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from tidelog.storage.segments.scan import HEADERS_BYTES, scan
 from tidelog.storage.segments.segment import Segment
 
 _ENTRY = Struct(">ii")
-"""Of an offset index: an offset and a position, both relative."""
+"""An entry of an offset index: an offset and a position, both relative."""
 
 
 def missing_between(
     resources: Resources, segments: Sequence[Segment], cleaned: int, log_start: int
 ) -> str | None:
-    """Return what is missing between two segments that begin at or above ``cleaned``, or None.
+    """Return a sentence about a gap between two segments that begin at or above ``cleaned``, or
+    None.
 
-    What would be below the log's start is not missed: a power loss may bring back files that were
-    removed, without bytes that were never synced.
+    A gap below the log's start is no damage: a power loss may bring back files that were removed,
+    without bytes that were never synced.
     """
     for segment, following in pairwise(segments):
         if segment.base_offset < cleaned or following.base_offset <= log_start:
@@ -41,9 +42,9 @@ def missing_between(
 
 
 def _end_of(resources: Resources, segment: Segment) -> int | None:
-    """Return where the last batch of a closed segment ends, None if its end cannot be walked.
+    """Return the offset where a closed segment ends, None if its last batches cannot be walked.
 
-    From the last entry of its index; from the beginning without one.
+    The walk begins at the last entry of its index, or at the first batch without one.
     """
     end, next_offset = _last_entry(resources, segment), segment.base_offset
     file = resources.files.get(segment.log_path)

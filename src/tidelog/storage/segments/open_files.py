@@ -1,12 +1,12 @@
-"""Open files and directories of all logs of one log directory: at most so many at a time, the least
-used closed first.
+"""A bounded cache of the open files and directories of one log directory, least recently used first
+out.
 
-Owns file handles, not their content. A pinned file (one that a thread is syncing) stays open
-until it is released, so that no other file can get its descriptor meanwhile. The limit is one of
-handles beyond the pinned ones. A file that a thread is giving another name is found under both.
+Owns file handles, not their content. A pinned file (one that a thread is syncing) stays open until
+it is released, so that no other file gets its descriptor in the meantime. The limit counts handles
+that are not pinned. A file that a thread is renaming is found under both names.
 
-One thread owns the counts. Whoever holds a pin and may be gone at any moment, in any thread (the
-garbage collector runs wherever it is due), leaves it with ``let_go``; the owner takes it up later.
+One thread owns the counts. A pin that ends in any thread and at any moment (the garbage collector
+runs in any of them) is given back with ``let_go``; the owner releases it later.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ _Opened = TypeVar("_Opened", File, Directory)
 
 
 class OpenFiles:
-    """A bounded cache of open files by path. Used by one thread, but for ``let_go``; a pinned
-    ``File`` by any."""
+    """Open files by path. Used by one thread, except for ``let_go``; a pinned ``File`` by any."""
 
     def __init__(self, disk: Disk, limit: int = DEFAULT_OPEN_FILES) -> None:
         self.disk = disk
@@ -35,9 +34,9 @@ class OpenFiles:
         self._open: OrderedDict[str, File | Directory] = OrderedDict()
         self._pins: dict[File | Directory, int] = {}
         self._renaming: dict[str, str] = {}
-        """By its former path the one that a file has soon, or already: a thread is at it."""
+        """By former path: the path that a thread is giving a file, or has given it."""
         self._let_go: deque[File] = deque()
-        """Pins that nobody holds any more and that still count. Its ``append`` is atomic."""
+        """Pins that have ended and still count. ``append`` is atomic."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -74,7 +73,8 @@ class OpenFiles:
         except OSError as error:
             if error.errno not in _TOO_MANY or len(self._open) < 2:
                 raise
-            # The operating system allows fewer than we were told: live with half of what we have.
+            # The operating system allows fewer than configured: continue with half of the open
+            # ones.
             self._limit = max(2, len(self._open) // 2)
             self._shrink()
             file = opening()
@@ -103,7 +103,7 @@ class OpenFiles:
     def pin_all(
         self, paths: Sequence[str], directories: Sequence[str]
     ) -> tuple[list[File], list[Directory]]:
-        """Return all of them pinned, but for files that are gone. OSError: none is."""
+        """Return all of them pinned, except for files that are gone. OSError: none is pinned."""
         pinned: list[File] = []
         opened: list[Directory] = []
         try:
@@ -121,7 +121,7 @@ class OpenFiles:
         return pinned, opened
 
     def release(self, file: File | Directory) -> None:
-        """Undo one ``pin``; closes a file that was forgotten or evicted meanwhile."""
+        """Undo one ``pin``; closes a file that was forgotten or evicted in the meantime."""
         count = self._pins[file] - 1
         if count:
             self._pins[file] = count
@@ -133,30 +133,31 @@ class OpenFiles:
 
     def let_go(self, file: File) -> None:
         """Undo one ``pin`` at the owner's next ``get`` or ``take_up``; in any thread. At once when
-        all is closed: the owner does not come back."""
+        the cache is closed: its owner has finished."""
         self._let_go.append(file)
         if self._closed:
             self.take_up()
 
     def take_up(self) -> None:
-        """Release what was let go: a descriptor keeps the room of a file that was removed."""
+        """Release the pins that were let go: an open descriptor keeps the room of a removed
+        file."""
         while self._let_go:
             self.release(self._let_go.popleft())
 
     def begin_renaming(self, paths: Mapping[str, str]) -> None:
-        """Have files be found by their former paths while a thread gives each another one, until
-        ``end_renaming``. Nobody else has a file of such another path, or had one."""
+        """Let files be found by their former paths while a thread renames them, until
+        ``end_renaming``. No other file has, or had, one of the new paths."""
         for later in paths.values():
             self._forget(later)
         self._renaming.update(paths)
 
     def end_renaming(self, paths: Iterable[str]) -> None:
-        """Know nothing more of former paths: nobody asks for them again."""
+        """Forget the former paths: no caller uses them any longer."""
         for path in paths:
             self._renaming.pop(path, None)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file, under this name or the one that it has got meanwhile."""
+        """Whether there is such a file, under this name or under its new one."""
         later = self._renaming.get(path)
         return self.disk.exists(path) or (later is not None and self.disk.exists(later))
 
@@ -197,5 +198,5 @@ class OpenFiles:
 
 
 def _key(directory: str) -> str:
-    """Return what stands for a directory among the paths of files."""
+    """Return the key of a directory among the paths of files."""
     return f"{directory}/"

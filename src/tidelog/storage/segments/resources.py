@@ -1,7 +1,7 @@
-"""What all logs of one directory share: the disk, open files, the index cache, the fatal fault.
+"""The resources that all logs of one directory share: disk, open files, index cache, fatal fault.
 
-Owns the sharing, no log. Promise 25: a failed write or fsync is final for the directory, so the
-first one is kept here and every log of the directory refuses appends from then on.
+Owns the sharing. Not a log: see `log.state`. Promise 25: a failed write or fsync is final for the
+directory, so the first one is kept here, and every log of the directory refuses appends after it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class HoldsIndexes(Protocol):
 
 
 class IndexCache:
-    """Which closed segments hold their indexes in memory: the least used give them up first."""
+    """The closed segments whose indexes are in memory; the least recently used drops its own
+    first."""
 
     def __init__(self, limit_bytes: int = DEFAULT_INDEX_CACHE_BYTES) -> None:
         self._limit = limit_bytes
@@ -55,7 +56,7 @@ class IndexCache:
             oldest.drop_indexes()
 
     def used(self, segment: HoldsIndexes) -> None:
-        """Move a segment to the young end."""
+        """Note that a segment was used just now."""
         if segment in self._held:
             self._held.move_to_end(segment)
 
@@ -73,21 +74,21 @@ class Resources:
     indexes: IndexCache = field(default_factory=IndexCache)
     random: random.Random = field(default_factory=random.Random)
     removals: Removals = field(init=False)
-    """What is removed after a delay, in a thread."""
+    """Paths that are removed after a delay, in a thread."""
     failed: str | None = None
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    """No two are the same: for the names of files that two threads may write at the same time."""
+    """Unique numbers: for the names of files that two threads may write at the same time."""
     loading: Loading = field(default_factory=Loading)
-    """How far the start has come with the directory."""
+    """The progress of the start."""
     on_failure: Callable[[str], None] | None = None
-    """Called once, with the sentence, when the directory fails."""
+    """Called once, with the reason, when the directory fails."""
     on_refused: Callable[[str], None] | None = None
-    """Called with the want, each time that one which heals refused a write or a read."""
+    """Called with the reason whenever a shortage that can pass (a full disk) refused an access."""
     sync_soon: Callable[[TopicPartition], bool] | None = None
-    """Has a thread sync what a log holds now; whether it will."""
+    """Asks for a sync of a log by a thread; returns whether one will come."""
     on_damage: Callable[[TopicPartition], None] | None = None
-    """Called when a log is found to be damaged: it has the note of that synced by a thread, as all
-    that a log has ``unsynced``. Where nobody is called, the note is synced at once."""
+    """Called when a log is found to be damaged: a thread then syncs the note of the damage, as all
+    that a log has ``unsynced``. Without a function here the note is synced at once."""
     before_cut: Callable[[], Pieces[None]] | None = None
     """Makes lowered checkpoints durable before a log is cut below them, in pieces. OSError if it
     fails."""
@@ -100,22 +101,23 @@ class Resources:
         return cls(disk, OpenFiles(disk, open_files))
 
     def passing(self, error: OSError) -> str | None:
-        """Name a want that heals (a full disk); None for any other failed write, which is final."""
+        """Name a shortage that can pass (a full disk); None for any other failure, which is
+        final."""
         return _HEALS.get(error.errno or 0)
 
     def refused_for(self, error: OSError) -> str | None:
-        """As ``passing``, of what is refused now: it is told, too."""
-        want = self.passing(error)
-        if want is not None and self.on_refused is not None:
-            self.on_refused(want)
-        return want
+        """Do as ``passing`` for an access that is refused now, and report it to ``on_refused``."""
+        shortage = self.passing(error)
+        if shortage is not None and self.on_refused is not None:
+            self.on_refused(shortage)
+        return shortage
 
     def is_full(self, error: OSError) -> bool:
-        """Whether the want heals: the same work may be tried again later."""
+        """Whether the error is a shortage that can pass: the same work may be tried again later."""
         return self.passing(error) is not None
 
     def asks_for_sync(self, partition: TopicPartition) -> bool:
-        """Have a thread sync what a log holds now; False where nobody does such a thing."""
+        """Ask for a sync of a log by a thread; False where no thread does that."""
         return self.sync_soon is not None and self.sync_soon(partition)
 
     def fail(self, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""Walking the batches of a log file, with or without their CRCs, and judging what stops the walk.
+"""Walks over the batches of a log file, with or without a check of their CRCs.
 
-Owns reading a file batch by batch. Decides nothing about cutting (``recovery``). Cost grows with
-the number of batches, and with the bytes when CRCs are checked.
+Owns reading a file batch by batch. Not the decision to cut: see `log.recovery`. Cost grows with the
+number of batches, and with the bytes when CRCs are checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.runtime.disk import File
 CHUNK_BYTES = 1024 * 1024
 HEADERS_BYTES = 16 * 1024
 MAX_DISTANCE = 2**31 - 1
-"""Of an offset from the base of its segment."""
+"""The greatest distance of an offset from the base offset of its segment."""
 
 _MAGIC = b"\x02"
 
@@ -33,8 +33,8 @@ def scan(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each batch up to ``end``; stop at the first that is not sound.
 
-    Sound: complete, magic 2, offsets rising, and with ``check`` the right CRC. A walk that ends
-    before ``end`` stopped at the end of the last batch it gave.
+    Sound: complete, magic 2, rising offsets, and with ``check`` the right CRC. When the last batch
+    of a walk ends before ``end``, the walk stopped there.
     """
     chunk = b""
     start = position
@@ -65,7 +65,7 @@ def scan(
 def indexable(
     batches: Iterator[tuple[int, BatchHeader]], base_offset: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield what ``scan`` gives of a segment; stop at a batch whose offsets cannot be in it.
+    """Yield the batches that ``scan`` finds in a segment; stop at offsets that cannot be in it.
 
     No CRC covers a base offset, and the indexes have 32 bits for its distance.
     """
@@ -103,9 +103,9 @@ def sound_batches(file: File, end: int) -> Iterator[tuple[BatchHeader, memoryvie
 
 
 def sound_batch_after(file: File, position: int, end: int, next_offset: int) -> int | None:
-    """Return the position of a sound batch behind damage at ``position``, None if there is none.
+    """Return the position of a sound batch after damage at ``position``, None if there is none.
 
-    Looks for headers that could follow ``next_offset`` and have the right CRC, at every byte.
+    Tries every byte for a header that could follow ``next_offset`` and has the right CRC.
     Grows with the bytes to the end of the file.
     """
     at = position + 1

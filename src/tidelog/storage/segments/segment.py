@@ -1,8 +1,8 @@
 """One segment: a log file, its two indexes, and the newest timestamp in it.
 
-Owns appending to the file, finding positions and reading whole batches. Does not decide when to
-roll, keep or cut (``log``, ``retention``, ``recovery``). A closed segment loads its indexes when
-they are asked for; the shared cache makes it drop them again.
+Owns appending to the file and finding positions. Not reading whole batches: see `checked_reads`.
+Not the decision to roll, keep or cut: see `log.retention` and `log.recovery`. A closed segment
+loads its indexes when they are used; the shared cache drops them again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Segment:
         self.next_offset = next_offset
         self.created_ms = 0
         self.active = False
-        """Whether this is the log's last segment, whose indexes stay in memory."""
+        """Whether this is the log's active (last) segment, whose indexes stay in memory."""
         self.log_path = self.path(names.LOG)
         self.index_path = self.path(names.INDEX)
         self.time_index_path = self.path(names.TIME_INDEX)
@@ -69,14 +69,14 @@ class Segment:
         self._time_index: TimeIndex | None = None
         self._newest: tuple[int, int] | None = None
         self.unsound: Unsound | None = None
-        """Why ``newest`` may not be true."""
+        """Why ``newest`` may be wrong."""
         self._first_time: int | None = None
         self._bytes_since_entry = 0
         self.opened_size = size
         self.checked = (size, size)
-        """The part of the file that was written or checked in this life of the process."""
+        """The part of the file that this process has written or checked."""
         self.room = NO_ROOM
-        """How far it may grow before the log asks again whether to roll."""
+        """How far the segment may grow before ``retention.must_roll`` is called again."""
 
     def path(self, suffix: str) -> str:
         """Return the path of the segment's file with this suffix."""
@@ -87,7 +87,7 @@ class Segment:
     def write(self, chunks: Sequence[Buffer], size: int) -> int:
         """Append bytes; return their position. OSError leaves ``size`` as it was."""
         position = self.size
-        # As ``open_log``, without the call: this is the way of every append.
+        # As ``open_log``, without the call: every append comes here.
         file = self.resources.files.get(self.log_path, create=not position)
         file.write_at(position, chunks)
         self.size = end = position + size
@@ -115,14 +115,14 @@ class Segment:
         self._bytes_since_entry = size
 
     def noted(self, next_offset: int, newest: tuple[int, int], bytes_since_entry: int) -> None:
-        """Account for batches and their entries that were checked, as ``note`` does for each."""
+        """Account for batches that a start has checked and indexed, as ``note`` does for each."""
         self.next_offset, self._newest, self._first_time = next_offset, newest, None
         self._bytes_since_entry = bytes_since_entry
 
     def write_indexes(self) -> None:
-        """Bring the index files up to what is in memory; OSError leaves the rest for later.
+        """Write the index entries that the files lack; OSError leaves the rest for later.
 
-        The times first: where they stop is taken from the offsets (``newest``).
+        The time index first: ``newest`` looks at the batches after the last entry of the other.
         """
         both = (self.time_index_path, self._time_index), (self.index_path, self._index)
         for path, index in both:
@@ -132,7 +132,7 @@ class Segment:
                 index.written = len(index)
 
     def close_indexes(self) -> None:
-        """Write the indexes with the newest time as last entry, as a closed segment has them."""
+        """Write the indexes, the newest time as the last entry, as a closed segment has them."""
         self.time_index.add(*self.newest)
         self.write_indexes()
         for path in (self.index_path, self.time_index_path):
@@ -166,7 +166,7 @@ class Segment:
 
     @property
     def index(self) -> OffsetIndex:
-        """Positions by offset; loaded, or rebuilt from the batches, when it is not in memory."""
+        """Positions by offset; loaded, or rebuilt from the batches, when not in memory."""
         if self._index is None:
             self._load_indexes()
         elif not self.active:
@@ -181,24 +181,24 @@ class Segment:
 
     @property
     def time_index(self) -> TimeIndex:
-        """Offsets by time; it comes and goes with ``index``."""
+        """Offsets by time; loaded and dropped together with ``index``."""
         if self._time_index is None:
             self._load_indexes()
         assert self._time_index is not None
         return self._time_index
 
     def set_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
-        """Give the segment indexes that were built from its batches."""
+        """Set indexes that were opened, or built from the batches."""
         self._index, self._time_index = index, time_index
 
     def drop_indexes(self) -> None:
-        """Give up the memory of indexes that their files have completely."""
+        """Free the memory of indexes whose files are complete."""
         both = self._index, self._time_index
         if all(index is not None and index.written == len(index) for index in both):
             self._index = self._time_index = None
 
     def hold_in_cache(self) -> None:
-        """Let the shared cache decide from now on how long the indexes stay in memory."""
+        """Let the shared cache decide how long the indexes stay in memory."""
         if self._index is not None and self._time_index is not None and not self.active:
             size = self._index.memory_bytes + self._time_index.memory_bytes
             self.resources.indexes.hold(self, size)
@@ -236,15 +236,15 @@ class Segment:
         return built.end == self.size
 
     def restart_indexes(self) -> None:
-        """Begin both indexes and the newest time anew, in memory and on disk."""
+        """Empty both indexes and the newest time, in memory and on disk."""
         self.start_indexes()
-        # The files of a fresh segment come with their first entries: creating files costs.
+        # The index files of a fresh segment are created with their first entries: creating costs.
         for path in self.index_paths:
             if self.resources.files.exists(path):
                 self.resources.files.get(path).truncate(0)
 
     def start_indexes(self) -> None:
-        """Begin both indexes and the newest time, in memory."""
+        """Empty both indexes and the newest time, in memory."""
         self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._newest = (UNKNOWN_TIME, self.base_offset)
         self.unsound = None
@@ -252,9 +252,9 @@ class Segment:
         self._bytes_since_entry = 0
 
     def truncate_indexes(self, size: int, end_offset: int) -> None:
-        """Drop the entries of batches at or behind a position, in memory and on disk.
+        """Drop the entries of batches at or after a position, in memory and on disk.
 
-        The newest time is then that of the last entry: batches behind it are to be noted again.
+        The newest time is then that of the last entry: the caller notes later batches again.
         """
         index, time_index = self.index, self.time_index
         index.truncate(size)
@@ -263,7 +263,7 @@ class Segment:
             (self.index_path, index.written * OFFSET_ENTRY_BYTES),
             (self.time_index_path, time_index.written * TIME_ENTRY_BYTES),
         ):
-            # One that is not there holds nothing, and a full disk may have no room for it.
+            # A missing file has no entries, and a full disk may have no room for it.
             if self._disk.exists(path):
                 self.resources.files.get(path).truncate(written)
         self._newest = self.time_index.last() or (UNKNOWN_TIME, self.base_offset)
@@ -277,7 +277,7 @@ class Segment:
             self._check_newest_entry()
             index, time_index = self.index, self.time_index
             self._newest = time_index.last() or (UNKNOWN_TIME, self.base_offset)
-            # Batches behind the last entry may be newer.
+            # Batches after the last entry may be newer.
             end = index.last_position()
             file = self.open_log()
             for at, header in scan(file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES):
@@ -285,29 +285,29 @@ class Segment:
                 if header.newest_time > self._newest[0]:
                     self._newest = (header.newest_time, header.last_offset)
             if end != self.size:
-                self.rebuild_indexes()  # its last entry may lie; a bad batch makes it unsound
+                self.rebuild_indexes()  # the last entry may be wrong; a bad batch makes it unsound
         return self._newest
 
     @property
     def sound_newest(self) -> tuple[int, int]:
-        """What ``newest`` says. Unsound when that may not be true, for a bad batch."""
+        """``newest``, or Unsound where a bad batch may make it wrong."""
         newest = self.newest
         if self.unsound is not None:
             raise self.unsound
         return newest
 
     def _check_newest_entry(self) -> None:
-        """Retention goes by the last entry of the time index: it must be that of its batch."""
+        """Compare the last entry of the time index, which retention goes by, with its batch."""
         try:
             self.true_time_entry(TimeIndex.last)
         except Unsound as error:
-            self.unsound = error  # who reads it says so
+            self.unsound = error  # the next read of these batches reports it
 
     def true_time_entry(
         self, pick: Callable[[TimeIndex], tuple[int, int] | None]
     ) -> tuple[int, int] | None:
-        """Return an entry of the time index that is that of its batch: else the indexes are made
-        anew. Unsound for a bad batch."""
+        """Return an entry of the time index that agrees with its batch; if it does not, rebuild the
+        indexes first. Unsound for a bad batch."""
         entry = pick(self.time_index)
         located = None if entry is None else self.locate(entry[1])
         if entry is None or (
@@ -327,7 +327,7 @@ class Segment:
     # Reading ---------------------------------------------------------------------------------
 
     def open_log(self) -> File:
-        """Return the open log file, made if it is new; valid until the next file is asked for."""
+        """Return the open log file, created if new; valid until another file is opened."""
         return self.resources.files.get(self.log_path, create=not self.size)
 
     def header_at(self, position: int) -> BatchHeader:
@@ -339,9 +339,9 @@ class Segment:
         return self.open_log().read_at(position, size)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return position and header of the first batch that ends at or behind ``offset``.
+        """Return position and header of the first batch that ends at or after ``offset``.
 
-        None when all end before. An index that does not name what it should is made anew; Unsound
+        None when all end before it. An index that disagrees with the batches is rebuilt; Unsound
         when the batches themselves cannot be walked.
         """
         if not self.size:
@@ -352,18 +352,19 @@ class Segment:
             self.remake_indexes()
             found, is_true = self._walk_to(offset, self.index.entry_for(offset))
         if not is_true:
-            raise Unsound(f"{self.log_path} has no batch that ends at or behind {offset}")
+            raise Unsound(f"{self.log_path} has no batch that ends at or after {offset}")
         return found
 
     def cut_for(self, offset: int) -> tuple[int, int]:
-        """Return position and end of what stays when all from ``offset`` on goes, whole batches.
+        """Return the position and the offset where the segment ends once the batches from
+        ``offset`` on are cut off; a batch across it goes as a whole.
 
-        In a gap the end is that of the batch before it: a start would find no other. Unsound when
-        the batches cannot be walked.
+        In a gap the end is that of the batch before it, as a start would find it. Unsound when the
+        batches cannot be walked.
         """
         located = self.locate(offset)
         position = self.size if located is None else located[0]
-        self.locate(offset - 1)  # that entry is true, then
+        self.locate(offset - 1)  # makes sure that the entry agrees with its batch
         entry = self.index.entry_for(offset - 1)
         start, end = (0, self.base_offset) if entry is None else (entry[0], entry[1] + 1)
         for _, header in scan(self.open_log(), start, position, check=False):
@@ -373,7 +374,7 @@ class Segment:
     def _walk_to(
         self, offset: int, entry: tuple[int, int] | None
     ) -> tuple[tuple[int, BatchHeader] | None, bool]:
-        """Walk from an index entry on; return what is found, and whether the walk can be true."""
+        """Walk from an index entry on; return the batch, and whether the entry can be right."""
         start, last_offset = (0, None) if entry is None else entry
         end = start
         file = self.open_log()
@@ -390,6 +391,6 @@ class Segment:
         return None, end == self.size
 
     def remake_indexes(self) -> None:
-        """Make both indexes anew: what their files had is not true. Unsound for a bad batch."""
+        """Rebuild both indexes, whose files were wrong. Unsound for a bad batch."""
         if not self.rebuild_indexes():
             raise Unsound(f"{self.log_path} has a damaged batch")

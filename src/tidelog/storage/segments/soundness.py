@@ -1,11 +1,11 @@
-"""Whether bytes of a log are still what was written: asked before anybody gets them (promise 26).
+"""The check that bytes of a log are what was written, before a reader gets them (promise 26).
 
-Owns the judgement of what was read; what follows from it is ``reading``'s. Pure. The CRC covers a
-batch from its attributes on; what stands before it is held against what the log knows:
+Owns the judgement of what was read. Pure. Not what follows from it: see `log.reading`. The CRC
+covers a batch from its attributes on; the fields before it are compared with what the log knows:
 
-| field | held against |
+| field | compared with |
 |---|---|
-| base offset | the end of the batch before, the beginning of the one behind it |
+| base offset | the end of the batch before it, the beginning of the batch after it |
 | length, magic, CRC | the bytes |
 | leader epoch | the log's leader epochs |
 """
@@ -40,7 +40,7 @@ MOST_BATCHES = 4_096
 
 
 class Unsound(CorruptRecords):
-    """Bytes of a log are not what was written to it."""
+    """The bytes of a log are not what was written to it."""
 
 
 def sound_part(
@@ -48,9 +48,9 @@ def sound_part(
 ) -> tuple[int, int]:
     """Return the size of the whole batches that end before ``limit_offset``, and where they end.
 
-    ``least_offset``: what the first one may begin with at least; ``end_offset``: where all that is
-    in the file ends. Every whole batch is checked, the one behind the limit too. Unsound for the
-    first bad one. One CRC and about 1 µs per batch, of ``MOST_BATCHES`` at most.
+    ``least_offset``: the lowest base offset that the first batch may have; ``end_offset``: where
+    the file's batches end. Every whole batch is checked, the one after the limit too. Unsound for
+    the first bad one. One CRC and about 1 µs per batch, of ``MOST_BATCHES`` at most.
     """
     view = memoryview(data)
     total = len(view)

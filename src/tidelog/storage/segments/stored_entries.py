@@ -1,8 +1,8 @@
-"""The sorted entries of an index file, looked up where they are: nothing of the file is parsed.
+"""Binary search in the sorted entries of an index file, without parsing the file.
 
-Owns the search. A look-up reads one entry of each of a few leaves, then one leaf of 256 entries,
-which is kept: of a full index (262,144 entries) that is 10 entries and 3 kB. What it finds is an
-entry of the file, whatever the file holds; whether it is true, the batch that it names has to say.
+Owns the search; a read-only view. A look-up reads one entry of each of a few leaves, then one leaf
+of 256 entries, which it keeps: in a full index (262,144 entries) that is 10 entries and 3 kB. The
+result is an entry of the file, whatever the file holds; the caller compares it with its batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 LEAF_ENTRIES = 256
 
 Read = Callable[[int, int], bytes]
-"""Of a position and a size: bytes of the file, fewer only at its end."""
+"""Given a position and a size, returns bytes of the file; fewer only at its end."""
 
 
 class StoredEntries:
@@ -81,5 +81,5 @@ class StoredEntries:
 
     def _bytes(self, first: int, count: int) -> bytes:
         size = self._entry.size
-        # A file that was cut since has zeros there: an entry that is not true, in most cases.
+        # A file that was cut since then reads as zeros there: the entry is wrong, in most cases.
         return self._read(first * size, count * size).ljust(count * size, b"\0")

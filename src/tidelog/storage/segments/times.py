@@ -14,10 +14,10 @@ from tidelog.storage.segments.soundness import Unsound
 
 
 def largest_timestamp(segment: Segment) -> int:
-    """The time retention goes by: the newest timestamp, or the file's when there is none.
+    """Return the time that retention goes by: the newest timestamp, or the file's without one.
 
-    Batches that compaction has emptied still have the time of their records. Where batches
-    cannot be walked the file's counts, too: what is behind them may be newer.
+    Batches that compaction has emptied still have the time of their records. Where batches cannot
+    be walked, the file's time counts too: batches after the damage may be newer.
     """
     newest = segment.newest[0]
     if segment.unsound is not None:
@@ -34,7 +34,7 @@ def largest_timestamp(segment: Segment) -> int:
 def from_time(
     segment: Segment, timestamp: int, start_offset: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield positions and headers of batches that end at or behind an offset, from one on
+    """Yield positions and headers of the batches that end at or after an offset, beginning with one
     before which all are older than ``timestamp``. Unsound when they cannot be walked."""
     entry = segment.true_time_entry(lambda index: index.entry_below(timestamp))
     return _batches(segment, start_offset if entry is None else max(entry[1], start_offset))
@@ -43,8 +43,8 @@ def from_time(
 def from_newest(
     segment: Segment, start_offset: int, limit: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield them likewise, from one on that is as new as all from the offset to it, and that
-    is before ``limit``."""
+    """Yield them likewise, beginning with a batch before ``limit`` that is as new as all from the
+    offset to it."""
     entry = segment.true_time_entry(lambda index: index.entry_before(limit))
     return _batches(segment, start_offset if entry is None else max(entry[1], start_offset))
 
