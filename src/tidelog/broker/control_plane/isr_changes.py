@@ -277,7 +277,7 @@ class IsrChanges:
         state, followers = partition.state, partition.followers
         new = [
             member
-            for member in state.replicas
+            for member in state.hosts
             if member not in state.isr
             and member in followers
             and now_ms - followers[member].fetched_ms <= self._lag_ms
@@ -376,7 +376,7 @@ class IsrChanges:
         if len(new) > 1:
             self._one_by_one[partition] = now_ms + self._lag_ms
         else:
-            for member in new or partition.state.replicas:
+            for member in new or partition.state.hosts:
                 self._refused_until[partition, member] = now_ms + REFUSED_MS
         if new and partition in self._one_by_one:
             self._want(partition)

@@ -75,7 +75,7 @@ class Feed(Wanted):
         self.has_moved = True
         session.is_stirred |= session.prompt
         partition = self.partition
-        if partition is not None and session.node_id not in partition.state.replicas:
+        if partition is not None and session.node_id not in partition.state.hosts:
             # What it held then counts no more, not even if it is assigned again at once.
             self.is_void = True
         if partition is not None and session.node_id not in partition.state.isr:

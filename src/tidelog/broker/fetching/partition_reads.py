@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.partitions.read_limit import read_limit
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -170,7 +171,7 @@ class Reading:
                 # The leader is ahead of what it told this follower: it will tell soon.
                 return self._not_yet(wanted, partition)
         room = self.room - self.size
-        end = log.end_offset if self.follower else mark
+        end = read_limit(log, not self.follower)
         if offset == end:
             return answer
         if room > 0:
@@ -303,7 +304,7 @@ def why_not_fed(wanted: Wanted, partition: HostedPartition, node_id: int) -> Err
         if wanted.topic_id != topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         wanted.topic_id = topic_id
-    if node_id not in partition.state.replicas:
+    if node_id not in partition.state.hosts:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ErrorCode.NONE
 

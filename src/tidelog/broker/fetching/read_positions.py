@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.broker.partitions.read_limit import read_limit
+
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.state import LeaderAndIsrState
@@ -34,9 +36,9 @@ def sight_of(partition: HostedPartition, *, committed: bool) -> Sight:
     """Return what a consumer sees of a partition, or, if not ``committed``, what a follower does.
     O(1)."""
     log = partition.log
-    end, told = log.end_offset, partition.bytes_in
+    end, told = read_limit(log, committed), partition.bytes_in
     if committed:
-        end, told = log.high_watermark, told - partition.waiting.uncommitted_bytes
+        told -= partition.waiting.uncommitted_bytes
     offline = partition.offline_reason is not None
     return Sight(partition.state, offline, log.generation, log.start_offset, end, told)
 

@@ -81,10 +81,10 @@ def _delete(
 def low_watermark(partition: HostedPartition, alive: Any) -> int:
     """Return the lowest log start of the leader and its live followers; -1: one is unknown.
 
-    ``alive`` contains the live brokers by node id. O(replicas).
+    ``alive`` contains the live brokers by node id. O(hosts).
     """
     starts = [partition.start_offset]
-    for node_id in partition.state.replicas:
+    for node_id in partition.state.hosts:
         if node_id != partition.state.leader and node_id in alive:
             follower = partition.followers.get(node_id)
             starts.append(-1 if follower is None else follower.start_offset)

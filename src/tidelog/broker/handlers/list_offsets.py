@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.partitions.read_limit import read_limit
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
@@ -108,7 +109,7 @@ def _partition(
 def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: bool) -> Any:
     log = partition.log
     if timestamp == LATEST:
-        offset = log.end_offset if follower else log.high_watermark
+        offset = read_limit(log, not follower)
         return _Partition(index, 0, -1, offset, partition.leader_epoch)
     if timestamp == LATEST_TIERED:
         return _Partition(index, 0, -1, UNKNOWN_OFFSET, -1)
@@ -123,7 +124,7 @@ async def _search_all(
     for partition, asked, answer in searched:
         log = partition.log
         if asked.timestamp == GREATEST_TIMESTAMP:
-            pieces = log.search_newest(log.high_watermark, allowance)
+            pieces = log.search_newest(read_limit(log, True), allowance)
         else:
             pieces = log.search_time(asked.timestamp, allowance)
         _fill_in(answer, partition, asked, await broker.turns.run(pieces))
@@ -143,7 +144,7 @@ def _fill_in(
     elif isinstance(found, Rejected):
         partition.look_at_disk()
         answer.error_code = int(found.error)
-    elif found is None or found.offset >= partition.log.high_watermark:
+    elif found is None or found.offset >= read_limit(partition.log, True):
         answer.offset = UNKNOWN_OFFSET
     else:
         answer.timestamp, answer.offset = found.timestamp, found.offset

@@ -28,6 +28,7 @@ from uuid import UUID
 from tidelog.broker.partitions.awaited_commits import Committed
 from tidelog.broker.partitions.counts import Counts
 from tidelog.broker.partitions.leadership import Leadership
+from tidelog.broker.partitions.read_limit import read_limit
 from tidelog.broker.partitions.state import NO_LEADER as NO_LEADER
 from tidelog.broker.partitions.state import NO_VERSION
 from tidelog.broker.partitions.state import LeaderAndIsrState as LeaderAndIsrState
@@ -89,8 +90,7 @@ class HostedPartition:
         self.log = log
         self.state = LeaderAndIsrState()
         self.is_leader = False
-        # Until LeaderAndIsr says more, the log says which epochs are past (KIP-570's fencing).
-        self.leader_epoch = log.latest_epoch
+        self.leader_epoch = log.latest_epoch  # before the first LeaderAndIsr (KIP-570's fencing)
         self.offline_reason: str | None = log.failed
         self.offline_epoch = -1
         self.required_in_sync = 1
@@ -239,10 +239,10 @@ class HostedPartition:
         if not self.is_leader:
             self._lead_no_more()
         elif former is not None and same_epoch:
-            self.leadership = former.settled(state.replicas)
+            self.leadership = former.settled(state.hosts)
         else:
             end = self.log.end_offset
-            self.leadership = Leadership(state.leader_epoch, state.replicas, end, former)
+            self.leadership = Leadership(state.leader_epoch, state.hosts, end, former)
             self.log.begin_epoch(state.leader_epoch)
         if self.is_leader:
             led, end = former is not None, self.log.end_offset
@@ -485,12 +485,12 @@ class HostedPartition:
     def read(
         self, offset: int, max_bytes: int, *, committed: bool = True, at_least_one: bool = True
     ) -> memoryview | Rejected:
-        """Return whole batches from ``offset`` on, up to the high watermark (or the log's end).
+        """Return whole batches from ``offset`` on, up to ``read_limit``.
 
-        With ``at_least_one`` a first batch above ``max_bytes`` is given whole.
+        With ``at_least_one`` a first batch above ``max_bytes`` is returned whole.
         """
         log = self.log
-        limit = log.high_watermark if committed else None
+        limit = read_limit(log, committed)
         found = log.read(offset, max_bytes, limit, at_least_one=at_least_one)
         if isinstance(found, Rejected):
             if found.error is ErrorCode.KAFKA_STORAGE_ERROR:

@@ -5,7 +5,7 @@ Owns types only; what becomes of them is ``partition``'s.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
@@ -43,3 +43,16 @@ class LeaderAndIsrState:
     controller_epoch: int = -1
     is_unclean_leader: bool = False
     has_debt: bool = False
+    hosts: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    """The brokers that host the partition: ``hosts_of``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosts", hosts_of(self.replicas, self.targets))
+
+
+def hosts_of(replicas: tuple[int, ...], _targets: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the brokers that host a partition: they may fetch it and join its ISR.
+
+    These are its replicas; while partitions move, the targets will be among them.
+    """
+    return replicas
