@@ -1,9 +1,8 @@
-"""What a broker shows to those who watch it: Prometheus metrics and the health answer.
+"""Prometheus metrics and health of a broker.
 
-Owns names and labels (those of Kafka's JMX beans, in the lower case that Prometheus exporters give
-them); the numbers are counted where the work is done. Collected in the endpoint's thread: it reads
-copies of dictionaries and single numbers, so that a scrape never blocks the loop. One scrape grows
-with the hosted partitions.
+Owns names and labels (those of Kafka's JMX beans, in the lower case of Prometheus exporters). Not
+the counts: each part counts its own work. The endpoint's thread collects: it reads copies of
+dictionaries and single numbers, so that a scrape never blocks the loop. O(hosted partitions).
 """
 
 from __future__ import annotations
@@ -140,9 +139,9 @@ class BrokerCollector(Collector):
         yield family
 
     def _groups(self) -> Iterator[Metric]:
-        """Yield what kafka-exporter tells of consumer groups, of those that are coordinated here.
+        """Yield the metrics of kafka-exporter for the consumer groups that are coordinated here.
 
-        A group's position in a partition whose end nobody could tell has no lag, nor has its sum.
+        A position in a partition whose end offset is unknown has no lag and is not in the sum.
         """
         snapshot = self._broker.group_lag.latest()
         of_topic = ["consumergroup", "topic"]
@@ -152,8 +151,8 @@ class BrokerCollector(Collector):
             for name, text, labels in (
                 ("current_offset", "Committed offset", of_partition),
                 ("current_offset_sum", "Committed offsets of a topic's partitions", of_topic),
-                ("lag", "Records behind the committed offset", of_partition),
-                ("lag_sum", "Records behind the committed offsets of a topic", of_topic),
+                ("lag", "Records after the committed offset", of_partition),
+                ("lag_sum", "Records after the committed offsets of a topic", of_topic),
             )
         )
         members = GaugeMetricFamily(
@@ -162,7 +161,7 @@ class BrokerCollector(Collector):
         for group, count in snapshot.members.items():
             members.add_metric([group], count)
         sums: Counter[tuple[str, str]] = Counter()
-        behind: Counter[tuple[str, str]] = Counter()
+        lag_of: Counter[tuple[str, str]] = Counter()
         for group, (topic, partition), committed in snapshot.positions:
             where = [group, topic, str(partition)]
             offset.add_metric(where, committed)
@@ -171,10 +170,10 @@ class BrokerCollector(Collector):
             if end is not None:
                 left = max(0, end - committed)
                 lag.add_metric(where, left)
-                behind[group, topic] += left
+                lag_of[group, topic] += left
         for place, value in sums.items():
             offsets.add_metric(place, value)
-        for place, value in behind.items():
+        for place, value in lag_of.items():
             lags.add_metric(place, value)
         yield from (members, offset, offsets, lag, lags)
         yield GaugeMetricFamily(

@@ -1,9 +1,10 @@
-"""A broker as it starts, runs and stops.
+"""The lifecycle of a broker process: start and stop.
 
-Owns the order of both. Start: the cluster's id from a controller, the log directories locked and
-loaded, listeners, registration; ready when the first control channel has brought the metadata.
-Stop: leadership given up (the controller moves it), requests in flight answered, logs synced and
-closed, the marker of a clean stop written.
+Owns the order of both. A start gets the cluster id from a controller, locks and loads the log
+directories, listens and registers; the broker is ready when the first control channel has brought
+the metadata. A stop gives leadership up (the controller moves it), responds to the requests in
+flight, syncs and closes the logs, and writes the marker of a clean stop. Not how the parts are
+made: see ``assembly``.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from tidelog.storage.directory.copies import Copy, judge
 logger = logging.getLogger(__name__)
 
 FIND_CONTROLLER_MS = 60_000
-"""How long a start waits for a controller, and again until it is registered and told."""
+"""How long a start waits for a controller, and again for registration and the first metadata."""
 
 SAY_UNTOLD_MS = 5_000
-"""After so long registered without being told of the cluster a start says so. Divides the above."""
+"""A start that is registered logs after so long that it has no metadata yet. Divides the above."""
 
 SAY_LOADING_AFTER_S, SAY_LOADING_EVERY_S = 2.0, 10.0
 """After so long opening the logs of a directory a start says how far it is, and then so often."""
@@ -110,7 +111,7 @@ class BrokerProcess:
         self._coordinator: Coordinator | None = None
 
     async def start(self) -> None:
-        """Start and serve. Raises StartFailed; nothing is left behind then."""
+        """Start and serve. Raises StartFailed; then all that was started is stopped."""
         try:
             await self._start()
         except (ListenError, ControllerUnreachable, DamagedFile) as error:
@@ -244,7 +245,7 @@ class BrokerProcess:
             for sentence in loaded.compared:
                 logger.warning("%s", sentence)
             if directory.failed is not None:
-                # Nobody was there yet to say it when it happened.
+                # When it happened no part was there yet that logs it.
                 logger.error("%s is out of service: %s", directory.path, directory.failed)
             for key, why in loaded.damaged:
                 logger.error("%s is out of service: %s", key, why)
@@ -254,7 +255,7 @@ class BrokerProcess:
     async def _loaded(
         self, directory: storage.LogDirectory, topic_configs: ConfigCache
     ) -> storage.Loaded:
-        # In a thread: recovery may read for long, and a signal must still be heard.
+        # In a thread: recovery may read for long, and the process must still react to signals.
         most = self.configs.num_recovery_threads_per_data_dir
         make = self.seams.recovery_helpers
         helpers = None if make is None else make(most)
@@ -283,7 +284,7 @@ class BrokerProcess:
     def _refuse_copies(self) -> None:
         """Refuse a replica that lies in two directories: one is older, and must never lead.
 
-        What is left of another life is set aside where that is proved (docs/decisions/0045).
+        A replica of a former incarnation is quarantined where that is proved (docs/decisions/0045).
         """
         found: dict[TopicPartition, list[storage.LogDirectory]] = {}
         for directory in self._directories:
@@ -296,8 +297,8 @@ class BrokerProcess:
             if not judgement.kept:
                 paths = " and in ".join(each.path for each in places)
                 raise StartFailed(
-                    f"{key} lies in {paths}: it was made anew in one while the other was away, and "
-                    f"nothing proves in which; move the older folder {key} out of there"
+                    f"{key} lies in {paths}: it was created again in one while the other was "
+                    f"away, and nothing proves in which; move the older folder {key} out of there"
                 )
             for directory, what in judgement.left:
                 self._set_aside(directory, key, what)
@@ -319,7 +320,7 @@ class BrokerProcess:
             # It is none of ours from here on; what replaces it says so to the next start, too.
             if key in directory.logs:
                 directory.leave(key)
-            directory.resources.fail(f"{place}, {what}, cannot be set aside: {error}")
+            directory.resources.fail(f"{place}, {what}, cannot be quarantined: {error}")
             logger.error("%s is out of service: %s", directory.path, directory.failed)
             return
         logger.warning(
@@ -328,7 +329,7 @@ class BrokerProcess:
         )
 
     def _advertised(self) -> list[Listener]:
-        """Return what clients are told; port 0 means the port really bound."""
+        """Return the advertised listeners; port 0 stands for the port really bound."""
         return [
             replace(each, port=each.port or self.ports.get(each.name, 0))
             for each in self.configs.advertised_listeners
@@ -371,7 +372,7 @@ class BrokerProcess:
             if not self.broker.session.is_open:
                 if is_due:
                     raise StartFailed(
-                        f"no controller has told this broker of the cluster in {waited_ms} ms"
+                        f"no controller has sent this broker the metadata in {waited_ms} ms"
                     )
                 continue
             if not said or is_due:
@@ -385,7 +386,7 @@ class BrokerProcess:
                 self.when_untold()
 
     async def _is_told(self) -> bool:
-        """Wait to be told, for ``SAY_UNTOLD_MS``; return whether it was. Raises StartFailed."""
+        """Wait ``SAY_UNTOLD_MS`` for the metadata; return whether it came. Raises StartFailed."""
         session, broker = self.broker.session, self.broker
         try:
             async with asyncio.timeout(SAY_UNTOLD_MS / 1000):
@@ -399,7 +400,7 @@ class BrokerProcess:
                     )
                     if session.failed.done():
                         raise StartFailed(session.failed.result())
-                    # The handler notes the channel behind the change of the cache.
+                    # The handler notes it in the channel after it has changed the cache.
                     await asyncio.sleep(0)
         except TimeoutError:
             return False
@@ -456,7 +457,7 @@ class BrokerProcess:
 
 
 def _life_of(directory: storage.LogDirectory) -> FormerRegistration:
-    """Return how a directory's last life ended, as the controller is told."""
+    """Return how a directory's last process ended, as the registration reports it."""
     found = _LIVES[directory.last_life]
     if found is FormerRegistration.UNCLEAN and directory.ran_synced:
         # With log.durability=sync nothing that was acknowledged can be gone.

@@ -71,7 +71,7 @@ class RoleSteps:
             _do(self._coordinator.resign, key, led_until)
 
     def remove(self, key: TopicPartition) -> None:
-        """A replica goes: its log will be deleted, or set aside as a stray."""
+        """A replica goes: its log will be deleted or quarantined."""
         _do(self._loss_reports.removed, key)
 
 
