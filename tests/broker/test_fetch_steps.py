@@ -141,7 +141,7 @@ def test_what_moves_while_a_session_is_read_and_told_is_told_next(tmp_path: Path
                 # Those that are not here are told, too: enough of them for several steps.
                 offsets = {at: 1} | dict.fromkeys(range(10_000, 12_000), 0)
                 context: Any = Context()
-                steps = lone.broker.feeds.handle(ask((0, 0), offsets), context)
+                steps = lone.broker.follower_sessions.handle(ask((0, 0), offsets), context)
                 for _ in range(at):
                     next(steps, None)
                 partition.follower_fetched(3, 1, LIFE, lone.broker.clock.monotonic_ms(), 0)

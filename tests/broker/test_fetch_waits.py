@@ -191,7 +191,7 @@ async def at_each_moment(
             part = parts_of(answer).get(here[which])
             if part is None or not (part.error_code or len(part.records)):
                 # The answer of a follower's session may come first, if the next one tells it.
-                session = lone.broker.feeds._sessions[2]
+                session = lone.broker.follower_sessions._sessions[2]
                 assert here[which] in {feed.index for feed in session.news}
             assert not any(each.waiting.readers for each in hosted)
             if future is not None:

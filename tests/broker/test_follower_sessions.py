@@ -120,7 +120,7 @@ def test_one_session_per_follower(tmp_path: Path) -> None:
             peer = await Peer.connect(lone.port)
             first = (await peer.ask(ask((0, 0), {0: 0}), 12)).session_id
             second = (await peer.ask(ask((0, 0), {0: 0}), 12)).session_id
-            assert len(lone.broker.feeds) == 1
+            assert len(lone.broker.follower_sessions) == 1
             assert len(hosted.waiting.followers) == 1
             gone = await peer.ask(ask((first, 1)), 12)
             assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -129,7 +129,7 @@ def test_one_session_per_follower(tmp_path: Path) -> None:
             assert forgotten.error_code == 0
             assert not hosted.waiting.followers
             await peer.ask(consumer_fetch(0, session=(0, 0)), 12)
-            assert len(lone.broker.feeds) == 1, "consumers' sessions are others"
+            assert len(lone.broker.follower_sessions) == 1, "consumers' sessions are others"
 
     run(main())
 

@@ -196,7 +196,7 @@ def test_batches_keep_their_order(tmp_path: Path, configs: dict[str, str]) -> No
             assert codes(await peer.receive()) == [0]
         assert partition.end_offset == sum(sent)
         assert len(records_of(partition.log)) == sum(sent)
-        assert not lone.broker.looked_appends.bytes and not partition.has_unlooked
+        assert not lone.broker.inspected_appends.bytes and not partition.has_unlooked
 
     with_broker(tmp_path, story)
 
@@ -224,7 +224,7 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         answer = await peer.ask(produce((0, content), (1, content)), 9)
         assert codes(answer) == [0, ErrorCode.REQUEST_TIMED_OUT]
         assert codes(await peer.ask(produce((1, content)), 9)) == [0]
-        assert partition.end_offset == 20_000 and not lone.broker.looked_appends.bytes
+        assert partition.end_offset == 20_000 and not lone.broker.inspected_appends.bytes
 
     with_broker(tmp_path, story)
 
@@ -238,7 +238,7 @@ def test_who_sends_much_does_not_have_the_batches_of_others_refused(
 
     async def story(lone: LoneBroker, _: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)
-        looked, busy, other = lone.broker.looked_appends, Place("127.0.0.2"), Place("127.0.0.3")
+        looked, busy, other = lone.broker.inspected_appends, Place("127.0.0.2"), Place("127.0.0.3")
 
         def sent(by: Place, count: int) -> list[Any]:
             return [
@@ -270,7 +270,7 @@ def test_what_is_larger_than_all_that_may_wait_waits_alone(
 def test_a_broker_that_stops_refuses_what_waits(tmp_path: Path) -> None:
     async def story(lone: LoneBroker, _: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)
-        looked, content = lone.broker.looked_appends, sized(20_000)
+        looked, content = lone.broker.inspected_appends, sized(20_000)
         outcomes = [
             looked.add(partition, content, Looks(), PEER, in_sync=False, timeout_ms=30_000)
             for _ in range(2)
@@ -316,7 +316,7 @@ def test_what_waits_is_a_copy(tmp_path: Path) -> None:
     async def story(lone: LoneBroker, _: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)
         received = bytearray(sized(20_000))
-        outcome = lone.broker.looked_appends.add(
+        outcome = lone.broker.inspected_appends.add(
             partition, memoryview(received), Looks(), PEER, in_sync=False, timeout_ms=30_000
         )
         received[:] = bytes(len(received))
@@ -364,7 +364,7 @@ def test_a_connection_has_one_such_request_at_a_time(tmp_path: Path) -> None:
         most = 0
         answers = asyncio.ensure_future(asyncio.gather(*[peer.receive()]))
         while not answers.done():
-            most = max(most, lone.broker.looked_appends.bytes)
+            most = max(most, lone.broker.inspected_appends.bytes)
             await asyncio.sleep(0)
         for _ in range(4):
             assert codes(await peer.receive()) == [0]
@@ -383,7 +383,7 @@ def test_refusals_come_when_the_turn_has_come(tmp_path: Path) -> None:
         lone.lead("t", epoch=1, leader=2, replicas=(1, 2), isr=(1, 2))
         assert codes(await peer.receive()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         lone.lead("t", epoch=2, configs=COMPACTED | {"min.insync.replicas": "2"})
-        looked = lone.broker.looked_appends
+        looked = lone.broker.inspected_appends
         lone.lead("t", epoch=3, replicas=(1, 2), isr=(1, 2))
         few = looked.add(partition, sized(1), Looks(), PEER, in_sync=True, timeout_ms=30_000)
         lone.lead("t", epoch=3, replicas=(1, 2), isr=(1,), isr_version=1)
@@ -463,7 +463,7 @@ def test_a_bug_in_one_batch_is_the_end_of_it_alone(tmp_path: Path, monkeypatch: 
 
         monkeypatch.setattr(partition.log, "look_into", fails_once)
         first, second = (
-            lone.broker.looked_appends.add(
+            lone.broker.inspected_appends.add(
                 partition, sized(10), Looks(), PEER, in_sync=False, timeout_ms=30_000
             )
             for _ in range(2)
@@ -471,6 +471,6 @@ def test_a_bug_in_one_batch_is_the_end_of_it_alone(tmp_path: Path, monkeypatch: 
         refused = await first
         assert isinstance(refused, Rejected) and refused.error is ErrorCode.UNKNOWN_SERVER_ERROR
         assert isinstance(await second, Appended)
-        assert not partition.has_unlooked and not lone.broker.looked_appends.bytes
+        assert not partition.has_unlooked and not lone.broker.inspected_appends.bytes
 
     with_broker(tmp_path, story)

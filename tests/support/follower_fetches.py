@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.led_partition import TOPIC_ID
 from tests.support.lone_broker import LoneBroker
-from tidelog.broker.fetching.follower_session import FeedSession
+from tidelog.broker.fetching.follower_session import FollowerSession
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.protocol import messages
 
@@ -50,5 +50,5 @@ def partition(lone: LoneBroker, index: int) -> HostedPartition:
     return found
 
 
-def session_of(lone: LoneBroker) -> FeedSession:
-    return lone.broker.feeds._sessions[2]
+def session_of(lone: LoneBroker) -> FollowerSession:
+    return lone.broker.follower_sessions._sessions[2]

@@ -186,7 +186,7 @@ class LoneBroker:
 
     async def stop(self) -> None:
         """Stop serving and leave the logs as a clean stop does."""
-        await self.broker.looked_appends.stop()
+        await self.broker.inspected_appends.stop()
         self.broker.partitions.close()
         await self.server.stop(grace_s=0.5)
         await self.broker.maintenance.stop()

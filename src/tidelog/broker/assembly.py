@@ -25,7 +25,7 @@ from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
 from tidelog.broker.fetching.client_sessions import FetchSessions
 from tidelog.broker.fetching.delayed_requests import Departures
-from tidelog.broker.fetching.follower_sessions import Feeds
+from tidelog.broker.fetching.follower_sessions import FollowerSessions
 from tidelog.broker.fetching.partition_reads import Reader
 from tidelog.broker.following.followers import Followers
 from tidelog.broker.following.source_fetcher import Shared
@@ -33,7 +33,7 @@ from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
 from tidelog.broker.partitions.group_commit import GroupCommit
-from tidelog.broker.partitions.inspected_appends import LookedAppends
+from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.refused_writes import RefusedWrites
@@ -124,13 +124,15 @@ def assemble(given: Given) -> Broker:
         partitions=partitions,
         commit=commit,
         log_work=log_work,
-        looked_appends=LookedAppends(clock, turns),
+        inspected_appends=InspectedAppends(clock, turns),
         repairs=repairs,
         maintenance=maintenance,
         reader=reader,
         fetch_sessions=fetch_sessions,
         departures=departures,
-        feeds=Feeds(reader, partitions, leader_hints.why_not_here, departures, clock, seams.random),
+        follower_sessions=FollowerSessions(
+            reader, partitions, leader_hints.why_not_here, departures, clock, seams.random
+        ),
         followers=followers,
         loss_reports=loss_reports,
         data_loss=data_loss,

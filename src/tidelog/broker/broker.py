@@ -21,14 +21,14 @@ from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
 from tidelog.broker.fetching.client_sessions import FetchSessions
 from tidelog.broker.fetching.delayed_requests import Departures
-from tidelog.broker.fetching.follower_sessions import Feeds
+from tidelog.broker.fetching.follower_sessions import FollowerSessions
 from tidelog.broker.fetching.partition_reads import Reader
 from tidelog.broker.following.followers import Followers
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
 from tidelog.broker.partitions.group_commit import GroupCommit
-from tidelog.broker.partitions.inspected_appends import LookedAppends
+from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.registry import Partitions
@@ -65,14 +65,14 @@ class Broker:
     partitions: Partitions
     commit: GroupCommit
     log_work: LogWork
-    looked_appends: LookedAppends
+    inspected_appends: InspectedAppends
     repairs: Repairs
     maintenance: Maintenance
 
     reader: Reader
     fetch_sessions: FetchSessions
     departures: Departures
-    feeds: Feeds
+    follower_sessions: FollowerSessions
 
     followers: Followers
     loss_reports: LossReports

@@ -436,7 +436,7 @@ class BrokerProcess:
             await self.broker.data_loss.stop()
             await self.broker.loss_reports.stop()
             await self.broker.isr_changes.stop()
-            await self.broker.looked_appends.stop()
+            await self.broker.inspected_appends.stop()
             # Requests that wait for replication or for more to read are answered now.
             self.broker.partitions.close()
             await self.broker.followers.close()

@@ -43,7 +43,7 @@ class Feed(Wanted):
 
     def __init__(
         self,
-        session: FeedSession,
+        session: FollowerSession,
         topic: str,
         topic_id: UUID,
         asked: messages.FetchRequest.FetchPartition,
@@ -96,7 +96,7 @@ class Feed(Wanted):
                 partition.waiting.followers[self] = None
 
 
-class FeedSession:
+class FollowerSession:
     """The session of one follower."""
 
     __slots__ = (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching.client_sessions import FINAL_EPOCH, INITIAL_EPOCH, MAX_INT32
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
-from tidelog.broker.fetching.follower_session import AT_ONCE, Feed, FeedSession
+from tidelog.broker.fetching.follower_session import AT_ONCE, Feed, FollowerSession
 from tidelog.broker.fetching.partition_reads import (
     Reader,
     Reading,
@@ -47,7 +47,7 @@ _Response = messages.FetchResponse
 SUPERSEDED = _Response(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
 
 
-class Feeds:
+class FollowerSessions:
     """The sessions of all followers of one broker."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Feeds:
         self.departures = departures
         self.clock = clock
         self._random = random_source
-        self._sessions: dict[int, FeedSession] = {}
+        self._sessions: dict[int, FollowerSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -84,7 +84,7 @@ class Feeds:
         return answer.now_or_later_at_once()
 
     def _serve(
-        self, session: FeedSession, request: messages.FetchRequest, context: RequestContext
+        self, session: FollowerSession, request: messages.FetchRequest, context: RequestContext
     ) -> Steps:
         now_ms = self.clock.monotonic_ms()
         yield from session.began(request, context.connection, now_ms)
@@ -96,11 +96,11 @@ class Feeds:
             return SUPERSEDED
         return (yield from answer.now_or_later())
 
-    def has(self, session: FeedSession) -> bool:
+    def has(self, session: FollowerSession) -> bool:
         """Whether no other session has taken its place."""
         return self._sessions.get(session.node_id) is session
 
-    def _session(self, request: messages.FetchRequest) -> FeedSession | ErrorCode | None:
+    def _session(self, request: messages.FetchRequest) -> FollowerSession | ErrorCode | None:
         node_id, epoch = request.replica_id, request.session_epoch
         present = self._sessions.get(node_id)
         if epoch == FINAL_EPOCH:
@@ -113,7 +113,7 @@ class Feeds:
                 return None
             session_id = self._random.randrange(1, MAX_INT32)
             prompt = self.reader.reads_from_closest
-            self._sessions[node_id] = fresh = FeedSession(session_id, node_id, prompt=prompt)
+            self._sessions[node_id] = fresh = FollowerSession(session_id, node_id, prompt=prompt)
             return fresh
         if present is None or present.id != request.session_id:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -121,7 +121,7 @@ class Feeds:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return present
 
-    def _note(self, session: FeedSession, now_ms: int) -> Steps:
+    def _note(self, session: FollowerSession, now_ms: int) -> Steps:
         """Take the follower's offsets as what it holds, and see who is outside of the ISR."""
         epoch = session.epoch
         noted = session.to_note()
@@ -132,7 +132,7 @@ class Feeds:
                     return
             self._note_some(session, noted[first : first + AT_ONCE], now_ms)
 
-    def _note_some(self, session: FeedSession, feeds: Iterable[Feed], now_ms: int) -> None:
+    def _note_some(self, session: FollowerSession, feeds: Iterable[Feed], now_ms: int) -> None:
         get, reader = self.get, self.reader
         node_id, life = session.node_id, session.life
         for feed in feeds:
@@ -155,8 +155,8 @@ class _Answer:
 
     def __init__(
         self,
-        feeds: Feeds,
-        session: FeedSession,
+        feeds: FollowerSessions,
+        session: FollowerSession,
         request: messages.FetchRequest,
         context: RequestContext,
     ) -> None:

@@ -58,7 +58,7 @@ def handle(broker: Broker, request: messages.FetchRequest, context: RequestConte
     if request.replica_id >= 0:
         if not context.may_name_replica(request.replica_id, ApiKey.FETCH):
             return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
-        answer = broker.feeds.handle(request, context)
+        answer = broker.follower_sessions.handle(request, context)
         if answer is not None:
             return answer
     return begun(_serve(broker, request, context))

@@ -8,7 +8,7 @@
 - Each partition has its own error; from v8 with a message, and the invalid records if only some are
   (KIP-467): the whole batch fails, and clients report the error for these records only.
 - Several requests of one connection may wait at once (``pipelined``). A batch that a thread must
-  inspect (``broker.looked_appends``) makes its request a task, and the next request of the
+  inspect (``broker.inspected_appends``) makes its request a task, and the next request of the
   connection starts after its response.
 - INVALID_REQUEST for the second entry of a partition.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
@@ -207,7 +207,7 @@ def _append_all(
                 continue
             result = partition.append(records, now_ms, looks=looks)
             if result is UNLOOKED:
-                outcome = broker.looked_appends.add(
+                outcome = broker.inspected_appends.add(
                     partition,
                     records,
                     looks,

@@ -49,7 +49,7 @@ class _Entry:
     owner: Holder
 
 
-class LookedAppends:
+class InspectedAppends:
     """The queues of one broker."""
 
     def __init__(self, clock: Clock, turns: Turns) -> None:

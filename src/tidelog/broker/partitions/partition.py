@@ -95,7 +95,7 @@ class HostedPartition:
         self.offline_epoch = -1
         self.required_in_sync = 1
         self.bytes_in = 0
-        self.has_unlooked = False  # whether batches wait for ``looked_appends``
+        self.has_unlooked = False  # whether batches wait for ``inspected_appends``
         self.bytes_out = 0
         self.counts = Counts()
         self.waiting = Waiting()
