@@ -572,7 +572,7 @@ def test_nothing_is_kept_of_the_configuration_of_a_topic_that_is_gone(tmp_path: 
                 if number % 2:
                     lone.broker.partitions.stop(f"t{number}", index, delete=True, reason="test")
                 else:
-                    lone.broker.partitions.make_stale(f"t{number}", index, "test")
+                    lone.broker.partitions.quarantine(f"t{number}", index, "test")
         assert not [name for name in resolved if name.startswith("t")]
         await lone.stop()
 

@@ -495,7 +495,7 @@ def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_life_of_the_name(
             write(nameless, 4)
             assert at_once(lone.broker.loss_reports.before_cut(nameless, 1, 4)) is None
             if is_stale:
-                partitions.make_stale("t", 0, "a test")
+                partitions.quarantine("t", 0, "a test")
             else:
                 partitions.stop("t", 0, delete=True, reason="a test")
             state = replace(state, topic_id=UUID(int=5), is_unclean_leader=True, has_debt=True)

@@ -674,7 +674,7 @@ def test_a_stopped_or_stale_partition_does_not_serve(tmp_path: Path) -> None:
             await send(peer, batch("a"), partition=1)
             partitions.stop("t", 0, delete=False, reason="test")
             partitions.stop("t", 1, delete=True, reason="test")
-            partitions.make_stale("t", 2, "test")
+            partitions.quarantine("t", 2, "test")
             assert told == [("t-0", 5), ("t-1", 5), ("t-2", 5)]
             for partition in range(3):
                 answer = await send(peer, batch("a"), partition=partition)

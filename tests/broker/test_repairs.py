@@ -106,7 +106,7 @@ def test_it_is_made_anew_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
             )
             pair.tell(pair.leader.port)
             await lone.broker.maintenance.look_at_retention()
-            assert lone.broker.repairs._set_aside, "only LeaderAndIsr says that it is in sync"
+            assert lone.broker.repairs._quarantined, "only LeaderAndIsr says that it is in sync"
             await order(lone, isr=(1, 2), epoch=5)
             assert partition_of(lone) is fresh
             await lone.broker.maintenance.look_at_retention()

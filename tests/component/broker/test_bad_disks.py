@@ -272,7 +272,7 @@ def test_a_replica_that_was_made_anew_beside_one_that_a_disk_kept_is_the_replica
         disk.kinds, disk.ending = how[:1], how[1]
         with pytest.raises(StorageFailed):
             if stale:
-                partitions.make_stale("t", 0, "planted")
+                partitions.quarantine("t", 0, "planted")
             else:
                 partitions.stop("t", 0, delete=True, reason="planted")
             partitions.sync_names()

@@ -44,7 +44,7 @@ from tidelog.broker.control_plane.commands import (
 from tidelog.broker.control_plane.seen_epochs import SeenEpochs, SeenEpochsStore
 from tidelog.broker.partitions.inventory import local_replica
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
-from tidelog.broker.partitions.registry import NotSetAside
+from tidelog.broker.partitions.registry import NotQuarantined
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
@@ -366,9 +366,9 @@ class Control:
             ids[key] = local.topic_id
             try:
                 if isinstance(reason, str):
-                    partitions.make_stale(key.topic, key.partition, reason, durable=False)
+                    partitions.quarantine(key.topic, key.partition, reason, durable=False)
                 elif partitions.get(*key) is reason:
-                    self._repairs.set_aside(reason)
+                    self._repairs.quarantine(reason)
             except StorageFailed as failure:
                 # It is no longer served in any case, and the other commands still apply.
                 logger.error("%s: %s", key, failure)
@@ -376,7 +376,7 @@ class Control:
                 stuck[key] = local.topic_id
         try:
             await self._sync_names()
-        except NotSetAside as failure:
+        except NotQuarantined as failure:
             logger.error("%s", failure)
             for key, topic_id in ids.items():
                 if key in failure.keys:
@@ -385,7 +385,7 @@ class Control:
         return error or self.check(request, connection)
 
     async def _sync_names(self) -> None:
-        """Make the quarantines durable, in a thread. Raises NotSetAside."""
+        """Make the quarantines durable, in a thread. Raises NotQuarantined."""
         log_work = self._log_work
         await log_work.run(None, self._partitions.syncing_names())
         await log_work.run(None, self._forgetting())
@@ -465,7 +465,7 @@ class Control:
             return error
         try:
             await self._sync_names()
-        except NotSetAside as failure:
+        except NotQuarantined as failure:
             logger.error("%s", failure)
             for place, (topic, topic_id, at, why) in enumerate(stopped):
                 if TopicPartition(topic, at) in failure.keys:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class NotSetAside(StorageFailed):
+class NotQuarantined(StorageFailed):
     """What was deleted, or is stale, may be there again after a power loss: ``keys``."""
 
     def __init__(self, reason: str, keys: Sequence[TopicPartition]) -> None:
@@ -270,7 +270,7 @@ class Partitions:
         at_once(self.syncing_names())
 
     def syncing_names(self) -> Pieces[None]:
-        """Make the deletions of ``stop`` durable, in pieces. Raises NotSetAside, for what lies in
+        """Make the deletions of ``stop`` durable, in pieces. Raises NotQuarantined, for replicas in
         directories that fail, when all of them were synced."""
         failed: list[TopicPartition] = []
         reason = ""
@@ -285,9 +285,9 @@ class Partitions:
                     self._may_come_back(hosted)
                     failed.append(hosted.key)
         if reason:
-            raise NotSetAside(reason, failed)
+            raise NotQuarantined(reason, failed)
 
-    def make_stale(self, topic: str, partition: int, reason: str, *, durable: bool = True) -> None:
+    def quarantine(self, topic: str, partition: int, reason: str, *, durable: bool = True) -> None:
         """Stop serving; the log is set aside and removed after a delay (KIP-516).
 
         Not ``durable``: before anybody is told, call ``sync_names``, once for many.

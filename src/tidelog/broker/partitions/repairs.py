@@ -42,7 +42,7 @@ class Repairs:
         self._node_id = node_id
         self._partitions = partitions
         self._delay_ms = delay_ms
-        self._set_aside: dict[TopicPartition, tuple[LogDirectory, str, UUID]] = {}
+        self._quarantined: dict[TopicPartition, tuple[LogDirectory, str, UUID]] = {}
         """Where the bytes of each are, and of which life of its topic they are."""
 
     def is_due(self, hosted: HostedPartition, state: LeaderAndIsrState) -> bool:
@@ -59,14 +59,14 @@ class Repairs:
         log = hosted.log
         return log.damaged is not None and log.resources.failed is None and is_safe
 
-    def set_aside(self, hosted: HostedPartition) -> None:
+    def quarantine(self, hosted: HostedPartition) -> None:
         """Keep the bytes of a damaged replica under another name; an empty one takes its place.
 
         Durable with ``Partitions.sync_names``. Raises StorageFailed.
         """
         key, damage = hosted.key, hosted.log.damaged
         directory, path = self._partitions.keep_aside(hosted)
-        self._set_aside[key] = (directory, path, hosted.topic_id)
+        self._quarantined[key] = (directory, path, hosted.topic_id)
         logger.error(
             "%(partition)s: made anew, its bytes are kept in %(path)s: %(damage)s",
             {"partition": key, "path": path, "damage": damage},
@@ -74,15 +74,15 @@ class Repairs:
 
     def look(self) -> None:
         """Let go of what is not needed any more. O(replicas being made anew)."""
-        for key, (directory, path, topic_id) in list(self._set_aside.items()):
+        for key, (directory, path, topic_id) in list(self._quarantined.items()):
             hosted = self._partitions.get(*key)
             if hosted is None:
                 continue  # the empty one is not here yet, or it went: then this stays a stray
             if topic_id not in (NO_UUID, hosted.topic_id):
-                del self._set_aside[key]  # of another life of the name: it stays a stray
+                del self._quarantined[key]  # of another life of the name: it stays a stray
             elif self._node_id in hosted.state.isr and hosted.offline_reason is None:
                 # By LeaderAndIsr: UpdateMetadata may still tell the ISR of before the damage.
-                del self._set_aside[key]
+                del self._quarantined[key]
                 directory.remove_later(path, self._delay_ms)
                 logger.info(
                     "%(partition)s: in sync again, %(path)s goes in %(delay_ms)d ms",
