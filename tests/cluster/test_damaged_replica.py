@@ -40,7 +40,7 @@ def test_a_damaged_replica_is_fetched_again_by_itself(tmp_path: Path) -> None:
             file.truncate(segment.stat().st_size // 2)
         node.start()
         cluster.until_in_sync(TOPIC, 3)
-        assert "made anew" in node.log.read_text(), node.said("the damage")
+        assert "rebuilding from its leader" in node.log.read_text(), node.said("the damage")
         writer.finish()
         assert not writer.failed, writer.state()
         found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)

@@ -1,12 +1,12 @@
-"""Who waits for offsets of one partition to be committed, in the order of the offsets.
+"""Callbacks that wait for the commit of offsets of one partition, in the order of the offsets.
 
-Owns the order and that each one is told once; when an offset is committed is ``partition``'s.
-Grows with the requests that wait; one that waits no longer is to be forgotten by who made it.
+Owns the order, and that each is called once. Not when an offset is committed: see ``partition``.
+Memory grows with the waiting requests; a caller that stops waiting calls ``forget``.
 
-A producer does not wait while the ISR is too small for the watermark to move (``too_few``); the
-groups' coordinator does: what it has appended is committed later, or cut by another leader.
+A producer does not wait while the ISR is too small for the high watermark to move (``too_few``).
+The group coordinator does: its records are committed later, or truncated under another leader.
 
-One that fails when it is told is logged: the others are told, and who told them goes on.
+An exception of a callback is logged, and the other callbacks are called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from operator import itemgetter
 from tidelog.model.errors import ErrorCode
 
 Committed = Callable[[ErrorCode], None]
-"""Told once how it ended: NONE when the offset is below the high watermark."""
+"""Called once with the outcome: NONE when the offset is below the high watermark."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +39,15 @@ class AwaitedCommits:
         return len(self._entries)
 
     def add(self, offset: int, committed: Committed, *, patient: bool = True) -> None:
-        """Have ``committed`` told when the high watermark has passed ``offset``.
+        """Call ``committed`` when the high watermark has passed ``offset``.
 
-        Who is not ``patient`` is also told when the ISR becomes too small.
+        If not ``patient``, call it also when the ISR becomes too small.
         """
-        # In order of offsets, not of arrival: a producer's retry waits for what is older.
+        # In order of offsets, not of arrival: a producer's retry waits for older records.
         insort(self._entries, (offset, committed, patient), key=_offset_of)
 
     def forget(self, offset: int, committed: Committed) -> None:
-        """Undo ``add``; nothing when it was told."""
+        """Undo ``add``; without effect after the call."""
         entries = self._entries
         at = bisect_left(entries, offset, key=_offset_of)
         while at < len(entries) and entries[at][0] == offset:
@@ -57,13 +57,13 @@ class AwaitedCommits:
             at += 1
 
     def reached(self, high_watermark: int) -> None:
-        """Tell those whose offsets are below. They may append, and so reach more, meanwhile."""
+        """Call those with offsets below. A callback may append, and so call this again."""
         entries = self._entries
         while entries and entries[0][0] < high_watermark:
             _tell(entries.popleft()[1], ErrorCode.NONE)
 
     def too_few(self) -> None:
-        """The ISR is below ``min.insync.replicas``: tell those that are not patient."""
+        """Call those that are not patient: the ISR is below ``min.insync.replicas``."""
         waiting = self._entries
         if all(patient for _, _, patient in waiting):
             return
@@ -73,7 +73,7 @@ class AwaitedCommits:
                 _tell(committed, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def give_up(self, error: ErrorCode) -> None:
-        """Tell all that it ended otherwise."""
+        """Call all with an error."""
         entries, self._entries = self._entries, deque()
         while entries:
             _tell(entries.popleft()[1], error)

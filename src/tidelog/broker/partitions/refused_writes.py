@@ -1,8 +1,8 @@
-"""What the log of a broker says while a log directory refuses writes for a want that heals.
+"""Log lines about a directory that refuses writes for a temporary reason, such as a full disk.
 
-Owns the pace of those lines: a full disk refuses every append, and an operator wants to know once.
-Producers are told with each refusal (promise 28); nothing else shows it at the broker, whose
-replicas are in service.
+Owns the interval of these lines: a full disk refuses every append, and an operator needs one line.
+Producers get an error for each refusal (promise 28); the broker shows it in no other way, because
+its replicas stay in service.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ LINE_EVERY_MS = 60_000
 
 
 class RefusedWrites:
-    """Called with each want (a full disk, too many open files) that refused a write."""
+    """Called with the reason (a full disk, too many open files) of each refused write."""
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """``path`` is the log directory's."""
+        """``path``: the log directory."""
         self._path = path
         self._clock = clock
         self._next_line_ms: int | None = None
         self._more = 0
 
     def __call__(self, want: str) -> None:
-        """Say it, or count it until a line is due."""
+        """Log the refusal, or count it until the next line is due."""
         now_ms = self._clock.monotonic_ms()
         if self._next_line_ms is not None and now_ms < self._next_line_ms:
             self._more += 1

@@ -1,17 +1,17 @@
-"""Who waits at one partition, and what wakes each of them.
+"""Waiters of one partition, and the events that wake them.
 
-Owns the waiting; when something has happened is ``partition``'s, and what is then answered the
-handlers'. One that waits no longer is to be taken off by who put it there.
+Owns the waiters. Not the events: see ``partition``; not the responses: see the handlers. A caller
+that stops waiting removes its waiter.
 
-| who waits | woken by |
+| waiter | woken by |
 |---|---|
 | ``commits``: producers, the groups' coordinator | the high watermark passes their offset |
 | ``readers``: Fetch requests of consumers | the high watermark moves; another leader epoch |
 | ``followers``: their sessions and Fetch requests | an append; the log's start, the watermark |
 | ``deletions``: DeleteRecords | the log's start moves on a follower |
 
-All are woken when the partition leads no more, or serves no more. One that fails when it is woken
-is logged: the others are woken, and who wakes them goes on.
+All are woken when the leadership ends, or the partition is no longer served. An exception of a
+waiter is logged, and the others are woken.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ logger = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
-    """A request that waits for more to read."""
+    """A request that waits for more records."""
 
     def more(self, size: int) -> None:
-        """About ``size`` more bytes can be read, or 0: look again."""
+        """Check again: about ``size`` more bytes can be read, 0 if unknown."""
 
 
 class FollowerWaiter(Waiter, Protocol):
-    """A follower's session, for one partition; told of all that its next answer must say."""
+    """A follower's fetch session, for one partition; called for each change to send next."""
 
     def moved(self) -> None:
-        """The high watermark, the log's start or the ISR is another one."""
+        """The high watermark, the log start offset or the ISR has changed."""
 
 
 class Waiting:
-    """Those who wait at one partition."""
+    """The waiters of one partition."""
 
     __slots__ = ("commits", "deletions", "followers", "readers", "uncommitted_bytes")
 
@@ -51,10 +51,10 @@ class Waiting:
         self.followers: dict[FollowerWaiter, None] = {}
         self.deletions: dict[Waiter, None] = {}
         self.uncommitted_bytes = 0
-        """What came since the high watermark moved last: what readers get when it moves."""
+        """Bytes appended since the high watermark moved last, which readers get when it moves."""
 
     def committed(self, high_watermark: int) -> None:
-        """The high watermark has moved. Those who are told may append, and so move it, again."""
+        """Wake readers and commits after a move of the high watermark; they may move it again."""
         self.commits.reached(high_watermark)
         if self.readers:
             wake(self.readers, self.uncommitted_bytes)
@@ -63,16 +63,16 @@ class Waiting:
             self.moved()
 
     def moved(self) -> None:
-        """What followers are told besides records is another: the watermark, or the ISR."""
+        """Notify followers of a new high watermark or ISR."""
         for waiter in self.followers:
             waiter.moved()
 
     def start_moved(self) -> None:
-        """The log begins later than before: followers hear of it at once."""
+        """Wake followers: the log start offset has moved."""
         wake(self.followers)
 
     def give_up(self, error: ErrorCode) -> None:
-        """Nothing more comes of this partition here, as ``error`` says."""
+        """Wake all waiters: this partition is not served here any longer, with ``error``."""
         self.commits.give_up(error)
         wake(self.readers)
         wake(self.followers)
@@ -80,7 +80,7 @@ class Waiting:
 
 
 def wake(waiters: Iterable[Waiter], size: int = 0) -> None:
-    """Tell each of ``size`` more bytes; with none, to look again."""
+    """Wake each waiter, with ``size`` more bytes."""
     for waiter in list(waiters):
         try:
             waiter.more(size)
