@@ -46,6 +46,7 @@ UNDER_THE_RULE = (
     "src/tidelog/partitioning",
     "src/tidelog/groups",
     "src/tidelog/model",
+    "src/tidelog/network",
     "src/tidelog/observe",
     "src/tidelog/protocol",
     "src/tidelog/records",

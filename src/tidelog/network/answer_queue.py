@@ -1,9 +1,9 @@
-"""Who waits until clients have read their answers: one queue for a server, asked by one timer.
+"""The queue of connections that wait until clients have read their responses; one timer serves it.
 
-Owns the order in which those that wait are asked again. Whether there is room is ``answering``'s.
-Of one address, those that wait for the same need the same: when the one that has waited longest
-finds no room, none of them does. So a look costs as much as addresses wait, not connections, and
-no more than ``MOST_LOOKS``; each address is asked in turn.
+Owns the order in which they are tried again. Not whether there is room: see `answering`. The
+connections of one address in one queue have the same need: when the one that has waited longest
+finds no room, none of them does. So the cost of a try grows with the waiting addresses, not with
+the connections, and is at most ``MOST_LOOKS``; addresses are tried in turn.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Protocol
 from tidelog.network.limits import Account
 
 ANSWERS_RETRY_S = 0.02
-"""How soon those that wait are asked again: only under pressure."""
+"""Interval between two tries; there are none while no connection waits."""
 
 MOST_LOOKS = 100
-"""Connections that are asked at a time: what goes on may find that others have taken the room."""
+"""Most connections that one run tries; a connection that goes on may use up the room."""
 
 
 class ResponseWaiter(Protocol):
-    """Who waits: a connection."""
+    """A connection that waits for room."""
 
     client_host: str
 
@@ -33,17 +33,17 @@ class ResponseWaiter(Protocol):
 
 
 class AnswerQueue:
-    """Those of one server."""
+    """The waiting connections of one server."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, account: Account) -> None:
         self._loop = loop
         self._account = account
         self._waiting: dict[tuple[str, int], dict[ResponseWaiter, None]] = {}
-        """By address and what is waited for, who waited longest first; none is empty."""
+        """By address and need, the longest wait first; none is empty."""
         self._place: dict[ResponseWaiter, tuple[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.looks = 0
-        """How often one was asked."""
+        """Tries so far."""
 
     def __contains__(self, waiter: object) -> bool:
         return waiter in self._place
@@ -55,7 +55,7 @@ class AnswerQueue:
         self._ask_later()
 
     def left(self, waiter: ResponseWaiter) -> bool:
-        """Take one off; return whether it waited."""
+        """Remove a connection; return whether it waited."""
         place = self._place.pop(waiter, None)
         if place is None:
             return False
@@ -66,7 +66,7 @@ class AnswerQueue:
         return True
 
     def stop(self) -> None:
-        """Ask nobody any more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -78,7 +78,7 @@ class AnswerQueue:
         finishing = self._account.finishing
         looks = MOST_LOOKS
         if finishing in self._place:
-            # Others of its address may wait for this one, whoever waited longer.
+            # Others of its address may wait for this one, even if they have waited longer.
             looks -= 1
             self._goes_on(finishing)
         for place in list(self._waiting):
@@ -87,7 +87,7 @@ class AnswerQueue:
                 if not self._goes_on(next(iter(same))):
                     break
             if place in self._waiting:
-                # Behind those that were not asked.
+                # After those that were not tried.
                 self._waiting[place] = self._waiting.pop(place)
             if not looks:
                 break

@@ -1,10 +1,10 @@
-"""The answers of a connection: those that handlers have still to give, and their order.
+"""Pending responses of a connection, in the order of its requests.
 
-Owns the places of answers (they leave in the order of the requests), requests that wait for a
-handler, and work in steps: a handler may be a generator, and then does what it has to do in turns
-of the loop (``turns``). Each ``yield n`` says that the answer has grown by ``n`` bytes; they are
-charged while it is made. Bytes and files on their way out are ``outgoing``'s, and what is asked is
-``connection``'s.
+Owns the slots of responses (they are sent in the order of the requests), requests that wait for a
+handler, and work in steps: a handler may be a generator, which runs in turns of the loop
+(`turns`). Each ``yield n`` says that the response has grown by ``n`` bytes; they are charged while
+it is made. Not bytes and files on their way out: see `outgoing`; not the requests: see
+`connection`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARKED_FACTOR = 16
-"""How much memory a request takes while it is read in steps or its answer is pending, for each of
-its bytes: an element of a few bytes is an object of a hundred."""
+"""Memory of a request while it is parsed in steps or its response is pending, for each of its
+bytes: an element of a few bytes is an object of a hundred."""
 
 PARKED_FREE_BYTES = 4096
 """Requests up to this size are not charged for it."""
 
 QUEUED_HIGH_BYTES = 1_048_576
-"""Bytes of answers that may wait for an earlier one before the connection is not served."""
+"""Bytes of responses that may wait for an earlier one; above it the connection is not served."""
 
 HANDLER, DEPTH, ANSWERS, WORK = 1, 2, 8, 256
-"""Reasons of ``Connection`` not to serve that are known here."""
+"""Reasons of ``Connection`` not to serve that are set here."""
 
 
 class _Slot:
-    # The place of one answer in the order of answers; ``held`` is what its request is charged,
-    # ``blocks`` whether no further request is taken before it is there; one that does, and is
-    # written ``in_steps``, may be long.
+    # The slot of one response in the order of responses; ``held`` is the charge of its request,
+    # ``blocks`` whether no further request is served before it is done; one that blocks and is
+    # written ``in_steps`` may be long.
     __slots__ = ("began_ns", "blocks", "chunks", "done", "held", "in_steps")
 
     def __init__(self, chunks: list[Buffer] | None = None, *, in_steps: bool = False) -> None:
@@ -61,9 +61,9 @@ class _Slot:
 
 
 class _Work:
-    # A request that is done in steps. ``size`` is its frame's, which is still in the buffer; where
-    # it waited before, ``slot`` is the place of its answer, and its frame is gone. ``held`` is what
-    # it is charged.
+    # A request that is served in steps. ``size`` is that of its frame, which is still in the
+    # buffer; if it waited before, ``slot`` is that of its response, and its frame is dropped.
+    # ``held`` is its charge.
     __slots__ = ("began_ns", "correlation_id", "held", "request", "route", "size", "slot", "steps")
 
     def __init__(
@@ -87,7 +87,7 @@ class _Work:
 
 
 def _encoded_in_steps(route: Route, correlation_id: int, steps: Steps) -> Steps:
-    """Go on with the encoding of what ``steps`` return."""
+    """Run ``steps``, then encode their result in steps."""
     answer = yield from steps
     if isinstance(answer, msgspec.Struct):
         return (yield from frames.encode_in_steps(route, correlation_id, answer))
@@ -95,13 +95,13 @@ def _encoded_in_steps(route: Route, correlation_id: int, steps: Steps) -> Steps:
 
 
 def _at_once(answer: Any) -> Steps:
-    """An answer that is there, as steps that return it."""
+    """Return steps whose result is a finished response."""
     yield 0
     return answer
 
 
 class Answering(Outgoing):
-    """The half of a connection that answers."""
+    """The response half of a connection."""
 
     server: OpenConnections
     _in_turn: bool
@@ -116,24 +116,24 @@ class Answering(Outgoing):
         self._futures: dict[asyncio.Future[Any], None] = {}
         self._work: _Work | None = None
         self._awaited: Route | None = None
-        """What is to be answered when there is room."""
+        """The route of the request that waits for room."""
         self._now_ns = self.server.clock.monotonic_ns
         self._began_ns = 0
-        """When the server took the request that is being served, and those that came with it."""
+        """When the server began the present run of requests."""
         self._taken = 0
-        """How many bytes the request that is being served has."""
+        """Size of the request that is being served."""
 
     @property
     def unanswered(self) -> int:
-        """Requests whose answer is still to come."""
+        """Requests with a pending response."""
         return self._depth + (self._work is not None)
 
     def answer_budget(self) -> int:
-        """How many bytes of records an answer may have before clients must read others first."""
+        """Return how many bytes of records a response may have before clients must read others."""
         return max(0, self._limits.unsent_answer_bytes - self.account.answers)
 
     def _room_for_answer(self, route: Route) -> bool:
-        """Whether a request may be served while clients have much to read; else it waits."""
+        """Whether a request may be served while many responses are unread; otherwise it waits."""
         if self._may_answer(route):
             return True
         self._blocked |= ANSWERS
@@ -153,7 +153,7 @@ class Answering(Outgoing):
 
     def answer_now(self) -> None:
         """See ``answer_queue.ResponseWaiter``."""
-        # Who waits for other readers is not idle.
+        # A connection that waits for other readers is not idle.
         self.last_active = self.server.loop.time()
         self._awaited = None
         if self._work is not None:
@@ -174,14 +174,14 @@ class Answering(Outgoing):
     def _begin(
         self, route: Route, request: Any, correlation_id: int, size: int, steps: Steps
     ) -> bool:
-        """Do what a request of ``size`` bytes asks in turns of the loop; False while there is more
-        to do. Its frame stays where it is until then."""
+        """Serve a request of ``size`` bytes in turns of the loop; return False while steps remain.
+        Its frame stays in the buffer until then."""
         self._work = work = _Work(route, request, correlation_id, steps, size=size)
         work.began_ns = self._began_ns
         if self._advance(work):
             self._work = None
             return not self._blocked & CLOSED
-        # Not at once: most requests that are done in steps are done in one turn.
+        # Not earlier: most requests that are served in steps end in one turn.
         work.held = self._hold_request(route, size)
         self._blocked |= WORK
         self._in_another_turn()
@@ -196,13 +196,13 @@ class Answering(Outgoing):
 
     def _turn_ends_ms(self) -> int:
         if self._takes_turns:
-            # Perhaps long past: a request that took so long already goes on in another turn.
+            # Perhaps long past: then this request continues in another turn.
             return self.server.turns.ends_ms
         return self.server.clock.monotonic_ms() + TURN_MS
 
     @abstractmethod
     def take_turn(self) -> None:
-        """Go on with the work, or with the requests that have come."""
+        """Continue the work in steps, or serve the requests in the buffer."""
 
     def _work_on(self) -> None:
         work = self._work
@@ -215,7 +215,7 @@ class Answering(Outgoing):
             self._count()
             return
         if self._building and not (self._may_answer(work.route) or self._may_finish()):
-            # Others have much to read: this answer grows further when they have read it.
+            # Too many responses are unread: this one grows further when clients have read some.
             self._wait_for_readers(work.route)
             return
         self._in_turn = True
@@ -235,13 +235,13 @@ class Answering(Outgoing):
         self._go_on()
 
     def _may_finish(self) -> bool:
-        """Whether this answer grows although there is no room: if it is not for the readers."""
+        """Whether this response may grow without room: if unread responses are not the reason."""
         account = self.account
         unread = account.answers - account.unmade
         return unread < self._limits.unsent_answer_bytes and account.may_finish(self)
 
     def _advance(self, work: _Work) -> bool:
-        """Go on for a turn; whether it has ended, answered or refused."""
+        """Run steps for a turn; return whether the work has ended, with or without a response."""
         clock = self.server.clock
         end_ms = self._turn_ends_ms()
         most = self._limits.max_request_bytes
@@ -249,7 +249,7 @@ class Answering(Outgoing):
             while True:
                 self._building += next(work.steps)
                 if self._building > most:
-                    raise CloseConnection(f"its answer has more than {most} bytes: ask in parts")
+                    raise CloseConnection(f"its response has more than {most} bytes: ask in parts")
                 if clock.monotonic_ms() >= end_ms:
                     self._count()
                     return False
@@ -268,19 +268,19 @@ class Answering(Outgoing):
             self._fill(work.slot, work.route, work.correlation_id, result)
         elif result is not None:
             self._began_ns = work.began_ns
-            # What was long to read may be long to write, whoever makes it.
+            # A long request may have a long response, however its result was made.
             self._answer(work.route, work.request, work.correlation_id, result, in_steps=True)
         return True
 
     @abstractmethod
     def _served(self, size: int) -> None:
-        """The frame of ``size`` bytes that was worked on is done."""
+        """Drop the frame of ``size`` bytes that was served in steps."""
 
     @abstractmethod
     def close(self, reason: str | None) -> None:
         """Serve no further request."""
 
-    # -- the order of answers
+    # -- the order of responses
 
     def _answer(
         self,
@@ -291,9 +291,9 @@ class Answering(Outgoing):
         *,
         in_steps: bool = False,
     ) -> bool:
-        """Send what a handler returned, in its order, or wait for it; False after closing.
+        """Send the result of a handler in its order, or wait for it; return False after closing.
 
-        What is waited for is then written ``in_steps``.
+        A pending result is later encoded ``in_steps``.
         """
         if isinstance(result, msgspec.Struct) or result.__class__ is list:
             chunks = self._encoded(route, correlation_id, result)
@@ -309,19 +309,19 @@ class Answering(Outgoing):
         return True
 
     def _failed(self, route: Route, request: Any) -> Any | None:
-        """Log the exception being handled; return an answer, or None after closing."""
+        """Log the exception being handled; return a response, or None after closing."""
         route.tally.failures += 1
         if self.server.may_say():
             logger.exception("%s failed for %s", route.handler.api_key.name, self)
         answer = None if request is None else route.failure(request)
         if answer is None:
-            self.close(f"the answer of {route.handler.api_key.name} has no room for an error")
+            self.close(f"the response of {route.handler.api_key.name} has no field for an error")
         return answer
 
     def _hold_request(self, route: Route, size: int) -> int:
-        """Charge what a request takes while it is not answered; return how much that is."""
+        """Charge the memory of a request with a pending response; return how much it is."""
         if size <= PARKED_FREE_BYTES or route.long_records:
-            # Records are not kept: they are in the receive buffer.
+            # Records are not copied: they are in the receive buffer.
             return 0
         held = size * PARKED_FACTOR
         self._parked += held
@@ -342,7 +342,7 @@ class Answering(Outgoing):
         *,
         in_steps: bool = False,
     ) -> None:
-        """Wait for a handler's answer."""
+        """Keep a slot for a handler's pending response."""
         slot = _Slot(in_steps=in_steps)
         slot.began_ns = self._began_ns
         self._pending.append(slot)
@@ -353,8 +353,8 @@ class Answering(Outgoing):
         self._depth += 1
         route.tally.parked += 1
         self._futures[future] = None
-        told = partial(self._unpark, slot, route, request, correlation_id)
-        future.add_done_callback(told)
+        done = partial(self._unpark, slot, route, request, correlation_id)
+        future.add_done_callback(done)
         slot.blocks = not route.pipelined or isinstance(result, asyncio.Task)
         if slot.blocks:
             self._blocked |= HANDLER
@@ -379,7 +379,7 @@ class Answering(Outgoing):
         try:
             answer = future.result()
         except asyncio.CancelledError:
-            self.close("its request was given up")
+            self.close("its request was cancelled")
             return
         except CloseConnection as error:
             self.close(str(error))
@@ -391,7 +391,7 @@ class Answering(Outgoing):
         if slot.in_steps and slot.blocks and isinstance(answer, msgspec.Struct):
             answer = _at_once(answer)
         if isinstance(answer, GeneratorType):
-            # What it waited for has come; the rest is done in steps, in the same place.
+            # The wait is over; the rest is served in steps, in the same slot.
             assert slot.blocks and self._work is None, "one request at a time has steps"
             self._work = _Work(route, request, correlation_id, answer, slot=slot)
             self._blocked |= WORK
@@ -404,7 +404,7 @@ class Answering(Outgoing):
         self._go_on()
 
     def _fill(self, slot: _Slot, route: Route, correlation_id: int, answer: Any) -> bool:
-        """Put an answer in its place, and send what has its turn now; False after closing."""
+        """Fill a slot, and send the responses that are next; return False after closing."""
         slot.done = True
         if slot.blocks:
             self._blocked &= ~HANDLER
@@ -424,7 +424,7 @@ class Answering(Outgoing):
         self._hold(chunks)
 
     def _hold(self, chunks: list[Buffer]) -> None:
-        """An answer waits for an earlier one."""
+        """Count a response that waits for an earlier one."""
         self._queued += bytes_of(chunks)
         if self._queued > WRITE_HIGH_BYTES:
             self._count()
@@ -432,13 +432,13 @@ class Answering(Outgoing):
             self._blocked |= DEPTH
 
     def _encoded(self, route: Route, correlation_id: int, answer: Any) -> list[Buffer] | None:
-        """Return the answer's frame; None, after closing, when it cannot be written."""
+        """Return the response's frame; None, after closing, when it cannot be encoded."""
         try:
             return frames.encode_answer(route, correlation_id, answer)
         except frames.UNWRITABLE:
             name = route.handler.api_key.name
-            logger.exception("an answer of %s version %d cannot be written", name, route.version)
-            self.close("its answer cannot be written")
+            logger.exception("a response of %s version %d cannot be encoded", name, route.version)
+            self.close("its response cannot be encoded")
             return None
 
     def _release_in_order(self) -> None:
@@ -449,7 +449,7 @@ class Answering(Outgoing):
             if chunks is not None:
                 self._out += chunks
                 if released > 1:
-                    # The first one came just now; those behind it have waited.
+                    # The first one is new; the ones after it have waited.
                     self._queued -= bytes_of(chunks)
         if self._charged:
             self._count()

@@ -1,10 +1,10 @@
-"""ApiVersions v0-4: which APIs and versions this server speaks, derived from its handlers.
+"""ApiVersions v0-4: the APIs and versions of this server, derived from its handlers.
 
-- The answer's header is always v0 (the codec knows).
-- A version above ours is answered with a v0 body, error 35 and the list, so that the client can
-  ask again with a version of ours (``unsupported``; KIP-511).
-- A connection is shown what it may use: only one that may act as a process of the cluster sees the
-  APIs between processes.
+- The response header is always v0 (by the codec).
+- The response to a later version has a v0 body, error 35 and the list, so that the client can send
+  a version that is served (``unsupported``; KIP-511).
+- The list has the APIs that the connection may use: those between processes only if it may act as a
+  process of the cluster.
 - No finalized features are named.
 """
 
@@ -19,13 +19,13 @@ from tidelog.protocol import messages
 
 
 def handle(_: Any, request: Any, context: RequestContext) -> Any:
-    """Answer the list."""
+    """Return the list."""
     shown = context.router.api_versions(context.connection.is_trusted)
     return messages.ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=shown)
 
 
 def unsupported(router: Router, trusted: bool) -> Any:
-    """Return the v0 answer to a version that this server does not speak."""
+    """Return the v0 response to a version that this server does not have."""
     return messages.ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=router.api_versions(trusted)
     )

@@ -1,7 +1,7 @@
-"""Lines for the audit about refused requests: bounded by time, address and API; all are counted.
+"""Audit lines of refused requests: bounded by time, address and API; all refusals are counted.
 
 Owns which refusal gets a line of its own. A client can be refused a million times a second: at most
-one line a second names the same address and API, and it says how many there were besides.
+one line a second has the same address and API, and it says how many more there were.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ audit = logging.getLogger("tidelog.audit")
 LINE_EVERY_S = 1.0
 
 MAX_PLACES = 1024
-"""Pairs of address and API that are told apart at a time; beyond it addresses are taken together
-per API, so that somebody with many of them fills neither the memory nor the log."""
+"""Pairs of address and API that are counted separately; above it the addresses of an API are
+counted together, so that a client with many addresses fills neither the memory nor the log."""
 
 ELSEWHERE = "other addresses"
 
 
 @dataclass(slots=True)
 class _Said:
-    # When the last line was, and how many refusals have come since, the last for which reason.
+    # The time of the last line, the refusals since then, and the reason of the last of them.
     at: float
     more: int = 0
     why: str = ""
 
 
 class Audit:
-    """What one server has refused."""
+    """The refusals of one server."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """``now`` is a monotonic clock in seconds."""
@@ -47,7 +47,7 @@ class Audit:
         """All refusals since the start: the metric."""
 
     def refused(self, connection: Peer, api_key: ApiKey, why: str) -> None:
-        """Count a refusal, and say it unless the same was said within a second."""
+        """Count a refusal, and log it unless there was such a line within the last second."""
         self.refused_by_api[api_key] += 1
         now = self._now()
         place = (connection.client_host, api_key)
@@ -65,7 +65,8 @@ class Audit:
         _say(place, f"{why}, on {connection.listener_name}", more)
 
     def say_rest(self) -> None:
-        """Say what was counted and not said more than a second ago, and forget the quiet ones."""
+        """Log the refusals counted since lines older than a second, and drop entries without
+        any."""
         now = self._now()
         for place, said in list(self._said.items()):
             if now - said.at < LINE_EVERY_S:

@@ -1,8 +1,8 @@
-"""The receive buffer of one connection: bytes that have come and are not yet served.
+"""The receive buffer of one connection: bytes that have arrived and are not served yet.
 
-Owns its growth (twice as much at a time, so that who announces 100 MB has to send them to be given
-them), its shrinking, and what it takes from the process's account. Does not know frames: it is told
-how long the one that has begun will be.
+Owns its growth (it doubles, so that a client that announces 100 MB gets them only as it sends
+them), its shrinking, and its charge to the process's account. Not frames: ``need`` is the length of
+the incomplete one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ FIRST_BYTES = 65_536
 """A connection's buffer while its requests are small; it is not counted in the account."""
 
 SMALL_BYTES = 4096
-"""What a new connection gets, and all that is not counted before its first whole request."""
+"""Buffer of a new connection, and the part that is not counted before its first whole request."""
 
 SHRINK_AFTER = 256
-"""Times that a buffer ran empty after which one that was much too large is made smaller."""
+"""Times that a buffer ran empty, after which one that is much too large is made smaller."""
 
 
 class ReceiveBuffer:
-    """``view[start:end]`` is what came and was not served; the transport writes behind ``end``."""
+    """``view[start:end]`` has the bytes that are not served; the transport writes after ``end``."""
 
     __slots__ = (
         "_account",
@@ -56,21 +56,21 @@ class ReceiveBuffer:
         self.need = 0
         """Length of the frame that begins at ``start``, its size field included; 0 if unknown."""
         self.largest = 0
-        """The longest frame since the buffer was last looked at for shrinking."""
+        """The longest frame since the last check for shrinking."""
 
     def free(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
+        """Return the space for the next bytes; never empty."""
         if self.end == self.capacity:
             self._replace(max(SMALL_BYTES, 2 * self.capacity))
         return self.view[self.end :] if self.end else self.view
 
     def make_room(self) -> bool:
-        """Let more of the frame that has begun fit; False when there is no memory for it now.
+        """Make room for more of the incomplete frame; return False when there is no memory now.
 
         Then ``when_room`` will be called, once.
         """
         if self.end == self.capacity < self._free_bytes:
-            # More came at once than a small buffer has: the peer has much to say.
+            # One read filled the small buffer: the peer sends much.
             self._replace(self._free_bytes)
         pending = self.end - self.start
         if not pending:
@@ -92,12 +92,12 @@ class ReceiveBuffer:
             return True
         fitting = _rounded(need)
         if self._account.is_short_of(fitting - self.capacity):
-            # No byte of the next request comes with this one: when it is served, all is given back.
+            # Only this request fits: when it is served, the whole buffer is given back.
             fitting = max(need, self._free_bytes)
         return self._replace(min(max(2 * self.capacity, self._free_bytes), fitting))
 
     def accept(self) -> None:
-        """The first whole request has come: ``FIRST_BYTES`` are not counted from now on."""
+        """The first whole request has arrived: ``FIRST_BYTES`` are not counted from now on."""
         self._free_bytes = FIRST_BYTES
         surplus = self.held - max(0, self.capacity - FIRST_BYTES)
         self.held -= surplus
@@ -110,7 +110,7 @@ class ReceiveBuffer:
         outside.take(self.held, self._owner, self._when_room)
 
     def drop(self) -> None:
-        """Give everything back; the connection has ended."""
+        """Give all memory back; the connection has ended."""
         held, self.held = self.held, 0
         self._account.forget(self._owner, held)
         self.view = memoryview(bytearray(0))

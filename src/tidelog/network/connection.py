@@ -1,18 +1,18 @@
-"""One connection of a server: bytes -> requests -> handlers -> answers in order.
+"""One connection of a server: bytes -> requests -> handlers -> responses in order.
 
-Owns the receive buffer, and when to stop reading; answers are ``answering``'s. Frames are parsed in
-place; record bytes in a request are views of the buffer until the handler has returned. Requests
-are not taken while any of the reasons in ``_blocked`` stands; bytes that arrive then stay in the
-buffer, and reading stops when it is full.
+Owns the receive buffer, and when to stop reading. Not pending responses: see `answering`. Frames
+are parsed in place; record bytes in a request are views of the buffer until the handler has
+returned. No request is served while ``_blocked`` has any of these reasons; bytes that arrive then
+stay in the buffer, and reading stops when it is full.
 
-    HANDLER   a handler that is not pipelined has not answered yet (as in Kafka)
-    DEPTH     too many pipelined requests are unanswered, or answers wait for an earlier one
-    CLIENT    the client does not read its answers (the transport's buffer is above its mark)
-    FILES     part of a file is on its way to the client (``sending``)
-    ANSWERS   a request waits until other clients have read their answers
+    HANDLER   the response of a handler that is not pipelined is pending (as in Kafka)
+    DEPTH     too many pipelined responses are pending, or responses wait for an earlier one
+    CLIENT    the client does not read its responses (the transport's buffer is above its mark)
+    FILES     part of a file is being sent to the client (``sending``)
+    ANSWERS   a request waits until other clients have read their responses
     TURN      the connection waits for its turn of the loop (``turns``)
-    WORK      a request is done in steps, a turn of the loop after the other
-    STOPPING  the server stops; answers that are pending still go out
+    WORK      a request is served in steps, in several turns of the loop
+    STOPPING  the server stops; pending responses are still sent
     CLOSED    closing
 """
 
@@ -44,7 +44,7 @@ REQUESTS_PER_TURN = 64
 """Requests of one connection before others have their turn: under 1 ms of the loop."""
 
 PARSED_AT_ONCE_BYTES = 65_536
-"""A longer request is parsed in steps, unless most of it are records (``Route.long_records``)."""
+"""A longer request is parsed in steps, unless most of it is records (``Route.long_records``)."""
 
 TURN, STOPPING = 16, 32
 
@@ -72,7 +72,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._blocked = 0
         self._reading = True
         self.is_starved = False
-        """Whether it waits for memory, and is not read until there is some."""
+        """Whether it waits for memory, and is not read until there is room."""
         self._first_request_left_s = 0.0
         self._in_turn = False
         self._on_close: list[Callable[[], None]] = []
@@ -83,7 +83,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         return f"the connection from {self.client_host} on {self.listener_name}"
 
     def trust(self) -> None:
-        """Serve what is asked from now on as a process of the cluster asks it."""
+        """Serve later requests as those of a process of the cluster."""
         self.is_trusted = True
         self._takes_turns = False
         self._routes = self.router.routes_for(True)
@@ -122,7 +122,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._in.drop()
         self._forget_answers()
         if self.server.answer_queue.left(self) and self._work is not None:
-            # Its steps are given up.
+            # Its steps are closed.
             self._in_another_turn()
         self._pending.clear()
         for future in list(self._futures):
@@ -183,7 +183,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             start = stop
             turns -= 1
             if end - start >= 4 and not self._blocked:
-                # There is more; else the turn is over, anyway.
+                # There is more; otherwise the turn is over in any case.
                 if not turn_ends_ms:
                     takes = self._takes_turns
                     turn_ends_ms = self.server.turns.end_ms() if takes else self._turn_ends_ms()
@@ -213,7 +213,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
     def _make_room(self) -> None:
         received = self._in
         if self._blocked and received.start != received.end:
-            # A whole frame may already be here; what is behind it waits outside.
+            # A whole frame may be complete; the bytes after it wait in the kernel.
             if received.end == received.capacity:
                 self._pause_reading()
         elif received.make_room():
@@ -222,7 +222,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             self.is_starved = True
             self._pause_reading()
             if self._is_new:
-                # Its time does not run while others have the memory that its request needs.
+                # Its time stops while others have the memory that its request needs.
                 self._first_request_left_s = self.server.time_left_s(self)
             self.server.reclaim()
 
@@ -233,7 +233,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             self._pause_reading()
 
     def _proves(self) -> bool:
-        """Whether a step of a proof is here: it does not wait, however much clients ask."""
+        """Whether the next request is a step of a proof: it does not wait, whatever the load."""
         received = self._in
         if not self._proof_steps or received.end - received.start < frames.MIN_REQUEST_BYTES:
             return False
@@ -255,7 +255,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             return
         received = self._in
         if not received.end and not received.held and self._reading:
-            # Nothing has come meanwhile, as nearly always where one answer is waited for.
+            # No byte has arrived meanwhile, as nearly always when a client waits for one response.
             return
         pending = received.end - received.start
         if pending >= 4 and self._takes_turns and self.server.turns.is_over:
@@ -292,7 +292,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
     # -- requests
 
     def _take(self, frame: memoryview) -> bool:
-        """Serve one request; False when it must be taken again later (or never)."""
+        """Serve one request; return False when it must be served again later (or never)."""
         try:
             header = frames.header_at(frame)
             api_key, version, correlation_id, length = header
@@ -312,7 +312,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
                 try:
                     answer = route.direct(self._context, frame, position, version, correlation_id)
                 except Exception:
-                    # Not to be taken for a request that cannot be read: this is a bug of ours.
+                    # Not an unreadable request: this is a bug of the handler.
                     self._failed(route, None)
                     return False
                 if answer is not None:
@@ -375,7 +375,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         except frames.UNREADABLE as error:
             raise CloseConnection(f"it sent bytes that are no request: {error}") from None
         if self._work is not None:
-            # From now on a failure can be answered.
+            # From now on a failure has a response.
             self._work.request = request
         result = route.handle(self._context, request, context)
         if isinstance(result, GeneratorType):
@@ -383,20 +383,21 @@ class Connection(Answering, asyncio.BufferedProtocol):
         return result
 
     def _refused(self, route: Route, error: TooManyElements) -> Any:
-        """Return the answer to a request of too many elements. CloseConnection if there is none."""
+        """Return the response to a request of too many elements. CloseConnection if there is
+        none."""
         answer = route.too_many()
         if answer is None:
             raise CloseConnection(f"it sent a request that is too long: {error}; ask in parts")
         if self.server.may_say():
             name = route.handler.api_key.name
-            logger.warning("%s is told INVALID_REQUEST for its %s: %s", self, name, error)
+            logger.warning("%s gets INVALID_REQUEST for its %s: %s", self, name, error)
         return answer
 
     def _served(self, size: int) -> None:
         received = self._in
         received.start += 4 + size
         if self._blocked and received.held:
-            # Its answer is waited for: others may have the memory and the favour meanwhile.
+            # Its response is pending: others may have the memory and the favour meanwhile.
             self._make_room()
 
     def _refuse_version(self, header: tuple[int, int, int, int]) -> bool:
@@ -415,11 +416,11 @@ class Connection(Answering, asyncio.BufferedProtocol):
     # -- ends
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once when the connection has ended, whoever ended it."""
+        """Call ``callback`` once when the connection has ended, whichever side ended it."""
         self._on_close.append(callback)
 
     def close(self, reason: str | None) -> None:
-        """Serve no further request and close once written answers are out; the client has
+        """Serve no further request and close once written responses are sent; the client has
         ``Limits.frame_s`` to read them.
 
         ``reason`` goes into one log line; None says nothing.
@@ -439,9 +440,9 @@ class Connection(Answering, asyncio.BufferedProtocol):
             self._transport.close()
 
     def frame_is_late(self) -> None:
-        """The frame that was awaited did not become whole in its time."""
+        """Close: the awaited frame is not complete in its time."""
         if self._blocked & TURN:
-            # It waits for the loop, not the loop for it.
+            # It waits for its turn; the peer is not late.
             self.server.await_frame(self, self._limits.first_request_s)
             return
         if not self._is_new:
@@ -454,7 +455,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self.abort()
 
     def stop_taking(self) -> None:
-        """Serve no further request, but let the answers that are pending go out."""
+        """Serve no further request; pending responses are still sent."""
         self._blocked |= STOPPING
         self._pause_reading()
 
@@ -471,7 +472,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
 
 
 def _check_rest(route: Route, frame: memoryview, stop: int) -> None:
-    """Refuse bytes behind a message. librdkafka (2.16) writes some behind its Metadata requests;
+    """Refuse bytes after a message. librdkafka (2.16) writes some after its Metadata requests;
     see the codec."""
     if route.api_key != ApiKey.METADATA:
         raise DecodeError(f"{len(frame) - stop} bytes are left after the message")

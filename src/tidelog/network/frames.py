@@ -1,7 +1,6 @@
-"""Frames of requests and answers: the head of a request read in place, an answer written once.
+"""Frames of requests and responses: request headers are read in place, responses written once.
 
-Owns the quick way through the headers on a server's hot path; ``protocol.codec`` has the complete
-one, which meets everything that is not plain.
+Owns the fast path through the headers. Not headers with unusual fields: see `protocol.codec`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 MIN_REQUEST_BYTES = 8
 
 UNREADABLE = (DecodeError, struct.error, IndexError, ValueError, OverflowError)
-"""What compiled decoders raise for bytes that are cut or make no sense."""
+"""The exceptions of compiled decoders for truncated or invalid bytes."""
 
 UNWRITABLE = (struct.error, AttributeError, TypeError, ValueError)
-"""What compiled encoders raise for a message that is not as its schema says: a bug."""
+"""The exceptions of compiled encoders for a message that violates its schema: a bug."""
 
 Header = tuple[int, int, int, int]
 """API key, version, correlation id, length of the client id."""
@@ -37,7 +36,7 @@ _pack_head = struct.Struct(">ii").pack
 
 
 def message_at(length: int, route: Route, frame: memoryview) -> int:
-    """Return where the message begins, 0 when the head is not plain: then ``read_rest`` knows."""
+    """Return where the message begins; 0 when only ``read_rest`` can read the header."""
     stop = _HEADER_BYTES + length
     if length < 0 or (route.flexible and frame[stop]):
         return 0
@@ -52,15 +51,15 @@ def read_rest(header: Header, route: Route, frame: memoryview) -> tuple[str | No
         if stop > len(frame):
             raise DecodeError("the client id ends after the frame")
         return str(frame[_HEADER_BYTES:stop], "utf-8"), stop + route.flexible
-    # No client id, or tagged fields in the header: seldom.
+    # No client id, or tagged fields in the header: rare.
     slow = codec.decode_request_header(frame)
     return slow.client_id, slow.body
 
 
 def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer]:
-    """Return an answer's frame as buffers to send in order. Raises one of ``UNWRITABLE``.
+    """Return a response's frame as buffers to send in order. Raises one of ``UNWRITABLE``.
 
-    An answer that is bytes is the whole frame already (``router.Direct``), a list its buffers.
+    A response in bytes is the whole frame already (``router.Direct``), a list its buffers.
     """
     if answer.__class__ is bytes:
         return [answer]
@@ -73,7 +72,7 @@ def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer
     chunks: list[Buffer] = []
     rest = route.encode(answer, chunks, head)
     if rest or not chunks:
-        # Nothing behind the records: not even an empty buffer, which would cost a system call.
+        # No empty buffer after the records: it would cost a system call.
         chunks.append(rest)
     size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
     _pack_size_into(head, 0, size - 4)
@@ -94,12 +93,12 @@ def encode_in_steps(route: Route, correlation_id: int, answer: Any) -> Steps:
 
 
 def answer_of(correlation_id: int, answer: bytes) -> list[Buffer]:
-    """Return the frame of an answer that another process wrote, from its own correlation id on.
+    """Return the frame of a response that another process wrote, given without its size.
 
     Raises DecodeError when it is too short to be one.
     """
     if len(answer) < _CORRELATION_BYTES:
-        raise DecodeError(f"an answer of {len(answer)} bytes")
+        raise DecodeError(f"a response of {len(answer)} bytes")
     return [_pack_head(len(answer), correlation_id), memoryview(answer)[_CORRELATION_BYTES:]]
 
 

@@ -23,10 +23,10 @@ from tidelog.runtime.cluster_secret import ClusterSecret
 logger = logging.getLogger(__name__)
 
 SWEEP_S = 5.0
-"""How often idle and stalled connections are looked for; the work grows with the connections."""
+"""Interval of checks for idle and stalled connections; the work grows with the connections."""
 
 FRAME_LOOK_S = 0.5
-"""How often frames are looked for that do not become whole, while there are any incomplete ones."""
+"""Interval of checks for late frames, while there are incomplete ones."""
 
 RECLAIM_S = 0.05
 """How often empty buffers are taken back while memory is short."""
@@ -101,11 +101,11 @@ class OpenConnections:
         self.turns = RequestTurns(self.loop, self.clock)
         self.memory = Account(self.limits.queued_request_bytes)
         self.outside = Account(-1)
-        """What connections hold that proved the cluster secret: counted, and not limited."""
+        """Memory of connections that proved the cluster secret: counted, and not limited."""
         self.answer_queue = AnswerQueue(self.loop, self.memory)
         self.awaited: dict[OpenConnection, float] = {}
-        """When a frame must be whole, of the connections that have begun one, or are new."""
-        # A dict: everything that goes through it does so in the same order every time.
+        """When the frame must be complete of each connection that has begun one, or is new."""
+        # A dict: its order of iteration is the same in each run.
         self.connections: dict[OpenConnection, None] = {}
         self.bytes_in = 0
         self.bytes_out = 0
@@ -183,7 +183,7 @@ class OpenConnections:
     def _look_at_frames(self) -> None:
         self._frame_timer = None
         now = self.loop.time()
-        # What came while the loop stood still could not be read, and timers go before reading.
+        # Bytes that arrived while the loop was blocked are not read yet: timers run before reading.
         stood_still_s = now - self._frames_due
         for connection, end in list(self.awaited.items()):
             if now >= end + stood_still_s:
@@ -195,7 +195,7 @@ class OpenConnections:
             self._look_again_at_frames()
 
     def reclaim(self) -> None:
-        """Take back the empty buffers of connections, once in a while: someone waits for memory."""
+        """Take back empty buffers, at most every ``RECLAIM_S``: a connection waits for memory."""
         now = self.loop.time()
         if now < self._reclaim_again_at:
             return
@@ -230,14 +230,14 @@ class OpenConnections:
         contended = self.memory.contended or self.memory.answers >= much
         for connection in list(self.connections):
             if connection in self.answer_queue:
-                # It is not idle: the clients are that do not read what they asked for.
+                # It is not idle: the clients are that do not read their responses.
                 connection.last_active = now
             since = connection.closing_since
             if since is not None and now - since > self.limits.frame_s:
                 connection.abort()
                 continue
             idle_s = now - connection.last_active
-            # Who waits for memory itself has the time after which clients give a request up.
+            # One that waits for memory itself has the time after which clients cancel a request.
             stall_s = self.limits.frame_s if connection.is_starved else self.limits.max_stall_s
             if contended and connection.is_holding and idle_s > stall_s:
                 connection.close(f"it holds memory that others wait for, idle for {idle_s:.0f} s")

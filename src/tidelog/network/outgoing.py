@@ -1,7 +1,7 @@
-"""The sending half of a connection: what is written, what is not sent yet, and parts of files.
+"""The sending half of a connection: bytes that are written, bytes not sent yet, parts of files.
 
-Owns the bytes of answers on their way out and what they take from the account. Which answer comes
-next is ``connection``'s.
+Owns the bytes of responses on their way out and their charge to the account. Not their order: see
+`answering`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from tidelog.network.open_connections import OpenConnections
 
 WRITE_HIGH_BYTES = 65_536
-"""Unsent bytes of one connection above which it is not served, and from which on they count."""
+"""Unsent bytes of one connection above which it is not served, and they are charged."""
 
 MOST_KEPT_SENDERS = 64
-"""Connections of a server that keep what sends parts of files to them from one answer to the next:
-a descriptor each, until they were idle for a while."""
+"""Connections of a server that keep their sender of file parts from one response to the next: a
+descriptor each, until they are idle for a while."""
 
 CLIENT, CLOSED, FILES = 4, 64, 128
-"""Reasons of ``Connection`` not to serve that are known here."""
+"""Reasons of ``Connection`` not to serve that are set here."""
 
 _BUFFERS = (bytes, bytearray, memoryview)
 _BUFFER_CLASSES = frozenset(_BUFFERS)
 
 
 class Outgoing:
-    """What a connection sends. ``_go_on`` is called when there is room for more."""
+    """The sending half. It calls ``_go_on`` when there is room for more."""
 
     server: OpenConnections
     client_host: str
@@ -44,14 +44,14 @@ class Outgoing:
         self._kept_sender: FileSender | None = None
         self._sends_files: bool | None = None
         self._queued = 0
-        """Bytes of answers that wait for an earlier one."""
+        """Bytes of responses that wait for an earlier one."""
         self._building = 0
-        """Bytes of the answer that is being made."""
+        """Bytes of the response that is being made."""
         self._parked = 0
-        """What requests take whose answers are pending."""
+        """Memory of requests with pending responses."""
         self._charged = 0
         self._unmade = 0
-        """What of it the account knows as answers that are not made yet."""
+        """The part of it that the account counts as unmade."""
         self.account = self.server.memory
 
     @property
@@ -75,10 +75,10 @@ class Outgoing:
 
     @abstractmethod
     def _go_on(self) -> None:
-        """Serve further requests, if nothing else stands against it."""
+        """Serve further requests, unless there is another reason not to."""
 
     def _count(self) -> None:
-        """Bring the account up to date with what is held for this client."""
+        """Charge the account with the present memory of this client."""
         held = self._queued + self._building + self._parked
         if self._blocked & CLIENT and self._transport is not None:
             held += self._transport.get_write_buffer_size()
@@ -94,7 +94,7 @@ class Outgoing:
         self.account.note_unmade(change, self)
 
     def _leave_account(self, outside: Account) -> None:
-        """Count in ``outside`` from now on. No answer is to be made yet."""
+        """Count in ``outside`` from now on. No response is being made yet."""
         self.account.charge(-self._charged, self)
         self.account = outside
         outside.charge(self._charged, self)
@@ -114,7 +114,7 @@ class Outgoing:
             return
         chunks, self._out = self._out, []
         if len(chunks) == 1:
-            # The answer of a small request, as nearly always; a part of a file comes with a head.
+            # The response to a small request, as nearly always; a part of a file follows a header.
             self.server.bytes_out += len(chunks[0])
             self._transport.write(chunks[0])
             if self._blocked & CLIENT:
@@ -129,14 +129,14 @@ class Outgoing:
             self._count()
 
     def can_send_files(self) -> bool:
-        """Whether answers may have parts of files (``sending.FilePart``) among their chunks."""
+        """Whether responses may have parts of files (``sending.FilePart``) among their chunks."""
         if self._sends_files is None and self._transport is not None:
             self._sends_files = can_send_files(self._transport)
         return bool(self._sends_files)
 
     def _send_files(self, chunks: list[Any]) -> None:
         sender = None
-        # While the transport has still to write, nothing may overtake that.
+        # While the transport has unsent bytes, no other bytes may overtake them.
         if not self._transport.get_write_buffer_size():
             sender = self._kept_sender or sender_for(
                 self.server.loop, self._transport, self._files_sent, self.abort
@@ -161,7 +161,7 @@ class Outgoing:
         self._go_on()
 
     def _keep_sender(self, sender: FileSender) -> None:
-        """Keep it for the next answer: to make one takes four system calls."""
+        """Keep it for the next response: a new one takes four system calls."""
         if self.server.kept_senders >= MOST_KEPT_SENDERS or self._blocked & CLOSED:
             sender.close()
             return
@@ -177,5 +177,5 @@ class Outgoing:
 
 
 def bytes_of(chunks: list[Any]) -> int:
-    """Return how many bytes in memory an answer has: parts of files are none."""
+    """Return the bytes in memory of a response: parts of files have none."""
     return sum(len(chunk) for chunk in chunks if isinstance(chunk, _BUFFERS))

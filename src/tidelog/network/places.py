@@ -1,10 +1,10 @@
-"""Which connections a server takes: the limits for clients, and ten places kept for processes.
+"""Admission of connections: the limits for clients, and ten places reserved for processes.
 
 Owns the counts. ``max.connections`` and ``max.connections.per.ip`` bound the connections that have
-not proved the cluster secret; those that have are not counted. Who comes when the limits are
-reached gets one of the kept places for ``PROVE_S``, to prove the secret in: so neither a number of
-clients nor a setting of these limits keeps a process of the cluster out. When the kept places are
-taken, the address that has most of them gives its oldest.
+not proved the cluster secret; those that have are not counted. Above the limits a new connection
+gets one of the reserved places for ``PROVE_S``, in which it must prove the secret: so neither many
+clients nor a setting of these limits keeps a process of the cluster out. When the reserved places
+are in use, the address that has most of them loses its oldest.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ NO_PLACE = "it had a place kept for processes, which another needs"
 
 
 class Places:
-    """Who is connected to one server, by what they have proved."""
+    """The admitted connections of one server, with and without a proof."""
 
     def __init__(self, keeps: bool, loop: asyncio.AbstractEventLoop) -> None:
-        """``keeps`` is whether there is a secret to prove; without one no place is kept."""
+        """``keeps``: whether there is a secret to prove; without one no place is reserved."""
         self._keeps = keeps
         self._loop = loop
         self._per_ip: Counter[str] = Counter()
         self._counted: set[Peer] = set()
         self._proving: dict[Peer, asyncio.TimerHandle] = {}
-        """Those in a kept place, the oldest first."""
+        """Those in a reserved place, the oldest first."""
 
     def taken(self, connection: Peer, limits: Limits) -> str | None:
         """Count a new connection; return why it is refused, or None."""

@@ -1,7 +1,7 @@
-"""Whether an address can be listened on, asked before a process does anything else.
+"""Check that an address can be listened on, before a process does anything else.
 
-Owns the question and its sentence. An address that was free may be taken a moment later: whoever
-listens meets that once more.
+Owns the check and its error message. A free address may be taken a moment later: then listening
+itself fails.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 
 
 def why_not(host: str, port: int) -> OSError | None:
-    """Return what keeps this process from listening on an address; None for nothing.
+    """Return the error of listening on an address; None if there is none.
 
     ``host`` "" is every interface; port 0 is always free. May wait for the lookup of a name.
     """
@@ -37,7 +37,7 @@ def why_not(host: str, port: int) -> OSError | None:
 
 
 def sentence(name: str, host: str, port: int, error: OSError) -> str:
-    """Return why a listener cannot be, in one line."""
+    """Return why a listener cannot be opened, in one line."""
     where = f"{name}://{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return f"cannot listen on {where}: the port is in use by another process"

@@ -1,16 +1,16 @@
-"""SaslHandshake v1 and SaslAuthenticate v0-2: how a connection proves the cluster secret.
+"""SaslHandshake v1 and SaslAuthenticate v0-2: the proof of the cluster secret by a connection.
 
-Served on every listener of a process that has a secret, once per connection; from its proof on a
-connection may act as a process of the cluster (``Connection.trust``). A wrong proof closes the
-connection after one line for the audit. The codes are ``protocol.secret_exchange``'s.
+Served on every listener of a process that has a secret, once for each connection; after its proof a
+connection may act as a process of the cluster (``Peer.trust``). A wrong proof closes the connection
+after one audit line. Not the codes: see `protocol.secret_exchange`.
 
-| state | request | answer |
+| state | request | response |
 |---|---|---|
-| nothing begun | SaslHandshake, TIDELOG-SECRET | the mechanism |
-| nothing begun | SaslHandshake, any other | UNSUPPORTED_SASL_MECHANISM |
-| chosen | SaslAuthenticate, a nonce | our nonce and our code |
-| asked | SaslAuthenticate, the right code | done: trusted |
-| chosen, asked | anything else in SaslAuthenticate | none: closed |
+| not begun | SaslHandshake, TIDELOG-SECRET | the mechanism |
+| not begun | SaslHandshake, any other | UNSUPPORTED_SASL_MECHANISM |
+| chosen | SaslAuthenticate, a nonce | the server's nonce and code |
+| challenged | SaslAuthenticate, the right code | done: trusted |
+| chosen, challenged | any other SaslAuthenticate | none: closed |
 | any other | either | ILLEGAL_SASL_STATE |
 """
 

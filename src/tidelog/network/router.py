@@ -1,8 +1,8 @@
-"""API key and version -> handler: the registry that a broker or a controller serves from.
+"""API key and version -> handler: the registry of a broker or a controller.
 
-Owns the ``Handler`` that every handler file exports, what a handler is told (``RequestContext``),
-who may use it (``Scope``), and the list that ApiVersions answers. Does no I/O; the connection calls
-the handlers.
+Owns the ``Handler`` that every handler file exports, its input beside the request
+(``RequestContext``), its authorization (``Scope``), and the list of ApiVersions. Does no I/O. Not
+the calls of handlers: see `connection`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from tidelog.protocol.secret_exchange import Exchange
 
 
 class Scope(Enum):
-    """Whose request a handler serves. On a connection that may not act as a process of the cluster
-    (``Connection.is_trusted``) all but ``CLIENT`` is CLUSTER_AUTHORIZATION_FAILED."""
+    """The senders that a handler serves. On a connection that may not act as a process of the
+    cluster (``Peer.is_trusted``) all but ``CLIENT`` is refused with
+    CLUSTER_AUTHORIZATION_FAILED."""
 
     CLIENT = "client"
-    """Anybody's who may connect."""
+    """Any client that may connect."""
 
     BROKER = "broker"
-    """A broker's, or an operator's who holds the cluster secret."""
+    """A broker, or an operator with the cluster secret."""
 
     CONTROLLER = "controller"
-    """The active controller's orders: OpenControlChannel with the channel key, and what is obeyed
-    only on the control channel that it opened."""
+    """The active controller: OpenControlChannel with the channel key, and the commands that are
+    accepted only on the control channel that it opened."""
 
 
 FOLLOWERS = frozenset((ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH))
-"""What followers ask about all that they follow, as clients ask it, too."""
+"""Requests of followers for all their partitions, which clients send, too."""
 
 
 class CloseConnection(Exception):
-    """Raised by a handler that has no other way to refuse (Produce with acks=0): one log line."""
+    """Raised by a handler whose response cannot refuse (Produce with acks=0): one log line."""
 
 
 class Peer(Protocol):
@@ -87,10 +88,10 @@ class Peer(Protocol):
 
 
 class RequestContext(msgspec.Struct):
-    """What a handler knows of a request beside its message.
+    """The input of a handler beside the request message.
 
-    The collector must know it, unlike a message: it is on the circle from a connection over its
-    parked answers and back, and unseen it would keep the whole server in memory.
+    Unlike a message it is tracked by the garbage collector: it is part of the cycle from a
+    connection through its pending responses, and untracked it would keep the server in memory.
     """
 
     connection: Peer
@@ -99,7 +100,7 @@ class RequestContext(msgspec.Struct):
     client_id: str | None
     principal: str
     forwarded: bool = False
-    """Whether a broker sent it on in an Envelope, for a client of its own."""
+    """Whether a broker forwarded it in an Envelope, for one of its clients."""
 
     @property
     def client_host(self) -> str:
@@ -108,7 +109,7 @@ class RequestContext(msgspec.Struct):
 
     @property
     def listener_name(self) -> str:
-        """The listener that the request came in by."""
+        """The listener of the request's connection."""
         return self.connection.listener_name
 
     @property
@@ -119,7 +120,7 @@ class RequestContext(msgspec.Struct):
     def may_name_replica(self, replica_id: int, api_key: ApiKey) -> bool:
         """Whether a request may say so: a replica (0 or more) only on a trusted connection.
 
-        -1 is a consumer, -2 one who looks without being one. A refusal is noted for the audit.
+        -1 is a consumer, -2 a debugging consumer. A refusal is written to the audit log.
         """
         if replica_id < 0 or self.connection.is_trusted:
             return True
@@ -127,19 +128,20 @@ class RequestContext(msgspec.Struct):
         return False
 
     def answer_budget(self) -> int:
-        """How many bytes of records this answer may have before clients must read others first."""
+        """Return how many bytes of records this response may have before clients must read
+        others."""
         return self.connection.answer_budget()
 
 
 WITHOUT_PROOF = "without a proof of the cluster secret"
-"""How a line for the audit says why a request is out of scope."""
+"""The reason in an audit line of a request out of scope."""
 
 Steps = Generator[int, None, Any]
-"""Work that gives its turn back: it yields by how many bytes the answer has grown, returns it."""
+"""Work in steps: it yields by how many bytes the response has grown, and returns it."""
 
 
 def begun(steps: Steps) -> Any:
-    """Do steps up to their first ``yield``; return the result if they have ended, else the rest."""
+    """Run steps up to their first ``yield``; return the result if they have ended, or the rest."""
     try:
         grown = next(steps)
     except StopIteration as end:
@@ -153,38 +155,39 @@ def _rest(grown: int, steps: Steps) -> Steps:
 
 
 TIMES = 64
-"""Bits of a time in ns, and so the places for times of requests."""
+"""Buckets of the histogram of times: one for each bit of a time in ns."""
 
 MOST_ELEMENTS = 50_000
-"""Elements of one request (of arrays, and tagged fields) on a connection that proved nothing."""
+"""Elements of one request (of arrays, and tagged fields) on a connection without a proof."""
 
 Handle = Callable[[Any, Any, RequestContext], Any]
-"""(server context, request, request context) -> response, None for no answer, an awaitable, or a
+"""(server context, request, request context) -> response, None for no response, an awaitable, or a
 generator (``Steps``) that returns one of these."""
 
 Refuse = Callable[[Any, ErrorCode, int], Any]
-"""(request, error code, version) -> a response that carries it for everything asked."""
+"""(request, error code, version) -> a response with this error for every item."""
 
 
 Direct = Callable[[Any, memoryview, int, int, int], Any]
-"""(server context, frame, position of the message, version, correlation id) -> the answer's whole
-frame as bytes, a future of the frame or of the message, or None, with nothing done: decode it."""
+"""(server context, frame, position of the message, version, correlation id) -> the whole frame
+of the response as bytes, a future of the frame or of the message, or None without any effect: then
+the request is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
     """One API as a server serves it. Each handler file exports one as ``HANDLER``.
 
-    ``handle`` returns a response, None (no answer: acks=0), a coroutine (run to its end even if
-    the client goes away), a future (cancelled when the client goes away), or ``Steps`` (given up
+    ``handle`` returns a response, None (no response: acks=0), a coroutine (run to its end even if
+    the client goes away), a future (cancelled when the client goes away), or ``Steps`` (closed
     when the client goes away). Record bytes in the request are memoryviews of the receive buffer,
     valid until ``handle`` returns, or until its steps end; a coroutine has not begun by then, so a
-    handler that reads record bytes is a plain ``def``. One that goes over many items is made of
+    handler that reads record bytes is a plain ``def``. One that processes many items runs in
     steps, or its requests have fewer ``most_elements``.
 
-    While the answer of a handler is pending its connection is not served, as in Kafka, unless the
+    While the response of a handler is pending its connection is not served, as in Kafka, unless the
     handler is ``pipelined`` and has not returned a task of its own: that one holds a copy of the
-    request. A ``large_answer`` waits while too many answers are unread.
+    request. A ``large_answer`` waits while too many responses are unread.
     """
 
     api_key: ApiKey
@@ -194,30 +197,30 @@ class Handler:
     pipelined: bool = False
     large_answer: bool = False
     refuse: Refuse | None = None
-    """How an exception in ``handle`` is answered; without it an ``error_code`` at the top of the
-    response is set, and where there is none the connection is closed."""
+    """Makes the response to an exception in ``handle``; without it the ``error_code`` at the top of
+    the response is set, and where there is none the connection is closed."""
     most_elements: int = MOST_ELEMENTS
-    """What one request may have, on a connection that proved nothing; more is INVALID_REQUEST, or
-    closes it where the answer has no error code at its top."""
+    """Most elements of one request on a connection without a proof; more is INVALID_REQUEST, or
+    closes the connection where the response has no error code at its top."""
     long_records: bool = False
-    """Whether long requests are long for their records: they are parsed at once."""
+    """Whether most bytes of long requests are records: then they are parsed at once."""
     direct: Direct | None = None
-    """A shorter way for the requests that matter most; what it does not answer ``handle`` gets."""
+    """The fast path of the hottest requests; ``handle`` serves those that it returns None for."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one API has seen since the start."""
+    """The counts and times of one API since the start."""
 
     requests: int = 0
     failures: int = 0
     """Exceptions in the handler (bugs), not refusals."""
     parked: int = 0
-    """Requests whose answer is pending now."""
+    """Requests with a pending response."""
     took_ns: int = 0
-    """How long requests took, all together: from when they were taken to their answer."""
+    """Sum of the times of requests, from their begin to their response."""
     times: list[int] = field(default_factory=lambda: [0] * TIMES)
-    """How many took how long: at ``n`` those of under 2^n ns, and no less than half of that."""
+    """Histogram: at ``n`` the requests of under 2^n ns, and at least half of that."""
 
     def took(self, ns: int) -> None:
         """Count the time of one request."""
@@ -226,7 +229,7 @@ class Tally:
 
 
 class Route:
-    """A handler in one version, with what the connection needs at hand for each request."""
+    """A handler in one version, with the attributes that a connection reads for each request."""
 
     __slots__ = (
         "api_key",
@@ -249,7 +252,7 @@ class Route:
     def __init__(
         self, handler: Handler, version: int, tally: Tally, most: int | None = None
     ) -> None:
-        """``most``: elements of one request; None is what the codec allows."""
+        """``most``: elements of one request; None is the bound of the codec."""
         key = int(handler.api_key)
         self.handler = handler
         self.api_key = key
@@ -265,11 +268,11 @@ class Route:
         self.decode_in_steps = partial(codec.decode_in_steps, key, version, most)
         self.encode_in_steps = partial(codec.encode_in_steps, key, version)
         self.flexible = codec.is_flexible(key, version)
-        # The answer to ApiVersions has the old header always: the client knows no version yet.
+        # An ApiVersions response always has the old header: the client knows no version yet.
         self.flexible_answer = self.flexible and key != ApiKey.API_VERSIONS
 
     def refuse_always(self, response_class: Any) -> None:
-        """Answer CLUSTER_AUTHORIZATION_FAILED whatever is asked, without reading it."""
+        """Refuse all requests with CLUSTER_AUTHORIZATION_FAILED, without parsing them."""
         key = self.handler.api_key
 
         def refuse(_: Any, __: Any, context: RequestContext) -> Any:
@@ -286,7 +289,7 @@ class Route:
 
     def too_many(self) -> Any | None:
         """Return a response with INVALID_REQUEST, for a request of too many elements, or None: only
-        the top of the answer can say so, for nobody has read what was asked."""
+        the top of the response can have it, for the items were not parsed."""
         key = self.handler.api_key
         top = codec.api_of(key).response.fields
         if not any(each.name == "error_code" and self.version in each.versions for each in top):
@@ -294,7 +297,7 @@ class Route:
         return _response_class(key)(error_code=ErrorCode.INVALID_REQUEST)
 
     def failure(self, request: Any) -> Any | None:
-        """Return a response with UNKNOWN_SERVER_ERROR, or None if there is no room for one."""
+        """Return a response with UNKNOWN_SERVER_ERROR, or None if it has no field for one."""
         return refusal(self.handler, request, ErrorCode.UNKNOWN_SERVER_ERROR, self.version)
 
 
@@ -309,15 +312,15 @@ class Router:
     def __init__(self, handlers: Iterable[Handler]) -> None:
         self._handlers: dict[int, Handler] = {}
         self.routes: dict[int, Route] = {}
-        """Those asked for so far, by API key << 16 | version, as trusted connections have them."""
+        """Those requested so far, by API key << 16 | version, for trusted connections."""
         self.client_routes: dict[int, Route] = {}
-        """The same for connections that proved nothing: what is out of their scope refuses."""
+        """The same for connections without a proof: routes out of their scope refuse."""
         self.tallies: dict[ApiKey, Tally] = {}
         for handler in handlers:
             self._add(handler)
 
     def add(self, handlers: Iterable[Handler]) -> None:
-        """Serve these, too; what is served already stays as it is."""
+        """Serve these, too; APIs that are served already stay as they are."""
         for handler in handlers:
             if handler.api_key not in self._handlers:
                 self._add(handler)
@@ -335,11 +338,11 @@ class Router:
         self.tallies[key] = Tally()
 
     def routes_for(self, trusted: bool) -> dict[int, Route]:
-        """Return the routes that a connection looks into first: chosen once, not per request."""
+        """Return the routes of a connection: chosen once, not for each request."""
         return self.routes if trusted else self.client_routes
 
     def route(self, api_key: int, version: int, trusted: bool = True) -> Route | None:
-        """Return who serves an API in a version on such a connection, or None."""
+        """Return the route of an API in a version on such a connection, or None."""
         routes = self.routes_for(trusted)
         found = routes.get(api_key << 16 | version)
         if found is None:
@@ -360,7 +363,7 @@ class Router:
         return self._handlers.get(api_key)
 
     def api_versions(self, trusted: bool = True) -> list[Any]:
-        """Return the entries of an ApiVersions response, by key: what this connection may use."""
+        """Return the entries of an ApiVersions response by key: the APIs that it may use."""
         entry = messages.ApiVersionsResponse.ApiVersion
         return [
             entry(int(key), handler.versions.start, handler.versions.stop - 1)
@@ -370,7 +373,7 @@ class Router:
 
 
 def refusal(handler: Handler, request: Any, error: ErrorCode, version: int) -> Any | None:
-    """Return a response of this API that says ``error``, or None if there is no room for it."""
+    """Return a response of this API with ``error``, or None if it has no field for it."""
     if handler.refuse is not None:
         return handler.refuse(request, error, version)
     response = _response_class(handler.api_key)()

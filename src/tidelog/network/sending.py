@@ -1,8 +1,8 @@
-"""Sending parts of files over a connection without copying them (sendfile).
+"""Zero-copy sends of parts of files over a connection (sendfile).
 
-Owns a duplicate of the connection's socket and the order of what goes over it, while there is a
-part of a file to send; the transport writes everything else. No memory is held for a client that
-does not read. Only for plain TCP sockets of the operating system.
+Owns a duplicate of the connection's socket and the order of its bytes while there is a part of a
+file to send; the transport writes all other bytes. No memory is held for a client that does not
+read. Only for plain TCP sockets of the operating system.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Chunk = Buffer | FilePart
 
 
 def as_buffer(chunk: Chunk) -> Buffer:
-    """Return a chunk in memory: the ordinary way for a part of a file."""
+    """Return a chunk in memory: a part of a file is read."""
     if isinstance(chunk, (bytes, bytearray, memoryview)):
         return chunk
     return os.pread(chunk.fileno, chunk.size, chunk.position)
 
 
 class FileSender:
-    """Sends one answer's chunks in order; ``when_sent`` is called when all are with the system.
+    """Sends the chunks of a response in order; calls ``when_sent`` when the kernel has them all.
 
-    Until it is closed nobody else may write to the connection.
+    Until then no other code may write to the connection.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class FileSender:
         when_broken: Callable[[], None],
     ) -> None:
         self._loop = loop
-        # Loops do not let others watch a transport's own descriptor.
-        # Type and protocol are known, and the family does not matter here: no need to ask for them.
+        # A loop refuses to watch the descriptor of one of its transports.
+        # Type and protocol are known, and the family does not matter: no system call to get them.
         self._socket: socket.socket | None = socket.socket(
             socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, os.dup(fileno)
         )
@@ -63,7 +63,8 @@ class FileSender:
         self._watching = False
 
     def send(self, chunks: Sequence[Chunk]) -> bool:
-        """Send as much as goes now; True when that was all, else ``when_sent`` is called later."""
+        """Send as much as possible now; return True after the last byte, or call ``when_sent``
+        later."""
         self._chunks.extend(chunks)
         try:
             return self._push()
@@ -72,7 +73,7 @@ class FileSender:
             return False
 
     def close(self) -> None:
-        """Forget what is not sent."""
+        """Drop the unsent chunks."""
         if self._socket is not None:
             self._unwatch()
             self._socket.close()
@@ -86,7 +87,7 @@ class FileSender:
             while self._chunks:
                 chunk = self._chunks[0]
                 if isinstance(chunk, (bytes, bytearray, memoryview)):
-                    # More follows: one packet with what comes behind it.
+                    # More follows: one packet with the next chunk.
                     flags = socket.MSG_MORE if len(self._chunks) > 1 else 0
                     left = memoryview(chunk)[self._done :] if self._done else chunk
                     sent = self._socket.send(left, flags)
@@ -128,7 +129,7 @@ class FileSender:
 
 
 def can_send_files(transport: asyncio.Transport) -> bool:
-    """Whether a transport has a plain TCP socket of the system beneath it."""
+    """Whether a transport uses a plain TCP socket of the system."""
     found = transport.get_extra_info("socket")
     if found is None or not hasattr(socket, "MSG_MORE"):
         return False
@@ -141,7 +142,7 @@ def sender_for(
     when_sent: Callable[[], None],
     when_broken: Callable[[], None],
 ) -> FileSender | None:
-    """Return a sender beside a transport for one answer; None when descriptors have run out."""
+    """Return a sender beside a transport; None without free descriptors."""
     try:
         fileno = transport.get_extra_info("socket").fileno()
         return FileSender(loop, fileno, when_sent, when_broken)

@@ -41,7 +41,7 @@ class Server(OpenConnections):
         self._servers: list[asyncio.AbstractServer] = []
 
     async def listen(self, name: str, host: str, port: int) -> int:
-        """Listen as ``name`` on an address; return the port (the one bound, if 0 was asked for).
+        """Listen as ``name`` on an address; return the port (the bound one, if it is 0).
 
         ``host`` "" is every interface. Raises ListenError; without a secret for all but loopback.
         """
@@ -61,7 +61,7 @@ class Server(OpenConnections):
         return bound
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Accept nothing more, let pending requests be answered for ``grace_s``, close the rest."""
+        """Stop accepting, wait up to ``grace_s`` for pending responses, close the rest."""
         self._refuse_new()
         for server in self._servers:
             server.close()

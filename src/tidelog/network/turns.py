@@ -1,14 +1,14 @@
-"""Whose requests are served in a turn of the loop: ``TURN_MS`` of them all, addresses in turn.
+"""Fair shares of the event loop: requests have ``TURN_MS`` of each turn, addresses alternate.
 
-Owns the queue of connections that have something to do when the turn's time is used up. One that
-waits is served before one that comes; of several addresses each is served once before one of them
-is served again. So however many connections ask for much, everything else on the loop (timers,
-connections between processes, which do not wait here) waits for one turn, and a client for one turn
-of each other address. The queue holds at most one entry for each connection.
+Owns the queue of connections with requests when the turn's time is used up. A waiting connection is
+served before a new one; of several addresses each is served once before one of them is served
+again. So, whatever the load of clients, all other work of the loop (timers, connections between
+processes, which do not wait here) waits for one turn, and a client for one turn of each other
+address. The queue holds at most one entry for each connection.
 
-Who comes while nobody waits is served at once, and begins a turn if the loop has been elsewhere
-since the last one began. ``_serve`` tells that, too: it is called in the loop's next turn whenever
-one was begun here, although nobody may wait by then.
+A connection with a request while none waits is served at once, and begins a turn if the loop has
+done other work since the last one began. ``_serve`` detects that, too: it is called in the loop's
+next turn whenever one was begun here, even if no connection waits by then.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Protocol
 from tidelog.runtime.clock import Clock
 
 TURN_MS = 5
-"""How long requests may have the loop before everything else has its turn."""
+"""How long requests may use the loop before other work has its turn."""
 
 LOOK_EVERY = 8
-"""Connections that are served in a turn between two looks at the clock."""
+"""Connections that are served in a turn between two reads of the clock."""
 
 
 class TurnWaiter(Protocol):
-    """Who waits for a turn: a connection."""
+    """A connection that waits for its turn."""
 
     client_host: str
 
     def take_turn(self) -> None:
-        """Go on until ``RequestTurns.ends_ms``; at least a step."""
+        """Go on until ``RequestTurns.ends_ms``; at least one step."""
 
 
 class RequestTurns:
@@ -44,20 +44,20 @@ class RequestTurns:
         self.ends_ms = 0
         """When the present turn is over, on the monotonic clock."""
         self.left = 0
-        """How many may be served before ``is_over`` must be asked; who is served takes one off."""
+        """How many may be served before the next check of ``is_over``; each one subtracts 1."""
         self._waiting: dict[str, deque[TurnWaiter]] = {}
         """By address, in the order in which the addresses are served."""
         self._is_called = False
 
     @property
     def is_over(self) -> bool:
-        """Whether who comes now waits."""
+        """Whether a connection with a request must wait now."""
         if self._waiting:
             return True
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self.ends_ms:
             if self._is_called:
-                # The loop has not been elsewhere since that turn began.
+                # The loop has done no other work since that turn began.
                 return True
             self.ends_ms = now_ms + TURN_MS
             self._call()
@@ -65,7 +65,7 @@ class RequestTurns:
         return False
 
     def end_ms(self) -> int:
-        """Return when the turn ends that is under way, or begins now."""
+        """Return when the present turn ends, or the one that begins now."""
         _ = self.is_over
         return self.ends_ms
 
@@ -81,7 +81,7 @@ class RequestTurns:
             self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        """Serve those who wait for one turn, at least one of them."""
+        """Serve waiting connections for one turn, at least one of them."""
         waiting = self._waiting
         if not waiting:
             self._is_called = False
@@ -93,12 +93,13 @@ class RequestTurns:
                 queue = waiting.pop(host)
                 first = queue.popleft()
                 if queue:
-                    # Behind the other addresses.
+                    # After the other addresses.
                     waiting[host] = queue
                 first.take_turn()
                 if self._clock.monotonic_ms() >= self.ends_ms:
                     break
         finally:
             self._is_called = False
-            # Also when nobody waits: what comes before the loop's next turn is still in this one.
+            # Also without a waiting connection: requests before the loop's next turn are in this
+            # one.
             self._call()

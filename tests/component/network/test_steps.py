@@ -242,7 +242,7 @@ def test_an_answer_is_charged_while_it_is_made_and_has_a_limit(
 
     with caplog.at_level(logging.WARNING):
         run(main())
-    assert "its answer has more than 5000000 bytes: ask in parts" in caplog.text
+    assert "its response has more than 5000000 bytes: ask in parts" in caplog.text
 
 
 def test_one_answer_grows_at_a_time_while_there_is_too_much(run: Any) -> None:
