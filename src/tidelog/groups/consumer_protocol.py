@@ -6,7 +6,7 @@ nothing after it: later versions only append. Source: the published protocol.
 
 from __future__ import annotations
 
-from tidelog.groups.primitives import Malformed, Reader
+from tidelog.groups.primitives import FieldReader, Malformed
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose metadata this module can read."""
@@ -14,7 +14,7 @@ PROTOCOL_TYPE = "consumer"
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
     """Return the topics of one member's subscription, or None when the bytes are none."""
-    reader = Reader(subscription)
+    reader = FieldReader(subscription)
     try:
         if reader.int16() < 0:
             return None

@@ -19,7 +19,7 @@ class Malformed(Exception):
     """The bytes are not what their version says: too short, not UTF-8, or an invalid null."""
 
 
-class Reader:
+class FieldReader:
     """Reads one value after another from a buffer; every read raises Malformed at its end."""
 
     __slots__ = ("_at", "_buffer")
@@ -78,7 +78,7 @@ class Reader:
         return self._buffer[self._at - length : self._at]
 
 
-class Writer:
+class FieldWriter:
     """Collects values; ``done`` returns their bytes."""
 
     __slots__ = ("_parts",)
@@ -86,27 +86,27 @@ class Writer:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
-    def int16(self, value: int) -> Writer:
+    def int16(self, value: int) -> FieldWriter:
         """Add a signed number of two bytes."""
         self._parts.append(_INT16.pack(value))
         return self
 
-    def int32(self, value: int) -> Writer:
+    def int32(self, value: int) -> FieldWriter:
         """Add a signed number of four bytes."""
         self._parts.append(_INT32.pack(value))
         return self
 
-    def int64(self, value: int) -> Writer:
+    def int64(self, value: int) -> FieldWriter:
         """Add a signed number of eight bytes."""
         self._parts.append(_INT64.pack(value))
         return self
 
-    def uuid(self, value: UUID) -> Writer:
+    def uuid(self, value: UUID) -> FieldWriter:
         """Add an id of sixteen bytes."""
         self._parts.append(value.bytes)
         return self
 
-    def string(self, value: str | None) -> Writer:
+    def string(self, value: str | None) -> FieldWriter:
         """Add a string with an int16 length; None becomes null."""
         if value is None:
             return self.int16(-1)
@@ -115,7 +115,7 @@ class Writer:
         self._parts.append(encoded)
         return self
 
-    def blob(self, value: bytes) -> Writer:
+    def blob(self, value: bytes) -> FieldWriter:
         """Add a byte string with an int32 length."""
         self.int32(len(value))
         self._parts.append(value)

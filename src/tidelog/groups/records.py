@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog.groups.primitives import Malformed, Reader, Writer
+from tidelog.groups.primitives import FieldReader, FieldWriter, Malformed
 
 OFFSET_KEY_VERSIONS = (0, 1)
 GROUP_KEY_VERSION = 2
@@ -144,16 +144,16 @@ Record = OffsetRecord | GroupRecord | FirstSightRecord
 def encode(record: Record) -> tuple[bytes, bytes | None]:
     """Return the key and value of a record, in the versions that Kafka 3 and 4 write."""
     if isinstance(record, OffsetRecord):
-        key = Writer().int16(OFFSET_KEY_VERSIONS[-1]).string(record.group_id)
+        key = FieldWriter().int16(OFFSET_KEY_VERSIONS[-1]).string(record.group_id)
         key.string(record.topic).int32(record.partition)
         return key.done(), None if record.value is None else _offset_value(record.value)
     if isinstance(record, GroupRecord):
-        key = Writer().int16(GROUP_KEY_VERSION).string(record.group_id)
+        key = FieldWriter().int16(GROUP_KEY_VERSION).string(record.group_id)
         return key.done(), None if record.value is None else _group_value(record.value)
-    key = Writer().int16(FIRST_SIGHT_KEY_VERSION).string(record.group_id).string(record.topic)
+    key = FieldWriter().int16(FIRST_SIGHT_KEY_VERSION).string(record.group_id).string(record.topic)
     if record.value is None:
         return key.done(), None
-    value = Writer().int16(FIRST_SIGHT_VALUE_VERSION).uuid(record.value.topic_id)
+    value = FieldWriter().int16(FIRST_SIGHT_VALUE_VERSION).uuid(record.value.topic_id)
     value.int32(record.value.resize_epoch).int32(record.value.partitions)
     return key.done(), value.done()
 
@@ -161,12 +161,12 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 def decode(key: bytes | memoryview, value: bytes | memoryview | None) -> Record | UnknownRecord:
     """Return the record of a key and value; never raises, whatever the bytes are."""
     try:
-        return _decode(Reader(key), None if value is None else Reader(value))
+        return _decode(FieldReader(key), None if value is None else FieldReader(value))
     except Malformed as error:
         return UnknownRecord(f"the bytes are damaged: {error}")
 
 
-def _decode(key: Reader, value: Reader | None) -> Record | UnknownRecord:
+def _decode(key: FieldReader, value: FieldReader | None) -> Record | UnknownRecord:
     version = key.int16()
     if version in OFFSET_KEY_VERSIONS:
         group_id, topic, partition = key.string(), key.string(), key.int32()
@@ -198,14 +198,14 @@ def _decode(key: Reader, value: Reader | None) -> Record | UnknownRecord:
 def _offset_value(value: CommittedOffset) -> bytes:
     # Only version 1 has a field for an expiry that the client chose, and it has no leader epoch.
     if value.expires_ms != NO_EXPIRY:
-        writer = Writer().int16(OFFSET_VALUE_VERSION_WITH_EXPIRY).int64(value.offset)
+        writer = FieldWriter().int16(OFFSET_VALUE_VERSION_WITH_EXPIRY).int64(value.offset)
         writer.string(value.metadata).int64(value.committed_ms).int64(value.expires_ms)
         return writer.done()
-    writer = Writer().int16(OFFSET_VALUE_VERSION).int64(value.offset).int32(value.leader_epoch)
+    writer = FieldWriter().int16(OFFSET_VALUE_VERSION).int64(value.offset).int32(value.leader_epoch)
     return writer.string(value.metadata).int64(value.committed_ms).done()
 
 
-def _read_offset_value(value: Reader) -> CommittedOffset | UnknownRecord:
+def _read_offset_value(value: FieldReader) -> CommittedOffset | UnknownRecord:
     version = value.int16()
     if not 0 <= version <= OFFSET_VALUE_VERSION:
         return UnknownRecord(f"offset value version {version}")
@@ -217,7 +217,7 @@ def _read_offset_value(value: Reader) -> CommittedOffset | UnknownRecord:
 
 
 def _group_value(value: StoredGeneration) -> bytes:
-    writer = Writer().int16(GROUP_VALUE_VERSION).string(value.protocol_type)
+    writer = FieldWriter().int16(GROUP_VALUE_VERSION).string(value.protocol_type)
     writer.int32(value.generation).string(value.protocol_name).string(value.leader)
     writer.int64(value.since_ms).int32(len(value.members))
     for member in value.members:
@@ -228,7 +228,7 @@ def _group_value(value: StoredGeneration) -> bytes:
     return writer.done()
 
 
-def _read_group_value(value: Reader) -> StoredGeneration | UnknownRecord:
+def _read_group_value(value: FieldReader) -> StoredGeneration | UnknownRecord:
     version = value.int16()
     if not 0 <= version <= GROUP_VALUE_VERSION:
         return UnknownRecord(f"group value version {version}")
@@ -243,7 +243,7 @@ def _read_group_value(value: Reader) -> StoredGeneration | UnknownRecord:
     return StoredGeneration(protocol_type, generation, protocol_name, leader, since_ms, members)
 
 
-def _read_member(value: Reader, version: int) -> StoredMember:
+def _read_member(value: FieldReader, version: int) -> StoredMember:
     member_id = value.string()
     instance_id = value.nullable_string() if version >= 3 else None
     client_id, client_host = value.string(), value.string()
