@@ -279,7 +279,9 @@ def test_a_stream_reads_the_rest_while_a_partition_has_no_leader(source: Source)
     ending = reader(source, **BOTH)
     ending.prepareForTriggerAvailableNow()
     assert ending.latestOffset(start, ReadAllAvailable()) == end
-    with pytest.raises(PipelineError, match=r"u-0 cannot be read: .* all else was read"):
+    with pytest.raises(
+        PipelineError, match=r"u-0 cannot be read: .* all other partitions were read"
+    ):
         ending.latestOffset(end, ReadAllAvailable())
 
 

@@ -1,8 +1,8 @@
-"""`python -m tidelog.pipeline JOB ...`: the command line of the jobs.
+"""The command line of the jobs: `python -m tidelog.pipeline JOB ...`.
 
-Owns the arguments and the exit status (0: done and right; 1: the audit found faults; 2: it could
-not be done, and the last line on standard error says why; what is above it is Spark's own log; 3:
-the audit found no fault, but records were skipped).
+Owns the arguments and the exit status. 0: done, and right; 1: the audit found faults; 2: the job
+failed, and the last line on standard error says why (the lines above are Spark's log); 3: the audit
+found no fault, but records were skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.pipeline.errors import PipelineError
 _FAILED = 2
 _INTERRUPTED = 130  # a shell's status for what Ctrl-C ended
 
-# What the extra `spark` brings; the base install is the server, the commands and the clients.
+# The packages of the extra `spark`; the base install has the server, the commands, the client.
 _EXTRA = frozenset({"numpy", "pandas", "pyarrow", "py4j", "pyspark"})
 
 # Options of the source that a job decides itself (in lower case), and what to use instead.
@@ -78,11 +78,11 @@ def _source_options(function: Any) -> Any:
 @_source_options
 @click.option("--topic", "topics", required=True, multiple=True, help="May be repeated.")
 @click.option("--checkpoint", help="Spark's checkpoint; default LAKE/_checkpoint.")
-@click.option("--once", is_flag=True, help="Archive what is there now, then end.")
+@click.option("--once", is_flag=True, help="Archive the records that exist now, then exit.")
 @click.option(
     "--adopt",
     is_flag=True,
-    help="Go on at the end of the lake where its checkpoint is lost, older or not whole.",
+    help="Continue at the end of the lake if its checkpoint is lost, older or incomplete.",
 )
 @click.option("--trigger", "trigger_ms", default="5s", show_default=True, help="Time per batch.")
 @click.option("--max-offsets-per-trigger", type=click.IntRange(min=1))
@@ -91,13 +91,13 @@ def _source_options(function: Any) -> Any:
     default=256 << 20,
     show_default=True,
     type=click.IntRange(min=1),
-    help="A data file ends when it holds so many bytes of records.",
+    help="Start a new data file after this many bytes of records.",
 )
 @click.option(
     "--starting-offsets",
     default="earliest",
     show_default=True,
-    help="Of a new lake: earliest, latest, group, or JSON by topic and partition.",
+    help="For a new lake: earliest, latest, group, or JSON by topic and partition.",
 )
 @click.option("--group", help="Commit the progress to this consumer group.")
 @click.option(
@@ -150,17 +150,17 @@ def archive(**given: Any) -> None:
     default="any",
     show_default=True,
     type=click.Choice(["any", "murmur2"]),
-    help="Where producers put keys: anywhere, or where Kafka's own partitioner does.",
+    help="The partitioner of the producers: any, or Kafka's own.",
 )
 @click.option("--sequence", metavar="FIELD", help="JSON field that never decreases for a key.")
-@click.option("--full", is_flag=True, help="Compare also what earlier audits have compared.")
-@click.option("--complete", is_flag=True, help="The lake must hold all that the log holds now.")
+@click.option("--full", is_flag=True, help="Also compare what earlier audits have compared.")
+@click.option("--complete", is_flag=True, help="Require that the lake has every record of the log.")
 @click.option("--report", metavar="FOLDER", help="Write report.txt, report.json, report.html.")
 def audit(**given: Any) -> int:
-    """Compare a lake with its live topics, record by record: what is new since the last audit.
+    """Compare a lake with its live topics, record by record: records since the last audit.
 
-    Exit status 0: right; 1: faults were found; 2: it could not be judged; 3: no fault, but records
-    were skipped, or nobody can tell.
+    Exit status 0: right; 1: faults were found; 2: the audit failed; 3: no fault, but records were
+    skipped, or may have been.
     """
     from tidelog.pipeline.jobs import audit as job
     from tidelog.pipeline.json_output import json_output
@@ -197,7 +197,7 @@ def file() -> None:
 
 
 def _check(servers: str, options: dict[str, str], mode: str, topics: tuple[str, ...]) -> None:
-    """Refuse wrong options before Spark starts, which takes seconds."""
+    """Refuse wrong options before Spark starts, because that takes seconds."""
     from tidelog.pipeline.options import Mode, parse
 
     named = {"kafka.bootstrap.servers": servers, "subscribe": ",".join(topics), **options}
@@ -242,7 +242,7 @@ def run(arguments: list[str] | None = None) -> int:
         print(line, file=sys.stderr)
         return _FAILED
     except click.Abort:
-        print("error: stopped before the job began", file=sys.stderr)
+        print("error: stopped before the job started", file=sys.stderr)
         return _INTERRUPTED
     return status if isinstance(status, int) else 0
 

@@ -1,4 +1,4 @@
-"""`spark.read.format("tidelog")`: one read between two places of each partition.
+"""The batch reader, `spark.read.format("tidelog")`: one offset range of each partition.
 
 Owns the batch side of Spark's Python data source API; a batch read has no gates
 (docs/design/pipeline.md).
@@ -34,7 +34,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Look up both ends now and cut what lies between them into tasks."""
+        """Look up both ends now and split the ranges between them into tasks."""
         options = self._options
         access = brokers.connect(options)
         snapshot = access.snapshot(options)
@@ -57,9 +57,9 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         return list(make_tasks(options, ranges, end, snapshot))
 
     def _within(self, end: Positions, snapshot: Snapshot) -> Positions:
-        """Ends that the log has reached: a task would wait in vain for what lies beyond.
+        """Return ends that the log has reached: a task would wait in vain for later offsets.
 
-        Ends by time are looked up later than the snapshot, and so are there.
+        Ends by time are looked up after the snapshot, so the log has reached them.
         """
         if self._options.ending.kind is not PlaceKind.OFFSETS:
             return end
@@ -68,7 +68,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             if offset > at[pid]:
                 line = f"option endingOffsets names {offset} for {pid}, whose log ends at {at[pid]}"
                 if self._options.fail_on_data_loss:
-                    raise DataLost(f"{line}; set failOnDataLoss=false to read what there is")
+                    raise DataLost(f"{line}; set failOnDataLoss=false to read up to there")
                 _log.warning("%s", line)
         return Positions(at, end.topic_ids, end.epochs)
 

@@ -1,9 +1,9 @@
-"""The pipeline's way to the brokers: `tidelog.client` behind calls that block.
+"""The pipeline's blocking access to the brokers, through `tidelog.client`.
 
-Owns one connected cluster per process and bootstrap list; Spark reuses Python workers, so
-connections outlive a task. Owns how often the log is looked at before something is said of it;
-one look is `lookups`. Speaks plain Kafka; retries are the client's and, for look-ups of offsets,
-those of the options fetchOffset.*.
+Owns one connected cluster per process and bootstrap list (Spark reuses Python workers, so
+connections outlive a task), and how many lookups a conclusion about the log needs. Not a single
+lookup: see `lookups`. Uses plain Kafka requests; the client retries them, and lookups of offsets
+are repeated by the options fetchOffset.*.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tidelog.pipeline.planning.positions import Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange
 from tidelog.pipeline.planning.snapshot import Snapshot
 
-# A task asks for more at a time than Kafka's consumer (1 MiB): its batches become Arrow batches.
+# A task fetches more at a time than Kafka's consumer (1 MiB): its batches become Arrow batches.
 PARTITION_BYTES = 4 << 20
 _POLICY = "cleanup.policy"
-# Through so many brokers a doubtful answer is looked at again, at most.
+# The most brokers through which a doubtful lookup is repeated.
 _MOST_LOOKS = 5
 
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ class Brokers:
     """One cluster. All methods block and raise ClientError or PipelineError."""
 
     def __init__(self, bootstrap: str, settings: ClusterSettings) -> None:
-        # A wrong address should not cost a minute before it is named.
+        # A wrong address should fail in less than a minute.
         self._client = BlockingCluster(
             bootstrap, settings, open_timeout_ms=settings.request_timeout_ms
         )
@@ -92,18 +92,18 @@ class Brokers:
         return found.snapshot
 
     def glance(self, options: SourceOptions) -> Snapshot:
-        """The log as one look shows it, without what cannot be read now. Raises ClientError."""
+        """The log in one lookup, without partitions that cannot be read. Raises ClientError."""
         interval_ms = max(1, options.offset_retry_interval_ms)
         return self._look(options, Positions(), timeout_ms=interval_ms).snapshot
 
     def settled(self, options: SourceOptions, known: Positions) -> Snapshot:
-        """What the log is now for a query with positions; asked again where a loss is in doubt.
+        """The current log for a query with positions; lookups are repeated when a loss is in doubt.
 
-        What one broker calls lost is proven when all looks repeat it, taken through two brokers of
-        the cluster (through one, where there is only one). A look that knows less than the
-        positions is taken through others, until one knows as much. Raises ClientError when no
-        broker answers, PipelineError for what the options name in vain. Takes about as long as the
-        options fetchOffset.* say for each look.
+        A loss that one broker reports is proven when all lookups repeat it, through two brokers of
+        the cluster (or the only one). A lookup with older metadata than the positions is repeated
+        through other brokers until one is as new. Raises ClientError when no broker responds,
+        PipelineError when the options name a topic or partition that does not exist. Each lookup
+        may take as long as the options fetchOffset.* allow.
         """
         budget_ms = _budget_ms(options)
         found = self._look(options, known, timeout_ms=budget_ms)
@@ -150,7 +150,7 @@ class Brokers:
     def was_replaced(self, topic: str, known: str, options: SourceOptions) -> str | None:
         """The id that a topic has instead of the known one, "" for none; None if it is the same.
 
-        A broker that says so is not believed alone, unless there is no other.
+        The report of one broker is not enough, unless it is the only one.
         """
         found = self._retried(options, lambda: topic_id(self._cluster, topic))
         if not known or found in ("", known):
@@ -168,13 +168,13 @@ class Brokers:
             if len(answers) == 2:
                 break
         if len(answers) < min(2, len(nodes)):
-            raise ClientError(f"topic {topic}: too few brokers say which id it has")
+            raise ClientError(f"topic {topic}: too few brokers return its topic id")
         return answers[-1]
 
     def existing(self, topics: Collection[str], options: SourceOptions) -> dict[str, str]:
-        """The ids of those topics that there are; empty ones on a cluster that has none.
+        """The ids of the topics that exist; empty ones on a cluster without topic ids.
 
-        A topic is missing only when no look found it, so often as offsets are looked up again.
+        A topic is missing only when none of the repeated lookups found it.
         """
         missing = set(topics)
         found: dict[str, str] = {}
@@ -187,12 +187,12 @@ class Brokers:
         return found
 
     def policies(self, topics: Collection[str], options: SourceOptions) -> dict[str, str]:
-        """cleanup.policy of topics. Raises Refused for one whose configuration is not told."""
+        """cleanup.policy of topics. Raises Refused for a topic that cannot be described."""
 
         async def ask() -> dict[str, str]:
-            told = await describe_topics_configs(self._cluster, sorted(topics), [_POLICY])
+            described = await describe_topics_configs(self._cluster, sorted(topics), [_POLICY])
             policies = {}
-            for topic, entries in told.items():
+            for topic, entries in described.items():
                 if isinstance(entries, Refused):
                     raise entries
                 policies[topic] = next((each.value or "" for each in entries), "")
@@ -215,10 +215,10 @@ class Brokers:
         return self._retried(options, ask)
 
     def ask_who_leads(self, pid: Pid, options: SourceOptions) -> bool:
-        """Have several brokers name the leader of a partition: the newest epoch counts. Returns
-        whether it is another than was known.
+        """Ask several brokers for the leader of a partition: the newest epoch counts. Returns
+        whether the leader changed.
 
-        A leader that was deposed and is cut off names itself, for as long as that lasts.
+        A deposed leader that is partitioned from the cluster names itself until it reconnects.
         """
         partition = TopicPartition(pid.topic, pid.partition)
         known = self._cluster.view.partition(partition)
@@ -232,7 +232,7 @@ class Brokers:
         return now is not None and (known is None or now.leader != known.leader)
 
     def committed(self, options: SourceOptions, snapshot: Snapshot) -> dict[Pid, int]:
-        """What the group of the query has committed; partitions without an offset are left out."""
+        """The committed offsets of the query's group; partitions without one are omitted."""
         group = options.group_id
         assert group is not None, "startingOffsets=group is refused without kafka.group.id"
         pids = {TopicPartition(pid.topic, pid.partition): pid for pid in snapshot.partitions}
@@ -259,11 +259,11 @@ class Brokers:
     def fetch(
         self, part: OffsetRange, options: SourceOptions, epoch: int = -1
     ) -> Iterator[Fetched]:
-        """Whole batches that cover a range, fetched ahead of the reader.
+        """Whole batches that cover a range, prefetched.
 
-        `epoch`: the leader epoch of what is before the range, -1 if it is unknown. Raises
-        OffsetOutOfRange (of the client) where the log does not have the position, LogTruncated
-        where it was cut before it.
+        `epoch`: the leader epoch of the record before the range, -1 if unknown. Raises the client's
+        OffsetOutOfRange when the log does not have the position, LogTruncated when it was truncated
+        below it.
         """
         defaults = FetchOptions()
         partition = TopicPartition(part.pid.topic, part.pid.partition)
@@ -321,13 +321,13 @@ def isolation(options: SourceOptions) -> IsolationLevel:
 
 
 def _budget_ms(options: SourceOptions) -> int:
-    """How long one look asks for what is not answered."""
+    """The time limit of one lookup."""
     return max(1, (options.offset_retries + 1) * options.offset_retry_interval_ms)
 
 
 class _Doubts(NamedTuple):
-    """What one look calls lost of the positions, what it says is missing besides, and whether it
-    knows less than the positions."""
+    """The positions that one lookup reports as lost, what else is missing, and whether its metadata
+    is older than the positions."""
 
     lost: set[Pid]
     missing: set[str]

@@ -1,13 +1,13 @@
-"""The refusals of the pipeline, each one line that a user can act on.
+"""The errors of the pipeline; the text of each is one line that a user can act on.
 
-Owns their types and nothing else.
+Owns their types.
 """
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """Something the user, or the state of the log, made impossible. One line."""
+    """The user's input, or the state of the log, does not allow the operation. One line."""
 
 
 class OptionRefused(PipelineError):

@@ -1,8 +1,8 @@
-"""Where a job's JSON goes: a file, or standard output, which it then has for itself.
+"""The JSON output of a job: a file, or standard output without any other text.
 
-Owns the two options --json and --json-file. Spark's JVM, its workers and their libraries write
-where they like; with --json all that goes to standard error. Only what started this process could
-still write beside it: under spark-submit that is a JVM, and --json-file is for that.
+Owns the two options --json and --json-file. With --json all output of Spark's JVM, its workers and
+their libraries goes to standard error. Only the parent of this process could still write to
+standard output: under spark-submit that is a JVM, so use --json-file there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TextIO
 
 @contextmanager
 def json_output(as_json: bool, file: str | None) -> Iterator[TextIO | None]:
-    """Within, what takes JSON and nothing else; None when no JSON is asked for.
+    """A context with the stream for JSON; None when no JSON was requested.
 
     Raises OSError for a file that cannot be written.
     """
@@ -33,7 +33,7 @@ def json_output(as_json: bool, file: str | None) -> Iterator[TextIO | None]:
 
 @contextmanager
 def _own_standard_output() -> Iterator[TextIO]:
-    """Standard output; who else writes there, here or in a child, reaches standard error."""
+    """Standard output; all other writes to it, here or in a child, go to standard error."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

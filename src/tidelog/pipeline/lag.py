@@ -1,7 +1,7 @@
-"""How far a streaming query is behind its topics, from Spark's own progress.
+"""The lag of a streaming query, from Spark's own progress.
 
-Owns the three numbers that the stock source has as metrics of its own; a Python source cannot give
-metrics (docs/design/pipeline.md), but both offsets of the progress are our JSON.
+Owns the three numbers that the stock Kafka source reports as metrics; a Python source cannot report
+metrics (docs/design/pipeline.md), but both offsets in the progress are this source's JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Offsets behind the end of the log: of all partitions together, and per partition."""
+    """The lag in offsets: its sum, and per partition."""
 
     total: int
     least: int
@@ -54,16 +54,16 @@ def lag_of(end_offset: str | None, latest_offset: str | None) -> Lag | None:
 
 
 class LagListener(StreamingQueryListener):  # type: ignore[misc]
-    """`spark.streams.addListener(LagListener())` logs or hands on the lag of tidelog queries.
+    """`spark.streams.addListener(LagListener())` logs or reports the lag of tidelog queries.
 
-    `report` gets the name (or id) of the query and the lag, after each progress.
+    `report` is called with the name (or id) of the query and the lag, after each progress.
     """
 
     def __init__(self, report: Callable[[str, Lag], None] | None = None) -> None:
         self._report = report or _log_lag
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Nothing to tell yet."""
+        """There is no lag yet."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         progress = event.progress
@@ -76,7 +76,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         """An idle query has no new lag."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """The last lag stands."""
+        """There is no further lag."""
 
 
 def _log_lag(query: str, lag: Lag) -> None:

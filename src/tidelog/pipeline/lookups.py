@@ -1,8 +1,8 @@
-"""One look at the log: metadata first, then both ends of every partition, then where epochs end.
+"""One lookup of the log: metadata first, then both ends of every partition, then ends of epochs.
 
-Owns how a snapshot is asked for, partition by partition: what nobody answers is `silent` or
-`unread` in the snapshot, and keeps nothing else from being read. What a look means is
-`planning.losses`; how often one is taken, `brokers`.
+Owns the requests for a snapshot. A partition without a response is `silent` in the snapshot, a
+topic without one is `unread`; the others are still read. Not the meaning of a snapshot: see
+`planning.losses`. Not the repetition of lookups: see `brokers`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _NOT_THERE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 @dataclass(slots=True)
 class ClusterLook:
-    """What one look found; `missing` are topics and partitions that the options name in vain.
+    """The result of one lookup; `missing` are named topics and partitions that do not exist.
 
-    Each stands there with its number, None for a topic as a whole, and a line that says so.
+    Each is there with its number (None for a whole topic), and a line for the user.
     """
 
     snapshot: Snapshot
     missing: dict[tuple[str, int | None], str] = field(default_factory=dict)
 
     def missing_besides(self, known: Positions) -> set[str]:
-        """What is missing and has no position, which would keep it."""
+        """The missing topics and partitions without a position."""
         places = {(pid.topic, pid.partition) for pid in known.at}
         return {
             line
@@ -52,7 +52,7 @@ class ClusterLook:
         }
 
     def problem(self) -> str | None:
-        """Why this look does not show all that is to be read; None when it does."""
+        """Why this lookup is incomplete; None when it is complete."""
         for line in self.missing.values():
             return line
         for topic, why in self.snapshot.unread.items():
@@ -71,9 +71,9 @@ async def look(
     node_id: int | None = None,
     timeout_ms: int | None = None,
 ) -> ClusterLook:
-    """Look once. `node_id`: whose metadata is asked; any broker's without.
+    """Look up once. `node_id`: the broker to ask for metadata; any broker without it.
 
-    Errors of topics and partitions stand in the look. Raises ClientError when no broker answers
+    Errors of topics and partitions are in the result. Raises ClientError when no broker responds
     within `timeout_ms`, and PipelineError for a topic that this client may not read.
     """
     names = subscription.named_topics()
@@ -127,7 +127,7 @@ async def look(
 def _chosen(
     view: ClusterMetadata, subscription: Subscription
 ) -> tuple[dict[str, Topic], dict[str, str], dict[tuple[str, int | None], str]]:
-    """The topics that are read, those that cannot be now, and what is named but not there."""
+    """The topics to read, those that cannot be read now, and those that do not exist."""
     named = subscription.named_topics()
     if named is None:
         names = [
@@ -155,7 +155,7 @@ def _chosen(
         for name, topic in chosen.items():
             for index in subscription.assigned[name]:
                 if index not in topic.partitions:
-                    line = f"option assign names {name}-{index}, which is not there"
+                    line = f"option assign names {name}-{index}, which does not exist"
                     missing[name, index] = line
     return chosen, unread, missing
 
@@ -173,7 +173,7 @@ async def _epoch_ends(
     found = await offsets_for_leader_epoch(
         cluster, wanted, timeout_ms=timeout_ms, failed=unanswered
     )
-    # A broker that cannot say settles nothing: the offset decides.
+    # Without a response of the broker only the offset counts.
     failed.update(
         (each, error)
         for each, error in unanswered.items()
@@ -183,7 +183,7 @@ async def _epoch_ends(
 
 
 async def topic_id(cluster: Cluster, topic: str, node_id: int | None = None) -> str | None:
-    """The id of a topic as a broker has it now: "" where there are none, None for no topic."""
+    """A topic's current id at a broker: "" on a cluster without ids, None without the topic."""
     found = (await cluster.describe([topic], node_id=node_id)).topics.get(topic)
     code = _NOT_THERE if found is None else found.error
     if found is None or code == _NOT_THERE:

@@ -1,7 +1,8 @@
-"""What is read and between which places: topics, starting and ending offsets as options name them.
+"""The options that select topics, starting offsets and ending offsets.
 
-Owns the forms of these options (words, JSON, timestamps) and which of them wins; does not look up
-an offset. Precedence is the stock source's: timestamp for all, timestamps by partition, offsets.
+Owns the forms of these options (words, JSON, timestamps) and their precedence, which is the stock
+source's: timestamp for all, timestamps by partition, offsets. Not the lookup of offsets: see
+`planning.resolve`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ByPartition = dict[str, dict[int, int]]
 
 
 class PlaceKind(Enum):
-    """The forms in which an option names a place."""
+    """The forms of an option for starting or ending offsets."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -90,7 +91,7 @@ def parse_subscription(options: Mapping[str, str]) -> Subscription:
             re.compile(text)
         except re.error as error:
             raise OptionRefused(
-                f"option subscribePattern is no regular expression: {error}"
+                f"option subscribePattern is not a regular expression: {error}"
             ) from None
         return Subscription(kind, pattern=text)
     return Subscription(kind, assigned=_parse_assign(text))

@@ -1,7 +1,7 @@
-"""What a job says while it runs: a progress bar for people, lines of JSON for programs.
+"""The progress output of a job: a bar for people, lines of JSON for programs.
 
-Owns the two forms; does not know what is counted. Everything goes to standard error, except JSON,
-which is the output that was asked for.
+Owns the two forms. Not what is counted: see the jobs. Everything goes to standard error, except
+JSON, which is the requested output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reporter(Protocol):
     ) -> None: ...
 
     def update(self, done: int, total: int, **facts: Any) -> None:
-        """So many of so many are done; `facts` are what JSON carries besides."""
+        """`done` of `total` are done; `facts` are further fields of the JSON."""
         ...
 
     def say(self, line: str) -> None:
@@ -44,7 +44,7 @@ class Reporter(Protocol):
 
 
 class Bar:
-    """A bar on a terminal; plain lines where there is none, one per tenth and one at the end."""
+    """A bar on a terminal; otherwise plain lines, one per tenth and one at the end."""
 
     def __init__(self, title: str, out: TextIO | None = None) -> None:
         self._console = Console(file=out or sys.stderr)
@@ -76,7 +76,7 @@ class Bar:
         if self._progress is not None:
             self._progress.stop()
         elif self._line != self._said:
-            # The goal moved along with what was done: the tenth stayed the last one.
+            # The total grew with the progress: the last tenth printed is still the current one.
             self.say(self._line)
 
     def update(self, done: int, total: int, **facts: Any) -> None:
@@ -127,5 +127,5 @@ class JsonLines(Plain):
 
 
 def reporter(job: str, title: str, json_out: TextIO | None) -> Reporter:
-    """The reporter of a job: JSON where that is asked for, else for people."""
+    """The reporter of a job: JSON if requested, otherwise for people."""
     return Bar(title) if json_out is None else JsonLines(job, json_out)

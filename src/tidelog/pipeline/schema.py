@@ -19,8 +19,8 @@ _HEADERS = pa.list_(
 )
 
 # For the lake, on request: the leader epoch in the header of a record's batch; and the end of a
-# loss. With the second a row of its own, a marker, tells of each loss that failOnDataLoss=false
-# passes over: `offset` is the first offset lost, `lostTo` (else null) the first that is not,
+# loss. With the second column each loss that failOnDataLoss=false skips has its own marker row:
+# `offset` is the first lost offset, `lostTo` (null in other rows) the first that is not lost,
 # `value` the cause.
 LEADER_EPOCH = "leaderEpoch"
 LOST_TO = "lostTo"

@@ -44,7 +44,8 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session for one job, stopped at its end.
 
-    `log` takes what Spark's JVM says, which else goes to standard error. Raises PipelineError.
+    `log` receives the output of Spark's JVM, which otherwise goes to standard error. Raises
+    PipelineError.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # A machine with two network cards or none: driver and executors of a local master meet here.

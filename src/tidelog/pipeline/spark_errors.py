@@ -1,7 +1,7 @@
-"""Finds the one line that matters in what Spark raises.
+"""The one line that matters in an exception of Spark.
 
-Owns the reading of Spark's nested error texts: a Python source's exception comes back wrapped in
-Spark's words and traces.
+Owns the parsing of Spark's nested error texts: the exception of a Python source is wrapped in
+Spark's own text and stack traces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from tidelog.pipeline.errors import PipelineError
 
 _OURS = re.compile(r"^tidelog\.[\w.]*?\.(?:\w+): (.+)$", re.MULTILINE)
-# What the machine refused a job's Python: a full disk, a folder that may not be written.
+# Errors of the operating system: a full disk, a folder without write permission.
 _OUTSIDE = re.compile(
     r"^((?:OS|IO|\w*Permission|NotADirectory|FileNotFound)Error: .+)$", re.MULTILINE
 )
@@ -37,7 +37,7 @@ def one_line(error: BaseException) -> str:
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """What Spark raises within becomes a PipelineError of one line."""
+    """A context in which an exception of Spark becomes a PipelineError of one line."""
     try:
         yield
     except (PySparkException, Py4JError) as error:

@@ -1,12 +1,13 @@
-"""`spark.readStream.format("tidelog")`: micro-batches, as Spark's Python API asks for them.
+"""The stream reader, `spark.readStream.format("tidelog")`: micro-batches for Spark's Python API.
 
-Owns the order of calls (docs/design/pipeline.md): `initialOffset` gives the sentinel; the first
+Owns the order of calls (docs/design/pipeline.md): `initialOffset` returns the sentinel; the first
 `latestOffset` resolves startingOffsets and returns them as the end of an empty batch 0, so that
-Spark's own log keeps them; every later one plans. After a restart Spark runs the uncommitted batch
-from its start and end alone, before it asks for anything. What is planned is decided in `planning`.
+Spark's own log keeps them; every later call plans a batch. After a restart Spark runs the
+uncommitted batch from its start and end alone, before any other call. Not what is planned: see
+`planning`.
 
-With onOutage=wait a partition that nobody answers for, or whose broker or metadata is older than
-its position, stays where it is, and the others are read on; each trigger looks again.
+With onOutage=wait a partition without a response, or with a leader or metadata older than its
+position, keeps its position while the others are read; each trigger looks it up again.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from tidelog.pipeline.tasks import ReadTask, check_schema, make_tasks, read_task
 
 _log = logging.getLogger(__name__)
 
-# Spark calls `commit` between two batches: a group that cannot be reached must not hold them up.
+# Spark calls `commit` between two batches: an unreachable group must not delay them.
 _COMMIT_TIMEOUT_S = 5.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """One running query. Made twice in two processes: opens nothing until it is asked."""
+    """One running query. Spark creates it in two processes: it connects only when needed."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(options, schema)
@@ -58,14 +59,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return dict(SENTINEL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """No limit of Spark's: ours are options, which it cannot express together."""
+        """No limit of Spark's: this source has options instead, which can be combined."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what the log holds now, and nothing that comes later.
+        """Read up to the current ends of the log, and no later records.
 
-        The target is taken as soon as the positions are known, by the first `latestOffset`: a start
-        by time is looked up before it, and so does not lie behind it.
+        The first `latestOffset` takes the target as soon as the positions are known. A start by
+        time is looked up before the target, so it is not after it.
         """
         self._ends = True
 
@@ -105,8 +106,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the positions to the group `kafka.group.id`, so that others see the progress.
 
-        The truth is Spark's checkpoint: a commit that fails is a warning, and the next one makes
-        up for it.
+        Spark's checkpoint is authoritative: a failed commit is a warning, and the next one includes
+        its positions.
         """
         options = self._options
         if options.group_id is None or not options.commit_group_offsets or is_sentinel(end):
@@ -122,10 +123,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Nothing: Spark kills this process instead of calling (docs/design/pipeline.md)."""
 
     def _plan(self, positions: Positions) -> BatchPlan:
-        """Plan from what the log is now, or from the target of a run that ends.
+        """Plan from the current log, or from the target of a run with an end.
 
-        Raises DataLost and TopicChanged for losses that are refused; with onOutage=fail
-        PipelineError for what cannot be read.
+        Raises DataLost and TopicChanged for refused losses; with onOutage=fail PipelineError for
+        partitions that cannot be read.
         """
         options = self._options
         try:
@@ -144,9 +145,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return made
 
     def _plan_for_held(self, positions: Positions) -> BatchPlan:
-        """Wait for what a run that ends has left to read; all else was read.
+        """Wait for the partitions that a run with an end still has to read.
 
-        Raises PipelineError after kafkaConsumer.pollTimeoutMs: a run that ends well has read all.
+        Raises PipelineError after kafkaConsumer.pollTimeoutMs: a successful run has read all.
         """
         options = self._options
         overdue_s = time.monotonic() + options.poll_timeout_ms / 1000
@@ -156,7 +157,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             if not made.held or _moves(made, positions):
                 return made
             if time.monotonic() >= overdue_s:
-                raise PipelineError(f"{_first(made.held)}; all else was read: run again")
+                raise PipelineError(
+                    f"{_first(made.held)}; all other partitions were read: run again"
+                )
             time.sleep(options.offset_retry_interval_ms / 1000)
 
     def _first_offset(self, pid: Pid) -> int:
@@ -164,18 +167,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return seen.first_offset(pid)
 
     def _glance(self) -> Snapshot | None:
-        """The log's starts, to clip what is lost; after a restart they may not be known."""
+        """The starts of the log, to clip lost ranges; they may be unknown after a restart."""
         if self._seen is None:
             try:
                 self._seen = brokers.connect(self._options).glance(self._options)
             except ClientError as error:
-                _log.warning("the batch is planned without a look at the log: %s", error)
+                _log.warning("the batch is planned without a lookup of the log: %s", error)
         return self._seen
 
     def _waited_ms(self) -> int:
         if self._planned_at_s is None or self._ends:
-            # As the stock source: the first batch of a run does not wait. A run that ends with what
-            # is there waits for nothing at all: nothing more would come.
+            # As in the stock source the first batch of a run does not wait. A run that ends at the
+            # current end of the log never waits.
             return self._options.limits.max_trigger_delay_ms
         return int((time.monotonic() - self._planned_at_s) * 1000)
 
@@ -192,23 +195,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         )
 
     def _report(self, made: BatchPlan) -> None:
-        """Refuse what the options refuse, and warn of the rest, of each once while it lasts."""
+        """Raise for losses that the options refuse; log each of the others once while it lasts."""
         options = self._options
         if made.losses and options.fail_on_data_loss:
             losses = "; ".join(str(loss) for loss in made.losses)
             kind = TopicChanged if any(loss.replaced_by for loss in made.losses) else DataLost
-            raise kind(f"{losses}; set failOnDataLoss=false to go on without them")
+            raise kind(f"{losses}; set failOnDataLoss=false to continue without them")
         if made.held and options.on_outage is OnOutage.FAIL:
             raise PipelineError(f"{_first(made.held)} (onOutage=fail)")
         lines = {str(loss) for loss in made.losses}
-        lines |= {f"{pid} is waited for: {why}" for pid, why in made.held.items()}
+        lines |= {f"waiting for {pid}: {why}" for pid, why in made.held.items()}
         for line in sorted(lines - self._warned):
             _log.warning("%s", line)
         self._warned = lines
 
 
 def _moves(made: BatchPlan, positions: Positions) -> bool:
-    """Whether a plan has anything to do."""
+    """Whether a plan reads anything."""
     return made.end.at != positions.with_ids(made.end.topic_ids).at
 
 

@@ -1,7 +1,8 @@
-"""What a Spark task of the source reads, and how it reads it on an executor.
+"""The Spark tasks of the source: reading one range of offsets on an executor.
 
-Owns one range of offsets from its first fetch to its last Arrow batch; does not plan ranges. What
-is lost of a range is proven first (`losses`): a position that the log has is asked for again.
+Owns one range from its first fetch to its last Arrow batch. Not the planning of ranges: see
+`planning`. A loss in a range is proven first (`planning.losses`): while the log has the position,
+it is fetched again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tidelog.records.record import CorruptRecords
 
 _log = logging.getLogger(__name__)
 
-# onOutage=wait: a task holds a slot of Spark, so it does not wait for ever.
+# onOutage=wait: a task occupies a slot of Spark, so it does not wait for ever.
 _LONGEST_OUTAGE_S = 3600.0
 
 Result = TypeVar("Result")
@@ -80,16 +81,16 @@ def check_schema(options: SourceOptions, schema: object) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if not to_arrow_schema(schema, timezone="UTC").equals(arrow_schema(options.columns)):
-        raise OptionRefused("the source has a schema of its own: use the option columns instead")
+        raise OptionRefused("the source has a fixed schema: use the option columns instead")
 
 
 def read_task(
     options: SourceOptions, task: ReadTask, seen: Callable[[Fetched], None] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task in the order of their offsets; `seen` gets what they are read from first.
+    """The rows of a task in the order of their offsets; `seen` is called with each fetch first.
 
     Raises DataLost when records of the range are gone and failOnDataLoss is set; otherwise it warns
-    and reads what is left. Raises PipelineError for damaged records, TopicChanged when the topic
+    and reads the rest. Raises PipelineError for damaged records, TopicChanged when the topic
     was replaced since the task was planned, ClientError for a log that cannot be read.
     """
     part = task.range
@@ -114,7 +115,7 @@ def read_task(
 
 
 class _Reading:
-    """Reads one range; asks again, from where it stands, for what may still come."""
+    """Reads one range; fetches again from its position while records may still arrive."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class _Reading:
         self._seen = seen
         self._pid, self._planned_end = part.pid, part.end
         self._planned_in = task.leader_epoch
-        # At least that of what is before the position; a log that ends it earlier was cut.
+        # At least that of the record before the position; a log that ends it earlier was truncated.
         self._epoch = task.leader_epoch
         self._log_end = part.end
         origin = Origin(part.pid.topic, part.pid.partition)
@@ -168,9 +169,9 @@ class _Reading:
                 return
 
     def _look_for_later_epochs(self, fetched: Fetched) -> None:
-        """A batch of a later epoch than the plan's, below the planned end: the log was cut there.
+        """A batch of a later epoch than the plan's, below the planned end: the log was truncated.
 
-        The next plan goes back to it. What lies there now is read then, and once.
+        The next plan goes back to that offset, and reads the new records there once.
         """
         if not 0 <= self._planned_in < fetched.leader_epoch:
             return
@@ -182,7 +183,7 @@ class _Reading:
                 return
 
     def _cut_at(self, offset: int) -> None:
-        """Read no further than to where the log was cut."""
+        """Stop reading at the offset of the truncation."""
         decoder = self._decoder
         self._log_end = offset
         decoder.end = max(decoder.next_offset, min(decoder.end, offset))
@@ -198,18 +199,18 @@ class _Reading:
             yield from _lose(options, lost, position, decoder.next_offset)
             self._moved_s = time.monotonic()
         elif time.monotonic() - self._moved_s < options.poll_timeout_ms / 1000:
-            # A leader that was deposed, or a new one that lags: it is asked again.
+            # A deposed leader, or a new one that lags: try again.
             time.sleep(options.offset_retry_interval_ms / 1000)
         elif position > end:
             self._cut_at(end)
         else:
             raise PipelineError(
                 f"{self._pid}: its leader has no offset {position} for {options.poll_timeout_ms}"
-                f" ms, though its log is said to hold {start} to {end}"
+                f" ms, although it reports a log from {start} to {end}"
             )
 
     def _silent(self, error: GaveUp) -> None:
-        """Nothing came for kafkaConsumer.pollTimeoutMs: the log ends here, or nobody answers."""
+        """No records for kafkaConsumer.pollTimeoutMs: the log ends here, or no broker responds."""
         another_leads = self._access.ask_who_leads(self._pid, self._options)
         try:
             _, end = self._access.bounds(self._pid, self._options, readable=False)
@@ -217,9 +218,9 @@ class _Reading:
             waited_s = time.monotonic() - self._moved_s
             if self._options.on_outage is OnOutage.FAIL or waited_s > _LONGEST_OUTAGE_S:
                 raise
-            _log.warning("%s is waited for: %s", self._pid, outage)
+            _log.warning("waiting for %s: %s", self._pid, outage)
             return
-        # At its end a log is silent and not out of range: was it cut back to there?
+        # At its end a log returns no records and no error: was it truncated to there?
         if self._decoder.next_offset >= end:
             self._cut_at(end)
         elif not another_leads:
@@ -229,12 +230,12 @@ class _Reading:
 def _lose(
     options: SourceOptions, loss: PartitionLoss, start: int, end: int
 ) -> Iterator[pa.RecordBatch]:
-    """Refuse a loss, or warn and go on without the offsets `start` to `end` (exclusive).
+    """Refuse a loss, or warn and continue without the offsets `start` to `end` (exclusive).
 
-    Yields the row that tells of it, where such rows are wanted.
+    Yields the marker row of the loss, if such rows are requested.
     """
     if options.fail_on_data_loss:
-        raise DataLost(f"{loss}; set failOnDataLoss=false to go on without them")
+        raise DataLost(f"{loss}; set failOnDataLoss=false to continue without them")
     _log.warning("%s", loss)
     if LOST_TO in options.columns and end > start:
         row = {
@@ -248,7 +249,7 @@ def _lose(
 
 
 def _replaced_by(options: SourceOptions, access: brokers.Brokers, task: ReadTask) -> str | None:
-    """The id of the topic that has the name now, "" for none; None if it is still the planned."""
+    """The id of another topic that has the name now, "" for none; None if it is the planned one."""
     pid = task.range.pid
     return _waiting_out(
         options, pid, lambda: access.was_replaced(pid.topic, task.topic_id, options)
@@ -256,7 +257,7 @@ def _replaced_by(options: SourceOptions, access: brokers.Brokers, task: ReadTask
 
 
 def _waiting_out(options: SourceOptions, pid: Pid, ask: Callable[[], Result]) -> Result:
-    """Ask; with onOutage=wait again and again until somebody answers."""
+    """Call `ask`; with onOutage=wait repeat it until a broker responds."""
     begun_s = time.monotonic()
     while True:
         try:
@@ -265,5 +266,5 @@ def _waiting_out(options: SourceOptions, pid: Pid, ask: Callable[[], Result]) ->
             waited_s = time.monotonic() - begun_s
             if options.on_outage is OnOutage.FAIL or waited_s > _LONGEST_OUTAGE_S:
                 raise
-            _log.warning("%s is waited for: %s", pid, error)
+            _log.warning("waiting for %s: %s", pid, error)
         time.sleep(options.offset_retry_interval_ms / 1000)

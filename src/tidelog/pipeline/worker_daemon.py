@@ -1,8 +1,8 @@
 """The parent of Spark's Python workers, with PySpark from its package instead of from its zip.
 
-Owns the order of the import path only. Spark puts `pyspark/python/lib/pyspark.zip` in front;
-modules in a zip are compiled anew by every worker, which costs each one a second or more. Where
-that zip lies inside an installed `pyspark` package, the package holds the same modules, compiled.
+Owns the order of the import path only. Spark puts `pyspark/python/lib/pyspark.zip` first, and every
+worker compiles the modules of a zip again, which takes a second or more. When that zip is part of
+an installed `pyspark` package, the package has the same modules, compiled.
 """
 
 from __future__ import annotations

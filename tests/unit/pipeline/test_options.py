@@ -137,7 +137,7 @@ def test_malformed_assign(text: str) -> None:
 
 
 def test_a_pattern_that_is_none() -> None:
-    with pytest.raises(OptionRefused, match="no regular expression"):
+    with pytest.raises(OptionRefused, match="not a regular expression"):
         parse({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, Mode.STREAM)
 
 

@@ -118,7 +118,7 @@ class PieceFacts:
 @dataclass(frozen=True, slots=True)
 class RecordedLoss:
     """Offsets that the manifests record as lost before they were archived: `offsets` from `start`
-    on, 0 when nobody knows how many. `cause` is the source's word."""
+    on, 0 when their number is unknown. `cause` is the source's word."""
 
     topic: str
     topic_id: str

@@ -1,9 +1,9 @@
-"""The verdict of an audit: what is a fault, what was skipped, what is worth a note.
+"""The verdict of an audit: faults, skipped records, notes. Pure.
 
-Owns the rules, as a pure function of the facts. A fault is something that exactly-once or the order
-of a key forbids. Skipped are records that the lake does not have, or may not have, although nothing
-is wrong with what it has: they were lost before they were archived, or nobody can tell. A note is
-something a reader should know (the lake is behind, the log forgot).
+Owns the rules, as a function of the facts. A fault violates exactly-once or the order of a key.
+Skipped are records that the lake lacks, or may lack, although everything in it is right: they were
+lost before they were archived, or that cannot be decided. A note is useful to know (the lake lags,
+the log no longer has the records).
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def judge(facts: AuditFacts, *, complete: bool = False) -> list[AuditFinding]:
     found += _gone(facts)
     found += _keys(facts.keys)
     found += [
-        AuditFinding(
-            "orphan", name, "the file is in no manifest (a batch that was cut down)", _NOTE
-        )
+        AuditFinding("orphan", name, "the file is in no manifest (an interrupted batch)", _NOTE)
         for name in facts.orphans
     ]
     found += [AuditFinding("audit", facts.lake, remark, _NOTE) for remark in facts.remarks]
@@ -121,17 +119,17 @@ def _piece(piece: Piece, seen: PieceFacts) -> Iterator[AuditFinding]:
 
 def _partition(part: PartitionFacts, complete: bool) -> Iterator[AuditFinding]:
     yield from _contents(part)
-    if part.behind:
+    if lag := part.behind:
         weight = Weight.FAULT if complete else _NOTE
-        text = f"the lake is {part.behind} offsets behind the log"
+        text = f"the lake lags the log by {lag} offsets"
         yield AuditFinding("behind", part.name, text, weight)
     if part.unexplained:
         yield AuditFinding(
             "unexplained",
             part.name,
-            f"{part.unexplained} offsets have no record in the lake, the log begins at"
-            f" {part.log_start} and can no longer tell, and the manifests (version 1) do not say"
-            " whether records were lost",
+            f"{part.unexplained} offsets have no record in the lake, the log now begins at"
+            f" {part.log_start}, and the manifests (version 1) do not say whether records were"
+            " lost",
             Weight.SKIPPED,
         )
     if part.below:
@@ -200,8 +198,8 @@ def _losses(facts: AuditFacts) -> Iterator[AuditFinding]:
         yield AuditFinding(
             "lost",
             name,
-            f"{many} from {first} on were lost before they could be archived ({cause}): the"
-            " manifests have them on record",
+            f"{many} from {first} on were lost before they could be archived ({cause}), as the"
+            " manifests record",
             Weight.SKIPPED,
         )
 

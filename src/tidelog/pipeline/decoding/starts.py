@@ -134,8 +134,8 @@ def _size(data: bytes, at: int) -> int:
 def _run_of_equals(data: bytes, view: Bytes, at: int, end: int, most: int) -> Positions:
     """The positions from `at` of records that all have the length of the first.
 
-    Record k+1 begins one stride behind record k if record k has that length: so comparing the
-    length fields at all strides and cutting at the first that differs proves what is before it.
+    Record k+1 begins one stride after record k if record k has that length: so all records before
+    the first length field that differs, at any stride, have it.
     """
     stride = _size(data, at)
     if _size(data, at + stride) != stride:

@@ -19,7 +19,7 @@ MAX_BYTES = 10
 
 
 def read_varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """The numbers at positions `at`, and the positions behind them.
+    """The numbers at positions `at`, and the positions after them.
 
     `at` is not changed. Raises CorruptRecords for a varint that is too long or leaves the data.
     """

@@ -1,10 +1,10 @@
 """The job `archive`: topics to a lake of Parquet files, each record exactly once.
 
-Owns the order of steps of a batch: the job looks whether the batch is in the lake; the executors
+Owns the order of steps of a batch: the job checks whether the batch is in the lake; the executors
 stage files; the driver checks that batch, files and lake fit together, and commits them
-(`lake.commit`); then the group's offsets follow. The batch runs in the driver's own process under
-the lake's lock: a driver that dies commits nothing more. A batch that runs again after a crash
-finds its manifest and does nothing, or stages its files anew.
+(`lake.commit`); then it commits the group's offsets. The batch runs in the driver's own process
+under the lake's lock: a dead driver commits nothing. A batch that runs again after a crash finds
+its manifest and does nothing, or stages its files again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOOK_S = 0.2
 class ArchiveSettings:
     """What to archive and where to. `options` are options of the source.
 
-    `adopt`: go on at the end of the manifests when the checkpoint does not fit them.
+    `adopt`: continue at the end of the manifests when the checkpoint does not fit them.
     """
 
     bootstrap_servers: str
@@ -88,7 +88,7 @@ class Archive:
         for topic in ",".join(settings.topics).split(","):
             if topic.strip() in OWN:
                 raise LakeRefused(
-                    f"topic {topic} cannot be archived: a folder of that name is ours"
+                    f"topic {topic} cannot be archived: the lake uses a folder of that name"
                 )
         options = parse(settings.source_options, Mode.STREAM)
         self._isolation = "read_committed" if options.read_committed else "read_uncommitted"
@@ -100,8 +100,9 @@ class Archive:
         self._check_start()
 
     def _check_start(self) -> None:
-        """Refuse what does not continue the lake, before Spark runs a batch: it would call one done
-        that the lake does not take.
+        """Refuse a checkpoint that does not continue the lake, before Spark runs a batch.
+
+        Otherwise Spark would mark a batch as done that the lake refuses.
         """
         last = self._last
         try:
@@ -220,9 +221,9 @@ def run(
     with lock(layout), _signals() as signalled, closing(Archive(settings, layout)) as archive:
         before = archive.rows
         if archive.removed:
-            reporter.say(f"removed {len(archive.removed)} files of a batch that was cut down")
+            reporter.say(f"removed {len(archive.removed)} files of an interrupted batch")
         if archive.adopted:
-            reporter.say(f"made a new checkpoint at the end of batch {archive.batch} of the lake")
+            reporter.say(f"created a checkpoint at the end of batch {archive.batch} of the lake")
         if archive.batch >= 0:
             reporter.say(f"resuming after batch {archive.batch} with {before:,} records")
         with in_one_line():

@@ -1,7 +1,7 @@
-"""What the archive job asks of the cluster beside the records: policies, and a group's commit.
+"""The archive job's further requests to the cluster: cleanup policies, and commits of a group.
 
-Owns that neither ever holds a batch back: each call has a short deadline, and a call that failed is
-not tried again at once. Neither is needed for exactly-once, whose truth is the lake.
+Owns that neither delays a batch: each call has a short deadline, and a failed call is not repeated
+at once. Neither is needed for exactly-once, which follows from the lake alone.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ArchiveCluster:
     def commit(self, end: Offset) -> None:
         """Commit the positions of a batch that is in the lake to `kafka.group.id`, if there is one.
 
-        What fails is a warning: the next commit makes up for it.
+        A failure is a warning: the next commit includes its positions.
         """
         self._commit(end, DEADLINE_S)
 
@@ -103,7 +103,7 @@ class ArchiveCluster:
             client = self._client
             return client.call(question(client.cluster), deadline_s)
         except (ClientError, TimeoutError) as error:
-            _log.warning("the cluster did not answer the archive job: %s", error or "in time")
+            _log.warning("the cluster did not respond to the archive job: %s", error or "in time")
             self._silent_until = self._clock() + PAUSE_S
             return None
 

@@ -1,11 +1,11 @@
-"""The manifests of a lake as they lie in its folder: read in order, summed up, folded together.
+"""The manifests of a lake: read in order, summed up, and merged into manifest checkpoints.
 
-Owns the folder `_manifest`. Each batch has a manifest of its own there, until a manifest checkpoint
-takes the place of many: one compressed file, first the sums over the lake up to there, then the
-manifests themselves, one per line. Ordering rule: a checkpoint is whole and durable under its name
-before the first manifest that it holds is removed; where both are there, the checkpoint counts. So
-a start reads the last checkpoint's first line and the manifests behind it, whatever the lake's age.
-The newest manifest always lies by itself.
+Owns the folder `_manifest`. Each batch has its own manifest there, until a manifest checkpoint
+replaces many: one compressed file, first the sums over the lake up to there, then the manifests
+themselves, one per line. Ordering rule: a checkpoint is complete and durable under its name before
+the first of its manifests is removed; if both exist, the checkpoint counts. So a start reads the
+first line of the last checkpoint and the manifests after it, whatever the age of the lake. The
+newest manifest is never merged.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _listing(layout: Layout) -> _Listing:
         if first != last + 1:
             raise LakeRefused(
                 f"{layout.manifests} has no manifest checkpoint of batches {last + 1} to"
-                f" {first - 1}: put it back"
+                f" {first - 1}: restore it"
             )
     batches = (parse_manifest_name(name) for name in names)
     singles = sorted(batch for batch in batches if batch is not None)
@@ -85,9 +85,9 @@ def is_there(layout: Layout, batch: int) -> bool:
 
 
 def read_manifests(layout: Layout, after: int = -1) -> Iterator[Manifest]:
-    """The batches behind `after` in order, checked to be one unbroken chain.
+    """The batches after `after` in order, checked to be one unbroken chain.
 
-    Holds one at a time in memory. Raises LakeRefused. Another process may add batches and fold
+    Holds one at a time in memory. Raises LakeRefused. Another process may add batches and merge
     manifests meanwhile.
     """
     before: Manifest | None = None
@@ -102,7 +102,7 @@ def read_manifests(layout: Layout, after: int = -1) -> Iterator[Manifest]:
                 before, after = manifest, manifest.batch
                 yield manifest
         except FileNotFoundError as error:
-            # A checkpoint took its place between the look into the folder and the look at it.
+            # A checkpoint replaced it after the folder was listed.
             if after == progress and _listing(layout).folded <= after:
                 raise LakeRefused(f"manifest {error.filename} is gone") from None
         else:
@@ -162,9 +162,9 @@ def _head(layout: Layout, first: int, last: int) -> Summary:
 
 
 def summary(layout: Layout) -> tuple[Summary, Manifest | None]:
-    """What the lake holds in all, and its newest manifest. Raises LakeRefused.
+    """The sums over the lake, and its newest manifest. Raises LakeRefused.
 
-    Reads the head of the last checkpoint and the manifests behind it.
+    Reads the head of the last checkpoint and the manifests after it.
     """
     listing = _listing(layout)
     made = _head(layout, *listing.checkpoints[-1]) if listing.checkpoints else Summary()
@@ -173,7 +173,7 @@ def summary(layout: Layout) -> tuple[Summary, Manifest | None]:
         made.add(manifest)
         last = manifest
     if last is None and listing.checkpoints:
-        raise LakeRefused(f"the lake has no manifest behind batch {listing.folded}: put it back")
+        raise LakeRefused(f"the lake has no manifest after batch {listing.folded}: restore it")
     return made, last
 
 

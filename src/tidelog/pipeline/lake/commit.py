@@ -1,13 +1,13 @@
-"""Puts a batch into a lake, and takes back what a crash left behind.
+"""The commit of a batch to a lake, and the recovery after a crash.
 
 Owns exactly-once: a batch is in the lake when its manifest exists, and a manifest is created whole
 or not at all. Ordering rule of a commit, each step durable before the next:
 
-1. the staged files lie in the in-flight folder;
-2. the draft of the manifest says which files are about to be moved;
-3. the staged files are linked under their names, which nothing may have;
+1. the staged files are in the in-flight folder;
+2. the draft of the manifest lists the files that will be moved;
+3. the staged files are linked under their final names, which must not exist;
 4. the draft is linked under the manifest's name: now the batch is in the lake;
-5. the draft and the staged names go.
+5. the draft and the staged names are removed.
 
 So after a crash a draft names every file that may have been linked, and a file is this job's own
 when it is the same file (device and inode) as one that is staged: only such a file is ever removed.
@@ -100,14 +100,14 @@ def _batch_is_there(batch: int) -> LakeRefused:
 
 def _file_is_there(layout: Layout, name: str) -> LakeRefused:
     return LakeRefused(
-        f"lake {layout.root} holds {name} already, which no manifest names: put the manifests back"
-        " that belong to it, or name another folder"
+        f"lake {layout.root} already holds {name}, which no manifest names: restore the missing"
+        " manifests, or name another folder"
     )
 
 
 def recover(layout: Layout) -> list[str]:
-    """Remove what a crash left behind: linked files of a batch without a manifest, drafts, staged
-    files. To be called under the lock, before the first batch. Returns the data files removed.
+    """Remove the remains of a crash: linked files of a batch without a manifest, drafts, staged
+    files. Call it under the lock, before the first batch. Returns the data files removed.
     """
     own = {
         (found.st_dev, found.st_ino) for each in layout.inflight.glob("*") if (found := each.stat())
@@ -136,8 +136,8 @@ def recover(layout: Layout) -> list[str]:
 
 
 def check_nothing_beyond(layout: Layout, reached: Mapping[LakePartition, int]) -> None:
-    """Refuse a lake that holds files beyond its manifests: manifests were lost, or the folder is
-    somebody else's. Goes through all files, so it is for rare occasions. Raises LakeRefused.
+    """Refuse a lake with files beyond its manifests: manifests were lost, or the folder is not a
+    lake. Reads the names of all files, so it is for rare occasions. Raises LakeRefused.
     """
     for name in layout.data_files():
         if _reaches_beyond(name, reached):
@@ -168,8 +168,8 @@ def recover_first_version(
 
 def _not_ours(layout: Layout, name: str) -> LakeRefused:
     return LakeRefused(
-        f"lake {layout.root} holds {name}, which no manifest names and no crash left"
-        " behind: put the manifests back that belong to it, or name another folder"
+        f"lake {layout.root} holds {name}, which no manifest names and which is not from a"
+        " crash: restore the missing manifests, or name another folder"
     )
 
 

@@ -151,7 +151,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 class _DataFile:
-    """One file under construction. Left behind when the task fails; `recover` removes it."""
+    """One file that is being written. It stays when the task fails; `recover` removes it."""
 
     def __init__(
         self, place: tuple[str, int], inflight: Path, compression: str, reached: int

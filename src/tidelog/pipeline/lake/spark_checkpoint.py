@@ -1,4 +1,4 @@
-"""Spark's checkpoint of the archive query: what it says, whether it fits, how it is made anew.
+"""Spark's checkpoint of the archive query: reading it, checking it, rebuilding it.
 
 Owns the reading and writing of Spark's own files (`metadata`, `offsets/N`, `commits/N`, form v1).
 The manifests are the truth of a lake: a checkpoint that does not end where they end is refused, and
@@ -22,7 +22,7 @@ from tidelog.pipeline.lake.offsets import Offset
 
 _FORM = "v1"
 _SENTINEL = "init"
-# What of a checkpoint is set aside when another takes its place.
+# The parts of a checkpoint that are moved away when another replaces it.
 _PARTS = ("metadata", ".metadata.crc", "offsets", "commits", "sources", "state")
 ADOPT = "--adopt continues at the end of the manifests"
 
@@ -54,7 +54,7 @@ class SparkCheckpoint:
             ) from None
         except (OSError, ValueError, KeyError, TypeError):
             raise CheckpointRefused(
-                f"{path} cannot be read: it is no checkpoint of Spark's; {ADOPT}"
+                f"{path} cannot be read: it is not a checkpoint of Spark; {ADOPT}"
             ) from None
 
     def logged(self) -> int:

@@ -1,4 +1,4 @@
-"""What a lake holds in all, in a size that does not grow with its history.
+"""The sums over a lake, in a size that does not grow with its history.
 
 Owns the sums over manifests: one entry per partition that the lake ever held. They stand in each
 manifest checkpoint, so that a start adds up only the manifests after it.
@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def bounds(self) -> dict[LakePartition, int]:
-        """Below which offset files of the lake lie, also of partitions that it reads no more."""
+        """The end offset of the files of each partition, also of those no longer read."""
         return {home: max(part.end, part.reached) for home, part in self.parts.items()}
 
     def to_json(self) -> dict[str, Any]:

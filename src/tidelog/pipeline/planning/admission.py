@@ -1,7 +1,8 @@
-"""How much of what is ready goes into one micro-batch.
+"""The admission of available offsets to one micro-batch.
 
-Owns maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay; does not know why something is
-ready. Spark's own read limits are not used: they cannot be combined (docs/design/pipeline.md).
+Owns maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay. Not which offsets are
+available: see `planner`. Spark's own read limits are not used: they cannot be combined
+(docs/design/pipeline.md).
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
-"""What a look at the log means for the positions of a query: go on, hold, or records are lost.
+"""The meaning of a snapshot for the positions of a query: continue, hold, or records are lost.
 
-Owns what counts as a loss (docs/design/pipeline.md); whether it fails the query is the caller's
-(option failOnDataLoss). Only what is proven lost is lost:
+Owns what counts as a loss (docs/design/pipeline.md). Not whether a loss fails the query: the caller
+decides (option failOnDataLoss). A loss needs a proof:
 
-    a partition, or its topic, is not there   when its final offset is told (`gone`), or when
-                                              another broker repeats it
-    the log was cut before the position       the leader's log ends the position's epoch before it
-                                              (KIP-320); where no epoch says so, when it is repeated
+    a partition, or its topic, is missing     its final offset is known (`gone`), or another broker
+                                              repeats it
+    the log was truncated below the position  the leader's log ends the position's epoch before it
+                                              (KIP-320); without an epoch, when it is repeated
     retention passed the position             a log start never goes back
-    metadata or a leader older than the       nothing: the position is held until newer ones answer
-    position, a partition that nobody answers
-    for
+    metadata or a leader older than the       no proof: the position is held until newer ones
+    position, a partition without a response  respond
 
 A position is kept as long as no other topic has the name. A partition that was drained before it
-was removed is no loss.
+was removed is not a loss.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tidelog.pipeline.planning.snapshot import PartitionSnapshot, Snapshot
 
 
 class LossKind(Enum):
-    """What became of the records."""
+    """How the records were lost."""
 
     RETENTION = "retention"
     DELETED = "deleted"
@@ -67,18 +66,18 @@ class PartitionLoss:
             )
         return (
             f"{self.pid}: the log ends at {self.resumes_at}, before the position {self.position}:"
-            " its tail was cut (unclean election or restored disk), or the query began beyond it"
+            " it was truncated (unclean election or restored disk), or the query began past its end"
         )
 
 
 @dataclass(slots=True)
 class LossVerdict:
-    """What one look means. `at` has every position that is kept, and the partitions that are new.
+    """The meaning of one lookup. `at` has every position that is kept, and the new partitions.
 
-    `readable` may be planned; `held` may not, each for its reason. `doubted` are those among `held`
-    that this look calls lost and that must be looked at again, `behind` those of which it knows
-    less than the positions: another broker may know more. `ended` are lost for good: nothing waits
-    for them. `new` says where the partitions that are new begin.
+    `readable` may be planned; `held` may not, each with its reason. `doubted` are those in `held`
+    that this lookup reports as lost and that need another lookup, `behind` those with metadata
+    older than the positions: another broker may have newer. `ended` are lost for good: nothing
+    waits for them. `new` has the first offsets of new partitions.
     """
 
     at: dict[Pid, int] = field(default_factory=dict)
@@ -92,7 +91,7 @@ class LossVerdict:
 
 
 def judge(start: Positions, snapshot: Snapshot) -> LossVerdict:
-    """What a look means for the positions `start`, and which partitions are new."""
+    """The meaning of a snapshot for the positions `start`, and which partitions are new."""
     made = LossVerdict()
     for pid, position in start.at.items():
         made.at[pid] = position
@@ -113,19 +112,19 @@ def judge(start: Positions, snapshot: Snapshot) -> LossVerdict:
     for pid, state in snapshot.partitions.items():
         if pid not in start.at and _may_join(pid, start, snapshot, made):
             known = start.topic_ids.get(pid.topic) == pid.topic_id
-            # A topic that joins begins at its log start; a partition that a topic gains, where
-            # partitions begin: what retention took of it meanwhile is lost.
+            # A new topic begins at its log start; a new partition of a known topic at the first
+            # offset of partitions: records that retention has removed since are lost.
             made.new[pid] = made.at[pid] = state.first if known else state.start
             _found(made, pid, state.leader_epoch, state, snapshot)
             if pid in made.held:
-                # A leader that does not have its beginning yet: it joins later.
+                # The leader does not have its first offset yet: it joins later.
                 made.doubted.discard(pid)
                 del made.at[pid], made.new[pid], made.held[pid]
     return made
 
 
 def _why_unheard(pid: Pid, start: Positions, snapshot: Snapshot) -> str | None:
-    """Why this look tells nothing of a partition."""
+    """Why this lookup has no result for a partition."""
     if pid.topic in snapshot.unread:
         return snapshot.unread[pid.topic]
     if pid in snapshot.silent:
@@ -148,7 +147,7 @@ def _missing(made: LossVerdict, pid: Pid, snapshot: Snapshot) -> None:
     now = snapshot.topic_ids.get(pid.topic)
     if pid not in snapshot.proven:
         made.doubted.add(pid)
-        made.held[pid] = "a broker does not know the partition any more"
+        made.held[pid] = "a broker no longer knows the partition"
         return
     replaced_by = now if now is not None and now != pid.topic_id else ""
     made.losses.append(PartitionLoss(pid, LossKind.DELETED, made.at[pid], -1, replaced_by))
@@ -171,8 +170,8 @@ def _found(
         end = state.epoch_end if was_cut else state.end
         if pid in snapshot.proven or (was_cut and 0 <= epoch < state.leader_epoch):
             made.losses.append(PartitionLoss(pid, LossKind.REWOUND, position, end))
-            # Not read in this batch: its ranges follow from two offsets, and they would begin at
-            # the position that the log does not have.
+            # Not read in this batch: its ranges follow from two offsets, and would begin at a
+            # position that the log does not have.
             made.at[pid] = max(end, state.start)
         else:
             made.doubted.add(pid)

@@ -1,14 +1,14 @@
-"""Plans micro-batches: from where the last one ended, up to where may the next one read?
+"""The planner of micro-batches: how far may the next batch read? Pure.
 
-Owns the rule of docs/design/pipeline.md as a pure function of start positions, snapshot and
-limits; it remembers nothing, so a restart needs nothing. The rule: a range passes a gate only if
-its prerequisites are met by the *start* positions, never by this batch's own ends:
+Owns the rule of docs/design/pipeline.md as a function of start positions, snapshot and limits; it
+keeps no state, so a restart needs none. The rule: a range passes a gate only if its prerequisites
+are met by the *start* positions, never by this batch's own ends:
 
     end[q] = max(pos[q], min(readable end, first gate of q whose prerequisites are not met))
 
-Gates below the position count too, and what is unknown is not met. Nor is a prerequisite behind a
-gate that is shut itself: a query that begins in the middle may stand there. Until topics grow and
-shrink no snapshot has gates, and the rule is `readable end`.
+Gates below the position also count, and an unknown prerequisite is not met. Neither is one that is
+after a shut gate: a query that begins in the middle may be there. Until topics grow and shrink no
+snapshot has gates, and the rule is `readable end`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def plan(
         pid: max(0, min(state.end, _lowest(shut, pid, state.end)) - at[pid])
         for pid, state in readable.items()
     }
-    # Gated records count as available: they may wait for nothing but this query's own progress.
+    # Gated records count as available: they may wait only for this query's own progress.
     available = sum(max(0, state.end - at[pid]) for pid, state in readable.items())
     losses = tuple(judged.losses)
     if not losses and limits.should_wait(available, waited_ms):
@@ -80,10 +80,10 @@ def _positions(
 
 
 def shut_gates(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, list[Gate]]:
-    """The gates of each partition that nothing may pass, lowest first.
+    """The shut gates of each partition, lowest first.
 
-    What a gate needs lies behind gates of lower resize epochs only, so one pass in their order
-    settles all. Grows with the gates, and with their logarithm for the order.
+    The prerequisites of a gate are after gates of lower resize epochs only, so one pass in that
+    order is enough. Grows with the gates, and with their logarithm for the order.
     """
     by_pid = {pid: state.gates for pid, state in snapshot.partitions.items()}
     by_pid |= snapshot.gone_gates
@@ -114,14 +114,14 @@ def _lowest(shut: Mapping[Pid, list[Gate]], pid: Pid, otherwise: int) -> int:
 
 def _is_met(pid: Pid, offset: int, judged: LossVerdict, snapshot: Snapshot) -> bool:
     if pid in judged.ended:
-        # What is lost for good is waited for by nobody.
+        # No gate waits for records that are lost for good.
         return True
     if pid not in snapshot.partitions and pid not in snapshot.gone:
-        # Wherever its position is: nobody tells its gates.
+        # Whatever its position is: its gates are unknown.
         return False
     if pid in judged.at:
         return judged.at[pid] >= offset
-    # A partition that was removed before the query began has nothing that it would read.
+    # A partition that was removed before the query began has no records for it.
     return pid in snapshot.gone
 
 

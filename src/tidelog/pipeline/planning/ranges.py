@@ -1,8 +1,8 @@
-"""Cuts a micro-batch into tasks: ranges of offsets of one partition each.
+"""The split of a micro-batch into tasks: ranges of offsets of one partition each.
 
 Owns minPartitions and maxRecordsPerPartition; without them a range is one task, whose rows are in
-the order of the log. Cut ranges give that up between tasks. What the log start has passed is
-clipped off first: a lost range of a million offsets is one loss, not a thousand tasks.
+the order of the log. Split ranges have no order between tasks. Offsets below the log start are
+clipped first: a lost range of a million offsets is one loss, not a thousand tasks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class OffsetRange:
 def ranges_between(
     start: Positions, end: Positions, first_offset: Callable[[Pid], int]
 ) -> list[OffsetRange]:
-    """What lies between two positions; empty ranges are left out.
+    """The ranges between two positions, without empty ones.
 
-    A partition that the start does not name begins where the end says (`new`). The end of a batch
-    that was planned in version 1 does not say: then `first_offset` is asked. Raises PipelineError
+    A partition that is not in the start begins where the end says (`new`). The end of a batch that
+    was planned in version 1 does not say it: then `first_offset` is called. Raises PipelineError
     for offsets that do not belong together.
     """
     start = start.with_ids(end.topic_ids)
@@ -48,8 +48,8 @@ def ranges_between(
             begin = end.new[pid]
         else:
             raise PipelineError(
-                f"the checkpoint does not say where {pid} begins: its offsets do not belong to one"
-                " another"
+                f"the checkpoint does not say where {pid} begins: its offsets do not belong"
+                " together"
             )
         if end.at[pid] > begin:
             found.append(OffsetRange(pid, begin, end.at[pid]))

@@ -1,4 +1,4 @@
-"""From the places that options name to positions.
+"""The resolution of startingOffsets and endingOffsets to positions.
 
 Owns which offset each form of startingOffsets and endingOffsets means; the look-ups by time and of
 a group's offsets are given as functions.

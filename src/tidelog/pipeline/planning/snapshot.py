@@ -1,6 +1,6 @@
-"""What the planner knows of the log at one moment.
+"""The planner's snapshot of the log.
 
-Owns the model only: metadata is asked before the ends, so that no gate lies beyond an end
+Owns the model only. Metadata is read before the ends, so that no gate is after an end
 (docs/design/pipeline.md).
 """
 
@@ -43,12 +43,12 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All partitions that a query reads, as one look found them.
+    """All partitions that a query reads, from one lookup.
 
-    `gone`: removed partitions with their final offsets; `gone_gates`: the gates that they had,
-    which the fences of the partitions they need tell. `silent`: partitions that are there, but
-    whose ends nobody told, each with the reason; `unread` the same for whole topics. `proven`:
-    positions that more looks than one, at other brokers, call lost (see `losses`).
+    `gone`: removed partitions with their final offsets; `gone_gates`: their gates, from the fences
+    of the partitions they need. `silent`: partitions that exist, but whose ends are unknown, each
+    with the reason; `unread`: the same for whole topics. `proven`: positions that several lookups,
+    through several brokers, report as lost (see `losses`).
     """
 
     topic_ids: Mapping[str, str]

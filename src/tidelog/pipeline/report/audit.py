@@ -39,7 +39,7 @@ def sentence(facts: AuditFacts, findings: Sequence[AuditFinding]) -> str:
         return f"{word}: {faults} found in {records}; {share(facts)}"
     if word is Verdict.INCOMPLETE:
         return (
-            f"{word}: no fault in {records}, but some were skipped, or nobody can tell;"
+            f"{word}: no fault in {records}, but some were skipped, or may have been;"
             f" {share(facts)}"
         )
     where = "" if facts.compared == facts.archived else " as far as it was compared"
@@ -57,7 +57,7 @@ def share(facts: AuditFacts) -> str:
 
 
 def _of_keys(facts: AuditFacts) -> str:
-    """What was proven of keys, and no more."""
+    """What was proven of keys."""
     keys = facts.keys
     said = ""
     if keys.homes is not Keys.ANY:
