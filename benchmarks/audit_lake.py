@@ -2,9 +2,9 @@
 
 `python -m benchmarks.audit_lake [--records N] [--cores 0,1]` starts a broker, writes the records
 (keyed, 100 bytes of value, four partitions, lz4), archives them and runs the command `audit` four
-times, Spark's start included: the first time, again at once, again after a thousandth more has
-come, and all anew with `--keys murmur2`. It prints the table of `benchmarks/NOTES.md`: seconds,
-files and offsets read. All processes share the cores named, the broker too.
+times, Spark's start included: the first time, again at once, again after a thousandth more records,
+and in full with `--keys murmur2`. It prints the table of `benchmarks/NOTES.md`: seconds, files and
+offsets read. All processes, the broker included, share the cores named.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(node.bootstrap, given.records, new)
         job("archive", node.bootstrap, lake, *more)
         _audit(f"after {new:,} more", node.bootstrap, lake)
-        _audit("all anew, --keys murmur2", node.bootstrap, lake, "--full", "--keys", "murmur2")
+        _audit("all again, --keys murmur2", node.bootstrap, lake, "--full", "--keys", "murmur2")
 
 
 def _audit(title: str, bootstrap: str, lake: Path, *more: str) -> None:

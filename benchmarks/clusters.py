@@ -118,7 +118,7 @@ class Cluster:
         return sum(map(tree_resident_bytes, pids)) / len(pids)
 
     def cpu_at_rest(self) -> float:
-        """CPU that a broker takes while nobody asks for anything: its share of a core, mean."""
+        """The CPU of an idle broker, as a share of a core: the mean of all brokers."""
         pids = [node.program.pid for node in self.brokers.values()]
         before = sum(map(tree_cpu_s, pids))
         time.sleep(REST_S)

@@ -47,7 +47,7 @@ class Row:
     cpu_s: dict[str, list[float]] = field(default_factory=dict)
 
     def measure(self, number: int, out: IO[bytes]) -> None:
-        """Run both once; who comes first changes from round to round."""
+        """Run both once; the order alternates from round to round."""
         commands = [("tidelog", self.ours), ("kcat", self.theirs)]
         for tool, command in commands if number % 2 == 0 else reversed(commands):
             took_s, cpu_s = timed(command, self.source, out)

@@ -1,10 +1,10 @@
 """How a controller's work grows with the partitions: `python -m benchmarks.controller_scale`.
 
 A real controller process on an SQLite store, and ten brokers in this process that keep no logs
-(`fake_brokers.py`): real sessions and control channels over loopback, every order decoded. Ten
-thousand partitions with three replicas, then twenty and forty. The seconds hold what the ten
-brokers do on the same two cores; the CPU seconds are the controller's alone. Followers catch up at
-once: leaders propose the ISR as soon as a broker was told everything.
+(`fake_brokers.py`): real sessions and control channels over loopback, every request decoded. Ten
+thousand partitions with three replicas, then twenty and forty. The seconds include the work of the
+ten brokers on the same two cores; the CPU seconds are the controller's alone. Followers catch up at
+once: leaders propose the ISR as soon as a broker has received all state.
 
 Writes benchmarks/CONTROLLER.md. Options: --partitions, --profile FOLDER (cProfile of each phase's
 controller).
@@ -47,9 +47,9 @@ SESSION_TIMEOUT_MS = 60_000
 that ten machines would send in time. How long the controller itself is silent is measured."""
 PHASES = {
     "create": "create the topics",
-    "start": "start: load the store, tell ten brokers everything",
+    "start": "start: load the store, send all state to ten brokers",
     "failure": "a broker killed: all its partitions have new leaders at the brokers",
-    "return": "it comes back: told everything, in all its ISRs again",
+    "return": "it comes back: receives all state, in all its ISRs again",
     "rolling": "rolling restart of all ten, ISRs full after each",
 }
 
@@ -101,7 +101,7 @@ class Scene:
             await self._all(
                 broker.begin(FormerRegistration.CRASHED) for broker in self._brokers.values()
             )
-            await self._until(lambda: all(x.told_all_by == 1 for x in self._brokers.values()))
+            await self._until(lambda: all(x.complete_in == 1 for x in self._brokers.values()))
             await self._phase("create", self._create)
             self._pauses.close()
             # The controller first: it must not suspect the brokers.
@@ -160,7 +160,7 @@ class Scene:
     async def _start_again(self) -> None:
         self._start("later")
         await self._all(broker.begin(FormerRegistration.SAME) for broker in self._brokers.values())
-        await self._until(lambda: all(x.told_all_by == 2 for x in self._brokers.values()))
+        await self._until(lambda: all(x.complete_in == 2 for x in self._brokers.values()))
 
     async def _all(self, work: Iterable[Awaitable[None]]) -> None:
         await asyncio.gather(*work)
@@ -201,7 +201,7 @@ class Scene:
 
     async def _come_back(self, broker: FakeBroker, last_life: FormerRegistration) -> None:
         await broker.begin(last_life)
-        await self._until(lambda: broker.told_all_by > 0)
+        await self._until(lambda: broker.complete_in > 0)
         fit = set(self._brokers)
         while any(x.seen.thin for x in self._brokers.values()):
             await self._all(leader.propose(fit) for leader in self._brokers.values())

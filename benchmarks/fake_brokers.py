@@ -27,11 +27,11 @@ Place = tuple[str, int]
 FULL = 2
 HEARTBEAT_MS = 500
 PATIENCE_MS = REQUEST_TIMEOUT_MS = 60_000
-"""A broker leaves a controller that is silent for 3 s. These share one process, and wait."""
+"""A real broker leaves a controller that is silent for 3 s. These share one process, and wait."""
 
 
 class Seen:
-    """What UpdateMetadata has told one broker, with counts at hand."""
+    """The partition states that one broker has received by UpdateMetadata, with counts."""
 
     def __init__(self) -> None:
         self.partitions: dict[Place, Any] = {}
@@ -40,7 +40,7 @@ class Seen:
         """Partitions whose ISR is smaller than their replicas."""
 
     def take(self, request: Any) -> None:
-        """Take up an update."""
+        """Apply an update."""
         for topic in request.topic_states:
             for state in topic.partition_states:
                 self._count((topic.topic_name, state.partition_index), state)
@@ -56,18 +56,18 @@ class Seen:
 
 
 class FakeBroker:
-    """One broker over its lives; all of them share `changed`, which is set when one was told."""
+    """One broker over its restarts; all share `changed`, which is set when one gets an update."""
 
     def __init__(self, node_id: int, controller: int, changed: asyncio.Event) -> None:
         self.node_id = node_id
         self.seen = Seen()
         self.held: dict[Place, Any] = {}
-        """Its replicas, as LeaderAndIsr told of them."""
+        """Its replicas, as received by LeaderAndIsr."""
         self.ids: dict[str, UUID] = {}
         self._lacking: set[Place] = set()
         self._proposed: dict[Place, int] = {}
-        self.told_all_by = -1
-        """The controller epoch whose channel has told it everything."""
+        self.complete_in = -1
+        """The controller epoch whose channel has sent it all state."""
         self._controller = controller
         self._changed = changed
         self._directory = uuid4()
@@ -106,7 +106,7 @@ class FakeBroker:
         if self._server is not None:
             await self._server.stop(0)
             self._server = None
-        self.told_all_by = -1
+        self.complete_in = -1
 
     async def leave(self) -> None:
         """Ask to leave until the controller says so, then end."""
@@ -118,7 +118,7 @@ class FakeBroker:
     async def propose(self, fit: Collection[int]) -> None:
         """As a leader, propose ISRs with all replicas that live and are not in them.
 
-        Each is proposed once in a version of its state: what comes of it is told by the channel.
+        Each is proposed once per version of its state: the channel sends the result.
         """
         assert self.session is not None
         request = messages.AlterIsrRequest
@@ -142,7 +142,7 @@ class FakeBroker:
             self._proposed.clear()
             return
         if answer.error_code:
-            # Believed dead, on a machine that let nobody run: it registers anew.
+            # Its session expired on an overloaded machine: it registers again.
             self._proposed.clear()
         for topic in answer.topics:
             for partition in topic.partitions:
@@ -194,7 +194,7 @@ class FakeBroker:
         if not self._complete:
             self.seen = Seen()
             self._complete = True
-            self.told_all_by = request.controller_epoch
+            self.complete_in = request.controller_epoch
         self.seen.take(request)
         self._changed.set()
 

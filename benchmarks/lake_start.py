@@ -43,7 +43,7 @@ _SAMPLE = 777_777
 PER_DAY = 24 * 3600 // 5
 DIGEST = "sha256:" + 64 * "7"
 COMMITS = 50
-DATA = b"PAR1 a file that nobody reads PAR1"
+DATA = b"PAR1 a file that is never read PAR1"
 
 
 def offset(batch: int) -> Offset:

@@ -1,11 +1,11 @@
 """How long does each operation of storage hold the event loop, at the size of a large partition?
 
 Run: ``python -m benchmarks.loop_stalls [--mib 1024] [--producers 100000] [--against 02f3bcb]``.
-Each line is the longest piece that the loop does itself, in ms of wall time without the time that
-the thread waited for a processor; what threads and helper processes do is not in it. With
-``--against`` the same operations run on the code of that commit first, in a process of its own
-("before"). The page cache is warm, so a cold read is one of bytes that nobody has checked in this
-life.
+Each line is the longest step that the loop does itself, in ms of wall time without the time that
+the thread waited for a processor; the work of threads and helper processes is not included. With
+``--against`` the same operations run first on the code of that commit, in their own process
+("before"). The page cache is warm, so a cold read is one of bytes whose CRC this process has not
+checked yet.
 Result: benchmarks/NOTES.md.
 """
 
@@ -107,7 +107,7 @@ class Bench:
             self.longest_ms[name] = max(self.longest_ms.get(name, 0.0), took_ms)
 
     def search(self, name: str, timestamp: int) -> None:
-        """Look a time up: in pieces, where the code has them, else at once."""
+        """Look up a time: in steps if the code has them, otherwise in one call."""
         make: Callable[..., Any] | None = getattr(self.log, "search_time", None)
         if make is None:
             with self.measured(name):

@@ -102,7 +102,7 @@ def cold_cost_us(work: Work) -> float:
 
 
 def fetch_parts(lone: LoneBroker) -> tuple[tuple[str, Work], ...]:
-    """A Fetch of 1 MB by a reader who goes on from answer to answer."""
+    """A Fetch of 1 MB by a reader that continues where the last response ended."""
     partition = lone.lead("read")
     batch = build_batch([NewRecord(int(time.time() * 1000), None, os.urandom(BATCH_BYTES))])
     for _ in range(BATCHES):

@@ -140,7 +140,7 @@ def report(samples: list[Samples], head: str) -> str:
     notes = HERE / "NOTES.md"
     parts = [
         "# Speed beside Apache Kafka\n",
-        "Printed by `make bench`. Both makes ran side by side with stock clients over loopback,",
+        "Printed by `make bench`. Both brokers ran side by side with stock clients over loopback,",
         "alternating: one node each, then one controller and three brokers each. A cell is the",
         "median and, in brackets, the least and the most of the rounds; a ratio is taken within a",
         "round. Broker CPU is utime + stime of all server processes. Times move with what else the",

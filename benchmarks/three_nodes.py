@@ -135,7 +135,7 @@ class Acks:
         return max(after - earlier for earlier, after in pairs)
 
     def stop(self) -> None:
-        """Send no more, and take the last answers."""
+        """Stop sending, and wait for the last acknowledgements."""
         self._stopping.set()
         self._thread.join()
         self._producer.flush(30)

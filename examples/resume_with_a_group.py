@@ -15,7 +15,7 @@ HALF = 5
 
 
 async def read(bootstrap: str, topic: str, group: str, count: int) -> list[int]:
-    """Read ``count`` records as a member of ``group`` and commit each one behind its reading."""
+    """Read ``count`` records as a member of ``group`` and commit each one after reading it."""
     consumer = AIOKafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,

@@ -73,8 +73,8 @@ class Outage:
             seconds = time.monotonic() - begun
             others = sorted({self._partitions()[index].leader for index in led})
             lead = "leads" if len(others) == 1 else "lead"
-            who = f"{_named('broker', others)} {lead} instead"
-            self._say(f"{who}, {seconds:.1f} s later; the flights go on")
+            now = f"{_named('broker', others)} {lead} instead"
+            self._say(f"{now}, {seconds:.1f} s later; the flights go on")
             self._until(lambda: self._cluster.pid(victim) not in (None, pid))
             self._say(f"broker {victim} is back as process {self._cluster.pid(victim)}")
             self._until(

@@ -43,7 +43,7 @@ def publish(
             "compression.type": "lz4",
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 200_000,
-            # A broker that goes away is the demo's own news; the client copes and need not say so.
+            # The demo itself reports a lost broker; the client copes and need not log it.
             "log_level": 2,
         }
     )

@@ -54,6 +54,11 @@ UNDER_THE_RULE = (
     "src/tidelog/runtime",
     "src/tidelog/storage",
     "src/pyspark_tidelog",
+    "src/tidelog/client",
+    "src/tidelog/cli",
+    "src/tidelog/pipeline",
+    "examples",
+    "benchmarks",
     "tests/support",
     "tests/tidy",
 )
