@@ -95,13 +95,13 @@ def one_offset_one_record(history: History) -> list[str]:
 
 
 def read_is_not_unread(history: History) -> list[str]:
-    """Promise 4: what was read stays; nobody reads what nobody wrote."""
+    """Promise 4: a record that was read stays; only written records are read."""
     written = {(write.partition, write.value) for write in history.writes}
     finals = {final.partition: final for final in history.finals}
     found = []
     for read in history.reads:
         if (read.partition, read.value) not in written:
-            found.append(f"{read.partition} {read.offset}: nobody wrote {read.value[:40]!r}")
+            found.append(f"{read.partition} {read.offset}: no client wrote {read.value[:40]!r}")
             continue
         final = finals.get(read.partition)
         if final is None or read.offset < final.start or read.offset in final.records:
@@ -130,7 +130,7 @@ def producer_order_holds(history: History) -> list[str]:
 
 
 def real_time_order_holds(history: History) -> list[str]:
-    """Promise 5, second half: what was sent after an ack stands behind it.
+    """Promise 5, second half: a record that was sent after an ack has a higher offset.
 
     Where a write stands that is neither acked nor readable is not known: with acks=1 a leader that
     was deposed may have named an offset that another has by now.
@@ -156,7 +156,7 @@ def real_time_order_holds(history: History) -> list[str]:
 
 
 def failed_sync_is_final(history: History) -> list[str]:
-    """Promise 25: after a failed write or fsync its directory acknowledges and syncs no more."""
+    """Promise 25: after a failed write or fsync its directory neither acknowledges nor syncs."""
     failed: dict[tuple[str, str], int] = {}
     found = []
     for event in sorted(history.directories, key=lambda event: event.at):
@@ -191,7 +191,7 @@ def only_the_torn_tail_is_cut(history: History) -> list[str]:
 
 
 def epochs_end_where_they_did(history: History) -> list[str]:
-    """Promises 3 and 4: who cuts its log by a leader's answer keeps what is committed, no more.
+    """Promises 3 and 4: a follower that truncates by a leader's response keeps what is committed.
 
     Above where the epoch ended, a replica keeps what its old leader never had committed; below the
     last record of it that the log has, it cuts what is committed.
@@ -232,7 +232,7 @@ def no_bad_crc_is_accepted(history: History) -> list[str]:
 
 
 def damage_is_never_served(history: History) -> list[str]:
-    """Promise 26: damaged bytes are named, never served, and the replica is made anew."""
+    """Promise 26: damaged bytes are named, never served, and the replica is rebuilt."""
     found = []
     corrupted: set[tuple[str, str]] = set()
     named: dict[tuple[str, str], int] = {}
@@ -248,7 +248,7 @@ def damage_is_never_served(history: History) -> list[str]:
         elif event.what == "named":
             named.setdefault(place, event.at)
             if place not in corrupted and (event.host, "") not in corrupted:
-                found.append(f"{event.host} named {event.replica} damaged, and nobody corrupted it")
+                found.append(f"{event.host} named {event.replica} damaged, and no bit was flipped")
         elif event.what == "repaired":
             named.pop(place, None)
             refused.pop(place, None)
@@ -331,7 +331,7 @@ def _readable(history: History) -> Iterable[tuple[str, int, bytes]]:
 
 
 def _known_offsets(history: History) -> dict[tuple[str, bytes], int]:
-    """Where each value stands: as acked, else as found."""
+    """The offset of each value: as acknowledged, otherwise as read."""
     known: dict[tuple[str, bytes], int] = {}
     for partition, offset, value in _readable(history):
         known.setdefault((partition, value), offset)

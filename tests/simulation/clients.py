@@ -5,7 +5,7 @@ the product's connections and codecs; keeps its own books, so that a mistake in 
 producer cannot hide one in the server.
 
 A producer keeps up to five batches in flight on one connection. When the connection breaks or an
-answer asks for another try, it connects anew and sends its window again, in order, with the same
+response asks for a retry, it connects again and sends its window again, in order, with the same
 sequence numbers.
 """
 
@@ -132,7 +132,7 @@ class SimulatedProducer:
                 await asyncio.sleep(self._rng.uniform(0.02, 0.3))
 
     def finish(self) -> None:
-        """Begin no more batches; ``run`` returns when all are answered."""
+        """Stop beginning batches; ``run`` returns when all have responses."""
         self._left = 0
 
     def give_up(self) -> None:
@@ -318,7 +318,7 @@ class SimulatedReader:
 
 
 def _behind(data: Buffer, position: int) -> int:
-    """Return where reading goes on: behind the last whole batch, records in it or not."""
+    """Return the next position to read: after the last whole batch, with records in it or not."""
     for _, header in walk(data):
         position = header.next_offset
     return position

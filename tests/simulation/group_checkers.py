@@ -38,7 +38,7 @@ def one_owner_in_a_generation(group: GroupHistory) -> list[str]:
 
 
 def generations_rise(group: GroupHistory) -> list[str]:
-    """No coordinator begins behind a generation that is on record."""
+    """No coordinator begins below a generation that is on record."""
     found = []
     newest = -1
     for record in group.log:
@@ -61,7 +61,7 @@ def old_generations_do_not_commit(group: GroupHistory) -> list[str]:
         elif record.offset is not None:
             commit = commits.get(record.mark)
             if commit is None:
-                found.append(f"{record.partition} at {record.offset}: nobody committed this")
+                found.append(f"{record.partition} at {record.offset}: no member committed this")
             elif commit.generation != present:
                 found.append(
                     f"{record.partition} at {record.offset} was committed in generation "
@@ -80,7 +80,7 @@ def old_generations_do_not_commit(group: GroupHistory) -> list[str]:
 
 
 def only_owners_commit(group: GroupHistory) -> list[str]:
-    """A member commits what it has in its generation and nothing else, and never as nobody."""
+    """A member commits for its share in its generation only, and never without a member id."""
     shares: dict[tuple[str, int], set[str]] = {}
     for share in group.shares:
         shares.setdefault((share.member, share.generation), set()).update(share.partitions)
@@ -111,10 +111,9 @@ def answered_commits_stay(group: GroupHistory) -> list[str]:
 
 
 def members_begin_where_the_last_stopped(group: GroupHistory) -> list[str]:
-    """Who has its share from a coordinator is told by it what all before it have committed.
+    """A member gets, from the coordinator that gave it its share, all positions committed before.
 
-    Another broker may be a coordinator that was deposed and does not know it: it says what held
-    once.
+    Another broker may be a deposed coordinator that does not know it yet: its positions are older.
     """
     before = _committed_before(group)
     shared_by = {(share.member, share.generation, share.broker) for share in group.shares}
@@ -137,11 +136,11 @@ def members_begin_where_the_last_stopped(group: GroupHistory) -> list[str]:
                 ]
                 if (offset, mark) not in allowed:
                     found.append(
-                        f"{look.broker} told {look.member} in generation {look.generation} "
+                        f"{look.broker} gave {look.member} in generation {look.generation} "
                         f"{offset} for {partition}, {expected[0]} was committed before it"
                     )
             elif offset >= 0 and (partition, offset, mark) not in ever:
-                found.append(f"{look.broker} says {offset} for {partition}: nobody committed it")
+                found.append(f"{look.broker} says {offset} for {partition}: no member committed it")
     return found
 
 
@@ -166,7 +165,7 @@ def _or_later(
 ) -> list[tuple[int, str]]:
     """Return what may be found by a member whose share came late: what later generations stored.
 
-    It commits no more, and nothing that it finds is older than its own generation.
+    It stops committing, and nothing that it finds is older than its own generation.
     """
     return [
         (commit.positions[partition], commit.mark)
@@ -194,10 +193,10 @@ def _committed_before(group: GroupHistory) -> dict[int, dict[str, tuple[int, str
 
 
 def commits_go_forward(group: GroupHistory) -> list[str]:
-    """Committed positions fall only where a member was told an older one or was out of range.
+    """Committed positions fall only where a member got an older one or was out of range.
 
-    Behind a commit of its own it must have been told since: what it stood at once is no excuse. One
-    without an answer may be stored late, behind a later one; of it only the first is asked.
+    After a commit of its own it must have got it since: an earlier position is no excuse. One
+    without a response may be stored late, after a later one; for it only the first check holds.
     """
     commits = {commit.mark: commit for commit in group.commits}
     found = []
@@ -232,15 +231,15 @@ def commits_go_forward(group: GroupHistory) -> list[str]:
 def _told(
     group: GroupHistory, commit: GroupCommit, partition: str, since: GroupCommit | None
 ) -> Iterator[int]:
-    """Yield where a member was told to be before a commit, after another one of its own."""
-    who = (commit.member, commit.generation)
+    """Yield the positions that a member got before a commit, after another one of its own."""
+    owner = (commit.member, commit.generation)
     for look in group.looks:
         is_in_time = look.at < commit.sent_at and (since is None or look.at > since.sent_at)
-        if (look.member, look.generation) == who and partition in look.found and is_in_time:
+        if (look.member, look.generation) == owner and partition in look.found and is_in_time:
             yield look.found[partition][0]
     for jump in group.jumps:
         # One may be noted later than the commit of where it led to is sent.
-        if (jump.member, jump.generation, jump.partition) == (*who, partition):
+        if (jump.member, jump.generation, jump.partition) == (*owner, partition):
             yield jump.target
 
 
@@ -285,7 +284,7 @@ def a_group_gets_everything(
 def positions_hold(group: GroupHistory, not_clean: Collection[str]) -> list[str]:
     """Promise 3: what a member stands at does not fall out of a clean partition.
 
-    Its start may pass a member, its end never goes back behind one: offsets are not rewound, and
+    Its start may pass a member, its end never goes back below one: offsets are not rewound, and
     nothing was read above the high watermark.
     """
     return [

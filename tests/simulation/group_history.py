@@ -37,7 +37,7 @@ class GroupCommit:
 
 @dataclass(frozen=True)
 class Look:
-    """What a member was told of its committed positions, right after it got its share."""
+    """The committed positions in the response to a member that has just got its share."""
 
     generation: int
     member: str

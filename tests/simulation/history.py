@@ -108,7 +108,7 @@ class EpochAnswer:
     ended: int
     """Where the next epoch began, the log's end for the newest one."""
     kept: int
-    """Behind the last record of this epoch, or an older one, that is still in the log."""
+    """After the last record of this epoch, or an older one, that is still in the log."""
     start: int
     """The log's start: what a response says of offsets below it does not count."""
 

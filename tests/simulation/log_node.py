@@ -58,7 +58,7 @@ class Node:
         return opened
 
     def prepare(self) -> PartitionLog:
-        """A log of many segments, synced, checkpointed, with more unsynced bytes behind."""
+        """A log of many segments, synced, checkpointed, with more unsynced bytes after it."""
         directory = self.open()
         directory.record_life(str(self.boot), durability="sync")
         log = directory.create(P, self.configs, kept(self.configs))
@@ -92,7 +92,7 @@ class Node:
             end = 0
             for at, header in walk(data):
                 position, end = header.next_offset, at + header.size
-            assert end == len(data), f"{len(data) - end} bytes behind the last batch are served"
+            assert end == len(data), f"{len(data) - end} bytes after the last batch are served"
         return found
 
 

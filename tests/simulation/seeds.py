@@ -1,7 +1,7 @@
 """Running a scenario over a fixed number of seeds, or until one fails.
 
 Owns the loops and the counts that are printed. What is covered is the same on every machine: time
-is only a limit, and one that fails. `TIDELOG_SEED` sets the first seed (0 unless told); random
+is only a limit, and one that fails. `TIDELOG_SEED` sets the first seed (default 0); random
 first seeds are ``soak``'s.
 `python -m tests.simulation.seeds SCENARIO FIRST STEP SEEDS SECONDS` is one of several workers.
 """

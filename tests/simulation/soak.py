@@ -1,4 +1,4 @@
-"""`python -m tests.simulation.soak`: seeds that nobody has run before, for some minutes.
+"""`python -m tests.simulation.soak`: random, new seeds for some minutes.
 
 Owns the command of `make soak`: each scenario begins at a random seed, which is printed, so that
 what it finds can be replayed. Exit status 1 when a promise is broken.

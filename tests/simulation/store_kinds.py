@@ -170,7 +170,7 @@ def elected(kind: ElectionType, *names: str) -> Act:
 
 
 async def lose_the_only_member(stage: Stage) -> None:
-    """2 dies, which alone was in sync: nobody leads, and 1 could only do so uncleanly."""
+    """2 dies, which alone was in sync: there is no leader, and 1 could only lead uncleanly."""
     request = messages.CreateTopicsRequest
     wanted = topic("v")
     wanted.topics[0].assignments = [request.CreatableReplicaAssignment(0, [2, 1])]

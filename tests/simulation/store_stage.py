@@ -1,6 +1,6 @@
-"""One controller on a store that fails where it is told to, and the brokers that it commands.
+"""One controller on a store with planned failures, and the brokers that it commands.
 
-Owns what must hold whatever failed: nobody is told what is not durable, and in the end the
+Owns what must hold whatever failed: no request says what is not durable, and in the end the
 controller's state is what a restart would load. What is done on the stage is ``store_kinds``'.
 """
 
@@ -57,16 +57,16 @@ class Attentive(RecordedBroker):
 
     def _check_orders(self, request: Any) -> None:
         named: dict[tuple[str, int], uuid.UUID] = {}
-        for told in request.topic_states:
-            for state in told.partition_states:
-                where = (told.topic_name, state.partition_index)
-                named[where] = told.topic_id
+        for sent in request.topic_states:
+            for state in sent.partition_states:
+                where = (sent.topic_name, state.partition_index)
+                named[where] = sent.topic_id
                 stored, version = self._stored(layout.state(*where))
                 if not isinstance(stored, PartitionState):
                     continue
                 newest = (stored.leader_epoch, version)
                 if (state.leader_epoch, state.isr_version) > newest:
-                    self.wrong.append(f"{where} told {state}, durable is {stored} {version}")
+                    self.wrong.append(f"{where} was sent as {state}, durable is {stored} {version}")
         if request.type == 2:
             for where, topic_id in self.hosted.items():
                 if where not in named and self._is_assigned(where, topic_id):
@@ -87,10 +87,10 @@ class Attentive(RecordedBroker):
         return node if is_it and not is_marked else None
 
     def _check_metadata(self, request: Any) -> None:
-        for told in request.topic_states:
-            is_there = self._topic(told.topic_name, told.topic_id) is not None
-            if is_there and any(state.leader == -2 for state in told.partition_states):
-                self.wrong.append(f"{told.topic_name} is told to be gone, and is not")
+        for sent in request.topic_states:
+            is_there = self._topic(sent.topic_name, sent.topic_id) is not None
+            if is_there and any(state.leader == -2 for state in sent.partition_states):
+                self.wrong.append(f"{sent.topic_name} was sent as deleted, and is not")
 
 
 class Stage:

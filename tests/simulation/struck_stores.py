@@ -62,7 +62,7 @@ class InMemory:
 
 
 class InFile:
-    """SQLite's file, which somebody may also have open in an editor of tables.
+    """SQLite's file, which an editor of tables may also have open.
 
     Its commits are not synced: what a power loss leaves of a file is not asked here.
     """

@@ -4,8 +4,8 @@ The course of faults is the broker scenario's. Members come and go, work longer 
 session, give polls up in the middle; their look-ups are refused now and then, of all partitions or
 of one; a second topic is created and deleted all the while. What struck is counted, with floors.
 
-Judged at each poll: who reads, reads what it was given, no more and no less; who cannot says so;
-what is said of a partition is its own error. When everything has healed, every member comes to
+Checked at each poll: a member reads exactly its assignment, or says that it cannot; an error of a
+partition is that partition's own. When everything has healed, every member comes to
 read: together they have all partitions, each has one reader, and every record that was
 acknowledged was handed out. Then one of them works for two sessions while the others join again,
 and is a member still. A log that is cut is not among this (one broker): `test_client_truncation`.
@@ -58,7 +58,7 @@ PLANTED_SEEDS = 5
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """What the server says of its own deaths is not news here."""
+    """Suppress the log lines of servers that this file kills."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -119,7 +119,7 @@ class Member:
         self.counts["lives"] += 1
         loop = asyncio.get_running_loop()
         end = loop.time() + self.rng.uniform(3, 30)
-        # What it can be told of is what it is subscribed to: with the topic that comes and goes.
+        # It gets changes of the topics that it subscribes to: with the one that comes and goes.
         topics = ["plain", "temporary"] if self.rng.random() < 0.7 else ["plain"]
         async with (
             self.run.cluster(self) as cluster,
@@ -223,7 +223,7 @@ class Member:
     def __str__(self) -> str:
         reader = self.reader
         if reader is None:
-            return f"{self.name}: nobody"
+            return f"{self.name}: no reader"
         return f"{self.name}: {reader._member.state}, {reader.assignment}, said {self.said!r}"
 
 
@@ -300,13 +300,13 @@ class GroupRun(BrokerRun):
         # The last thing that happens to them: it is gone for good.
         await delete_topic(HOST, PORT, "temporary")
         self.calm.set()
-        # Nobody slow is left; sessions of former lives end, and a rebalance takes its time.
+        # No slow member is left; sessions of former processes end, and a rebalance takes its time.
         try:
             await self.world.until(self._all_read, SETTLE_SECONDS)
         except TimeoutError:
-            told = [str(member) for member in self.members]
+            members = [str(member) for member in self.members]
             missing = sorted(self.sent - self.seen)
-            self.found.append(f"not all read: {told}; not handed out: {missing[:5]}")
+            self.found.append(f"not all read: {members}; not handed out: {missing[:5]}")
         else:
             await self._one_is_slow()
         self.over.set()
@@ -334,9 +334,9 @@ class GroupRun(BrokerRun):
         await self.world.until(lambda: not slow.works, SETTLE_SECONDS)
         await self.world.until(self._all_read, SETTLE_SECONDS)
         # The coordinator knows it by the same name, if it never took it out.
-        behind = slow.reader._member.membership.member_id
-        if (recalled, behind) != (State.RECALLED, before):
-            self.found.append(f"{slow.name}: slow for two sessions: {recalled}, now {behind!r}")
+        after = slow.reader._member.membership.member_id
+        if (recalled, after) != (State.RECALLED, before):
+            self.found.append(f"{slow.name}: slow for two sessions: {recalled}, now {after!r}")
 
     def _all_read(self) -> bool:
         if not self.sent <= self.seen or not all(member.reads for member in self.members):

@@ -1,4 +1,4 @@
-"""What faults may do: no more at once than the promises allow, by what is on the disks."""
+"""What faults may do: at most what the promises allow at once, by what is on the disks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hold(story: Script) -> None:
 
 
 def test_nothing_is_harmed_or_lost_beside_a_lost_disk_that_the_store_has_not_missed() -> None:
-    """The empty broker is in sync as the store has it: no controller has heard of its loss."""
+    """The empty broker is in sync as the store has it: no controller knows of its loss."""
 
     async def story(run: ScriptedRun) -> None:
         await run.write(10)
@@ -44,7 +44,7 @@ def test_nothing_is_harmed_or_lost_beside_a_lost_disk_that_the_store_has_not_mis
         assert not run.faults.corruptions.corruptions
         assert run.states.losses.keys() == {lost.node_id}
         controller.start()
-        await run.until(lambda: controller.active, "active anew")
+        await run.until(lambda: controller.active, "active again")
         # Not when it has come back: when its replica was taken back since.
         await run.until(lambda: run.states.losses[lost.node_id].back_at >= 0, "it is known")
         assert run.states.not_whole() == {"t-0"}

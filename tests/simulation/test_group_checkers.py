@@ -111,7 +111,7 @@ def went_back(group: GroupHistory) -> None:
 
 
 def went_back_behind_its_own_commit(group: GroupHistory) -> None:
-    """Long ago it was told of less than that."""
+    """Long ago it got a lower position than that."""
     group.commits += [
         GroupCommit("6", 2, "a", {P: 6}, 20, Outcome.ACKED, 21),
         GroupCommit("7", 2, "a", {P: 9}, 26, Outcome.ACKED, 27),
@@ -156,7 +156,9 @@ def test_every_checker_has_a_bad_history() -> None:
 
 
 @pytest.mark.parametrize("told_at", [21, 28, 31])
-def test_a_position_may_fall_behind_a_commit_when_its_member_was_told_since(told_at: int) -> None:
+def test_a_position_may_fall_below_a_commit_when_its_member_got_a_lower_one(
+    told_at: int,
+) -> None:
     group = good()
     group.commits += [
         GroupCommit("6", 2, "a", {P: 9}, 26, Outcome.UNDETERMINED, 27),

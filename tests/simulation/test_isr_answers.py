@@ -5,8 +5,7 @@ or does not, and answers what it likes; now and then it takes a member out by it
 answers truthfully. Then no change may be in flight any more, the leader's ISR is the controller's,
 all that live are in it, and every acks=all was answered; and at no time may the high watermark be
 above what a member of the controller's ISR holds. In some histories the leader leads on in newer
-leader epochs, in which a replica may have lost what it held: who waits at the leader is not sent
-away.
+leader epochs, in which a replica may have lost what it held: requests that wait at the leader stay.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class Story:
             epoch, version = self.epoch, self.version
             for node_id in FOLLOWERS:
                 if node_id not in self.isr and self.rng.random() < 0.3:
-                    # Its copy is damaged, and made anew in the new epoch.
+                    # Its copy is damaged, and rebuilt in the new epoch.
                     self.epoch = epoch = max(epoch, self.follows[node_id] + 1)
                     self.held[node_id] = 0
             await asyncio.sleep(self.rng.uniform(0, 0.1))

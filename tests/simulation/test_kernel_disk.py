@@ -1,4 +1,4 @@
-"""The simulated disk: what kill -9, power loss, errors and a full disk leave behind."""
+"""The simulated disk after kill -9, power loss, errors and when it is full."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_a_cut_holds_bytes_back_and_healing_brings_them() -> None:
         world.run(main())
 
 
-def test_nobody_listens_and_unknown_hosts() -> None:
+def test_closed_ports_and_unknown_hosts() -> None:
     with World(6) as world:
         world.machine("server")
 
@@ -248,7 +248,7 @@ def test_a_reset_reaches_both_ends() -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "power"])
-def test_a_dead_process_leaves_nothing_behind(how: str) -> None:
+def test_a_dead_process_leaves_nothing(how: str) -> None:
     seen: list[str] = []
 
     async def body(disk) -> None:

@@ -176,12 +176,12 @@ CASES = [
         lambda offset: False,
     ),
     Case(
-        "start anew behind the start",
+        "start again above the start",
         lambda node, log: log.restart_at(11, node.clock.now_ms) and None,
         lambda offset: False,
     ),
     Case(
-        "start anew ahead of the end",
+        "start again ahead of the end",
         lambda node, log: log.restart_at(1_000, node.clock.now_ms) and None,
         lambda offset: False,
     ),
@@ -191,7 +191,7 @@ CASES = [
         lambda offset: offset < 11,
     ),
     Case(
-        "start anew beside checkpoints",
+        "start again beside checkpoints",
         lambda node, log: _beside(node, log.restart(1_000, node.clock.now_ms)),
         lambda offset: False,
     ),

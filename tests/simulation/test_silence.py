@@ -1,4 +1,4 @@
-"""Silences on the simulated cluster, in virtual time: who is suspected for one, and who is not.
+"""Silences on the simulated cluster, in virtual time: which brokers are suspected for one.
 
 Decision 0033. What happens between two heartbeats, and how long the wires take, is the seed's.
 """
@@ -130,7 +130,7 @@ async def two_stopped(run: ScriptedRun) -> None:
     await run.write(3)
 
 
-def test_of_two_silent_brokers_nobody_is_suspected() -> None:
+def test_of_two_silent_brokers_none_is_suspected() -> None:
     run_script(two_stopped)
 
 
@@ -189,7 +189,7 @@ def test_a_session_that_opens_again_while_the_controller_is_stopped() -> None:
     run_script(reset_and_stopped)
 
 
-def test_who_waits_for_the_answer_to_its_registration_is_not_silent() -> None:
+def test_a_broker_that_waits_for_the_response_to_its_registration_is_not_silent() -> None:
     """It has no epoch to send heartbeats with; others decide on a slow store meanwhile."""
 
     async def story(seams: Any) -> None:
@@ -263,7 +263,7 @@ def test_a_heartbeat_that_ends_no_suspicion_is_found(monkeypatch: pytest.MonkeyP
         suspected = before is not None and before.suspected
         self.by_broker[broker] = replace(BrokerSession(now_ms), suspected=suspected)
 
-    monkeypatch.setattr(Sessions, "heard", heard)
+    monkeypatch.setattr(Sessions, Sessions.heard.__name__, heard)
 
     async def again(run: ScriptedRun) -> None:
         await stopped_leader(run)

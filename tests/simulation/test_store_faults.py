@@ -2,10 +2,10 @@
 
 A run does one thing of a controller's work, and one call of the store that it makes fails: it is
 refused, made with its answer lost, met by another's write, or 3 s late. Then the thing is asked for
-again. Whatever failed: nobody is told what is not durable, the controller becomes active again, its
+again. Whatever failed: requests say durable state only, the controller becomes active again, its
 state is what a restart would load, and in the end what was asked for is done. A place in
 ``controller/`` that calls the store and was struck by none of this fails a test, and so does a
-request in slices that was not struck behind its first one. Over SQLite each place of each kind is
+request in slices that was not struck after its first one. Over SQLite each place of each kind is
 struck once, with the faults in turn, and each call of a kind in slices.
 """
 
@@ -226,7 +226,7 @@ def test_a_hidden_call_is_found(hidden: str) -> None:
     assert other_names(f"await store.get(path)\n{hidden}\n") == [2]
 
 
-def test_every_request_in_slices_is_struck_behind_its_first_slice(
+def test_every_request_in_slices_is_struck_after_its_first_slice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The faults above strike each of the first calls: one of a second slice must be among them."""
@@ -234,7 +234,7 @@ def test_every_request_in_slices_is_struck_behind_its_first_slice(
     second: list[tuple[Path, list[Site], int]] = []
 
     def noted_cut(asked: Sequence[Any], cost: Callable[[Any], int]) -> Iterator[Sequence[Any]]:
-        # It is called by ``perform_in_slices``, and that by who asks for slices.
+        # ``perform_in_slices`` calls it, and the code that asks for slices calls that.
         caller = Path(sys._getframe(2).f_code.co_filename)
         for position, part in enumerate(cut(asked, cost)):
             if position == 1:

@@ -24,7 +24,7 @@ P = "plain-0"
 
 
 class Coordinator:
-    """A connection to a coordinator that answers what it is told to."""
+    """A connection to a coordinator that gives the responses of the test."""
 
     peer = "b1:9092"
 
@@ -58,7 +58,7 @@ def looked(book: GroupBook, connection: Coordinator, value: int, **more: bool) -
     return book.lost
 
 
-def test_who_answered_a_commit_may_not_say_an_earlier_one() -> None:
+def test_a_coordinator_that_answered_a_commit_may_not_say_an_earlier_one() -> None:
     book, connection = committed(50)
     assert looked(book, connection, 49) == []
     assert len(looked(book, connection, 3)) == 1
@@ -69,9 +69,9 @@ def test_who_answered_a_commit_may_not_say_an_earlier_one() -> None:
 def test_a_deposed_coordinator_may_say_an_earlier_commit() -> None:
     book, _ = committed(50)
     assert looked(book, Coordinator(), 3) == []
-    assert len(looked(book, Coordinator(), 60)) == 1, "nobody ever committed that"
+    assert len(looked(book, Coordinator(), 60)) == 1, "no member ever committed that"
     book, _ = committed(50)
-    assert len(looked(book, Coordinator(), 3, is_last=True)) == 1, "in the end nobody is deposed"
+    assert len(looked(book, Coordinator(), 3, is_last=True)) == 1, "none is deposed at the end"
 
 
 def test_a_commit_without_an_answer_may_be_there_or_not() -> None:
@@ -159,10 +159,10 @@ def test_what_a_follower_served_stays_and_is_committed() -> None:
     assert unclean.found == []
 
 
-# --- what excuses a sync behind a failure --------------------------------------------------------
+# --- what excuses a sync after a failure ---------------------------------------------------------
 
 
-def test_only_what_was_begun_before_a_failure_was_told_is_in_flight() -> None:
+def test_only_work_begun_before_a_failure_was_reported_is_in_flight() -> None:
     loop = SimulatedLoop(random.Random(0))
     failing, beside, later = Job(3), Job(2), Job(9)
     failure = Failure(failing, 5)
@@ -172,7 +172,7 @@ def test_only_what_was_begun_before_a_failure_was_told_is_in_flight() -> None:
         return loop.is_in_flight(failure)
 
     assert not in_flight(failing), "the trip that failed knows it"
-    assert in_flight(beside) and in_flight(later) and in_flight(None), "nobody was told yet"
+    assert in_flight(beside) and in_flight(later) and in_flight(None), "not reported yet"
     failing.told_at = 8
     assert in_flight(beside) and not in_flight(later) and not in_flight(None)
     on_the_loop = Failure(None, 5)

@@ -59,6 +59,7 @@ UNDER_THE_RULE = (
     "src/tidelog/pipeline",
     "examples",
     "benchmarks",
+    "tests/simulation",
     "tests/support",
     "tests/tidy",
 )

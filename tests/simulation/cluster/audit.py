@@ -54,7 +54,7 @@ class Auditor:
         self.above_watermark: list[str] = []
         """What was served though it was not committed, as the answer itself said."""
         self.seen: dict[str, dict[int, str]] = {}
-        """Partition -> base offset of each batch that was served -> by whom, last."""
+        """Partition -> base offset of each batch that was served -> the last broker to serve it."""
         self._damaged: set[tuple[str, str]] = set()
         """(host, replica) that a broker named as damaged."""
         self._cluster = cluster
@@ -84,7 +84,7 @@ class Auditor:
                 await self.read(node, place, self._offset(place), 3)
 
     async def _read_from_full(self, node: BrokerNode) -> None:
-        """Promise 28: who is in sync serves reads, however full its disk is."""
+        """Promise 28: a replica in sync serves reads, however full its disk is."""
         mine = [x for x, known in self._places() if node.node_id in known.state.isr]
         if mine:
             place = self._rng.choice(mine)
@@ -101,7 +101,7 @@ class Auditor:
             self._history.disk_space("appended", node.host)
 
     async def last_look(self) -> None:
-        """Read every replica as a whole, until nobody refuses any more; then all is repaired."""
+        """Read every replica as a whole, until no broker refuses; then all is repaired."""
         for place, _ in self._places():
             for broker in self._states.topics[place.topic].partitions[place.partition]:
                 node = self._cluster.broker(broker)
@@ -198,7 +198,7 @@ class Auditor:
             return
         offsets = [flip.offset]
         if flip.kind == names.INDEX:
-            # Who reads on from one segment to the next asks no index: begin here and there within.
+            # A read that goes on into the next segment uses no index: begin at offsets within.
             begins = names.offset_of(flip.path.rpartition("/")[2], names.INDEX) or 0
             offsets = [*range(begins, begins + OFFSETS_OF_A_SEGMENT, 2)]
         for offset in offsets:

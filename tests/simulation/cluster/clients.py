@@ -43,16 +43,16 @@ class MetadataBook:
     """The leader epochs that each life of a broker named to clients, and its steps back."""
 
     raised: dict[Said, list[tuple[float, int]]] = field(default_factory=dict)
-    """When an epoch higher than all before was heard of, and that epoch."""
+    """When a response first had an epoch higher than all before, and that epoch."""
     steps_back: list[str] = field(default_factory=list)
 
     def note(
         self, life: str, answer: Any, asked_at: float, now: float, id_of: Callable[[Any], str]
     ) -> None:
-        """Take up an answer; only what was heard before it was asked for binds it.
+        """Take up a response; it is bound by what was received before its request was sent.
 
         ``id_of(topic)`` is the id of a topic in it, "" if that cannot be known: below level 1.4
-        answers name none, and a name that comes and goes begins anew without one. That weaker
+        responses name none, and a name that comes and goes begins again without one. That weaker
         promise is of docs/design/levels.md (topic ids come with 1.4).
         """
         for topic in answer.topics:
@@ -80,7 +80,7 @@ class Outside:
         self.metadata = MetadataBook()
         self.secret = secret_outside(cluster.world)
         self.epochs: dict[str, int] = {}
-        """The highest leader epoch heard of, by a partition's name and the life of its topic."""
+        """Highest leader epoch in a response, by a partition's name and its topic's incarnation."""
 
     async def any_broker(self, secret: ClusterSecret | None = None) -> ClientConnection:
         """Connect to some broker. Raises ClientError."""
@@ -120,7 +120,7 @@ class Outside:
         return "" if topic.name == TEMPORARY else self.states.id_of(topic.name)
 
     async def coordinator(self, group: str) -> ClientConnection:
-        """Connect to whom some broker names as a group's coordinator. Raises ClientError."""
+        """Connect to a group's coordinator, as some broker names it. Raises ClientError."""
         request = messages.FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
         answer = await self.ask_anyone(request)
         found = answer.coordinators[0]
@@ -163,8 +163,8 @@ class Outside:
 class ClusterTarget(Target):
     """A partition wherever it is led. ``life`` and ``topic_id`` tell lives of a name apart.
 
-    As stock clients do, it believes no metadata with an older leader epoch than it has seen: who
-    was deposed may not know it yet. Below level 1.4 metadata says no id: then the store is asked
+    As stock clients do, it believes no metadata with an older leader epoch than it has seen: a
+    deposed leader may not know it yet. Below level 1.4 metadata says no id: then the store is asked
     whether this leader was elected in this life.
     """
 
@@ -192,7 +192,7 @@ class ClusterTarget(Target):
         return connection
 
     async def _check_life(self, connection: ClientConnection) -> None:
-        """Requests go by name: the leader itself must have heard of this life of the topic."""
+        """Requests go by name: the leader itself must know this incarnation of the topic."""
         try:
             answer = await connection.send(_asking_for(self.topic), timeout_ms=ANSWER_MS)
             if not self._is_this_life(answer.topics[0]):
@@ -227,7 +227,7 @@ def target(
 
 
 class Administrator:
-    """Asks for what administrators ask; tries again until it is answered, if told so."""
+    """Requests of administrators, which it can repeat until there is a response."""
 
     def __init__(self, outside: Outside) -> None:
         self.outside = outside
@@ -235,7 +235,7 @@ class Administrator:
     async def create(
         self, name: str, partitions: int, replicas: int, configs: dict[str, str], former: str = ""
     ) -> None:
-        """Create a topic anew, once its life with the id ``former`` is gone.
+        """Create a topic again, once its incarnation with the id ``former`` is gone.
 
         Below level 1.4 the name is taken for as long as a replica of that life may be left.
         """

@@ -106,7 +106,7 @@ class DiskWatch:
         """
         self.found: list[str] = []
         self.appends: dict[tuple[str, str, int, int], tuple[int, str]] = {}
-        """(topic id, partition name, leader epoch, base offset) -> CRC and who wrote it first."""
+        """(topic id, partition name, leader epoch, base offset) -> CRC and its first writer."""
         self.deleted = 0
         self.batches = 0
         self._assigned = assigned
@@ -116,7 +116,7 @@ class DiskWatch:
         a replica has none on record, and is known by when it was made."""
         self._recorded: dict[tuple[str, str], str] = {}
         """(host, directory) -> the topic id that was last put on record there: a power loss may
-        take the record and leave the replica, and below level 1.4 nobody names its id again."""
+        take the record and leave the replica, and below level 1.4 no request names its id again."""
         self._seen: dict[str, tuple[int, int]] = {}
         self.when_named: Callable[[BrokerNode, str], None] = lambda node, replica: None
         """ScriptedRun when a broker puts on record that a replica is damaged."""
@@ -147,8 +147,8 @@ class DiskWatch:
     def id_of(self, node: Node, directory: str) -> str:
         """Return the topic id of a partition's directory, "" if there is none.
 
-        What is on record there, or was until a power loss, else (below level 1.4) that of the life
-        for which it was made.
+        The id on record there, or on record until a power loss; otherwise (below level 1.4) that of
+        the incarnation for which the directory was made.
         """
         disk = node.machine.disk
         if not isinstance(disk.lookup(directory), DirectoryNode):
@@ -159,7 +159,7 @@ class DiskWatch:
     def forgot_its_id(self, node: Node, directory: str) -> bool:
         """Whether a power loss took the topic id of a log that nothing was synced of, nor is in it.
 
-        The id becomes durable with the log's first sync: the replica comes back as nobody's.
+        The id becomes durable with the log's first sync: the replica comes back without one.
         """
         disk = node.machine.disk
         if (node.host, directory) not in self._recorded or topic_id_in(disk, directory):
@@ -190,11 +190,11 @@ class DiskWatch:
                     f"no_bad_crc_is_accepted: {node.host} wrote {name} {each.base} with a bad CRC"
                 )
             key = (topic_id, name, each.epoch, each.base)
-            crc, who = self.appends.setdefault(key, (each.crc, node.host))
+            crc, writer = self.appends.setdefault(key, (each.crc, node.host))
             if crc != each.crc:
                 self.found.append(
                     f"one_leader_per_epoch: {name} {each.base} of leader epoch {each.epoch} was "
-                    f"written by {who} and, with other bytes, by {node.host}"
+                    f"written by {writer} and, with other bytes, by {node.host}"
                 )
 
     def _noted(self, node: BrokerNode) -> None:
@@ -231,7 +231,7 @@ class DiskWatch:
         if before is None or before.ending or after is None or not after.ending:
             return
         if after.ending == STRAY_DIRECTORY and (node.host, source_name) in self._damaged:
-            # Set aside for its damage: it is made anew from its leader (promise 26).
+            # Quarantined for its damage: it is rebuilt from its leader (promise 26).
             self._damaged.discard((node.host, source_name))
             return
         topic_id = topic_id_in(node.machine.disk, target) or self._made.get((node.host, source), "")

@@ -14,7 +14,7 @@ from tests.simulation.kernel import UNLIMITED, Crash, DiskOperation, Fail
 from tests.simulation.kernel.loop import Failure
 
 CONTROL_NOTES = "controller-seen"
-"""What a broker notes of its controllers: no log, and each time written anew."""
+"""What a broker notes of its controllers: no log; each note replaces the file."""
 
 FAILING_SECONDS = (0.001, 0.1, 0.5)
 """What a disk that is about to fail takes for a call, at most, one of these."""
@@ -51,7 +51,7 @@ class DiskFaults(NodeControl):
         """fsync says EIO once; the life goes on, and its directory must not.
 
         What stands elsewhere is looked at when the disk fails, too: that may be seconds later. What
-        helper threads had been given before anybody heard of the failure may go on.
+        helper threads had begun before their process learned of the failure may go on.
         """
         node = self._take(self._brokers)
         if node is None or node.process is None or not self._nothing_else_is_corrupted(node):

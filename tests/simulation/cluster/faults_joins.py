@@ -66,7 +66,7 @@ class JoinFaults(NodeControl):
         self._end(member, "lose_power")
         member.start()
         await until(lambda: member.ready, 2)
-        self._say(f"{member.host} is back, {place} may hear of its former life")
+        self._say(f"{member.host} is back, {place} may get requests of its former incarnation")
         network.heal(*above)
         await asyncio.sleep(1.5)
 
@@ -74,7 +74,7 @@ class JoinFaults(NodeControl):
         """Whether all other replicas are whole, so that the member's disk may be lost.
 
         The cut took both out of ISRs, each of what the other leads; since all was whole when it
-        began and nobody else has them in hand, the leader has lost nothing.
+        began and no other fault controls them, the leader has lost nothing.
         """
         if not self.careful:
             return True
@@ -82,7 +82,7 @@ class JoinFaults(NodeControl):
         return not lacking and not self._corrupted_beside(member)
 
     async def lose_the_answer_to_a_join(self) -> None:
-        """AlterIsr(+C) is committed, A does not hear of it, C fetches no more, and A dies.
+        """AlterIsr(+C) is committed, A gets no response, C stops fetching, and A dies.
 
         C is in the ISR and stands before B: it is elected. All that A acknowledged meanwhile must
         be in its log, so A must have waited for it.
@@ -141,7 +141,7 @@ class JoinFaults(NodeControl):
             return
         # Clients write to it: what two of three have is not committed.
         await asyncio.sleep(self.rng.uniform(0.5, 2))
-        self._say(f"{leader.host} dies and has not heard that {member.host} is in sync for {place}")
+        self._say(f"{leader.host} dies and does not know that {member.host} is in sync for {place}")
         self._end(leader, "kill")
         # It has no part in what follows until another leads.
         await until(lambda: known.state.leader_epoch != epoch, 8)

@@ -73,7 +73,7 @@ class MemberFaults:
         return member
 
     async def kill(self) -> None:
-        """kill -9, and back: as somebody new, while its former self has a session left."""
+        """kill -9, and back: as a new member, while the former one has a session left."""
         member = self._take()
         if member is not None:
             self._say(f"kill {member.host}")

@@ -41,7 +41,7 @@ class ToolFaults(NodeControl):
     async def lower_a_minimum_unseen(self) -> None:
         """A leader is alone below the minimum, which is lowered while no controller runs.
 
-        It acknowledges alone from then on. Then it dies, and those come back that were eligible.
+        It acknowledges alone now. Then it dies, and the replicas come back that were eligible.
         """
         state = self._state()
         nodes = [*self.cluster.brokers, *self.cluster.controllers]

@@ -1,4 +1,4 @@
-"""What the controllers wrote to the store: who may lead, who wrote, what was flagged.
+"""What the controllers wrote to the store: leaders and ISRs, the writer, the unclean flag.
 
 Owns the checks of promises 14-17 and 22 on the journal of commits. Decodes the nodes with
 the product's layout, and keeps its own view of each partition.
@@ -306,7 +306,7 @@ class StateWatch:
         new = [member for member in state.isr if member not in before.isr]
         if state.is_unclean_leader and state.leader_epoch > before.leader_epoch:
             new.append(state.leader)  # what it has is what there is, from now on
-        # Who lost power and was not missed yet has not come back with anything.
+        # A member that lost power and was not missed yet has not come back with anything.
         here = [member for member in new if not self._is_gone(member)]
         known.admitted = {
             member: commit.at if member in here else known.admitted[member]
@@ -337,7 +337,7 @@ class StateWatch:
             )
 
     def _check_election(self, place: Place, known: Known, before: PartitionState) -> None:
-        """Promises 16 and 17: who is elected, and is it said when it is not clean?"""
+        """Promises 16 and 17: the elected replica is complete, or the election is flagged."""
         state = known.state
         leader = state.leader
         self.elections += 1

@@ -1,6 +1,6 @@
 """A real group: consumers on machines of their own, which join, read, commit, die and come back.
 
-Owns the lives of the members and the books of what they were told. The members are the product's
+Owns the members' processes and the books of the responses they got. The members are the product's
 own (``GroupReader``); what they ask the coordinator is noted where it leaves them, and each commit
 carries a mark into the log, so that it is known again there. What is judged is
 ``tests.simulation.group_checkers``.
@@ -42,7 +42,7 @@ GROUP_CONFIGS = {
     "group.min.session.timeout.ms": "3000",
     "group.initial.rebalance.delay.ms": "500",
 }
-"""What brokers are told, so that rebalances fit into a run of a minute."""
+"""Configurations of brokers, so that rebalances fit into a run of a minute."""
 
 NOT_COMMITTED = frozenset(
     {
@@ -52,8 +52,8 @@ NOT_COMMITTED = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-"""Errors of a commit that are given before anything is appended. NOT_COORDINATOR is also told when
-leadership goes while the commit waits."""
+"""Errors of a commit that are given before anything is appended. NOT_COORDINATOR is also the
+response when leadership goes while the commit waits."""
 
 
 class Group:
@@ -250,7 +250,7 @@ class Member:
             await asyncio.sleep(rng.uniform(0.1, 3))
 
     async def _consume(self, cluster: NotingCluster, rng: random.Random) -> None:
-        """Be a member until it is told to leave."""
+        """Be a member until a fault makes it leave."""
         group = self.group
         reader = GroupReader(
             cluster,
@@ -385,8 +385,8 @@ class NotingCluster(Cluster):
 
 
 class _NotingConnection:
-    """A connection, all of it; hears what is answered when a member looks up offsets, and where
-    epochs end."""
+    """A connection that notes the responses to a member's look-ups of offsets and of the ends of
+    epochs."""
 
     def __init__(
         self,

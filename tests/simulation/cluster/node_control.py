@@ -1,4 +1,4 @@
-"""What every fault needs: the nodes and who has them in hand, their ends and starts.
+"""What every fault needs: the nodes, the fault that controls each, their ends and starts.
 
 Owns the rule that one fault at a time controls a node, and which losses promise 1 allows.
 The faults themselves are in ``faults_*``.

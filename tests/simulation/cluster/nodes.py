@@ -196,7 +196,7 @@ class ControllerNode(Node):
         return self.alive and self.controller is not None and self.controller.active
 
     def ended(self) -> None:
-        """Its sessions with the store last for a while: nobody has closed them."""
+        """Its sessions with the store last for a while: they were not closed."""
         super().ended()
         for session in list(self.sessions):
             self.world.loop.call_later(SESSION_SECONDS, session.expire)

@@ -1,9 +1,9 @@
-"""The operator, who gives up what nobody can save: whose last in-sync replica is damaged.
+"""The operator: gives up partitions whose last in-sync replica is damaged.
 
 Owns when that is so, and the unclean election that ``docs/operating/recover.md`` advises then. With
 ``min.insync.replicas`` of 1 the last copy of what was acknowledged may lie on the one disk that had
 bits flipped: the flip may have been long before, and met only now. The partition counts as not
-clean from then on; no other topic is ever given up.
+clean after that; no other topic is ever given up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WITH_ONE_COPY = "loose"
 
 
 class Operator:
-    """Looks after partitions that nobody leads."""
+    """Looks after partitions without a leader."""
 
     def __init__(
         self,

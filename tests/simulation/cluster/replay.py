@@ -159,7 +159,8 @@ class Recording:
         process.run(_handled(handle, running.broker, request, context))
 
     def _is_current(self, node: BrokerNode, request: Any) -> bool:
-        """Whether all topics are in the life that the broker knows: else only the channel helps."""
+        """Whether all topics are in the incarnation that the broker knows; a request about another
+        one is refused by the channel alone."""
         assert node.running is not None
         known = {tuple(p.key): p.topic_id for p in node.running.broker.partitions.all()}
         return all(

@@ -13,7 +13,7 @@ from tidelog.storage.names import LOG, offset_of
 
 
 def end_offset(disk: SimulatedDisk, topic: str, partition: int) -> int:
-    """Return the offset behind the last whole batch; of an empty log, where it begins."""
+    """Return the offset after the last whole batch; of an empty log, where it begins."""
     found = disk.lookup(f"{LOGS}/{topic}-{partition}")
     names = list(found.entries) if isinstance(found, DirectoryNode) else []
     begun = max((at for name in names if (at := offset_of(name, LOG)) is not None), default=0)
@@ -28,7 +28,7 @@ def epoch_start(disk: SimulatedDisk, topic: str, partition: int, epoch: int) -> 
 
 
 def from_start(log: list[Batch], start: int) -> list[Batch]:
-    """Return what is not wholly below the log's start: the rest of its segment nobody reads.
+    """Return the batches not wholly below the log's start: no read gets the rest of its segment.
 
     Bits that are turned over there stay. They may be in an offset: the order decides, not each
     batch for itself.

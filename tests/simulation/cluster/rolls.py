@@ -1,4 +1,4 @@
-"""Mixed levels: where a run begins, and an operator who rolls it up and down meanwhile.
+"""Mixed levels: where a run begins, and rolls up and down meanwhile.
 
 Owns the order of ``docs/operating/upgrade.md``: up, controllers before brokers; down, brokers
 before controllers; one process at a time, the next one when all replicas are in sync again (or when
@@ -97,7 +97,7 @@ class RollFaults(NodeControl):
         return True
 
     def _is_refused(self) -> bool:
-        """Whether nobody takes over because deletions with ids are not done."""
+        """Whether no controller takes over because deletions with ids are not done."""
         return self.states.deleting and self.cluster.active is None
 
     def _put_back(self, node: Node, level: str) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.nodes import ControllerNode
 
 TOOL = "a tool"
-"""Who writes to the store beside the controllers, and checks no epoch."""
+"""The writer to the store beside the controllers, which checks no epoch."""
 
 SESSION_SECONDS = 4.0
 """How long a session outlives the last sign of its process, as ``metadata.zookeeper`` has it."""
@@ -59,7 +59,7 @@ class JournalTree(MemoryTree):
 
     def apply(self, session: int, operations: Sequence[Operation]) -> Conflict | None:
         conflict = super().apply(session, operations)
-        owner = self.owners.get(session, "nobody")
+        owner = self.owners.get(session, "no owner")
         what = conflict.path if conflict is not None else "made"
         self.world.trace.event("commit", owner, session, len(operations), what)
         if conflict is None:
@@ -74,8 +74,8 @@ class JournalTree(MemoryTree):
         return {path: kept for path, kept in self.nodes.items() if kept.session is None}
 
     def put_back(self, copy: dict[str, Any]) -> None:
-        """Put a backup in the place of all nodes. Nobody may have a session."""
-        assert not self.watches, "somebody would not notice"
+        """Put a backup in the place of all nodes. There may be no session."""
+        assert not self.watches, "a process with a watch would not notice"
         self.world.trace.event("put-back", len(copy))
         self.nodes = dict(copy)
         self.names = {path: set() for path in copy}
@@ -156,7 +156,7 @@ class SimulatedStore(MemoryStore):
         return super().watch(path, later, **options)
 
     def expire(self) -> None:
-        """The session ends by itself, and its process hears of it (when it runs)."""
+        """The session ends by itself, and its process is notified (when it runs)."""
         session, self._session = self._session, None
         self.reachable = False
         if self in self._node.sessions:

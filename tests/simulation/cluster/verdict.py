@@ -118,7 +118,7 @@ class Verdict:
     def lives(self) -> None:
         """Promise 19: nothing of a name's former life is read in a later one.
 
-        A write without an answer may come late, in the next life: nobody was told that it failed.
+        A write without a response may come late, in the next incarnation: it was not refused.
         """
         late = {
             write.value for write in self.history.writes if write.outcome is Outcome.UNDETERMINED
@@ -200,7 +200,7 @@ class Verdict:
         self.found += group_checkers.violations(group.book)
 
     def start(self, final: Final, asked: int) -> None:
-        """Promise 1: nothing is deleted that nobody asked to delete."""
+        """Promise 1: only records that a request asked to delete are deleted."""
         if final.start > asked and final.partition not in self.not_clean:
             self.found.append(
                 f"only_what_was_asked_goes: {final.partition} starts at {final.start}, "
@@ -214,7 +214,7 @@ class Verdict:
         self.cut_at.setdefault(place, self.history.now)
 
     def elected(self, place: Place, known: Known) -> None:
-        """Promise 16: who is elected in a clean partition holds all that was acknowledged."""
+        """Promise 16: the elected leader of a clean partition has all acknowledged records."""
         disk = self._disk(place, known.state.leader)
         if disk is None or place in self.states.unclean:
             return
@@ -226,10 +226,10 @@ class Verdict:
             )
 
     def grown(self, place: Place, known: Known, member: int) -> None:
-        """Promise 16: who joins an ISR holds all that was committed, and its leader's epoch.
+        """Promise 16: a replica that joins an ISR has all committed records, in its leader's epoch.
 
-        Committed is at least what was acknowledged or read. The leader has become leader: nobody
-        else proposes an ISR in its epoch.
+        Committed is at least what was acknowledged or read. The leader has become leader: no other
+        broker proposes an ISR in its epoch.
         """
         disk, leading = self._disk(place, member), self._disk(place, known.state.leader)
         if disk is None or leading is None:
@@ -296,7 +296,7 @@ class Verdict:
     def replicas(self) -> None:
         """Promise 3 and 19: all replicas hold the same bytes, under the id of the topic.
 
-        From the log's start on: below it nobody reads, and so nobody meets damage.
+        From the log's start on: below it there are no reads, so damage is not met.
         Below level 1.4 replicas need not have an id on record
         (docs/design/levels.md): then the one for whose life the replica was made counts.
         """

@@ -41,7 +41,7 @@ class SimulatedDisk:
     """One machine's disk: survives its processes, and partly its power.
 
     ``capacity`` is the byte budget (ENOSPC beyond it), ``plan`` is asked before each operation,
-    ``on_crash`` is told when a planned crash happens ("kill" or "power").
+    ``on_crash`` is called when a planned crash happens ("kill" or "power").
     """
 
     def __init__(

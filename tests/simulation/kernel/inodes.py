@@ -1,9 +1,9 @@
 """What a simulated disk stores: files with a page cache above durable bytes, and directories.
 
-Owns what power loss does to them. Does not own paths, faults or who may write (``disk.py``).
+Owns what power loss does to them. Does not own paths, faults or permission to write (``disk.py``).
 
 A file keeps two contents. ``data`` is what processes see; ``durable`` is what is on the platter.
-They are told apart by sectors of 512 bytes (a sector is written whole or not at all) and by the
+They differ by sectors of 512 bytes (a sector is written whole or not at all) and by the
 history of the file's length, for lengths are journaled in order while sectors are written back in
 any order.
 """
@@ -38,7 +38,7 @@ class FileNode:
         self.data = bytearray()
         self.durable = bytearray()
         self.flips: dict[int, int] = {}
-        """Byte -> the bits of it that were turned over and not written anew since."""
+        """Byte -> its flipped bits that were not written again since."""
         self.allocated: set[int] = set()
         self._dirty: set[int] = set()
         self._lengths: list[int] = []
@@ -97,7 +97,7 @@ class FileNode:
     def give_up(self) -> None:
         """What Linux does when an fsync fails: the pages count as clean, but are not on disk.
 
-        A later fsync reports success without writing them: who tries again believes a lie.
+        A later fsync reports success without writing them: a retry would believe it.
         """
         self._dirty.clear()
         self._lengths.clear()

@@ -42,7 +42,7 @@ class Deadlock(SimulationError):
 
 
 class Owner(Protocol):
-    """Who owns a callback: the simulated process, as far as the loop has to know it."""
+    """The owner of a callback: the simulated process, as far as the loop has to know it."""
 
     name: str
     alive: bool
@@ -108,7 +108,7 @@ class SimulatedTask(asyncio.Task):  # type: ignore[type-arg]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """What a helper thread was given, and when its process heard of the result: in one count."""
+    """The work of a helper thread, and when its process got the result: in one count."""
 
     given_at: int
     told_at: int | None = None
@@ -140,7 +140,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """What a helper thread does at this moment."""
         self._moment = 0
         self.unhandled: list[str] = []
-        """Errors that nobody caught, as one line each; a test may assert that there are none."""
+        """Uncaught errors, as one line each; a test may assert that there are none."""
         self._rng = rng
         self._clock = START_SECONDS
         self._ready_queue: deque[_Handle] = deque()
@@ -233,7 +233,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             self._collect_due()
             return
         waiting = [task.get_name() for task in self._tasks.values() if not task.done()]
-        raise Deadlock(f"nothing is scheduled; waiting: {', '.join(waiting[:20]) or 'nobody'}")
+        raise Deadlock(f"nothing is scheduled; waiting: {', '.join(waiting[:20]) or 'no task'}")
 
     def resume(self, held: list[_Handle]) -> None:
         """Run what was kept for a process while it was paused, in the order in which it came."""
@@ -275,7 +275,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._moment
 
     def failure(self) -> Failure:
-        """Return that something fails now, for those who ask later who could know of it."""
+        """Return that something fails now, for later questions about which jobs could know it."""
         return Failure(self.job, self._next_moment())
 
     def is_in_flight(self, failure: Failure) -> bool:

@@ -1,6 +1,6 @@
 """The simulated network: addresses, links with delays and cuts, listening sockets.
 
-Owns who can reach whom and when. Does not own what a connection does with its bytes
+Owns which host reaches which, and when. Does not own what a connection does with its bytes
 (``connection.py``).
 
 A cut loses packets, and TCP sends them again: bytes of an open connection wait for the cut to

@@ -192,7 +192,7 @@ class World:
         return machine
 
     def notice_deaths(self) -> None:
-        """Wake everybody who waits for the end of some process."""
+        """Wake all tasks that wait for the end of some process."""
         watchers, self._watchers = self._watchers, []
         for future in watchers:
             if not future.done():

@@ -120,7 +120,7 @@ def cut_below_the_synced_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_the_batch_after_a_gap_for_the_first_of_its_epoch(patch: pytest.MonkeyPatch) -> None:
-    """S2: each start makes the leader epochs anew, from the batches that compaction left."""
+    """S2: each start rebuilds the leader epochs from the batches that compaction left."""
 
     def rebuilt(found: log.PartitionLog, _scanned: object) -> epoch_recovery.FoundEpochs:
         epochs = LeaderEpochs()

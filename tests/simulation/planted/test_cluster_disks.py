@@ -48,7 +48,7 @@ def believe_every_checkpoint(patch: Patch) -> None:
 
 
 def believe_every_index(patch: Patch) -> None:
-    """Who looks an offset up goes on from where the index says, whatever is there."""
+    """A look-up of an offset goes on from where the index says, whatever is there."""
 
     def trusting(self: Any, offset: int, entry: tuple[int, int] | None) -> Any:
         position = 0 if entry is None else entry[0]

@@ -35,7 +35,7 @@ Patch = pytest.MonkeyPatch
 
 
 def call_refused_what_was_appended(patch: Patch) -> None:
-    """Promise 2: who waited in vain is told that nothing was appended."""
+    """Promise 2: a producer that waited in vain gets an error that says nothing was appended."""
     tell = awaited_commits._tell
 
     def wrong(committed: Any, error: ErrorCode) -> None:
@@ -78,7 +78,7 @@ def elect_in_the_same_epoch(patch: Patch) -> None:
 
 
 def shrink_without_asking(patch: Patch) -> None:
-    """Promise 15: a leader that nobody hears acknowledges with the ISR that it would like."""
+    """Promise 15: a leader cut off from the controller acknowledges with its own, smaller ISR."""
     patch.setattr(
         partition, "maximal", lambda committed, proposed: frozenset(proposed or committed)
     )
@@ -106,7 +106,7 @@ def elect_uncleanly_without_leave(patch: Patch) -> None:
 
 
 def take_a_former_life_for_the_present_one(patch: Patch) -> None:
-    """Promise 19: topic ids and partition epochs are sent, and nobody looks at them."""
+    """Promise 19: topic ids and partition epochs are sent, and no broker checks them."""
     decide, stale = control_channel.decide_leader_and_isr, control_channel.stale_in_full
     fed = partition_reads.why_not_fed
 
@@ -139,7 +139,7 @@ def believe_old_metadata(patch: Patch) -> None:
 
 
 def take_nobody_back(patch: Patch) -> None:
-    """Promise 24: who has left an ISR never joins it again."""
+    """Promise 24: a replica that has left an ISR never joins it again."""
     patch.setattr(isr_changes, "may_join", lambda follower, watermark, start: False)
 
 

@@ -5,7 +5,7 @@ and is cut off, while idempotent producers, one-shot producers and readers go on
 everything heals, and the histories are checked.
 
 A seed draws the durability: with `sync` power may go, with `replicated` only the process (a lone
-replica promises no more). The metadata store is in memory and outlives its process.
+replica promises only that). The metadata store is in memory and outlives its process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HOST = "node1"
 PORT = 9092
 LOGS = "/data/logs"
 CONTROL_NOTES = "controller-seen"
-"""What a broker notes of its controllers: no log, and each time written anew."""
+"""What a broker notes of its controllers: no log; each note replaces the file."""
 SETTLE_SECONDS = 120.0
 """Virtual time in which everything must have healed after the last fault (promise 24)."""
 

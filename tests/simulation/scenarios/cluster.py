@@ -76,7 +76,7 @@ class Course:
     """Whether a disk is only lost while everything is in sync, as promise 1 asks."""
 
     mixed: bool | None = None
-    """Whether levels are mixed and roll up and down; else every node has the newest."""
+    """Whether levels are mixed and roll up and down; without, every node has the newest."""
     members: Mapping[str, float] = field(default_factory=lambda: faults_members.WEIGHTS)
     """How often each fault of the group's members comes, relative to the others."""
 

@@ -243,7 +243,7 @@ class LogRun(Steps):
             self._renew_producers(model)
 
     def _renew_producers(self, model: ModelPartition) -> None:
-        """Acked records are gone, which this regime allows: producers begin anew."""
+        """Acked records are gone, which this regime allows: producers begin again."""
         for producer in model.producers:
             for batch in producer.outbox:
                 for write in batch.writes:

@@ -77,7 +77,7 @@ class ModelPartition:
     readable: int = 0
     """The high watermark that readers went by."""
     cutting: int | None = None
-    """A truncation to this offset is under way: what lies behind may be there or not."""
+    """A truncation to this offset is under way: records above may be there or not."""
     keys: dict[int, bytes | None] = field(default_factory=dict)
     ever: dict[int, bytes] = field(default_factory=dict)
     """Offset to value, also of what was compacted away: until a sync it may come back."""

@@ -315,7 +315,7 @@ class Steps:
         self._note_start(model, log, watermark)
 
     def _truncate(self, model: ModelPartition, log: PartitionLog) -> None:
-        """Cut what nobody may have read, as a follower does; its producers send it again."""
+        """Cut records that no client can have read, as followers do; producers send them again."""
         if log.failed or self._is_full():
             return
         ends = model.boundaries(max(model.readable, log.start_offset), log.end_offset)
