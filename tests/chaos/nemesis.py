@@ -1,6 +1,6 @@
 """Does to a cluster of real processes what the schedule says, and ends it again.
 
-Owns how a fault is done; which ones, when and to whom is `schedule.py`'s.
+Owns how a fault is done; which ones, when and on which process: see `schedule.py`.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Kind(StrEnum):
     KILL_ALL = "all kill -9"
     STOP = "SIGSTOP"
     CUT = "cut off"
-    DEAF = "hears nothing"
-    MUTE = "is not heard"
+    DEAF = "receives nothing"
+    MUTE = "reaches no other"
     DELAY = "is slow"
     RESET = "connections reset"
     EMPTY = "empty disk"
@@ -72,9 +72,9 @@ class Fault:
     delay_s: float = 0.0
 
     def __str__(self) -> str:
-        who = self.victim if isinstance(self.victim, str) else f"broker of rank {self.victim}"
+        name = self.victim if isinstance(self.victim, str) else f"broker of rank {self.victim}"
         where = f" with {' and '.join(self.apart_from)}" if self.apart_from else ""
-        return f"{who} {self.kind}{where} for {self.lasts_s} s"
+        return f"{name} {self.kind}{where} for {self.lasts_s} s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ KAFKA_SIZES: Mapping[str, object] = {
     "segment_index_bytes": SEGMENT_BYTES,
 }
 """Apache Kafka allows less than 1 MiB only under this name (KIP-1030), and allocates an index of
-10 MiB beforehand for each segment unless it is told that one may be small."""
+10 MiB beforehand for each segment unless it is configured smaller."""
 
 FIGURES = "figures"
 """The property of a test's report whose lines are printed when all tests are done."""
@@ -199,7 +199,7 @@ class Coming(Busy):
         try:
             self._producer.produce(name, b"x" * 100, partition=partition)
         except confluent_kafka.KafkaException as refused:
-            # The client may have looked between two lives of the topic, at a broker that is behind.
+            # The client may have asked between two topic ids, or a broker that lags.
             assert refused.args[0].code() == confluent_kafka.KafkaError._UNKNOWN_TOPIC, refused
             self._producer.list_topics(name, DEADLINE_S)
             return False

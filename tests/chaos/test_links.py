@@ -1,4 +1,4 @@
-"""The links of the chaos tests: bytes stand still, are late, or are reset as they were told to."""
+"""The links of the chaos tests: bytes are held, late, or reset as a test says."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_is_cut_stands_still_and_arrives_later(network: Network, way: tuple
         assert connection.recv(100) == b"LATE"
 
 
-def test_nobody_behind_a_cut_hears_of_a_death(network: Network) -> None:
+def test_no_process_beyond_a_cut_learns_of_a_death(network: Network) -> None:
     echo = Echo()
     connection = connect(network.link("a", "b", echo.port))
     connection.sendall(b"x")
@@ -94,7 +94,7 @@ def test_nobody_behind_a_cut_hears_of_a_death(network: Network) -> None:
     assert echo.ended.wait(DEADLINE_S)
 
 
-def test_a_connection_behind_a_cut_is_refused_in_the_end(network: Network) -> None:
+def test_a_connection_over_a_cut_is_refused_in_the_end(network: Network) -> None:
     echo = Echo()
     port = network.link("a", "b", echo.port)
     network.cut("b", "a")

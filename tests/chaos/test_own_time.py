@@ -1,4 +1,4 @@
-"""The clock by which promises are judged: it stands still for who has no processor."""
+"""The clock by which promises are measured: it stops for a process that has no processor."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_two_on_one_core_wait_for_it_is_taken_off(stack: ExitStack) -> None
     assert "without a processor" in own.said()
 
 
-def test_who_sleeps_waits_for_no_processor(stack: ExitStack) -> None:
+def test_a_sleeping_process_waits_for_no_processor(stack: ExitStack) -> None:
     pid = run(stack, IDLE)
     own = OwnTime(lambda: [pid])
     begun_s = own.seconds()
@@ -77,7 +77,9 @@ def test_what_a_process_waited_counts_when_it_has_ended(stack: ExitStack) -> Non
     assert own.waited_s() > ENOUGH_S
 
 
-def test_who_shares_a_core_is_starved_for_a_part_of_each_window(stack: ExitStack) -> None:
+def test_two_processes_on_one_core_are_starved_for_a_part_of_each_window(
+    stack: ExitStack,
+) -> None:
     pids = two_on_one_core(stack)
     with Starvation(lambda: pids, 2.0) as starvation:
         wait_until(lambda: starvation.longest_s > ENOUGH_S, DEADLINE_S, "one of them waits", 0.01)

@@ -44,8 +44,8 @@ STOPPED_S = 3.0
 """How long the controller is stopped, or cut off: longer than a suspicion takes."""
 
 SUSPECTED_S = 2.0
-"""The default of `broker.silence.suspect.ms`. Two loops per core leave who sleeps a processor in
-milliseconds: a process that had none for half of this is starved by something else."""
+"""The default of `broker.silence.suspect.ms`. With two busy loops a core, a waking process gets
+a processor in milliseconds: one that had none for half of this is starved by something else."""
 
 BUSY_S = 60.0 if LONG else 8.0
 LOOPS_PER_CORE = 2

@@ -163,7 +163,7 @@ def nothing_lost(bootstrap: str, load: Load) -> None:
     assert len(found) >= min(KEYS, len(load.compacted.acked))
 
 
-def test_a_file_removed_in_the_place_of_another_waits_anew(tmp_path: Path) -> None:
+def test_a_file_removed_in_the_place_of_another_waits_again(tmp_path: Path) -> None:
     """As in a log whose first segment is compacted again and again, each time within the delay."""
     sampler = Sampler(tmp_path, os.getpid())
     removed, fresh = tmp_path / "00000000000000000000.log.deleted", tmp_path / "fresh"

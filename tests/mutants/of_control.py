@@ -67,7 +67,7 @@ MUTANTS = (
         "tests/unit/controller/test_commands.py tests/unit/controller/test_levels.py",
     ),
     Mutant(
-        "who is not at the start of the leader epoch joins the ISR",
+        "a follower below the start of the leader epoch joins the ISR",
         f"{REPLICATION}/isr.py",
         "    return follower.end_offset >= high_watermark and follower.end_offset >= epoch_start\n",
         "    return follower.end_offset >= high_watermark\n",
@@ -102,14 +102,14 @@ MUTANTS = (
         "tests/unit/replication/test_isr.py tests/unit/replication/test_watermark.py",
     ),
     Mutant(
-        "a StopReplica of an older leader epoch is obeyed",
+        "a StopReplica of an older leader epoch is applied",
         f"{REPLICATION}/command_rules.py",
         "    if not unchecked and command.leader_epoch < local.leader_epoch:\n",
         "    if False:\n",
         "tests/unit/replication/test_command_rules.py tests/broker/test_stop_replica_scenarios.py",
     ),
     Mutant(
-        "a StopReplica for another topic id is obeyed",
+        "a StopReplica for another topic id is applied",
         f"{REPLICATION}/command_rules.py",
         "    if command.checks_topic_id and local.topic_id != command.topic_id:\n",
         "    if False:\n",
@@ -173,14 +173,14 @@ MUTANTS = (
         "tests/unit/controller/test_isr.py",
     ),
     Mutant(
-        "who was eligible by a higher minimum is elected",
+        "a replica that was eligible by a higher minimum is elected",
         f"{DECISIONS}/elections.py",
         "    return [] if len(state.isr) >= min_insync else state.eligible_replicas\n",
         "    return state.eligible_replicas\n",
         "tests/unit/controller/test_elections.py tests/unit/controller/test_starts.py",
     ),
     Mutant(
-        "an unclean election does not wait for who is only suspected",
+        "an unclean election does not wait for a suspected replica",
         f"{DECISIONS}/elections.py",
         "    if not waiting and unclean_allowed:\n",
         "    if unclean_allowed:\n",

@@ -80,7 +80,7 @@ MUTANTS = (
         "tests/wire/test_codec_hostile.py",
     ),
     Mutant(
-        "who proved nothing may name a replica",
+        "a connection without a proof may name a replica",
         "src/tidelog/network/router.py",
         "        if replica_id < 0 or self.connection.is_trusted:\n",
         "        if True:\n",

@@ -1,8 +1,8 @@
 """Every command line of `docs/operating`, run from an installed wheel as an operator would.
 
 The pages are the only place of the lines. A line that no step here takes fails the test, as do the
-words of a step that are in no page. Addresses and folders of the pages get real values; nothing
-else of a line is changed, but for what a step adds at its end.
+words of a step that are in no page. Addresses and folders of the pages get real values; no other
+part of a line changes, except what a step adds at its end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_what_is_for_a_shell_is_said_to_be() -> None:
             assert [line for line in block.lines() if COMMAND.match(line)] == [], block.place
 
 
-def test_a_line_that_nobody_runs_is_named() -> None:
+def test_a_line_that_no_step_runs_is_named() -> None:
     lines = CommandLines([Block("page.md:7", "sh", "tidelog up\ntidelog up \\\n   --data x\n")])
     assert lines.take("tidelog up") == "tidelog up"
     assert lines.left() == ["page.md:7: tidelog up --data x"]
@@ -68,7 +68,7 @@ def test_what_is_not_run_is_in_a_page() -> None:
 
 
 class Operator:
-    """Somebody with a shell, in a folder of their own."""
+    """A person with a shell, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

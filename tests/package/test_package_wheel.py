@@ -55,7 +55,7 @@ def test_the_pipeline_says_what_it_lacks_and_is_there_with_spark(installed: Path
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and line.endswith("pip install 'tidelog[spark]'")
     # The extra, as this environment has it: its packages are lent instead of copied, 400 MB.
-    # Behind the wheel's own folder, so that tidelog itself is the wheel's.
+    # After the wheel's own folder, so that tidelog itself is the wheel's.
     program = (
         f"import sys; sys.path.append({str(LENT)!r}); import pyspark_tidelog, tidelog;"
         "from tidelog.pipeline.__main__ import run;"

@@ -1,6 +1,6 @@
-"""The known traps of elections and the ISR, each told with the controller's own decisions.
+"""The known traps of elections and the ISR, each run through the controller's own decisions.
 
-Those of processes and disks are told elsewhere: ``test_simulation_traps``, ``tests/cluster``.
+Not those of processes and disks: see ``test_simulated_cluster``, ``test_processes``.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_two_members_are_killed_and_the_last_one_loses_power() -> None:
     assert story.cluster.topic_histories["t"].unclean == {}
 
 
-def test_a_lowered_minimum_clears_the_eligible_replicas_before_brokers_hear_of_it() -> None:
+def test_a_lowered_minimum_clears_the_eligible_replicas_before_brokers_receive_it() -> None:
     """``min.insync.replicas`` lowered while the eligible set is not empty, in all three ways."""
     for kind, name in ((TOPIC, "t"), (BROKER, "")):
         story = Story()
@@ -136,7 +136,7 @@ def test_a_lowered_minimum_clears_the_eligible_replicas_before_brokers_hear_of_i
         assert (story.now.isr, story.now.eligible_replicas) == ([1], [2, 3])
         assert story.configures(kind, name, min_insync_replicas="1") is None
         assert story.now.eligible_replicas == []
-        # 1 may acknowledge alone now: nobody else is elected without the flag.
+        # 1 may acknowledge alone now: no other replica is elected without the flag.
         story.dies(1)
         story.comes(2, LifeEnded.CRASHED)
         assert story.now.leader == -1
@@ -156,8 +156,8 @@ def test_one_broker_cannot_have_a_minimum_of_its_own() -> None:
     assert refusal.error is E.INVALID_CONFIG
 
 
-def test_a_leader_that_has_not_heard_of_a_raised_minimum_is_not_left_alone() -> None:
-    """It goes by 1 still, and would acknowledge alone from its answer on; told, it shrinks."""
+def test_a_leader_without_the_raised_minimum_is_not_left_alone() -> None:
+    """It goes by 1 still, and would acknowledge alone after the response; updated, it shrinks."""
     story = Story(min_insync_replicas="1")
     story.configures(TOPIC, "t", min_insync_replicas="2")
     before = story.now
@@ -169,7 +169,7 @@ def test_a_leader_that_has_not_heard_of_a_raised_minimum_is_not_left_alone() -> 
     assert (story.now.isr, story.now.eligible_replicas) == ([1], [2])
 
 
-def test_a_leader_that_has_not_heard_of_a_raised_minimum_hears_of_no_eligible_replica() -> None:
+def test_a_leader_without_the_raised_minimum_receives_no_eligible_replica() -> None:
     """Its proposal meets the controller's own change: by the answer it would acknowledge alone,
     and then 2, which lacks that, would be elected as if it had everything."""
     story = Story(min_insync_replicas="1")
@@ -253,7 +253,7 @@ def test_a_suspected_broker_does_not_allow_an_unclean_election_and_its_death_doe
     assert story.now.leader in (2, 3)
 
 
-def test_an_unclean_election_on_request_waits_for_who_may_have_everything() -> None:
+def test_an_unclean_election_on_request_waits_for_replicas_that_may_have_everything() -> None:
     story = Story(min_insync_replicas="2", unclean_leader_election_enable="true")
     story.dies(3)
     story.suspects(2)
@@ -284,7 +284,7 @@ def test_the_death_of_the_last_eligible_replica_allows_what_the_configuration_do
 
 
 @pytest.mark.parametrize("kind", [TOPIC, BROKER])
-def test_switching_unclean_elections_on_elects_where_nobody_leads(kind: int) -> None:
+def test_switching_unclean_elections_on_elects_where_there_is_no_leader(kind: int) -> None:
     story = Story()
     story.proposes(1)
     story.dies(1)

@@ -121,7 +121,7 @@ def test_leaders_serve_on_while_there_is_no_controller(cluster: TidelogCluster) 
     gap_s, waited_s = writer.longest_gap_s, own.waited_s()
     cluster.controller.start()
     until_more(writer, 200)
-    assert cluster.leader(topic) == leader, "nobody was deposed for it"
+    assert cluster.leader(topic) == leader, "no leader was deposed for it"
     check(cluster, topic, writer)
     # Nothing had to be elected: the acknowledgements went on as if nothing was.
     assert gap_s - waited_s < 1.0 * PATIENCE, (gap_s, waited_s)
@@ -137,7 +137,7 @@ def test_the_controller_and_a_broker_die_together(cluster: TidelogCluster) -> No
     cluster.controller.start()
     # The new controller presumes the dead one alive until its session times out.
     until_led_again(cluster, writer)
-    # A broker that has not heard of the election yet may still name the dead one.
+    # A broker without the new metadata may still name the dead one.
     wait_until(lambda: cluster.leader(topic) != killed, DEADLINE_S, "another leads")
     cluster.brokers[killed].start()
     check(cluster, topic, writer)
@@ -160,7 +160,7 @@ def test_a_broker_bounced_faster_than_its_session_timeout(cluster: TidelogCluste
 def test_the_only_member_of_an_isr_that_loses_the_controller_alone_serves_on(
     cluster: TidelogCluster, network: Network
 ) -> None:
-    """ISR = {A}; A loses only the controller's connection: nobody else may lead, and A may."""
+    """ISR = {A}; A loses only the controller's connection: no other replica may lead, and A may."""
     topic = "alone"
     cluster.create_topic(topic)
     alone = cluster.leader(topic)

@@ -54,7 +54,7 @@ def test_two_members_are_killed_and_the_last_one_loses_power() -> None:
 
 
 def test_a_record_of_the_topic_id_that_power_took_comes_back_with_the_level() -> None:
-    """Below 1.4 nobody names the id; from 1.4 on it is told until the disk has room for it."""
+    """Below 1.4 no request names the id; from 1.4 on all do, until the disk has room for it."""
 
     async def story(run: ScriptedRun) -> None:
         await run.write(5)
@@ -209,7 +209,7 @@ def test_a_store_restored_from_a_backup_deletes_nothing_and_goes_on_in_higher_ep
             await run.write(3)
         newest, deleted = run.now.leader_epoch, run.disks.deleted
         await run.put_back(copy)
-        # Brokers that run serve on; one that starts waits, and nobody is told to delete anything.
+        # Brokers that run serve on; one that starts waits; no request deletes anything.
         await run.write(4)
         run.cluster.broker(1).kill()
         run.cluster.broker(1).start()
@@ -218,13 +218,13 @@ def test_a_store_restored_from_a_backup_deletes_nothing_and_goes_on_in_higher_ep
         assert max(run.hosted(broker).leader_epoch for broker in (2, 3)) == newest
         assert run.disks.deleted == deleted
         assert [topic["topic"] for topic in found["unknown"]] == ["later"]
-        # Who accepts it gives up what is named of what the copy does not know, nothing else, and
+        # To accept it gives up what is named of what the copy does not know, nothing else, and
         # believes no stored ISR.
         run.states.unclean_asked = True
         del run.states.topics["later"]
         error, _ = await run.restored(accept=True, dropped=("later",))
         assert error is ErrorCode.NONE
-        await run.until(lambda: run.disks.deleted > deleted, "what nobody knows is set aside")
+        await run.until(lambda: run.disks.deleted > deleted, "unknown replicas are quarantined")
         await run.write(5)
         assert run.now.leader_epoch > newest
         assert len(await run.read_at_the_end()) == 28
@@ -232,7 +232,7 @@ def test_a_store_restored_from_a_backup_deletes_nothing_and_goes_on_in_higher_ep
     run_script(story, min_insync_replicas="2")
 
 
-def test_a_store_restored_from_before_an_isr_shrank_elects_nobody_from_the_old_one() -> None:
+def test_a_store_restored_from_before_an_isr_shrank_elects_no_member_of_the_old_one() -> None:
     """Nothing else has changed since, no leader epoch either: the revision alone tells."""
 
     async def story(run: ScriptedRun) -> None:
@@ -251,7 +251,7 @@ def test_a_store_restored_from_before_an_isr_shrank_elects_nobody_from_the_old_o
         run.states.unclean_asked = True
         error, _ = await run.restored(accept=True)
         assert error is ErrorCode.NONE
-        await run.until(lambda: run.cluster.active is not None, "active anew")
+        await run.until(lambda: run.cluster.active is not None, "active again")
         await run.until_led(leader, other)
         assert len(await run.read_at_the_end()) == 20
 
@@ -299,7 +299,7 @@ class Unclean(ClusterRun):
             and final.records.get(write.offset) != write.value
         ]
 
-    def told(self) -> set[int]:
+    def recorded(self) -> set[int]:
         """The offsets that are on record as lost."""
         active = self.cluster.active
         assert active is not None and active.controller is not None
@@ -320,8 +320,8 @@ def test_whatever_unclean_elections_lose_is_on_record() -> None:
         result = run.run()
         assert not result.violations, result.report()
         lost = run.acked_and_gone()
-        untold = sorted(set(lost) - run.told())
-        assert not untold, f"seed {seed}: acknowledged, gone and not told: {untold}"
+        unrecorded = sorted(set(lost) - run.recorded())
+        assert not unrecorded, f"seed {seed}: acknowledged, gone and not on record: {unrecorded}"
         gone += len(lost)
     assert gone > 10, "these seeds lose something"
 
@@ -333,4 +333,4 @@ def test_a_watermark_that_is_only_checkpointed_would_leave_losses_untold(
     monkeypatch.setattr(WatermarkNote, "write", lambda _note, _offset: None)
     run = Unclean(3)
     run.run()
-    assert set(run.acked_and_gone()) - run.told()
+    assert set(run.acked_and_gone()) - run.recorded()

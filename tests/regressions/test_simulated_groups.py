@@ -145,7 +145,7 @@ async def led_in_an_earlier_epoch(run: ScriptedRun) -> None:
     """A member learns of the cluster from a leader that was deposed, cut off and does not know it.
 
     Seed 5122: that one's log ends before the committed position, which was out of range there, and
-    the group read everything again. The epoch that is committed with it says who is behind.
+    the group read everything again. The epoch that is committed with it says which log lags.
     """
     group, got = run.group, list[int]()
     group.topics = ("t",)

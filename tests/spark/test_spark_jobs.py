@@ -50,7 +50,7 @@ def test_archive_resumes_and_the_audit_finds_it_right_until_it_is_not(
     assert result.is_right and not result.findings
     assert (result.facts.rows, result.facts.compared, result.facts.files_now) == (110, 110, files)
     assert sum(part.read_twice for part in result.facts.partitions) > 0
-    # Nobody asked for the order or the home of keys, and nothing is said of them.
+    # The order and the home of keys were not asked for, and are not reported.
     assert "order" not in result.text
     again = audited(spark, topic, lake, complete=True)
     assert again.is_right and (again.facts.compared, again.facts.files_now) == (110, 0)
@@ -117,9 +117,7 @@ def test_the_order_of_each_key_by_a_field(
     assert result.facts.keys.out_of_sequence_examples == ("a (record 4)",)
 
 
-def test_retention_and_being_behind_are_notes(
-    spark: SparkSession, topic: Topic, tmp_path: Path
-) -> None:
+def test_retention_and_lag_are_notes(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     topic.create().write(numbered(10))
     archived(spark, topic, lake)

@@ -262,7 +262,7 @@ def test_data_lost_to_retention(spark: SparkSession, topic: Topic, drain: Drain)
 
 
 def test_a_task_of_a_log_that_is_another_by_now(topic: Topic) -> None:
-    """Cut back behind the plan, or created again: nothing is waited for, nothing is mixed."""
+    """Truncated after the plan, or created again: the task does not wait and mixes nothing."""
     topic.create().write(numbered(5))
     quick = {"kafkaConsumer.pollTimeoutMs": 500, "failOnDataLoss": "false"}
 

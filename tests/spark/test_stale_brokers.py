@@ -1,8 +1,8 @@
 """The source of Spark where one of several real brokers is of a former time.
 
 The leader of a topic is cut off from the controller and from the other brokers, and clients still
-reach it: its metadata is old, and it leads in an epoch that is over. Whom the source asks is given
-by its bootstrap address. The methods are called in the order in which Spark calls them; no JVM.
+reach it: its metadata is old, and it leads in an epoch that is over. The source asks the brokers of
+its bootstrap address. The methods are called in the order in which Spark calls them; no JVM.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, network: Network) -> Itera
 
 @pytest.fixture(autouse=True)
 def _whole_network(cluster: TidelogCluster, network: Network) -> Iterator[None]:
-    """After each test nothing is cut, and nobody is connected."""
+    """After each test nothing is cut, and no client is connected."""
     yield
     for end in ("controller", *map(str, cluster.brokers)):
         network.heal(end, ["controller", *map(str, cluster.brokers)])
@@ -144,7 +144,7 @@ def address(cluster: TidelogCluster, node_id: int) -> str:
 
 def until_led_by_another(bootstrap: str, topic: str, former: int) -> None:
     def deposed() -> bool:
-        # By a new client: one that has heard of the former leader may ask that.
+        # By a new client: one with old metadata may ask the former leader.
         found = admin(bootstrap).list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
         return 0 in found and found[0].leader not in (-1, former)
 
@@ -164,7 +164,7 @@ def cut_off(cluster: TidelogCluster, network: Network, topic: str) -> Parted:
 
 
 def fresh_process() -> None:
-    """Forget the connections and all that was heard: the next step is that of a new process."""
+    """Forget the connections and all metadata: the next step is that of a new process."""
     for made in list(brokers._clusters.values()):
         made._client.close()
     brokers._clusters.clear()
@@ -289,7 +289,7 @@ def test_a_topic_that_a_broker_knows_by_its_former_id(
 
 
 def test_a_leader_that_was_stopped_and_goes_on(cluster: TidelogCluster, topic_name: str) -> None:
-    """A process that has slept through its deposition answers before it is told."""
+    """A process that was stopped while it was deposed responds before it gets the change."""
     cluster.create_topic(topic_name, 1, min_insync_replicas=1)
     assert write(cluster.bootstrap, topic_name, named("first", 100), acks="all") == 0
     query = Query(topic_name)
@@ -301,7 +301,7 @@ def test_a_leader_that_was_stopped_and_goes_on(cluster: TidelogCluster, topic_na
     try:
         until_led_by_another(others, topic_name, leader)
         assert write(others, topic_name, named("second", 50), acks="all") == 0
-        # By connections of before, some of which lead to who is stopped.
+        # By connections of before, some of which lead to the stopped broker.
         query.until(cluster.bootstrap, 150)
     finally:
         program.send(SIGCONT)

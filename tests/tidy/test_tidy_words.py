@@ -59,7 +59,12 @@ UNDER_THE_RULE = (
     "src/tidelog/pipeline",
     "examples",
     "benchmarks",
+    "tests/chaos",
+    "tests/mutants",
+    "tests/package",
+    "tests/regressions",
     "tests/simulation",
+    "tests/spark",
     "tests/support",
     "tests/tidy",
 )

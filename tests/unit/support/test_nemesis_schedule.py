@@ -59,4 +59,4 @@ def test_every_kind_and_every_victim_comes() -> None:
 
 def test_a_round_says_what_it_does() -> None:
     said = str(schedule(3, 1, (Kind.MUTE,))[0])
-    assert said.startswith("after ") and "is not heard with " in said and said.endswith(" s")
+    assert said.startswith("after ") and "reaches no other with " in said and said.endswith(" s")
