@@ -67,6 +67,7 @@ UNDER_THE_RULE = (
     "tests/spark",
     "tests/support",
     "tests/tidy",
+    "tests/wire",
 )
 """Folders and pages that keep the rule; each further one joins when its last word is replaced."""
 

@@ -1,7 +1,7 @@
 """Attacks on the exchange that proves the cluster secret, over real sockets (N1, N3, N4).
 
-Who knows everything that was ever said on the wire, and not the secret, proves nothing; a proof is
-one connection's and of nobody beside it.
+A client that knows all bytes ever sent, and not the secret, proves nothing; a proof holds for one
+connection and no other.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def is_closed_after(peer: Peer, said: bytes) -> bool:
 
 
 @pytest.mark.parametrize("role", list(ROUTERS))
-def test_a_challenge_is_answered_by_nobody_who_is_only_asked(tmp_path: Path, role: str) -> None:
+def test_a_server_answers_no_challenge_that_it_did_not_begin(tmp_path: Path, role: str) -> None:
     """Reflection: the server itself is asked, on another connection, for the code that it wants."""
 
     async def work() -> None:
@@ -83,7 +83,7 @@ def test_a_proof_is_of_its_own_connection_alone(tmp_path: Path, role: str) -> No
             peer = await proven(port, world.proof)
             late = await Peer.connect(port)
             assert await is_trusted(peer, role)
-            # Nor has one that was told of it, or has begun itself, a part in it.
+            # A connection that got the code, or has begun itself, is not trusted either.
             begun = await Peer.connect(port)
             await begin(begun)
             for stranger in (early, late, begun):
@@ -123,7 +123,7 @@ WRONG = {
     "empty": lambda code: b"",
     "cut": lambda code: code[:-1],
     "its first byte": lambda code: code[:1],
-    "behind its first byte": lambda code: code[1:],
+    "after its first byte": lambda code: code[1:],
     "longer": lambda code: code + b"\0",
     "twice": lambda code: code * 2,
     "long": lambda code: code + bytes(100_000),
@@ -140,7 +140,7 @@ def test_a_proof_is_whole_or_none(tmp_path: Path, kind: str) -> None:
             nonce, said = await begin(peer)
             code = client_code(world.proof, nonce, said[:NONCE_BYTES])
             peer.send(step(WRONG[kind](code)), version)
-            # Nor does the right one, sent behind it, make it good.
+            # The right one, sent after it, does not help either.
             peer.send(step(code), 2)
             with pytest.raises(ConnectionError):
                 await peer.receive()

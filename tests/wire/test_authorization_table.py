@@ -258,7 +258,7 @@ def test_a_nonce_of_another_size_closes(tmp_path: Path, size: int) -> None:
     run(work())
 
 
-def test_what_was_heard_of_a_proof_proves_nothing_later(tmp_path: Path) -> None:
+def test_a_recorded_proof_proves_nothing_later(tmp_path: Path) -> None:
     """A proof that is sent again, and the server's own code sent back, are wrong ones."""
 
     async def work() -> None:

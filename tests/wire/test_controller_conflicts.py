@@ -1,7 +1,7 @@
 """A write that fails, or meets what others wrote: the controller over real connections.
 
-What a controller has not made durable is told to nobody, and one node that another changed is no
-reason to give its office up.
+A controller sends only durable state, and one node that another process changed is no reason to
+step down.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MARK = layout.deletion_mark("t")
 # -- C1
 
 
-def test_who_was_eligible_by_a_higher_minimum_is_not_elected_by_the_next_controller() -> None:
+def test_a_replica_eligible_by_a_higher_minimum_is_not_elected_by_the_next_controller() -> None:
     """End to end: the file of the controller has a lower minimum after its restart."""
 
     async def scenario(world: World) -> None:
@@ -76,7 +76,7 @@ def test_who_was_eligible_by_a_higher_minimum_is_not_elected_by_the_next_control
 # -- C2
 
 
-def test_a_mark_that_is_to_be_removed_is_told_to_nobody() -> None:
+def test_a_mark_that_is_to_be_removed_is_sent_to_no_broker() -> None:
     """With ``delete.topic.enable=false`` and a slow store: neither is the topic gone, nor does a
     FULL of that moment leave it out and make its replicas stale."""
 
@@ -184,7 +184,7 @@ class UnwatchedStore(MemoryStore):
 
 
 @pytest.mark.parametrize("at", range(1, 10))
-def test_a_controller_that_lacks_one_watch_sets_all_of_them_anew(at: int) -> None:
+def test_a_controller_that_lacks_one_watch_sets_all_of_them_again(at: int) -> None:
     """Those that it had are of a session of the store that ended with the try."""
 
     async def scenario(world: World) -> None:
@@ -448,7 +448,7 @@ def test_a_broker_does_not_expire_in_the_moment_that_it_registers() -> None:
         broker.incarnation = uuid.uuid4()
         registering = asyncio.create_task(broker.register(controller.listener_port))
         await until(store.reached.is_set)
-        # Its write takes longer than its former session lasts: it is to be buried next.
+        # Its write takes longer than its former session lasts: its expiry is next.
         session = controller.session_watch.sessions.by_broker[1]
         session.heard_ms -= controller.session_watch.sessions.patience.timeout_ms
         judging = asyncio.create_task(controller.session_watch.judge())
@@ -464,7 +464,7 @@ def test_a_broker_does_not_expire_in_the_moment_that_it_registers() -> None:
     run(scenario)
 
 
-def test_what_a_broker_says_behind_its_burial_is_kept() -> None:
+def test_a_registration_after_an_expiry_is_kept() -> None:
     async def scenario(world: World) -> None:
         tree = MemoryTree()
         store = HeldStore(tree)
@@ -478,7 +478,7 @@ def test_what_a_broker_says_behind_its_burial_is_kept() -> None:
         store.reached.clear()
         judging = asyncio.create_task(controller.session_watch.judge())
         await until(store.reached.is_set)
-        # Its burial is being written; its next life waits for the turn behind that.
+        # Its expiry is being written; its next registration waits for the turn after that.
         broker.incarnation = uuid.uuid4()
         registering = asyncio.create_task(broker.register(controller.listener_port))
         await until(lambda: bool(controller.turn._waiters))

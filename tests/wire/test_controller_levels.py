@@ -59,7 +59,7 @@ class VersionedBroker(RecordedBroker):
 async def versioned(
     world: World, port: int, former: VersionedBroker | None = None
 ) -> VersionedBroker:
-    """A broker that has registered and was told everything; ``former``: its last life."""
+    """A broker that has registered and got all state; ``former``: its last incarnation."""
     broker = VersionedBroker(1)
     if former is not None:
         broker.directory = former.directory
@@ -132,7 +132,7 @@ def test_below_1_4_a_refused_delete_is_tried_again_and_holds_the_name(name: str)
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_below_1_4_a_broker_that_was_away_is_told_to_delete_before_anything_else(
+def test_below_1_4_a_broker_that_was_away_gets_its_deletions_first(
     name: str,
 ) -> None:
     async def scenario(world: World) -> None:

@@ -1,7 +1,7 @@
 """The controller over real connections: a recorded broker registers, is commanded, and asks.
 
-The broker here is a server of the product's own network layer that answers control requests as
-told; what it was told, in order, is the subject.
+The broker here is a server of the product's own network layer that records control requests, in
+order, and gives the responses of the test.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_a_channel_opens_then_tells_everything_then_changes() -> None:
         values = {entry.name: (entry.value, entry.config_source) for entry in result.configs}
         assert values["retention.ms"] == ("1000", 1)
         assert values["segment.bytes"] == ("1073741824", 5)
-        # The answer came after the broker was told, a topic's configuration before its partitions.
+        # The response came after the requests; a topic's configuration came before its partitions.
         assert broker.names()[4:] == ["UpdateConfigs", "LeaderAndIsr", "UpdateMetadata"]
         _, orders, metadata = broker.requests[4:]
         assert orders.type == 1
@@ -69,8 +69,8 @@ def test_a_channel_opens_then_tells_everything_then_changes() -> None:
     run(scenario)
 
 
-def test_a_deleted_name_is_used_again_when_every_live_broker_has_been_told() -> None:
-    """Else a coordinator could remove what a group commits in the new topic, as of the former."""
+def test_a_deleted_name_is_used_again_when_every_live_broker_was_notified() -> None:
+    """Otherwise a coordinator could remove commits for the new topic as those of the former one."""
 
     async def scenario(world: World) -> None:
         controller = await world.controller(delete_topic_retry_ms="50")
@@ -105,7 +105,7 @@ def test_a_topic_is_deleted_and_its_name_is_free_at_once() -> None:
     async def scenario(world: World) -> None:
         controller = await world.controller(delete_topic_retry_ms="50")
         broker = await world.broker(controller, 1)
-        # Else it may be told of the topic twice: with all there is, and as of a new one.
+        # Otherwise it may get the topic twice: in the full state, and as a new one.
         await broker.told(lambda _: broker.names() == OPENING)
         created = await broker.forward(topic("t", 1, 1), 7)
         broker.stop_errors = [int(ErrorCode.KAFKA_STORAGE_ERROR)]
@@ -242,7 +242,7 @@ def test_a_broker_that_leaves_gives_its_leadership_away_first() -> None:
         assert (answer.error_code, answer.should_shut_down) == (0, True)
         assert {state.leader for state in controller.cluster.states.values()} == {1}
         assert (await two.heartbeat(want_shut_down=True)).should_shut_down
-        # The last one has nobody to give to: it may go all the same.
+        # The last one has no successor: it may stop all the same.
         assert (await one.heartbeat(want_shut_down=True)).should_shut_down
 
     run(scenario)
@@ -394,7 +394,7 @@ def test_leaders_change_their_isr_and_damaged_replicas_are_taken_out() -> None:
         state = controller.cluster.states[TopicPartition("t", 0)]
         assert (state.leader, state.leader_epoch, state.isr) == (2, 1, [2])
 
-        # It is made anew, and damaged again before it is in sync: its order is repeated.
+        # It is rebuilt, and damaged again before it is in sync: its command is repeated.
         await one.heartbeat()
         await one.told(lambda _: one.names()[-1] == "UpdateMetadata")
         before = one.names().count("LeaderAndIsr")
@@ -427,7 +427,7 @@ class FailingStore(MemoryStore):
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
-def test_a_store_that_fails_is_loaded_anew_and_the_outcome_is_what_it_says(made: bool) -> None:
+def test_a_store_that_fails_is_loaded_again_and_the_outcome_is_what_it_says(made: bool) -> None:
     async def scenario(world: World) -> None:
         store = FailingStore(MemoryTree())
         controller = LoneController(configs(), Seams(), store)
@@ -440,7 +440,7 @@ def test_a_store_that_fails_is_loaded_anew_and_the_outcome_is_what_it_says(made:
             await controller.activated.wait()
         assert controller.cluster.controller_epoch == 2
         assert set(controller.cluster.topics) == ({"t"} if made else set())
-        # The broker's session ended with the epoch: it registers again and is told everything.
+        # The broker's session ended with the epoch: it registers again and gets all state.
         assert (await broker.heartbeat()).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
         broker.requests.clear()
         assert (await broker.register(controller.listener_port)).broker_epoch == 1
@@ -478,7 +478,7 @@ def test_a_registration_is_answered_with_the_longest_interval_between_heartbeats
 
 
 @pytest.mark.parametrize("minimum", [None, "2"])
-def test_brokers_are_told_of_the_minimum_in_the_controllers_file(minimum: str | None) -> None:
+def test_brokers_get_the_minimum_of_the_controllers_file(minimum: str | None) -> None:
     async def scenario(world: World) -> None:
         texts = {} if minimum is None else {"min_insync_replicas": minimum}
         controller = await world.controller(**texts)
@@ -583,7 +583,7 @@ def test_a_controller_that_is_cut_off_from_its_store_answers_no_heartbeat() -> N
     run(scenario)
 
 
-def test_a_store_that_went_back_in_time_commands_nobody() -> None:
+def test_a_store_that_went_back_in_time_commands_no_broker() -> None:
     async def scenario(world: World) -> None:
         controller = await world.controller()
         broker = RecordedBroker(1)

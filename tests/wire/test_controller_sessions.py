@@ -138,7 +138,7 @@ def test_damage_of_a_former_life_of_the_topic_takes_nothing_out() -> None:
     run(scenario)
 
 
-def test_brokers_that_were_told_before_a_store_is_known_to_be_old_are_told_no_more() -> None:
+def test_brokers_get_no_requests_once_their_store_is_known_to_be_old() -> None:
     """Promise 14: what an older store says may repeat a leader epoch."""
 
     async def scenario(world: World) -> None:
@@ -151,10 +151,10 @@ def test_brokers_that_were_told_before_a_store_is_known_to_be_old_are_told_no_mo
         answer = await three.register(controller.listener_port, highest_seen=seen)
         assert answer.error_code == 0
         assert controller.cluster.went_back is not None
-        # The registration of three is news for all brokers; one gets a new channel instead.
+        # The registration of three changes metadata for all; one gets a new channel instead.
         await one.told(lambda requests: len(requests) > 0)
         heartbeat = await one.heartbeat(want_shut_down=True)
-        assert heartbeat.error_code == 0, "the decision is made, and nobody is told of it"
+        assert heartbeat.error_code == 0, "the decision is made, and not sent"
         assert controller.cluster.states[T0].leader == 2
         assert set(one.names()) == {"OpenControlChannel"}
 
@@ -186,7 +186,7 @@ def test_a_controller_that_was_stopped_begins_to_count_again() -> None:
     run(scenario)
 
 
-def test_a_silent_broker_is_replaced_and_may_lead_again_when_it_is_heard() -> None:
+def test_a_silent_broker_is_replaced_and_may_lead_again_when_it_sends() -> None:
     async def scenario(world: World) -> None:
         controller = await world.controller(broker_silence_suspect_ms="2000")
         clock = stand_still(controller)
@@ -203,7 +203,7 @@ def test_a_silent_broker_is_replaced_and_may_lead_again_when_it_is_heard() -> No
         states = controller.cluster.states
         assert controller.cluster.suspected == {1}
         assert (states[T0].leader, states[T0].isr) == (2, [2])
-        assert states[TopicPartition("single", 0)].leader == 1, "nobody could lead in its stead"
+        assert states[TopicPartition("single", 0)].leader == 1, "no other broker could lead it"
         assert set(controller.cluster.brokers) == {1, 2}, "it is registered as before"
         assert (await one.heartbeat()).error_code == 0
         assert controller.cluster.suspected == set()
@@ -234,7 +234,7 @@ def test_a_heartbeat_that_is_on_its_way_comes_before_a_suspicion() -> None:
 
 
 def test_the_loop_is_looked_at_while_there_is_nothing_to_judge() -> None:
-    """Else it would seem to have stood still whenever somebody is silent for a moment."""
+    """Otherwise it would seem to have stood still whenever a broker is silent for a moment."""
 
     async def scenario(world: World) -> None:
         watch = (await world.controller(broker_silence_suspect_ms="2000")).session_watch
@@ -246,7 +246,7 @@ def test_the_loop_is_looked_at_while_there_is_nothing_to_judge() -> None:
     run(scenario)
 
 
-def test_who_is_suspected_already_keeps_no_other_from_being_suspected() -> None:
+def test_a_suspected_broker_keeps_no_other_from_being_suspected() -> None:
     """It is in no doubt any more, however long it stays silent: one after the other goes."""
 
     async def scenario(world: World) -> None:
@@ -264,7 +264,7 @@ def test_who_is_suspected_already_keeps_no_other_from_being_suspected() -> None:
     run(scenario)
 
 
-def test_who_waits_for_the_answer_to_its_registration_is_not_suspected_for_its_silence() -> None:
+def test_a_broker_without_the_response_to_its_registration_is_not_suspected_for_silence() -> None:
     """It beats once it knows its epoch, however long it takes to say what that begins with."""
 
     async def scenario(world: World) -> None:
@@ -290,8 +290,8 @@ def test_who_waits_for_the_answer_to_its_registration_is_not_suspected_for_its_s
     run(scenario)
 
 
-def test_a_suspected_member_that_is_heard_leads_what_nobody_led() -> None:
-    """The leader dies while the other member of the ISR is silent; then that one is heard."""
+def test_a_suspected_member_that_sends_again_leads_what_had_no_leader() -> None:
+    """The leader dies while the other member of the ISR is silent; then that one sends again."""
 
     async def scenario(world: World) -> None:
         controller, one, two, _ = await on_two(world)
@@ -322,7 +322,7 @@ def test_brokers_that_die_together_leave_no_channel_that_fails(
     assert "failed" not in caplog.text
 
 
-def test_a_heartbeat_behind_a_change_of_the_isr_is_heard_while_that_waits() -> None:
+def test_a_heartbeat_after_a_change_of_the_isr_counts_while_that_waits() -> None:
     async def scenario(world: World) -> None:
         controller, one, _, topic_id = await on_two(world)
         clock = stand_still(controller)
@@ -343,7 +343,7 @@ def test_a_heartbeat_behind_a_change_of_the_isr_is_heard_while_that_waits() -> N
     run(scenario)
 
 
-def test_a_leader_that_was_not_told_of_a_raised_minimum_hears_of_no_eligible_replica() -> None:
+def test_a_leader_without_the_raised_minimum_gets_no_eligible_replica() -> None:
     """Its channel hangs. By the smaller ISR it would acknowledge alone, as the former minimum
     allows, and 2 would be elected without that once 1 is gone."""
 

@@ -1,4 +1,4 @@
-"""Nodes that somebody else put where the controller's are: none of them costs more than itself.
+"""Nodes of another tool where the controller's are: none of them costs more than itself.
 
 No failover for each, and above all none without an end. Topics that are being deleted are in
 ``test_controller_conflicts``.
@@ -26,7 +26,7 @@ from tidelog.protocol import messages
 
 
 def by_tool(tree: MemoryTree, *paths: str) -> None:
-    """Create nodes, and below each a chain of two that nobody knows."""
+    """Create nodes, and below each a chain of two unknown ones."""
     wanted: list[Operation] = [
         Create(f"{path}{below}", b"")
         for path in paths
@@ -36,7 +36,7 @@ def by_tool(tree: MemoryTree, *paths: str) -> None:
     assert tree.apply(tree.new_session(), wanted) is None
 
 
-def test_a_dead_broker_is_buried_with_what_somebody_put_below_its_node() -> None:
+def test_a_dead_broker_is_expired_with_foreign_nodes_below_its_node() -> None:
     async def scenario(world: World) -> None:
         tree = MemoryTree()
         store = CountingStore(tree)
@@ -65,7 +65,7 @@ async def reset(broker: Any, kind: int, name: str, key: str) -> list[int]:
     return [x.error_code for x in answer.responses]
 
 
-def test_settings_go_with_what_somebody_put_below_them() -> None:
+def test_settings_go_with_foreign_nodes_below_them() -> None:
     async def scenario(world: World) -> None:
         tree = MemoryTree()
         store = CountingStore(tree)
@@ -90,7 +90,7 @@ def test_a_mark_in_vain_keeps_no_controller_from_becoming_active(enabled: str) -
         broker = await world.broker(first, 1)
         assert (await broker.forward(assigned("t", 1), 7)).topics[0].error_code == 0
         await first.stop()
-        mark = layout.deletion_mark("nobody" if enabled == "true" else "t")
+        mark = layout.deletion_mark("missing" if enabled == "true" else "t")
         by_tool(tree, mark)
         store = CountingStore(tree)
         second = await on(world, store, delete_topic_enable=enabled)
@@ -182,7 +182,7 @@ def test_an_ephemeral_node_in_a_topics_place_is_no_topic(
         assert (await broker.forward(assigned("u", 1), 7)).topics[0].error_code == 0
         assert set(controller.cluster.topics) == {"u"} and not controller.cluster.damaged
         assert len(lines_about(caplog, path)) == 1
-        # Another controller makes no more of it.
+        # Another controller logs no second line.
         await controller.stop()
         second = await on(world, CountingStore(tree))
         assert (set(second.cluster.topics), second.cluster.ephemeral) == ({"u"}, {path: 0})
@@ -253,7 +253,7 @@ def test_an_ephemeral_node_below_a_tools_topic_gives_way(below: str, is_loaded: 
             write(tree)
         await until(lambda: "t" in controller.cluster.topic_histories)
         assert (await broker.forward(assigned("u", 1), 7)).topics[0].error_code == 0
-        # A partition's own node that stood there is of a time before: nothing is elected anew.
+        # A partition's own node that stood there is older: there is no new election.
         if not below.endswith("state"):
             await until(lambda: lasts(tree, layout.state("t", 0)))
             assert lasts(tree, path)
@@ -382,7 +382,7 @@ def test_a_broker_registers_where_an_ephemeral_node_stands() -> None:
     run(scenario)
 
 
-def test_containers_that_are_ephemeral_are_made_anew() -> None:
+def test_containers_that_are_ephemeral_are_made_again() -> None:
     async def scenario(world: World) -> None:
         tree = MemoryTree()
         fleeting(tree, "/admin")

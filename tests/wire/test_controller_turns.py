@@ -41,7 +41,7 @@ async def create(controller: LoneController, topics: int, partitions: int) -> No
 
 
 async def two_brokers(world: World) -> tuple[LoneController, list[RecordedBroker]]:
-    """A controller and two brokers that take what they are told, and do not answer any more."""
+    """A controller and two brokers that receive its requests and then send no response."""
     controller = await world.controller()
     brokers = [await world.broker(controller, number) for number in (1, 2)]
     for broker in brokers:
@@ -102,7 +102,7 @@ def test_an_isr_of_5100_partitions_is_changed_in_short_turns() -> None:
     async def scenario(world: World) -> None:
         controller, brokers = await two_brokers(world)
         await create(controller, TOPICS, PARTITIONS)
-        # What is told of it is on its way.
+        # The requests about it are on their way.
         await until(lambda: all(x.requests for x in brokers))
         session = session_of(controller, 1)
         longest = []

@@ -1,4 +1,4 @@
-"""The coordinator on a real log: what survives, what waits for the high watermark, who is told."""
+"""The coordinator on a real log: durability, waits for the high watermark, responses to members."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(
     disk: Disk | None = None,
     **config: str,
 ) -> None:
-    """Run a story against a broker that leads ``t`` and, unless told otherwise, the offsets."""
+    """Run a story against a broker that leads ``t`` and, by default, the offsets."""
 
     async def main() -> None:
         seams = None if disk is None else Seams(disk=disk)
@@ -293,7 +293,7 @@ def test_a_write_that_cannot_be_made_is_answered_and_leaves_its_group_free(
     ]
 
 
-def test_a_bug_when_a_write_is_committed_leaves_nobody_waiting(
+def test_a_bug_when_a_write_is_committed_leaves_no_member_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its partition is as after a load that failed: what the log has, the next load finds."""
@@ -324,7 +324,7 @@ def test_a_bug_when_a_write_is_committed_leaves_nobody_waiting(
     run(tmp_path, story)
 
 
-def test_a_write_that_fails_behind_the_log_counts_as_the_log_has_it(
+def test_a_write_that_fails_after_the_append_counts_as_the_log_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = HostedPartition.append
@@ -447,7 +447,7 @@ def test_a_commit_of_very_many_partitions_is_decided_in_parts_and_in_order(tmp_p
         codes = codes_of(done(await long))
         assert codes == [E.NONE] * WIDE + [E.UNKNOWN_TOPIC_OR_PARTITION] * 2
         found = [await committed(broker, at, "wide") for at in (0, WIDE - 2, WIDE - 1)]
-        assert found == [5, 5, 7], "what came behind it counts"
+        assert found == [5, 5, 7], "what came after it counts"
         request = messages.OffsetDeleteRequest
         parts = [request.OffsetDeleteRequestPartition(at) for at in range(WIDE + 1)]
         asked = request("g", [request.OffsetDeleteRequestTopic("wide", parts)])
@@ -462,7 +462,7 @@ def test_a_commit_of_very_many_partitions_is_decided_in_parts_and_in_order(tmp_p
 def test_a_long_commit_that_the_group_refuses_is_refused_as_a_whole(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         broker.lead("wide", WIDE)
-        asked = long_commit(5, WIDE, member_id="nobody", generation=3)
+        asked = long_commit(5, WIDE, member_id="unknown", generation=3)
         answer = await broker.ask(offset_commit, asked, 8)
         assert set(codes_of(answer)) == {E.ILLEGAL_GENERATION}
         request = messages.OffsetDeleteRequest
@@ -479,7 +479,7 @@ def test_a_long_commit_that_the_group_refuses_is_refused_as_a_whole(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_long_commit_whose_coordinator_goes_is_answered_with_all_behind_it(
+def test_a_long_commit_whose_coordinator_goes_is_answered_with_all_after_it(
     tmp_path: Path,
 ) -> None:
     async def story(broker: GroupBroker) -> None:
@@ -498,7 +498,7 @@ def test_a_long_commit_whose_coordinator_goes_is_answered_with_all_behind_it(
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_bug_in_a_part_does_not_keep_the_group_from_what_is_behind(
+def test_a_bug_in_a_part_does_not_keep_the_group_from_what_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(broker: GroupBroker) -> None:
@@ -559,7 +559,7 @@ def test_a_group_with_very_many_positions_is_deleted_in_parts(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_long_removal_whose_coordinator_goes_is_answered_with_all_behind_it(
+def test_a_long_removal_whose_coordinator_goes_is_answered_with_all_after_it(
     tmp_path: Path,
 ) -> None:
     async def story(broker: GroupBroker) -> None:
@@ -635,7 +635,7 @@ class Ahead:
         return self._clock.monotonic_ms() + self.ms
 
 
-def test_a_heartbeat_that_waits_behind_a_long_commit_came_when_it_came(tmp_path: Path) -> None:
+def test_a_heartbeat_that_waits_after_a_long_commit_counts_from_its_arrival(tmp_path: Path) -> None:
     """Another deadline was looked at before it, at a time when this member's was over, too."""
 
     async def story(broker: GroupBroker) -> None:
@@ -752,18 +752,18 @@ def test_offsets_expire(tmp_path: Path) -> None:
 # Members -----------------------------------------------------------------------------------
 
 
-def test_a_group_that_nobody_knows_is_dead_and_from_version_6_on_not_found(tmp_path: Path) -> None:
+def test_an_unknown_group_is_dead_and_from_version_6_on_not_found(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         await commit(broker, 5)
-        request = messages.DescribeGroupsRequest(["g", "nobody"])
+        request = messages.DescribeGroupsRequest(["g", "unknown"])
         for version in range(7):
             known, unknown = (await broker.ask(describe_groups, request, version)).groups
             assert (known.error_code, known.group_state, known.error_message) == (0, "Empty", None)
-            assert (unknown.group_id, unknown.group_state) == ("nobody", "Dead")
+            assert (unknown.group_id, unknown.group_state) == ("unknown", "Dead")
             expected = E.GROUP_ID_NOT_FOUND if version >= 6 else E.NONE
             assert unknown.error_code == expected
             if version >= 6:
-                assert unknown.error_message == "group 'nobody' not found"
+                assert unknown.error_message == "group 'unknown' not found"
 
     run(tmp_path, story)
 
@@ -853,14 +853,14 @@ def test_another_leadership_is_another_coordinator(tmp_path: Path) -> None:
         assert await commit(broker, 1) is E.NONE
         hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
         assert hosted is not None
-        # Before anybody has told the coordinator.
+        # Before the coordinator is notified.
         hosted.leadership = Leadership(5, (1,), hosted.end_offset)
         assert await commit(broker, 2) is E.NOT_COORDINATOR
 
     run(tmp_path, story)
 
 
-def test_a_coordinator_that_leads_on_keeps_its_groups_and_who_waits(tmp_path: Path) -> None:
+def test_a_coordinator_that_leads_on_keeps_its_groups_and_waiting_members(tmp_path: Path) -> None:
     """A newer leader epoch (a replica was damaged, a move began) concerns no member."""
 
     async def story(broker: GroupBroker) -> None:
@@ -919,7 +919,7 @@ def test_a_load_goes_on_in_a_newer_epoch_and_one_that_failed_is_begun_again(
     run(tmp_path, story)
 
 
-def test_parked_requests_are_answered_when_leadership_goes(tmp_path: Path) -> None:
+def test_delayed_requests_are_answered_when_leadership_goes(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         a, one = await new_member(broker)
         generation = (await one).generation_id
@@ -935,7 +935,7 @@ def test_parked_requests_are_answered_when_leadership_goes(tmp_path: Path) -> No
         assert (listed.error_code, listed.groups) == (E.NONE, [])
         broker.lead_offsets(epoch=2)
         await until(lambda: not broker.coordinator.is_loading)
-        # Its session began anew with the coordinator.
+        # Its session began again with the coordinator.
         assert (await broker.ask(heartbeat, beat(a, generation), 4)).error_code == E.NONE
 
     run(tmp_path, story)
@@ -987,7 +987,7 @@ def test_every_version_of_a_first_join(tmp_path: Path, version: int) -> None:
 # Loading -----------------------------------------------------------------------------------
 
 
-def test_while_loading_everyone_is_told_to_come_back(tmp_path: Path) -> None:
+def test_while_loading_every_request_gets_a_retriable_error(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         for offset in range(50):
             await commit(broker, offset)
@@ -1044,7 +1044,7 @@ def test_a_partition_whose_end_is_not_committed_holds_up_no_other(tmp_path: Path
         buffer = batches_of([OffsetRecord("h", "t", 0, CommittedOffset(5))], 1_000, 1_000)
         assert buffer is not None
         hosted.append(buffer, 1_000, from_client=False)
-        # A new leader has what is not known to be committed, and nobody follows it.
+        # A new leader has records not known to be committed, and no follower.
         hosted.log.high_watermark = 0
         broker.offsets_isr = broker.offsets_replicas = (1, 2)
         broker.lead_again(partitions=2)
@@ -1105,7 +1105,7 @@ def test_damage_is_named_and_not_served(tmp_path: Path, caplog: pytest.LogCaptur
         log.write_bytes(content)
         broker.lead_again()
         await until(lambda: not broker.coordinator.is_loading)
-        # The partition is out of service here: who commits looks for its next leader.
+        # The partition is out of service here: a member that commits looks for its next leader.
         assert await commit(broker, 6) is E.NOT_COORDINATOR
         assert "wrong CRC" in caplog.text
 

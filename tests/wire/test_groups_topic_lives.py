@@ -164,7 +164,7 @@ def test_a_position_that_is_committed_at_once_does_not_keep_the_former_ones(tmp_
 
 
 def test_a_topic_that_is_not_known_keeps_its_offsets(tmp_path: Path) -> None:
-    """Promise 20: that nobody told of it is no proof that it was deleted."""
+    """Promise 20: a topic that no request named is not proved to be deleted."""
 
     async def first(broker: GroupBroker) -> None:
         tell(broker, FORMER)
@@ -228,7 +228,7 @@ def test_no_life_is_judged_before_the_metadata_that_comes_with_the_leadership(
 
 
 def test_a_topic_that_is_deleted_while_its_offsets_are_loaded(tmp_path: Path) -> None:
-    """The look at all groups finds none yet: what is loaded behind it is looked at again."""
+    """The look at all groups finds none yet: groups loaded after it are looked at again."""
 
     async def first(broker: GroupBroker) -> None:
         tell(broker, FORMER)

@@ -1,4 +1,4 @@
-"""A batch whose answer was lost or was a refusal, while the one behind it is acknowledged.
+"""A batch whose response was lost or was a refusal, while the next one is acknowledged.
 
 Without an answer of its own an idempotent producer of librdkafka takes the first one for stored:
 no broker takes a sequence whose predecessor it lacks. It reports no offset for it then. What it
@@ -29,7 +29,7 @@ def lead(lone: LoneBroker) -> HostedPartition:
 
 
 async def refuse_the_first_of_several(hosted: HostedPartition, writer: Writer) -> None:
-    """After a while in which all goes well the follower comes no more, until the oldest produce
+    """After a while in which all goes well the follower stops fetching, until the oldest produce
     that waits was refused."""
     enough = len(writer.acked) + 10
     waiting = 0

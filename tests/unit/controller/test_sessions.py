@@ -87,7 +87,7 @@ def test_one_silent_broker_is_suspected_until_it_is_heard() -> None:
     assert sessions.in_condition(Condition.ALIVE, 2500) == {1, 2, 3}
 
 
-def test_who_waits_for_the_answer_to_its_registration_is_not_suspected_for_its_silence() -> None:
+def test_a_broker_without_the_response_to_its_registration_is_not_suspected_for_silence() -> None:
     """It sends no heartbeat before that, however long a store takes."""
     sessions = heard(b2=4500, b3=4600)
     sessions.heard(1, 1000, is_answered=False)
