@@ -124,7 +124,7 @@ class Cleaning:
         log = partition.log
         if log.closed:
             return  # deleted meanwhile, its directory renamed
-        # A file that is missing was removed by retention, or the log was cut: planned anew.
+        # A file that is missing was removed by retention, or the log was truncated: plan again.
         # A helper that was killed is replaced (``HelperProcesses``).
         passing = isinstance(error, FileNotFoundError | BrokenExecutor) or (
             isinstance(error, OSError) and log.resources.is_full(error)

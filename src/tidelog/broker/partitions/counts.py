@@ -26,7 +26,7 @@ ELSEWHERE = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""What a client is told after a move: no failure, as in Kafka's meters of failed requests."""
+"""Errors of clients with old metadata: no failures, as in Kafka's meters of failed requests."""
 
 
 class Counts:
@@ -66,7 +66,7 @@ class Counts:
             self._messages = (self._messages[0], end_offset)
 
     def led_until(self, end_offset: int) -> None:
-        """This broker leads no more."""
+        """End the count of a leadership."""
         self._messages = (self.messages(end_offset), None)
 
     def messages(self, end_offset: int) -> int:

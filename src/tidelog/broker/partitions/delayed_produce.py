@@ -76,7 +76,7 @@ class DelayedProduce:
 
     def _leave(self, _: asyncio.Future[Any]) -> None:
         self._timer.cancel()
-        # A commit that hangs must not gather those who wait no longer: each has its retries.
+        # A hanging commit must not collect abandoned requests: each client retries.
         for partition, last_offset, told in self._places:
             partition.waiting.commits.forget(last_offset, told)
 
@@ -98,7 +98,7 @@ class DelayedFrame:
         frame: bytes,
         refused: Callable[[ErrorCode], bytes],
     ) -> None:
-        """``frame`` is answered when ``offset`` is committed, else what ``refused`` makes."""
+        """``frame`` is the response when ``offset`` is committed, otherwise that of ``refused``."""
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[bytes] = loop.create_future()
         self._partition = partition

@@ -1,10 +1,10 @@
-"""Group commit: many logs' syncs in one trip to a thread, one trip at a time.
+"""Group commit: the syncs of many logs in one trip to a thread, one trip at a time.
 
-Owns when logs are synced: with ``log.durability=sync`` before an append counts as stored, else when
-``flush.messages`` or ``flush.ms`` says so. What is appended while a trip is under way goes with the
-next one: so the slower the disk, the more appends share a sync. A failed sync is final for its
-directory (promise 25), and so is a bug on the way to it. Leader epochs that are to be in their file
-before a log is synced have a trip of their own: the log has its turn again behind it.
+Owns when logs are synced: with ``log.durability=sync`` before an append counts as stored, otherwise
+by ``flush.messages`` or ``flush.ms``. Appends during a trip go with the next one: the slower the
+disk, the more appends share a sync. A failed sync takes its directory out of service (promise 25),
+and so does a bug on the way to it. Leader epochs that must be in their file before a log is synced
+have a trip of their own; the log's sync follows in a later trip.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class GroupCommit:
 
     async def _run(self) -> None:
         # A task begins in the next turn of the loop: all requests of this turn share its first
-        # trip. One trip after another while anything is wanted. Whatever strikes one log, all who
-        # wait are told.
+        # trip. One trip follows another while a sync is wanted. An error of one log does not stop
+        # the notification of the others.
         try:
             while self._wanted:
                 turn = Turn(self._clock, MOST_PER_TRIP, TURN_MS)
@@ -167,9 +167,10 @@ class GroupCommit:
         try:
             partition.synced()
         except Exception:
-            # The disk has it, and the others of this trip are to be told.
+            # The disk has it, and the other logs of this trip must be notified.
             logger.exception(
-                "%(partition)s: not all heard that it is synced", {"partition": partition.key}
+                "%(partition)s: not all waiters of its sync were notified",
+                {"partition": partition.key},
             )
 
     def _cannot_take(self, partition: HostedPartition, closed_only: bool, error: OSError) -> None:
@@ -197,8 +198,8 @@ def _take_back(partition: HostedPartition, pending: PendingSync) -> None:
 
 
 def _struck(partition: HostedPartition, error: Exception) -> None:
-    """A bug kept a log from being synced: nobody knows what a power loss leaves of it, so that it
-    is final for the directory, as a sync that fails."""
+    """Take the directory out of service after a bug before a sync, as after a failed sync: the log
+    may lose records in a power loss."""
     log = partition.log
     logger.error("%(partition)s cannot be synced", {"partition": partition.key}, exc_info=error)
     log.resources.fail(f"a sync in {log.path} failed: {error!r}")

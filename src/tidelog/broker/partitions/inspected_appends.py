@@ -1,11 +1,10 @@
-"""Produced batches that are looked into before they are appended, beside the loop and in order;
-and those before which a segment is to be closed that waits for a sync.
+"""Produced batches that a thread inspects before the append, in order; and those that wait until a
+segment is closed with a sync.
 
-Owns one queue per partition, for as long as it has something: what comes later to the same
-partition waits behind, so that a producer's batches keep their order. The bytes are copied, for the
-receive buffer goes on; the connection takes no further request until this one is answered (its
-handler returns a task), and what all queues hold is bounded. Leadership and the ISR are asked when
-a batch's turn has come.
+Owns one queue per partition, while it has batches: later batches for the partition wait after them,
+so that the batches of a producer keep their order. The bytes are copied, because the receive buffer
+is reused; the connection handles no further request before the response (its handler returns a
+task), and all queues together are bounded. Leadership and ISR are checked right before the append.
 """
 
 from __future__ import annotations

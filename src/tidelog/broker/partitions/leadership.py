@@ -1,4 +1,4 @@
-"""One leadership of one partition: what this broker knows as its leader, and of nobody before.
+"""One leadership of one partition: the leader's state in one leader epoch.
 
 Owns what counts in one leader epoch with one set of replicas: where the epoch began, what each
 follower has said that it holds, the change of the ISR in flight. Another epoch or another set of

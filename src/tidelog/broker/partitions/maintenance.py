@@ -66,7 +66,7 @@ class Maintenance:
         seams: Seams,
         expire_sessions: Callable[[int], None],
     ) -> None:
-        """``expire_sessions`` ends the fetch sessions that nobody uses at a monotonic time."""
+        """``expire_sessions`` ends the fetch sessions that are unused at a monotonic time."""
         self._partitions = partitions
         self._log_work = log_work
         self._repairs = repairs
@@ -229,7 +229,7 @@ class Maintenance:
 
     async def remove(self) -> None:
         """Remove what waited for its delay: files of removed segments, directories of deleted and
-        stale replicas. And end fetch sessions that nobody uses.
+        stale replicas. And end unused fetch sessions.
 
         Grows with what is due, and the sessions that end.
         """

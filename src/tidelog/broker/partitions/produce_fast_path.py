@@ -35,7 +35,7 @@ ONE_ELEMENT = 2
 """A compact array's length field with one element: it is the length plus one."""
 
 _NO_TAGS = b"\0\0\0"
-"""The tag buffers behind the records: of the partition, the topic and the request."""
+"""The tag buffers after the records: of the partition, the topic and the request."""
 
 _LONGEST_NAME = 126
 """Longer names have a length field of two bytes."""
@@ -53,7 +53,7 @@ _packers = tuple(
 """Answers by the length of the topic's name; what is always zero is padding."""
 
 _FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
-"""Bytes of an answer behind its size, but for the topic's name."""
+"""Bytes of a response after its size field, without the topic name."""
 
 
 class Appends(Protocol):

@@ -72,7 +72,7 @@ class Sums:
 
 
 class Past:
-    """What stays of the counts of partitions that are hosted no more.
+    """The counts of partitions that are no longer hosted.
 
     Of all together, for what is counted without a topic's name; and by topic, for as long as
     another partition of it is hosted here. So it grows with the topics that are.
