@@ -26,7 +26,7 @@ from tidelog.client.groups.committed_offsets import (
 )
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.group_reader import GroupReader
-from tidelog.client.groups.membership import State
+from tidelog.client.groups.membership import MemberState
 from tidelog.client.producing.sender import RecordSender
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -174,7 +174,7 @@ def test_a_refused_look_up_is_said_and_tried_again(tmp_path: Path) -> None:
             assert [list(error.errors) for error in said] == [[B], [B]]
             assert said[0].code == code
             assert sorted(reader.assignment) == [A, B]
-            assert reader._member.state is State.READING
+            assert reader._member.state is MemberState.READING
 
     with_group(tmp_path, story)
 
@@ -189,7 +189,7 @@ def test_a_partition_without_a_leader_holds_up_no_other_of_its_topic(tmp_path: P
         async with reader_of(cluster, "a", "two") as reader:
             # Its look-up has a minute: the others are read, and committed, all the while.
             assert sorted(await read(reader, 2)) == [A, first]
-            assert reader._member.state is State.JOINED
+            assert reader._member.state is MemberState.JOINED
             await reader.commit()
         assert (await committed_offsets(cluster, "g"))[first].offset == 1
         settings = ClusterSettings(backoff=FAST, default_api_timeout_ms=200)
@@ -234,7 +234,7 @@ def test_a_poll_that_is_cancelled_between_join_and_positions_loses_nothing(
             await asyncio.gather(polling, return_exceptions=True)
             # Nor does a poll wait longer than it was told to.
             assert await reader.poll(1) == []
-            assert reader._member.state is State.JOINED
+            assert reader._member.state is MemberState.JOINED
             lone.may_answer.set()
             assert await read(reader, 1) == [A]
             assert lone.asked == 1
@@ -265,7 +265,7 @@ def test_a_deleted_topic_does_not_keep_a_reader_from_the_others(tmp_path: Path) 
             await write(cluster, "a")
             assert await read(reader, 1) == [A]
             # The leader of the group sees it, and the member joins again.
-            while reader.assignment != [A] or reader._member.state is not State.READING:
+            while reader.assignment != [A] or reader._member.state is not MemberState.READING:
                 await reader.poll(100)
             await write(cluster, "a")
             assert await read(reader, 1) == [A]
@@ -299,7 +299,7 @@ def test_a_member_that_is_slow_to_come_back_keeps_its_session(tmp_path: Path) ->
             late = GroupMember(other, "g", ["a"], **times)
             assert await slow.join() == [A]
             joining = asyncio.create_task(late.join())
-            await until(lambda: slow.state is State.RECALLED)
+            await until(lambda: slow.state is MemberState.RECALLED)
             group = lone.coordinator.table_of("g").get("g")
             began = asyncio.get_running_loop().time()
             # It works on what it read beyond its session; then its commit counts.
@@ -327,8 +327,8 @@ def test_a_coordinator_that_hangs_once_does_not_cost_the_session(tmp_path: Path)
         lone.beats_to_hang = 1
         await until(lambda: lone.hung == 1)
         seen = lone.beats
-        await until(lambda: lone.beats > seen + 5 or member.state is not State.READING)
-        assert member.state is State.READING
+        await until(lambda: lone.beats > seen + 5 or member.state is not MemberState.READING)
+        assert member.state is MemberState.READING
         assert member.membership.member_id in lone.coordinator.table_of("g").get("g").members
         await member.leave()
 
@@ -341,7 +341,7 @@ def test_a_reader_that_is_recalled_in_mid_poll_does_not_sit_out_its_time(tmp_pat
             await read(first, 1)
             polling = asyncio.create_task(first.poll(3_600_000))
             second = reader_of(other, "a")
-            while second._member.state is not State.READING:
+            while second._member.state is not MemberState.READING:
                 await second.poll(100)
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
@@ -359,7 +359,7 @@ def test_a_join_that_is_cancelled_leaves_a_member_that_may_leave_or_join(tmp_pat
             await until(lambda: len(lone.coordinator.table_of("g").get("g").members) == 2)
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
-            assert second.state is State.OUT
+            assert second.state is MemberState.OUT
             await second.leave()
             await until(lambda: len(lone.coordinator.table_of("g").get("g").members) == 1)
             await first.leave()

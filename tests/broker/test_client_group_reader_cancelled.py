@@ -25,7 +25,7 @@ from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.groups.group_reader import GroupReader
-from tidelog.client.groups.membership import State
+from tidelog.client.groups.membership import MemberState
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.topics import TopicPartition
@@ -186,7 +186,7 @@ def test_a_close_in_each_stage_that_is_cancelled_anywhere_leaves_nothing(
             # Whoever polls is told, at once, and is not itself cancelled.
             with pytest.raises(ClientError, match="reader of group 'g' is closed"):
                 await polling
-            assert reader._member.state is State.OUT
+            assert reader._member.state is MemberState.OUT
             assert not [key for key in cluster._connections if key[1].startswith("member")]
             assert not [task for task in client_tasks() if "fetcher" in task]
             if not was_cut:

@@ -31,7 +31,7 @@ from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups import group_member
 from tidelog.client.groups.committed_offsets import PartitionsRefused
 from tidelog.client.groups.group_reader import GroupReader
-from tidelog.client.groups.membership import HEARTBEATS, Event, State
+from tidelog.client.groups.membership import HEARTBEATS, Event, MemberState
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
@@ -166,9 +166,9 @@ class Member:
 
     def _check(self, reader: GroupReader) -> None:
         state, now = reader._member.state, asyncio.get_running_loop().time()
-        if state is State.READING and sorted(reader.assignment) != sorted(self.given):
+        if state is MemberState.READING and sorted(reader.assignment) != sorted(self.given):
             self._found(f"it was given {self.given} and reads {reader.assignment}")
-        if state is not State.JOINED or self.said:
+        if state is not MemberState.JOINED or self.said:
             self.mute_since = None
         elif self.mute_since is None:
             self.mute_since = now
@@ -218,7 +218,7 @@ class Member:
 
     @property
     def reads(self) -> bool:
-        return self.reader is not None and self.reader._member.state is State.READING
+        return self.reader is not None and self.reader._member.state is MemberState.READING
 
     def __str__(self) -> str:
         reader = self.reader
@@ -335,7 +335,7 @@ class GroupRun(BrokerRun):
         await self.world.until(self._all_read, SETTLE_SECONDS)
         # The coordinator knows it by the same name, if it never took it out.
         after = slow.reader._member.membership.member_id
-        if (recalled, after) != (State.RECALLED, before):
+        if (recalled, after) != (MemberState.RECALLED, before):
             self.found.append(f"{slow.name}: slow for two sessions: {recalled}, now {after!r}")
 
     def _all_read(self) -> bool:
@@ -433,7 +433,7 @@ def one_error_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def heartbeats_end_early(patch: pytest.MonkeyPatch) -> None:
     """No heartbeat goes out once a rebalance was asked for (B6)."""
-    patch.setattr(group_member, "HEARTBEATS", HEARTBEATS - {State.RECALLED})
+    patch.setattr(group_member, "HEARTBEATS", HEARTBEATS - {MemberState.RECALLED})
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from tidelog.client.groups.membership import (
     HEARTBEATS,
     TABLE,
     Event,
+    MemberState,
     MemberStatus,
-    State,
     after_error,
     named,
     step,
 )
 from tidelog.model.errors import ErrorCode
 
-LETTERS = dict(zip("oijrcl", State, strict=True))
+LETTERS = dict(zip("oijrcl", MemberState, strict=True))
 """out, joining, joined, reading, recalled, leaving."""
 
 EXPECTED = """
@@ -41,53 +41,53 @@ LEFT             o    o        o       o        o         o
 ENTERING = (Event.LEFT, Event.JOIN, Event.ASSIGNED, Event.POSITIONED)
 
 
-def expected() -> dict[tuple[State, Event], State]:
+def expected() -> dict[tuple[MemberState, Event], MemberState]:
     found = {}
     for line in EXPECTED.strip().splitlines()[1:]:
         name, *letters = line.split()
-        for state, letter in zip(State, letters, strict=True):
+        for state, letter in zip(MemberState, letters, strict=True):
             found[state, Event[name]] = LETTERS[letter]
     return found
 
 
 @pytest.mark.parametrize("event", Event, ids=lambda event: event.name)
-@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-def test_each_cell(state: State, event: Event) -> None:
+@pytest.mark.parametrize("state", MemberState, ids=lambda state: state.name)
+def test_each_cell(state: MemberState, event: Event) -> None:
     assert TABLE[state, event] is expected()[state, event]
     assert step(MemberStatus(state, "m", 3), event).state is expected()[state, event]
 
 
 def test_the_table_is_whole() -> None:
-    assert set(TABLE) == set(product(State, Event)) == set(expected())
+    assert set(TABLE) == set(product(MemberState, Event)) == set(expected())
 
 
 def test_what_becomes_of_id_and_generation() -> None:
-    reading = MemberStatus(State.READING, "m", 3)
+    reading = MemberStatus(MemberState.READING, "m", 3)
     kept = {event: step(reading, event) for event in Event}
     ids = {event for event, behind in kept.items() if not behind.member_id}
     assert ids == {Event.UNKNOWN, Event.LEFT}
     generations = {event for event, behind in kept.items() if behind.generation < 0}
     assert generations == ids | {Event.JOIN, Event.GENERATION_LOST, Event.FAILED}
     # Who was cut off while it joined has no generation, and may come back by its name.
-    joining = named(MemberStatus(State.JOINING), "m", 4)
-    assert step(joining, Event.INTERRUPTED) == MemberStatus(State.OUT, "m", -1)
+    joining = named(MemberStatus(MemberState.JOINING), "m", 4)
+    assert step(joining, Event.INTERRUPTED) == MemberStatus(MemberState.OUT, "m", -1)
 
 
 def test_a_member_commits_in_its_generation_and_not_while_it_joins() -> None:
-    may = {state for state in State if MemberStatus(state, "m", 3).may_commit}
-    assert may == {State.OUT, State.JOINED, State.READING, State.RECALLED}
-    assert not any(MemberStatus(state, "m", -1).may_commit for state in State)
+    may = {state for state in MemberState if MemberStatus(state, "m", 3).may_commit}
+    assert may == {MemberState.OUT, MemberState.JOINED, MemberState.READING, MemberState.RECALLED}
+    assert not any(MemberStatus(state, "m", -1).may_commit for state in MemberState)
 
 
 def test_no_member_is_heard_of_and_neither_reads_nor_knows_that_it_must_do_something() -> None:
     # Silent are those that join next; those that send heartbeats read, join again, or look up
     # positions, which `group_reader` does in this state only.
-    for state in State:
+    for state in MemberState:
         standing = MemberStatus(state, "m", 3)
         if state in HEARTBEATS:
-            assert state in (State.JOINED, State.READING) or standing.must_join
+            assert state in (MemberState.JOINED, MemberState.READING) or standing.must_join
         else:
-            assert standing.must_join or state is State.LEAVING
+            assert standing.must_join or state is MemberState.LEAVING
 
 
 def test_from_wherever_events_lead_a_member_can_come_to_read() -> None:
@@ -100,12 +100,12 @@ def test_from_wherever_events_lead_a_member_can_come_to_read() -> None:
                 standing = named(standing, "m", chance.randrange(9))
         for event in ENTERING:
             standing = step(standing, event)
-        assert standing.state is State.READING
+        assert standing.state is MemberState.READING
 
 
 def test_an_answer_to_another_generation_changes_nothing() -> None:
-    now = MemberStatus(State.READING, "m", 4)
-    asked = MemberStatus(State.READING, "m", 3)
+    now = MemberStatus(MemberState.READING, "m", 4)
+    asked = MemberStatus(MemberState.READING, "m", 3)
     for code in (
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.ILLEGAL_GENERATION,
@@ -120,6 +120,6 @@ def test_an_answer_to_another_generation_changes_nothing() -> None:
 
 def test_what_ends_a_membership_is_kept() -> None:
     why = ClientError("fenced")
-    ended = step(MemberStatus(State.READING, "m", 3), Event.FAILED, why)
-    assert (ended.state, ended.problem) == (State.OUT, why)
+    ended = step(MemberStatus(MemberState.READING, "m", 3), Event.FAILED, why)
+    assert (ended.state, ended.problem) == (MemberState.OUT, why)
     assert step(ended, Event.JOIN).problem is why

@@ -29,8 +29,8 @@ from tidelog.client.groups.committed_offsets import Membership, Position, commit
 from tidelog.client.groups.membership import (
     HEARTBEATS,
     Event,
+    MemberState,
     MemberStatus,
-    State,
     after_error,
     named,
     step,
@@ -89,7 +89,7 @@ class GroupMember:
         self._purpose = f"member {next(_numbers)}"
 
     @property
-    def state(self) -> State:
+    def state(self) -> MemberState:
         """The state of the member."""
         return self._standing.state
 
@@ -112,7 +112,7 @@ class GroupMember:
         member is out of its generation and may join again.
         """
         self._step(Event.JOIN)
-        if self.state is not State.JOINING:
+        if self.state is not MemberState.JOINING:
             raise ClientError(f"the member of group {self.group!r} is leaving")
         try:
             await self._stop_tasks()
@@ -287,7 +287,7 @@ class GroupMember:
 
     async def _watch_partitions(self) -> None:
         """As the group's leader: start a rebalance when a partition count has changed."""
-        while self.state is not State.RECALLED:
+        while self.state is not MemberState.RECALLED:
             await asyncio.sleep(self._partition_check_ms / 1000)
             try:
                 if await self._count_partitions(self._counts) != self._counts:

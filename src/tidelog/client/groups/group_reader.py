@@ -36,7 +36,7 @@ from tidelog.client.groups.group_member import (
     SESSION_TIMEOUT_MS,
     GroupMember,
 )
-from tidelog.client.groups.membership import State
+from tidelog.client.groups.membership import MemberState
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, by_topic
@@ -272,7 +272,7 @@ class GroupReader:
         if placing is not None and placing.done():
             self._placing = None
             placing.result()
-        may = self._placing is None and self._member.state is State.JOINED
+        may = self._placing is None and self._member.state is MemberState.JOINED
         if may and loop.time() >= self._place_at:
             self._placing = loop.create_task(self._place())
             self._placing.add_done_callback(_look_at_error)

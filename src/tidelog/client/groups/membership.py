@@ -26,7 +26,7 @@ from tidelog.model.errors import ErrorCode
 NO_GENERATION = -1
 
 
-class State(Enum):
+class MemberState(Enum):
     """The state of a member."""
 
     OUT = "out"
@@ -53,7 +53,7 @@ class Event(Enum):
     LEFT = "it has left"
 
 
-_S = State
+_S = MemberState
 _EVENTS = (
     Event.JOIN, Event.ASSIGNED, Event.POSITIONED, Event.REBALANCE, Event.GENERATION_LOST,
     Event.UNKNOWN, Event.SILENCE, Event.FAILED, Event.INTERRUPTED, Event.LEAVE, Event.LEFT,
@@ -94,7 +94,7 @@ TABLE = {
 }
 """(state, event) -> the state after it."""
 
-HEARTBEATS = frozenset({State.JOINED, State.READING, State.RECALLED})
+HEARTBEATS = frozenset({MemberState.JOINED, MemberState.READING, MemberState.RECALLED})
 """States in which the member must send heartbeats, or its session expires."""
 
 _FORGETS_ID = frozenset({Event.UNKNOWN, Event.LEFT})
@@ -116,7 +116,7 @@ _EVENT_OF = {
 class MemberStatus:
     """A member's state, its id and generation, and the error that ended its membership."""
 
-    state: State = State.OUT
+    state: MemberState = MemberState.OUT
     member_id: str = ""
     generation: int = NO_GENERATION
     problem: ClientError | None = None
@@ -124,12 +124,12 @@ class MemberStatus:
     @property
     def must_join(self) -> bool:
         """Whether the next step is to join or rejoin."""
-        return self.state in (State.OUT, State.RECALLED, State.JOINING)
+        return self.state in (MemberState.OUT, MemberState.RECALLED, MemberState.JOINING)
 
     @property
     def may_commit(self) -> bool:
         """Whether there is a generation to commit in; there is none while it joins."""
-        return self.generation >= 0 and self.state not in (State.JOINING, State.LEAVING)
+        return self.generation >= 0 and self.state not in (MemberState.JOINING, MemberState.LEAVING)
 
 
 def step(standing: MemberStatus, event: Event, problem: ClientError | None = None) -> MemberStatus:
