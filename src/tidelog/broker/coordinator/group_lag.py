@@ -85,7 +85,7 @@ class LagSnapshot:
 NO_SNAPSHOT = LagSnapshot(float("-inf"))
 
 
-class Groups(Protocol):
+class GroupTables(Protocol):
     """The groups that are coordinated here."""
 
     def tables(self) -> Iterator[GroupTable]:
@@ -97,7 +97,7 @@ class GroupLag:
 
     def __init__(
         self,
-        groups: Groups,
+        groups: GroupTables,
         partitions: Partitions,
         metadata: MetadataCache,
         configs: ServerConfigs,

@@ -19,7 +19,7 @@ _Response = messages.ProduceResponse
 _Leader = messages.ProduceResponse.LeaderIdAndEpoch
 
 
-class State(Protocol):
+class LeaderState(Protocol):
     """What LeaderAndIsr says of a partition that is hosted here."""
 
     @property
@@ -33,7 +33,7 @@ class Hosted(Protocol):
     """A partition that is hosted here."""
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> LeaderState: ...
 
 
 class LeaderHints:

@@ -41,7 +41,7 @@ class NotQuarantined(StorageFailed):
         self.keys = frozenset(keys)
 
 
-class RoleSteps(Protocol):
+class RoleChanges(Protocol):
     """What follows in other parts of the broker when a replica's role has changed."""
 
     def become(
@@ -86,7 +86,7 @@ class Partitions:
         stale_delay_ms: int,
     ) -> None:
         self.by_topic: dict[str, dict[int, HostedPartition]] = {}
-        self.steps: RoleSteps = NoSteps()
+        self.steps: RoleChanges = NoSteps()
         """What follows in other parts; set once, before the first command is applied."""
         self.directories = directories
         self._renamed: dict[LogDirectory, list[HostedPartition]] = {}
