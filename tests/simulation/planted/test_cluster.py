@@ -47,7 +47,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.replication.command_rules import LeaderAndIsrType
 from tidelog.replication.isr_change import IsrChange
-from tidelog.storage.log import partition_log as log
+from tidelog.storage.log import appending
 from tidelog.storage.log.producers import ProducerState
 
 pytestmark = [pytest.mark.long(100), pytest.mark.usefixtures("quiet")]
@@ -128,7 +128,7 @@ def ask_no_more_after_an_error(patch: Patch) -> None:
 
 
 def accept_a_bad_crc_from_a_leader(patch: Patch) -> None:
-    patch.setattr(log, "crc_is_right", lambda batch, crc: True)
+    patch.setattr(appending, "crc_is_right", lambda batch, crc: True)
 
 
 def claim_what_is_not_synced(patch: Patch) -> None:
