@@ -51,7 +51,7 @@ def test_a_follower_with_many_partitions_begins_a_session_in_turns(tmp_path: Pat
             answer, turns = await asked(lone, next_life)
             assert len(told(answer)) >= MANY - 2 and answer.error_code == 0
             assert turns.longest_s < LONGEST_S
-            assert len(session_of(lone).feeds) == MANY
+            assert len(session_of(lone).entries) == MANY
 
     asyncio.run(main())
 
@@ -151,7 +151,7 @@ def test_what_moves_while_a_session_is_read_and_told_is_told_next(tmp_path: Path
                     break
                 mark = told(answer)[at].high_watermark
                 told_now.append(mark)
-                assert mark == 1 or at in {feed.index for feed in session_of(lone).news}
+                assert mark == 1 or at in {entry.index for entry in session_of(lone).dirty}
             assert {0, 1} == set(told_now), "at some steps it was read before, at some after"
 
     asyncio.run(main())

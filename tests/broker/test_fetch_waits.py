@@ -192,7 +192,7 @@ async def at_each_moment(
             if part is None or not (part.error_code or len(part.records)):
                 # The answer of a follower's session may come first, if the next one tells it.
                 session = lone.broker.follower_sessions._sessions[2]
-                assert here[which] in {feed.index for feed in session.news}
+                assert here[which] in {entry.index for entry in session.dirty}
             assert not any(each.waiting.readers for each in hosted)
             if future is not None:
                 assert moment >= least_moments, "there were steps to come between"

@@ -27,7 +27,7 @@ def test_only_what_changed_is_looked_at_and_told(tmp_path: Path) -> None:
             first = await peer.ask(ask((0, 0), dict.fromkeys(range(50), 0)), 12)
             assert len(told(first)) == 50
             session = first.session_id
-            assert not session_of(lone).news, "nothing is looked at again before it changes"
+            assert not session_of(lone).dirty, "nothing is looked at again before it changes"
             peer.send(ask((session, 1), wait_ms=LONG_MS), 12)
             await until(lambda: session_of(lone).waiting)
             append(partition(lone, 7))
@@ -140,15 +140,15 @@ def test_a_follower_outside_of_the_isr_is_looked_at_with_each_request(tmp_path: 
             hosted = lead(lone, (1, 2), partitions=2)
             peer = await Peer.connect(lone.port)
             session = (await peer.ask(ask((0, 0), {0: 0, 1: 0}), 12)).session_id
-            assert not session_of(lone).outside
+            assert not session_of(lone).out_of_isr
             hosted.take_isr((1,), 1)
             await peer.ask(ask((session, 1)), 12)
-            assert [feed.index for feed in session_of(lone).outside] == [0]
+            assert [entry.index for entry in session_of(lone).out_of_isr] == [0]
             await peer.ask(ask((session, 2)), 12)
-            assert session_of(lone).outside
+            assert session_of(lone).out_of_isr
             hosted.take_isr((1, 2), 2)
             await peer.ask(ask((session, 3)), 12)
-            assert not session_of(lone).outside
+            assert not session_of(lone).out_of_isr
 
     run(main())
 
@@ -168,7 +168,7 @@ def test_a_follower_taken_out_while_its_request_waits_is_looked_at_with_the_next
             hosted.take_isr((1,), 1)
             assert not told(await peer.receive())
             await peer.ask(ask((session, 2)), 12)
-            assert [feed.index for feed in session_of(lone).outside] == [0]
+            assert [entry.index for entry in session_of(lone).out_of_isr] == [0]
 
     run(main())
 

@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "T11: a stale replica is removed at once",
         "src/tidelog/broker/partitions/registry.py",
-        "        delay_ms = self._stale_delay_ms\n",
+        "        delay_ms = self._quarantine_ms\n",
         "        delay_ms = 0\n",
         "tests/broker/test_control_channel.py",
     ),

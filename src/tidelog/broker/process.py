@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 FIND_CONTROLLER_MS = 60_000
 """How long a start waits for a controller, and again for registration and the first metadata."""
 
-SAY_UNTOLD_MS = 5_000
+METADATA_WAIT_MS = 5_000
 """A start that is registered logs after so long that it has no metadata yet. Divides the above."""
 
 SAY_LOADING_AFTER_S, SAY_LOADING_EVERY_S = 2.0, 10.0
@@ -104,7 +104,7 @@ class BrokerProcess:
         self._away: list[str] = []
         """A sentence for each log directory that cannot be used in this life."""
         self._boot_id = ""
-        self.when_untold: Callable[[], None] = lambda: None
+        self.when_not_notified: Callable[[], None] = lambda: None
         """Called once by a start whose controller took the registration and says nothing more."""
         self._session: ControllerSession | None = None
         self._server: Server | None = None
@@ -177,7 +177,7 @@ class BrokerProcess:
                 rack=configs.broker_rack,
             )
         )
-        await self._until_told()
+        await self._until_metadata()
         self._coordinator.start()
         broker.maintenance.start()
 
@@ -293,24 +293,24 @@ class BrokerProcess:
         for key, places in found.items():
             if len(places) < 2:
                 continue
-            judgement = judge([Copy(x, x.logs[key].metadata, x.is_unfinished(key)) for x in places])
-            if not judgement.kept:
+            verdict = judge([Copy(x, x.logs[key].metadata, x.is_unfinished(key)) for x in places])
+            if not verdict.kept:
                 paths = " and in ".join(each.path for each in places)
                 raise StartFailed(
                     f"{key} lies in {paths}: it was created again in one while the other was "
                     f"away, and nothing proves in which; move the older folder {key} out of there"
                 )
-            for directory, what in judgement.left:
-                self._set_aside(directory, key, what)
-            if len(judgement.kept) > 1:
-                paths = " and in ".join(each.path for each in judgement.kept)
+            for directory, what in verdict.left:
+                self._quarantine(directory, key, what)
+            if len(verdict.kept) > 1:
+                paths = " and in ".join(each.path for each in verdict.kept)
                 logger.warning(
                     "%(partition)s lies in %(paths)s, of different topics: the controller knows "
                     "which one lives",
                     {"partition": key, "paths": paths},
                 )
 
-    def _set_aside(self, directory: storage.LogDirectory, key: TopicPartition, what: str) -> None:
+    def _quarantine(self, directory: storage.LogDirectory, key: TopicPartition, what: str) -> None:
         place = f"{directory.path}/{key}"
         try:
             if directory.failed is not None:
@@ -359,15 +359,15 @@ class BrokerProcess:
                 except OSError as error:
                     directory.resources.fail(f"writing to {directory.path} failed: {error}")
 
-    async def _until_told(self) -> None:
+    async def _until_metadata(self) -> None:
         """Wait until the controller has said what the cluster is. Raises StartFailed.
 
         A controller that takes the registration and commands nothing has its reasons (a store that
         has gone back in time, a damaged node), and says them: it is waited for.
         """
         said, waited_ms = False, 0
-        while not await self._is_told():
-            waited_ms += SAY_UNTOLD_MS
+        while not await self._has_metadata():
+            waited_ms += METADATA_WAIT_MS
             is_due = waited_ms % FIND_CONTROLLER_MS == 0
             if not self.broker.session.is_open:
                 if is_due:
@@ -383,13 +383,13 @@ class BrokerProcess:
                 )
             if not said:
                 said = True
-                self.when_untold()
+                self.when_not_notified()
 
-    async def _is_told(self) -> bool:
-        """Wait ``SAY_UNTOLD_MS`` for the metadata; return whether it came. Raises StartFailed."""
+    async def _has_metadata(self) -> bool:
+        """Wait ``METADATA_WAIT_MS`` for metadata; return whether it came. Raises StartFailed."""
         session, broker = self.broker.session, self.broker
         try:
-            async with asyncio.timeout(SAY_UNTOLD_MS / 1000):
+            async with asyncio.timeout(METADATA_WAIT_MS / 1000):
                 while True:
                     channel = broker.control.channel
                     if channel is not None and channel.had_metadata:

@@ -49,13 +49,13 @@ class RoleSteps:
         self._followers = followers
 
     def become(
-        self, partition: HostedPartition, *, led_until: int | None, leads_anew: bool
+        self, partition: HostedPartition, *, led_until: int | None, leads_new_epoch: bool
     ) -> None:
         """A LeaderAndIsr was applied. ``led_until`` is the epoch of a leadership that ended;
-        ``leads_anew``: this broker leads in a new epoch, also where it led before."""
+        ``leads_new_epoch``: this broker leads in a new epoch, also where it led before."""
         if led_until is not None:
             _do(self._coordinator.resign, partition.key, led_until)
-        if leads_anew:
+        if leads_new_epoch:
             _do(self._isr_changes.began, partition)
             _do(self._loss_reports.began, partition)
             _do(self._coordinator.lead, partition)

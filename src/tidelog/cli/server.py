@@ -274,7 +274,7 @@ class _Process:
             controllers = [("127.0.0.1", self._controller.listener_port)]
         files = descriptors.share(descriptors.raise_limit())
         broker = BrokerProcess(self._configs, seams, controllers, files, self._secret)
-        broker.when_untold = lambda: print(self._line("waiting", broker), flush=True)
+        broker.when_not_notified = lambda: print(self._line("waiting", broker), flush=True)
         try:
             await broker.start()
         except StartFailed as error:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.broker_pair import append, run, running
-from tidelog.broker.following.fetch_requests import FollowerQuestions
+from tidelog.broker.following.fetch_requests import FollowedPartitions
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client.fetching.fetch_sessions import SessionRequest
 
 MAX_BYTES = 1000
 
 
-def ask(questions: FollowerQuestions) -> SessionRequest:
+def ask(questions: FollowedPartitions) -> SessionRequest:
     question = questions.ask(MAX_BYTES, with_ids=True)
     questions.sent()
     return question
@@ -22,7 +22,7 @@ def named(question: SessionRequest) -> list[int]:
     return sorted(key.partition for key in question.wanted)
 
 
-def take(questions: FollowerQuestions, hosted: HostedPartition) -> None:
+def take(questions: FollowedPartitions, hosted: HostedPartition) -> None:
     followed = questions.asked(hosted.key)
     assert followed is not None
     questions.taken(followed)
@@ -32,7 +32,7 @@ def test_a_request_names_what_changed(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             hosted = [pair.lead(index, isr=(1,), replicas=(1,)) for index in range(4)]
-            questions = FollowerQuestions()
+            questions = FollowedPartitions()
             for each in hosted:
                 questions.follow(each)
             first = ask(questions)
@@ -55,7 +55,7 @@ def test_a_setback_is_forgotten_until_its_rest_is_over(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             hosted = pair.lead(isr=(1,), replicas=(1,))
-            questions = FollowerQuestions()
+            questions = FollowedPartitions()
             questions.follow(hosted)
             ask(questions)
             questions.answered(9)
@@ -77,7 +77,7 @@ def test_a_lost_session_says_everything_but_what_rests(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             hosted = [pair.lead(index, isr=(1,), replicas=(1,)) for index in range(3)]
-            questions = FollowerQuestions()
+            questions = FollowedPartitions()
             for each in hosted:
                 questions.follow(each)
             ask(questions)
@@ -99,7 +99,7 @@ def test_a_partition_followed_anew_takes_no_answer_to_its_former_question(tmp_pa
     async def main() -> None:
         async with running(tmp_path) as pair:
             hosted = pair.lead(isr=(1,), replicas=(1,))
-            questions = FollowerQuestions()
+            questions = FollowedPartitions()
             questions.follow(hosted)
             ask(questions)
             questions.answered(9)

@@ -108,7 +108,7 @@ def elect_uncleanly_without_leave(patch: Patch) -> None:
 def take_a_former_life_for_the_present_one(patch: Patch) -> None:
     """Promise 19: topic ids and partition epochs are sent, and no broker checks them."""
     decide, stale = control_channel.decide_leader_and_isr, control_channel.stale_in_full
-    fed = partition_reads.why_not_fed
+    fed = partition_reads.why_not_replicated
 
     def by_name(local: Any, order: Any) -> Any:
         known = order.topic_id if local is None else local.topic_id
@@ -123,7 +123,7 @@ def take_a_former_life_for_the_present_one(patch: Patch) -> None:
 
     patch.setattr(control_channel, "decide_leader_and_isr", by_name)
     patch.setattr(control_channel, "stale_in_full", stale_by_name)
-    patch.setattr(partition_reads, "why_not_fed", fed_by_name)
+    patch.setattr(partition_reads, "why_not_replicated", fed_by_name)
 
 
 def believe_old_metadata(patch: Patch) -> None:

@@ -1,16 +1,17 @@
-"""Fetch sessions (KIP-227): what a client wants to fetch, remembered between its requests.
+"""Fetch sessions of clients (KIP-227): the partitions that a client fetches, kept between requests.
 
-Owns the sessions of clients, bounded by ``max.incremental.fetch.session.cache.slots``, by the
-memory that all of them take, and by time; those of followers are in ``feeds``. Reading is
-``fetch_reading``'s. A client whose session was given up begins another one, or sends all each time.
-What a session takes is charged to the account of its client's connection, and outlives that.
+Owns these sessions, limited in number by ``max.incremental.fetch.session.cache.slots``, in the
+memory of all together, and in time. Not those of followers: see ``follower_sessions``; not the
+reads: see ``partition_reads``. A client whose session was evicted begins another one, or names all
+partitions in each request. The memory of a session is charged to the account of its client's
+connection, also after the connection is closed.
 
 | session id | epoch | meaning |
 |---|---|---|
-| 0 | -1 | no session: everything is in the request |
+| 0 | -1 | no session: the request names all partitions |
 | n | -1 | the same, and session n ends |
 | any | 0 | a new session with the partitions of the request (session n ends) |
-| n | e > 0 | session n, whose next request must have epoch e; the request changes it |
+| n | e > 0 | session n, which expects epoch e; the request changes its partitions |
 """
 
 from __future__ import annotations
@@ -34,45 +35,43 @@ INITIAL_EPOCH = 0
 MAX_INT32 = 2**31 - 1
 
 EVICTION_MS = 120_000
-"""A session that was used within this time is not given up for another one (as in Kafka)."""
-
+"""A session used within this time is not evicted, as in Kafka, unless memory is short."""
 
 EXPIRY_MS = 300_000
-"""A session that was not used for so long has ended: its client is gone, or begins another."""
+"""A session not used for this time ends: its client is gone, or begins another one."""
 
 AT_ONCE = 1000
-"""Partitions of a request that a session takes over in one step."""
+"""Partitions of a request that are applied to a session in one step."""
 
 UNUSABLE = -2
-"""The epoch of a session while it takes over what a request says: no request has it."""
+"""The epoch of a session while a request is applied to it: no request has this epoch."""
 
 MAX_BYTES = 67_108_864
-"""Memory that all sessions together may take: of some 150,000 partitions."""
+"""Maximum memory of all sessions together: about 150,000 partitions."""
 
 PART_OF_ACCOUNT = 4
-"""Nor may they take more than such a part of the account (``queued.max.request.bytes``): they stay
-for minutes, and requests need the rest."""
+"""Sessions take at most this fraction (1/4) of the account (``queued.max.request.bytes``): they
+stay for minutes, and requests need the rest."""
 
 PARTITION_BYTES = 450
-"""What a session takes for a partition, its topic's name aside."""
+"""Memory of one partition in a session, without the name of its topic."""
 
 
 def bytes_of(topic: str) -> int:
-    """Return what a session takes for one partition of a topic, in bytes.
+    """Return the memory of one partition of a topic in a session, in bytes.
 
-    With the whole name, though a request that names a topic once has it once: who names it with
-    each partition has it as often.
+    It includes the whole name: a request that names the topic once per partition has it as often.
     """
     return PARTITION_BYTES + (len(topic) if topic.isascii() else 4 * len(topic))
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch that the next request of a session has."""
+    """Return the session epoch of the next request."""
     return 1 if epoch == MAX_INT32 else epoch + 1
 
 
 class Wanted:
-    """One partition that a client wants to fetch, and what it was last told of it."""
+    """One partition that a client fetches, and the offsets last sent to it."""
 
     __slots__ = (
         "fetch_offset",
@@ -98,7 +97,7 @@ class Wanted:
         self.update(topic_id, asked)
 
     def update(self, topic_id: UUID, asked: messages.FetchRequest.FetchPartition) -> None:
-        """Take over what a request says of this partition; only followers name the topic's id."""
+        """Apply a request's entry of this partition; only followers send a topic id."""
         if topic_id != self.topic_id:
             self.topic_id = topic_id
         self.fetch_offset = asked.fetch_offset
@@ -119,13 +118,13 @@ class ClientFetchSession:
         self.used_ms = used_ms
         self.wanted: dict[tuple[str, int], Wanted] = {}
         self.held = 0
-        """Bytes that it has taken from the account."""
+        """Bytes charged to the account."""
         self.account: Account = client.account
         self.client_host = client.client_host
 
     def update(self, request: messages.FetchRequest) -> Generator[int, None, int]:
-        """Add, change and forget partitions as an incremental request says; yield now and then,
-        and return at last, by how many bytes the session has grown."""
+        """Add, change and forget partitions as an incremental request says. Yields after each
+        ``AT_ONCE`` partitions, and returns at the end, by how many bytes the session has grown."""
         grown = seen = 0
         for topic in request.topics:
             for asked in topic.partitions:
@@ -151,7 +150,7 @@ class ClientFetchSession:
         return grown
 
     def move_last(self, wanted: Wanted) -> None:
-        """Read this partition after the others next time: it had its share."""
+        """Read this partition after the others next time: its records were sent."""
         key = (wanted.topic, wanted.index)
         if self.wanted.get(key) is wanted:
             del self.wanted[key]
@@ -159,7 +158,7 @@ class ClientFetchSession:
 
 
 class Plan:
-    """What one request fetches. ``full``: every partition is answered, not only what is new."""
+    """The partitions of one request. ``full``: the response has all, not only changed ones."""
 
     __slots__ = ("epoch", "full", "session", "wanted")
 
@@ -173,7 +172,7 @@ class Plan:
 
     @property
     def superseded(self) -> bool:
-        """Whether another request has used the session while this one waited."""
+        """Whether a later request of the session has arrived while this one waited."""
         return self.session is not None and self.session.epoch != self.epoch
 
 
@@ -185,23 +184,23 @@ class FetchSessions:
         self._random = random_source
         self._sessions: OrderedDict[int, ClientFetchSession] = OrderedDict()
         self.held = 0
-        """Bytes that all sessions take."""
+        """Memory of all sessions, in bytes."""
         self.evicted = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def plan(self, request: messages.FetchRequest, now_ms: int, client: AccountHolder) -> Steps:
-        """Find out what a request of ``client`` fetches, and change its session accordingly; return
-        a ``Plan``, or an ``ErrorCode``.
+        """Return the ``Plan`` of a request of ``client``, or an ``ErrorCode``; apply the request to
+        its session.
 
-        A session ends whose client goes away while an incremental request is taken over.
+        A session ends when its client disconnects while an incremental request is applied to it.
         """
         epoch = request.session_epoch
         self.expire(now_ms)
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
-            # Who is named twice is read once, as the last entry says: so do Kafka's brokers.
+            # A partition named twice is read once, as in its last entry (as in Kafka).
             wanted: dict[tuple[str, int], Wanted] = {}
             seen = 0
             for topic in request.topics:
@@ -232,7 +231,7 @@ class FetchSessions:
         return Plan(list(session.wanted.values()), session, full=False)
 
     def _updated(self, session: ClientFetchSession, request: messages.FetchRequest) -> Steps:
-        """Change a session as its request says; return whether it is still there."""
+        """Apply a request to its session; return whether the session still exists."""
         growth = session.update(request)
         while True:
             try:
@@ -248,16 +247,16 @@ class FetchSessions:
             try:
                 yield 0
             except GeneratorExit:
-                # Its client is gone: nobody knows what the session has.
+                # The client disconnected, and part of its request is not applied.
                 if self._sessions.get(session.id) is session:
                     self._end(session.id)
                 raise
             if self._sessions.get(session.id) is not session:
-                # It gave way to another one, or its client began a new one elsewhere.
+                # It was evicted, or its client began a new one on another connection.
                 return False
 
     def expire(self, now_ms: int) -> None:
-        """End what was not used for ``EXPIRY_MS``. Grows with what ends."""
+        """End the sessions not used for ``EXPIRY_MS``. O(sessions that end)."""
         while self._sessions:
             oldest = next(iter(self._sessions.values()))
             if now_ms - oldest.used_ms < EXPIRY_MS:
@@ -265,8 +264,8 @@ class FetchSessions:
             self._end(oldest.id)
 
     def _grows(self, session: ClientFetchSession, grown: int) -> bool:
-        """Count by how much a session has grown; False when there is no memory for it: then it is
-        to end. What it grows by was in the request."""
+        """Charge the growth of a session; return False when there is no memory for it: then the
+        session must end."""
         if grown <= 0:
             self._put_back(-grown, session)
             return True
@@ -280,11 +279,11 @@ class FetchSessions:
     def _open(
         self, wanted: dict[tuple[str, int], Wanted], now_ms: int, client: AccountHolder
     ) -> ClientFetchSession | None:
-        """Return a new session, or None when there is no room: then the client sends all again."""
+        """Return a new session, or None without room: then the client names all again."""
         session = ClientFetchSession(NO_SESSION, now_ms, client)
         size = sum(bytes_of(topic) for topic, _ in wanted)
         while len(self._sessions) >= self._slots or not self._has_room(size, session):
-            if not self._give_up_one(size, session, now_ms):
+            if not self._evict_one(size, session, now_ms):
                 return None
         if not self._take(size, session):
             return None
@@ -295,7 +294,7 @@ class FetchSessions:
         return session
 
     def _has_room(self, count: int, session: ClientFetchSession) -> bool:
-        """Whether sessions may take so many bytes more, of the account of this one."""
+        """Whether sessions may take ``count`` bytes more from this one's account."""
         most = min(MAX_BYTES, session.account.limit // PART_OF_ACCOUNT)
         return self.held + count <= most
 
@@ -312,9 +311,9 @@ class FetchSessions:
         self.held -= count
         session.account.put_back(count, session)
 
-    def _give_up_one(self, size: int, fresh: ClientFetchSession, now_ms: int) -> bool:
-        """End one that was not used for ``EVICTION_MS``, or the largest where memory is short and
-        it has more than twice as much as the new one. O(sessions) for the latter."""
+    def _evict_one(self, size: int, fresh: ClientFetchSession, now_ms: int) -> bool:
+        """Evict a session not used for ``EVICTION_MS``, or, where memory is short, the largest one
+        if it has more than twice the memory of the new one. O(sessions) for the latter."""
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))

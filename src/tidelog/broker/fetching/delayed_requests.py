@@ -1,8 +1,8 @@
 """Fetch requests that wait for more to read.
 
-Owns the wait, its time-out and its ends; the handlers and the follower sessions make the responses.
-Nothing polls: a partition wakes the requests that wait at it. The connections bound what waits: one
-Fetch each. Not Produce requests that wait: see ``partitions.delayed_produce``.
+Owns the wait, its timeout and its end. Not the responses: see ``handlers.fetch`` and
+``follower_sessions``; not Produce requests that wait: see ``partitions.delayed_produce``. Nothing
+polls: a partition wakes the requests that wait at it. Each connection has at most one Fetch here.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     Places = dict[Waiter, None]
 
 AT_ONCE = 100
-"""Places that a fetch leaves in one step."""
+"""Partitions whose waiters a fetch leaves in one step."""
 
 MOST_STEPS = 500
-"""Steps in one turn, should the clock stand still."""
+"""Maximum number of steps in one turn, for a clock that does not advance."""
 
 
 class Departures:
-    """Takes fetches that wait no longer off their partitions; very many in turns of the loop.
+    """Removes fetches whose wait is over from the waiters of their partitions.
 
-    One turn at a time for all of them, however many end at once. A fetch is here for no longer than
-    it took to begin to wait, so partitions to which nothing comes gather none.
+    A removal from very many partitions takes several turns of the event loop, one turn at a time
+    for all fetches. It takes no longer than the registration took, so that partitions without
+    appends do not accumulate waiters.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -42,7 +43,8 @@ class Departures:
         return len(self._leaving)
 
     def take_off(self, waiter: Waiter, places: list[Places]) -> None:
-        """Take one off all its places: few at once, of more it is told until then."""
+        """Remove a waiter from all its places: a few at once, more in turns. It may be called until
+        it is removed."""
         if len(places) <= AT_ONCE:
             for each in places:
                 each.pop(waiter, None)
@@ -68,10 +70,10 @@ class Departures:
 
 
 class DelayedFetch:
-    """A Fetch request that found less than ``min_bytes``; it waits where it was told to (``join``).
+    """A Fetch request that has read less than ``min_bytes``, and waits (``join``) for more.
 
-    ``future`` is done with what ``read`` then returns, when enough has come, something else
-    happened to one of its partitions, or the time is over.
+    ``future`` gets the result of ``read`` when enough bytes have been appended, one of its
+    partitions has changed in another way, or its time is over.
     """
 
     __slots__ = ("_departures", "_missing", "_places", "_read", "_timer", "future", "is_woken")
@@ -90,27 +92,27 @@ class DelayedFetch:
         self._read = read
         self._departures = departures
         self.is_woken = False
-        """Whether it waits no longer, or will not after this turn: then it is to join nothing."""
+        """Whether the wait is over, or ends in the next turn: then it must not ``join``."""
         self._timer = loop.call_later(max_wait_ms / 1000, self._finish)
         self.future.add_done_callback(self._leave)
 
     def join(self, places: list[Places]) -> None:
-        """Wait in these places, too: of a partition those that wait for its watermark, or for its
-        end. Only while it is not woken."""
+        """Wait in these places, too: ``readers`` or ``followers`` of ``waiters.Waiting``. Only
+        while it is not woken."""
         self._places += places
         for each in places:
             each[self] = None
 
     def more(self, size: int) -> None:
-        """Called by a partition; see ``partition_waiting.Waiter``."""
+        """Count new bytes of a partition: see ``waiters.Waiter``."""
         self._missing -= size
         if (self._missing <= 0 or not size) and not self.is_woken:
             self.is_woken = True
-            # In the next turn: the appends of this turn come first, and their answers.
+            # In the next turn: the appends of this turn, and their responses, come first.
             asyncio.get_running_loop().call_soon(self._finish)
 
     def moved(self) -> None:
-        """Nothing to wake for; see ``partition_waiting.FollowerWaiter``."""
+        """Not woken by this: see ``waiters.FollowerWaiter``."""
 
     def _finish(self) -> None:
         if not self.future.done():

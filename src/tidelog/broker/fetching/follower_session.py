@@ -1,20 +1,21 @@
-"""One follower's fetch session on its leader: what it asked for, and what of that is news to it.
+"""One follower's fetch session (KIP-227) on the leader, and its dirty partitions.
 
-Owns which partitions the next answer must look at (KIP-227); whose session it is, and the answer,
-is ``feeds``'. A request costs what changed, not what is followed:
+Owns which partitions of the session the next response must check (``dirty``). Not which session a
+request belongs to, nor the response: see ``follower_sessions``. The cost of a request grows with
+the changes, not with the partitions followed:
 
-| event | what it marks as news |
+| event | dirty afterwards |
 |---|---|
-| the request names a partition | that one; in another leader epoch all of it is told again |
-| records appended, leadership gone, the log's start moved | that one; the answer goes out now |
-| watermark or ISR moved | that one, for the next answer (now, if consumers read from followers) |
-| a follower is outside of the ISR | its partition with each request, until it is in |
-| another broker epoch of the follower | all |
-| the follower is taken off the replicas | that one: refused until a request names it again |
-| the request came on another connection than the one before | all that the last answer told |
+| the request names a partition | it; with another leader epoch its watermark is sent again |
+| an append; this leadership ended; the log start offset moved | it; a delayed response is sent |
+| the high watermark or the ISR changed | it; a delayed response is sent if ``prompt`` |
+| the follower is not in the ISR | its partition, with each request until it has joined |
+| the request has another broker epoch of the follower | all |
+| the follower is no longer a replica | it: refused until a request names it again |
+| the request came on another connection than the last one | all in the last response |
 
-The last two rows are for followers that give up a connection on which a request waits, and go on
-with their session on the next.
+The last row is for followers that close a connection with a delayed request and continue the
+session on the next connection.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.waiters import Waiter
 
 AT_ONCE = 500
-"""Partitions that are looked at in one step."""
+"""Partitions handled in one step."""
 
 
-class Feed(Wanted):
-    """One partition in a follower's session; it waits at the partition for as long as it is in."""
+class SessionPartition(Wanted):
+    """One partition in a follower's session; registered as a waiter of the partition meanwhile."""
 
     __slots__ = ("has_moved", "is_void", "partition", "session")
 
@@ -52,15 +53,16 @@ class Feed(Wanted):
         self.session = session
         self.partition: HostedPartition | None = None
         self.is_void = False
-        """Whether the follower was no replica since it asked: it is to ask again."""
+        """Whether the follower was no replica at some time since a request named this: it must name
+        it again."""
         self.has_moved = False
-        """Whether something has happened since it was looked at."""
+        """Whether the partition has changed since it was last read."""
 
     def more(self, size: int) -> None:
-        """See ``partition_waiting.Waiter``."""
+        """See ``waiters.Waiter``."""
         session = self.session
-        session.news[self] = None
-        self.has_moved = session.is_stirred = True
+        session.dirty[self] = None
+        self.has_moved = session.has_woken = True
         if size and self.partition is not None:
             follower = self.partition.followers.get(session.node_id)
             if follower is not None:
@@ -69,25 +71,25 @@ class Feed(Wanted):
             waiting.more(size)
 
     def moved(self) -> None:
-        """See ``partition_waiting.FollowerWaiter``."""
+        """See ``waiters.FollowerWaiter``."""
         session = self.session
-        session.news[self] = None
+        session.dirty[self] = None
         self.has_moved = True
-        session.is_stirred |= session.prompt
+        session.has_woken |= session.prompt
         partition = self.partition
         if partition is not None and session.node_id not in partition.state.hosts:
-            # What it held then counts no more, not even if it is assigned again at once.
+            # Its former fetch offset no longer counts, even if it is assigned again at once.
             self.is_void = True
         if partition is not None and session.node_id not in partition.state.isr:
-            # Not by the news alone: an answer that finds none takes them off before the next
-            # request, and nobody would look at an idle partition again.
-            session.outside[self] = None
+            # ``dirty`` alone is not enough: a response that finds no change clears it before the
+            # next request, and no event would mark an idle partition again.
+            session.out_of_isr[self] = None
         if session.prompt:
             for waiting in list(session.waiting):
                 waiting.more(0)
 
     def attach(self, partition: HostedPartition | None) -> None:
-        """Wait at a partition, and no more at the one before (it was replaced, or is gone)."""
+        """Become a waiter of a partition, and leave the former one (it was replaced or removed)."""
         if partition is not self.partition:
             if self.partition is not None:
                 self.partition.waiting.followers.pop(self, None)
@@ -100,18 +102,18 @@ class FollowerSession:
     """The session of one follower."""
 
     __slots__ = (
+        "broker_epoch",
         "connection",
+        "dirty",
+        "entries",
         "epoch",
-        "feeds",
         "fetched_ms",
+        "has_woken",
         "id",
-        "is_stirred",
-        "life",
-        "news",
         "node_id",
-        "outside",
+        "out_of_isr",
         "prompt",
-        "told",
+        "sent",
         "waiting",
     )
 
@@ -119,25 +121,25 @@ class FollowerSession:
         self.id = session_id
         self.node_id = node_id
         self.prompt = prompt
-        """Whether followers hear of the watermark at once: consumers read from them."""
+        """Whether followers are sent a new high watermark at once: consumers read from them."""
         self.epoch = INITIAL_EPOCH
-        self.life = -1
+        self.broker_epoch = -1
         self.fetched_ms = 0
         self.connection: object = None
-        self.feeds: dict[tuple[str, int], Feed] = {}
-        self.news: dict[Feed, None] = {}
-        """What the next answer looks at, in this order: who had its share comes last."""
-        self.outside: dict[Feed, None] = {}
-        """Those whose follower is not in the ISR: looked at with each request."""
-        self.told: list[Feed] = []
-        """What the last answer had."""
+        self.entries: dict[tuple[str, int], SessionPartition] = {}
+        self.dirty: dict[SessionPartition, None] = {}
+        """What the next response checks, in this order: those whose records were sent come last."""
+        self.out_of_isr: dict[SessionPartition, None] = {}
+        """Those whose follower is not in the ISR: checked with each request."""
+        self.sent: list[SessionPartition] = []
+        """The partitions of the last response."""
         self.waiting: dict[Waiter, None] = {}
-        """The request that waits for more."""
-        self.is_stirred = False
-        """Whether something has come for which a request that waits is woken."""
+        """The delayed fetch of the present request."""
+        self.has_woken = False
+        """Whether an event since the last read has woken delayed fetches."""
 
     def take(self, request: messages.FetchRequest) -> Steps:
-        """Add, change and forget partitions as a request says. Grows with what it says."""
+        """Add, change and forget partitions as a request says. O(partitions that it names)."""
         seen = 0
         for topic in request.topics:
             for asked in topic.partitions:
@@ -150,73 +152,74 @@ class FollowerSession:
                 seen += 1
                 if not seen % AT_ONCE:
                     yield 0
-                self._drop(self.feeds.pop((forgotten.topic, index), None))
+                self._drop(self.entries.pop((forgotten.topic, index), None))
 
     def _take_one(self, topic: Any, asked: Any) -> None:
         key = (topic.topic, asked.partition)
-        feed = self.feeds.get(key)
-        if feed is None:
-            feed = self.feeds[key] = Feed(self, topic.topic, topic.topic_id, asked)
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries[key] = SessionPartition(self, topic.topic, topic.topic_id, asked)
         else:
-            if asked.current_leader_epoch != feed.leader_epoch:
-                # An answer that was under way then did not count for the follower.
-                feed.sent_watermark = feed.sent_start = -2
-            feed.update(topic.topic_id, asked)
-            feed.is_void = False
-        self.news.pop(feed, None)
-        self.news[feed] = None
+            if asked.current_leader_epoch != entry.leader_epoch:
+                # The follower has dropped a response of the former leader epoch.
+                entry.sent_watermark = entry.sent_start = -2
+            entry.update(topic.topic_id, asked)
+            entry.is_void = False
+        self.dirty.pop(entry, None)
+        self.dirty[entry] = None
 
-    def _drop(self, feed: Feed | None) -> None:
-        if feed is not None:
-            feed.attach(None)
-            self.news.pop(feed, None)
-            self.outside.pop(feed, None)
+    def _drop(self, entry: SessionPartition | None) -> None:
+        if entry is not None:
+            entry.attach(None)
+            self.dirty.pop(entry, None)
+            self.out_of_isr.pop(entry, None)
 
     def end(self) -> None:
-        """Wait nowhere any more."""
-        for feed in list(self.feeds.values()):
-            self._drop(feed)
-        self.feeds.clear()
-        self.told.clear()
+        """Remove all partitions, and leave their waiters."""
+        for entry in list(self.entries.values()):
+            self._drop(entry)
+        self.entries.clear()
+        self.sent.clear()
 
-    def began(self, request: messages.FetchRequest, connection: object, now_ms: int) -> Steps:
-        """A request of this session has come.
+    def apply(self, request: messages.FetchRequest, connection: object, now_ms: int) -> Steps:
+        """Apply a request of this session, in steps.
 
-        Until all of it is taken no other is taken, so that a follower whose connection is lost
-        in the middle begins anew: it could not know what was taken.
+        No other request is accepted before the last step. A follower that loses its connection
+        meanwhile must begin a new session: it cannot know which part was applied.
         """
         after, self.epoch = next_epoch(self.epoch), UNUSABLE
         if connection is not self.connection:
-            # Nobody knows whether the last answer came: all of it is news again.
-            for seen, feed in enumerate(self._still_here(self.told)):
+            # The last response may be lost: all its partitions are dirty again.
+            for seen, entry in enumerate(self._still_here(self.sent)):
                 if seen and not seen % AT_ONCE:
                     yield 0
-                feed.sent_watermark = feed.sent_start = -2
-                self.news[feed] = None
+                entry.sent_watermark = entry.sent_start = -2
+                self.dirty[entry] = None
             self.connection = connection
-        if request.replica_broker_epoch != self.life:
-            self.life = request.replica_broker_epoch
-            self.news.update(dict.fromkeys(self.feeds.values()))
-        self.told.clear()
+        if request.replica_broker_epoch != self.broker_epoch:
+            self.broker_epoch = request.replica_broker_epoch
+            self.dirty.update(dict.fromkeys(self.entries.values()))
+        self.sent.clear()
         yield from self.take(request)
         self.epoch = after
         self.fetched_ms = now_ms
 
-    def began_at_once(
+    def apply_at_once(
         self, request: messages.FetchRequest, connection: object, now_ms: int
     ) -> bool:
-        """Do as ``began`` in one step; False, with nothing done, when there is much to do.
+        """Apply a request in one step, as ``apply`` does; return False, with nothing changed, when
+        it is too much for one step.
 
-        Nearly every request says little, of a session in which little has happened.
+        Nearly every request names few partitions of a session with few dirty ones.
         """
-        few = AT_ONCE - len(self.news) - len(self.outside)
+        few = AT_ONCE - len(self.dirty) - len(self.out_of_isr)
         for topic in request.topics:
             few -= len(topic.partitions)
         if few <= 0 or request.forgotten_topics_data or connection is not self.connection:
             return False
-        if request.replica_broker_epoch != self.life:
+        if request.replica_broker_epoch != self.broker_epoch:
             return False
-        self.told.clear()
+        self.sent.clear()
         for topic in request.topics:
             for asked in topic.partitions:
                 self._take_one(topic, asked)
@@ -224,9 +227,9 @@ class FollowerSession:
         self.fetched_ms = now_ms
         return True
 
-    def to_note(self) -> list[Feed]:
-        """Return the partitions whose follower is looked at with the request that has come."""
-        return list(self.news | self.outside if self.outside else self.news)
+    def to_note(self) -> list[SessionPartition]:
+        """Return the partitions for which the fetch offset is noted with the present request."""
+        return list(self.dirty | self.out_of_isr if self.out_of_isr else self.dirty)
 
-    def _still_here(self, feeds: Iterable[Feed]) -> list[Feed]:
-        return [feed for feed in feeds if self.feeds.get((feed.topic, feed.index)) is feed]
+    def _still_here(self, entries: Iterable[SessionPartition]) -> list[SessionPartition]:
+        return [entry for entry in entries if self.entries.get((entry.topic, entry.index)) is entry]

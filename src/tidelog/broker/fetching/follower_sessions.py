@@ -1,10 +1,10 @@
-"""What followers ask of this leader: a fetch session for each (KIP-227), and the answers.
+"""Follower fetch sessions (KIP-227), and which partitions each response must include.
 
-Owns the sessions of followers and their answers; what is news to a session is ``feed_session``'s,
-what a partition answers is ``fetch_reading``'s. One session per follower: a new one replaces the
-old. What concerns at most ``AT_ONCE`` partitions, as nearly every request does, is done in one
-step, without generators; what concerns more is done in steps, and after each a request may be
-superseded.
+Owns the sessions of followers, one per follower (a new one replaces the former), and their
+responses. Not which partitions are dirty: see ``follower_session``; not the read of a partition:
+see ``partition_reads``. A request of at most ``AT_ONCE`` partitions, as nearly all are, is handled
+in one step and without generators. A larger one is handled in steps, and after each of them
+another request may have superseded it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching.client_sessions import FINAL_EPOCH, INITIAL_EPOCH, MAX_INT32
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
-from tidelog.broker.fetching.follower_session import AT_ONCE, Feed, FollowerSession
+from tidelog.broker.fetching.follower_session import AT_ONCE, FollowerSession, SessionPartition
 from tidelog.broker.fetching.partition_reads import (
     Reader,
     Reading,
-    is_news,
+    has_changed,
     note_follower,
     put_into,
     refusal,
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from tidelog.runtime.clock import Clock
 
 MAX_SESSIONS = 1000
-"""Most followers with a session; the others say everything in each request."""
+"""Maximum number of followers with a session; others name all partitions in each request."""
 
 ANSWER_BYTES = 300
-"""What a partition takes in an answer being made, its records aside."""
+"""Memory of a partition in a response under construction, without its records."""
 
 _Response = messages.FetchResponse
 SUPERSEDED = _Response(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
@@ -59,7 +59,7 @@ class FollowerSessions:
         clock: Clock,
         random_source: random.Random,
     ) -> None:
-        """``why_not_here`` says why a partition that is not led here cannot be read here."""
+        """``why_not_here`` returns the error for a partition that this broker does not lead."""
         self.reader = reader
         self.get = partitions.get
         self.why_not_here = why_not_here
@@ -72,14 +72,14 @@ class FollowerSessions:
         return len(self._sessions)
 
     def handle(self, request: messages.FetchRequest, context: RequestContext) -> Any:
-        """Answer a follower's Fetch with a session, now or when there is more; None: without."""
+        """Respond to a follower's Fetch, now or later; None if the request is without a session."""
         session = self._session(request)
         if session is None or isinstance(session, ErrorCode):
             return None if session is None else _Response(error_code=session)
         now_ms = self.clock.monotonic_ms()
-        if not session.began_at_once(request, context.connection, now_ms):
+        if not session.apply_at_once(request, context.connection, now_ms):
             return begun(self._serve(session, request, context))
-        answer = _Answer(self, session, request, context)
+        answer = _SessionResponse(self, session, request, context)
         self._note_some(session, session.to_note(), now_ms)
         return answer.now_or_later_at_once()
 
@@ -87,17 +87,17 @@ class FollowerSessions:
         self, session: FollowerSession, request: messages.FetchRequest, context: RequestContext
     ) -> Steps:
         now_ms = self.clock.monotonic_ms()
-        yield from session.began(request, context.connection, now_ms)
+        yield from session.apply(request, context.connection, now_ms)
         if not self.has(session):
             return SUPERSEDED
-        answer = _Answer(self, session, request, context)
+        answer = _SessionResponse(self, session, request, context)
         yield from self._note(session, now_ms)
         if answer.is_superseded():
             return SUPERSEDED
         return (yield from answer.now_or_later())
 
     def has(self, session: FollowerSession) -> bool:
-        """Whether no other session has taken its place."""
+        """Whether no other session of the follower has replaced this one."""
         return self._sessions.get(session.node_id) is session
 
     def _session(self, request: messages.FetchRequest) -> FollowerSession | ErrorCode | None:
@@ -122,7 +122,7 @@ class FollowerSessions:
         return present
 
     def _note(self, session: FollowerSession, now_ms: int) -> Steps:
-        """Take the follower's offsets as what it holds, and see who is outside of the ISR."""
+        """Note the fetch offsets of the follower, and where it is not in the ISR."""
         epoch = session.epoch
         noted = session.to_note()
         for first in range(0, len(noted), AT_ONCE):
@@ -132,61 +132,63 @@ class FollowerSessions:
                     return
             self._note_some(session, noted[first : first + AT_ONCE], now_ms)
 
-    def _note_some(self, session: FollowerSession, feeds: Iterable[Feed], now_ms: int) -> None:
+    def _note_some(
+        self, session: FollowerSession, entries: Iterable[SessionPartition], now_ms: int
+    ) -> None:
         get, reader = self.get, self.reader
-        node_id, life = session.node_id, session.life
-        for feed in feeds:
-            partition = get(feed.topic, feed.index)
-            if partition is not feed.partition:
-                feed.attach(partition)
+        node_id, broker_epoch = session.node_id, session.broker_epoch
+        for entry in entries:
+            partition = get(entry.topic, entry.index)
+            if partition is not entry.partition:
+                entry.attach(partition)
             if partition is None or not partition.is_leader:
-                session.outside.pop(feed, None)
+                session.out_of_isr.pop(entry, None)
                 continue
-            if not feed.is_void:
-                note_follower(reader, feed, partition, node_id, life, now_ms)
+            if not entry.is_void:
+                note_follower(reader, entry, partition, node_id, broker_epoch, now_ms)
             if node_id in partition.state.isr:
-                session.outside.pop(feed, None)
+                session.out_of_isr.pop(entry, None)
             else:
-                session.outside[feed] = None
+                session.out_of_isr[entry] = None
 
 
-class _Answer:
-    """The answer to one request of a session."""
+class _SessionResponse:
+    """The response to one request of a session."""
 
     def __init__(
         self,
-        feeds: FollowerSessions,
+        sessions: FollowerSessions,
         session: FollowerSession,
         request: messages.FetchRequest,
         context: RequestContext,
     ) -> None:
-        self._feeds = feeds
+        self._sessions = sessions
         self._session = session
         self._epoch = session.epoch
         self._request = request
-        self._reading = Reading(feeds.reader, request, context)
+        self._reading = Reading(sessions.reader, request, context)
 
     def is_superseded(self) -> bool:
-        """Whether another request, or another session, has come meanwhile."""
+        """Whether a later request or another session has arrived."""
         session = self._session
-        return session.epoch != self._epoch or not self._feeds.has(session)
+        return session.epoch != self._epoch or not self._sessions.has(session)
 
     def now_or_later(self) -> Steps:
-        """Return the answer, or an awaitable of it."""
+        """Return the response, or an awaitable of it."""
         try:
             found = yield from self._read()
         except BaseException:
-            # The follower has gone in the middle: nobody reads what is cold.
+            # The follower disconnected between two steps: the cold reads are not needed.
             self._reading.forget_cold()
             raise
         if found is not None and self._reading.cold:
             return self._warmed()
         if found is None or self._is_due(found):
-            return (yield from self._told(found))
+            return (yield from self._respond(found))
         return self._later()
 
     def now_or_later_at_once(self) -> Any:
-        """Do as ``now_or_later`` for little news: in one step."""
+        """Do as ``now_or_later`` in one step, for few dirty partitions."""
         try:
             found = self._read_at_once()
         except Exception:
@@ -194,24 +196,24 @@ class _Answer:
             raise
         if self._reading.cold:
             return self._warmed()
-        return self._told_at_once(found) if self._is_due(found) else self._later()
+        return self._respond_at_once(found) if self._is_due(found) else self._later()
 
     async def _warmed(self) -> Any:
-        """Return the answer after a thread has read what is not in the page cache."""
+        """Return the response after a thread has read what is not in the page cache."""
         found = None
         while self._reading.cold:
             await self._reading.warm_up()
             if self.is_superseded():
                 return SUPERSEDED
-            found = await in_turns(self._read(), self._feeds.clock)
+            found = await in_turns(self._read(), self._sessions.clock)
             if found is None:
                 self._reading.forget_cold()
         if found is None or self._is_due(found):
-            return begun(self._told(found))
+            return begun(self._respond(found))
         return await self._later()
 
-    def _is_due(self, found: list[tuple[Feed, Any]]) -> bool:
-        """Whether what was found is told now, and not when more has come."""
+    def _is_due(self, found: list[tuple[SessionPartition, Any]]) -> bool:
+        """Whether to respond now, without a wait for more records."""
         reading = self._reading
         if reading.size >= self._request.min_bytes or reading.is_last or reading.urgent:
             return True
@@ -220,7 +222,7 @@ class _Answer:
     def _later(self) -> asyncio.Future[Any]:
         request = self._request
         missing = request.min_bytes - self._reading.size
-        departures = self._feeds.departures
+        departures = self._sessions.departures
         delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
         delayed.join([self._session.waiting])
         return delayed.future
@@ -229,90 +231,92 @@ class _Answer:
         if self.is_superseded():
             return SUPERSEDED
         self._reading.again()
-        if len(self._session.news) <= AT_ONCE:
-            return self._told_at_once(self._read_at_once())
+        if len(self._session.dirty) <= AT_ONCE:
+            return self._respond_at_once(self._read_at_once())
         return begun(self._finished())
 
     def _finished(self) -> Steps:
-        return (yield from self._told((yield from self._read())))
+        return (yield from self._respond((yield from self._read())))
 
     def _read(self) -> Steps:
-        """Look at what is news, and return what is to be told, or None when this request is
-        superseded; what turns out to be none is taken off."""
+        """Read the dirty partitions; return the changed ones with their parts of the response, or
+        None when this request is superseded. Unchanged ones are no longer dirty afterwards."""
         session, reading = self._session, self._reading
         reading.begin()
-        session.is_stirred = False
-        found: list[tuple[Feed, Any]] = []
+        session.has_woken = False
+        found: list[tuple[SessionPartition, Any]] = []
         before = 0
-        news = list(session.news)
-        for first in range(0, len(news), AT_ONCE):
+        dirty = list(session.dirty)
+        for first in range(0, len(dirty), AT_ONCE):
             if first:
                 yield ANSWER_BYTES * AT_ONCE + reading.size - before
                 before = reading.size
                 if self.is_superseded():
                     return None
-                # Who is woken now does not wait yet.
-                reading.urgent |= session.is_stirred
-            self._read_some(news[first : first + AT_ONCE], found)
+                # An event between two steps finds no delayed fetch that it could wake.
+                reading.urgent |= session.has_woken
+            self._read_some(dirty[first : first + AT_ONCE], found)
         return found
 
-    def _read_at_once(self) -> list[tuple[Feed, Any]]:
-        """Do as ``_read`` for little news: in one step."""
+    def _read_at_once(self) -> list[tuple[SessionPartition, Any]]:
+        """Do as ``_read`` in one step, for few dirty partitions."""
         self._reading.begin()
-        self._session.is_stirred = False
-        found: list[tuple[Feed, Any]] = []
-        self._read_some(list(self._session.news), found)
+        self._session.has_woken = False
+        found: list[tuple[SessionPartition, Any]] = []
+        self._read_some(list(self._session.dirty), found)
         return found
 
-    def _read_some(self, feeds: list[Feed], found: list[tuple[Feed, Any]]) -> None:
+    def _read_some(
+        self, entries: list[SessionPartition], found: list[tuple[SessionPartition, Any]]
+    ) -> None:
         session, reading = self._session, self._reading
-        get = self._feeds.get
-        for feed in feeds:
-            partition = get(feed.topic, feed.index)
-            if partition is not feed.partition:
-                feed.attach(partition)
-            feed.has_moved = False
+        get = self._sessions.get
+        for entry in entries:
+            partition = get(entry.topic, entry.index)
+            if partition is not entry.partition:
+                entry.attach(partition)
+            entry.has_moved = False
             if partition is None:
                 reading.urgent = True
-                error = self._feeds.why_not_here(feed.topic, feed.index)
-                answer = refusal(feed.index, error)
-            elif feed.is_void:
+                error = self._sessions.why_not_here(entry.topic, entry.index)
+                answer = refusal(entry.index, error)
+            elif entry.is_void:
                 reading.urgent = True
-                answer = refusal(feed.index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                answer = refusal(entry.index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
-                answer = reading.read(feed, partition)
-            if is_news(feed, answer):
-                found.append((feed, answer))
-            elif partition is None or feed.fetch_offset == partition.end_offset:
-                del session.news[feed]
+                answer = reading.read(entry, partition)
+            if has_changed(entry, answer):
+                found.append((entry, answer))
+            elif partition is None or entry.fetch_offset == partition.end_offset:
+                del session.dirty[entry]
 
-    def _told(self, found: list[tuple[Feed, Any]] | None) -> Steps:
-        """Tell what was found; nothing when this request is superseded."""
+    def _respond(self, found: list[tuple[SessionPartition, Any]] | None) -> Steps:
+        """Build the response, or ``SUPERSEDED`` when this request is."""
         response = None
         if found is not None:
-            response = yield from respond(self._session.id, found, self._tell)
+            response = yield from respond(self._session.id, found, self._note_if_current)
         return SUPERSEDED if response is None or self.is_superseded() else response
 
-    def _told_at_once(self, found: list[tuple[Feed, Any]]) -> Any:
-        """Do as ``_told`` for little news: in one step."""
+    def _respond_at_once(self, found: list[tuple[SessionPartition, Any]]) -> Any:
+        """Do as ``_respond`` in one step, for few partitions."""
         topics: dict[str, Any] = {}
-        for feed, part in found:
-            self._note_told(feed, part)
-            put_into(topics, feed, part)
+        for entry, part in found:
+            self._note_sent(entry, part)
+            put_into(topics, entry, part)
         return _Response(session_id=self._session.id, responses=list(topics.values()))
 
-    def _tell(self, feed: Feed, answer: Any) -> bool:
+    def _note_if_current(self, entry: SessionPartition, answer: Any) -> bool:
         if self.is_superseded():
             return False
-        self._note_told(feed, answer)
+        self._note_sent(entry, answer)
         return True
 
-    def _note_told(self, feed: Feed, answer: Any) -> None:
-        session, partition = self._session, feed.partition
-        # A part without records may be one for which this answer had no room.
+    def _note_sent(self, entry: SessionPartition, answer: Any) -> None:
+        session, partition = self._session, entry.partition
+        # A part without records may be one for which this response had no room.
         unread = not answer.error_code and not len(answer.records)
-        lacks = unread and partition is not None and feed.fetch_offset < partition.end_offset
-        session.news.pop(feed, None)
-        if lacks or feed.has_moved:
-            session.news[feed] = None
-        session.told.append(feed)
+        lacks = unread and partition is not None and entry.fetch_offset < partition.end_offset
+        session.dirty.pop(entry, None)
+        if lacks or entry.has_moved:
+            session.dirty[entry] = None
+        session.sent.append(entry)

@@ -1,15 +1,15 @@
-"""What one partition answers to one Fetch, be it a consumer's or a follower's.
+"""Reads of one partition for one Fetch request, of a consumer or a follower.
 
-Owns who may read what: up to the high watermark or to the log's end, from the leader or, for a
-consumer that names its rack, from a follower too (KIP-392); and which of it is news to a session.
-Which partitions are read in which order is the request's (``handlers.fetch``, ``feeds``).
+Owns which reader may read up to where, from the leader or, for a consumer that names its rack, from
+a follower (KIP-392); and whether a part of a response has changed for its session. Not which
+partitions a request reads, nor in which order: see ``handlers.fetch`` and ``follower_sessions``.
 
-| who asks | of whom | up to |
+| reader | reads from | up to |
 |---|---|---|
 | a consumer | the leader | its high watermark |
-| a consumer with a rack | a follower | its own high watermark, and waits for what is behind it |
-| a follower that is a replica | the leader | the log's end |
-| Kafka's debugging consumer (-2), which compares replicas | any | its own high watermark |
+| a consumer with a rack | a follower | the follower's high watermark; beyond it the fetch waits |
+| a follower that is a replica | the leader | the log end |
+| Kafka's debugging consumer (-2), which compares replicas | any replica | its high watermark |
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.network.router import RequestContext, Steps
 
-TOLD_AT_ONCE = 1000
-"""Partitions that are put into a response in one step."""
+ADDED_AT_ONCE = 1000
+"""Partitions added to a response in one step."""
 
 READ_COMMITTED = 1
 DEBUGGING_CONSUMER = -2
 
 SMALL_READ_BYTES = 4096
-"""A read of less, with later segments behind it, goes on in those."""
+"""A read of less that ends at the end of a segment continues in the next segments."""
 
 MOST_WARM_UPS = 3
-"""Of one request: for the index, for the batches behind its entry, for the bytes."""
+"""Maximum per request: the index, the batches after its entry, the bytes to send."""
 
 MAX_SLICES = 64
-"""Most segments that one read goes through."""
+"""Maximum number of segments in one read."""
 
 _Response = messages.FetchResponse
 _Topic = messages.FetchResponse.FetchableTopicResponse
@@ -58,23 +58,23 @@ _EpochEndOffset = messages.FetchResponse.EpochEndOffset
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What all reads of one broker use."""
+    """The parts that all reads of one broker use."""
 
     node_id: int
     rack: str | None
     most_bytes: int
-    """Of one response: ``fetch.max.bytes``."""
+    """Per response: ``fetch.max.bytes``."""
     reads_from_closest: bool
     """Whether consumers are sent to the replica in their rack (KIP-392)."""
     threads: Executor | None
     addresses: Callable[[str], list[tuple[int, str, int, str | None]]]
     """The live brokers (node id, host, port, rack) as the clients of a listener see them."""
     fetched: Callable[[HostedPartition, int], None]
-    """Called when a follower's fetch was counted: it may join the ISR now."""
+    """Called when a follower's fetch offset was noted: it may join the ISR now."""
 
 
 class Reading:
-    """One request being answered: may be begun twice, at once and after a wait."""
+    """The reads for one request: at once, and again after a wait or a warm-up."""
 
     __slots__ = (
         "cold",
@@ -105,26 +105,26 @@ class Reading:
         self.size = 0
         self.room = 0
         self.urgent = False
-        """Whether something must be told at once."""
+        """Whether the response must be sent at once."""
         self.full = False
-        """Whether there is something, and a limit keeps more away that could be read: a wait for
-        ``min_bytes`` would bring nothing."""
+        """Whether records were read, and a limit excludes others that could be read: a wait for
+        ``min_bytes`` would not end before its timeout."""
         self.is_last = request.max_wait_ms <= 0
-        """Whether the request is answered with what is found now."""
+        """Whether to respond with the records of this read, however few."""
         self.waited = False
-        """Whether it was served before, and waited for more."""
+        """Whether the request was read before, and has waited for more records."""
         self.cold: list[ColdRead] = []
-        """What a thread should read before; the partitions concerned have no records yet."""
+        """Cold reads for a thread; their partitions have no records in the response yet."""
         self.warmed = 0
-        """How often one did."""
+        """Number of warm-ups so far."""
 
     def again(self) -> None:
-        """The wait is over: what is found now is the answer."""
+        """The wait is over: respond with the records of the next read."""
         self.is_last = self.waited = True
-        self.warmed = MOST_WARM_UPS  # what has come meanwhile was just written
+        self.warmed = MOST_WARM_UPS  # the new records were just written
 
     async def warm_up(self) -> None:
-        """Have a thread read what is cold: then the request is read again."""
+        """Perform the cold reads in a thread; afterwards the request is read again."""
         cold, self.cold = self.cold, []
         self.warmed += 1
         try:
@@ -135,20 +135,20 @@ class Reading:
                 each.done()
 
     def forget_cold(self) -> None:
-        """Nobody will read what is cold: let its files go."""
+        """Close the files of the cold reads: they are not needed."""
         cold, self.cold = self.cold, []
         for each in cold:
             each.done()
 
     def begin(self) -> None:
-        """Find out how much this answer may have."""
+        """Begin a read: determine how many bytes the response may have."""
         self.size, self.full = 0, False
         room = max(1, min(self.request.max_bytes, self.reader.most_bytes))
-        # Nothing at all while other clients leave too much unread: the next request waits.
+        # None at all while other clients leave too much unread: the next request waits.
         self.room = min(room, self.context.connection.answer_budget())
 
     def read(self, wanted: Wanted, partition: HostedPartition) -> Any:
-        """Return the partition's part of the answer."""
+        """Return the partition's part of the response."""
         error = self._why_not(wanted, partition)
         if error is not ErrorCode.NONE:
             self.urgent = True
@@ -168,7 +168,7 @@ class Reading:
                 if self._sent_to_another(wanted, partition, answer):
                     return answer
             elif mark < offset <= log.end_offset:
-                # The leader is ahead of what it told this follower: it will tell soon.
+                # The leader's high watermark may be higher: its next response brings it.
                 return self._not_yet(wanted, partition)
         room = self.room - self.size
         end = read_limit(log, not self.follower)
@@ -182,7 +182,7 @@ class Reading:
             if self.follower:
                 counts.replicated_out += partition.bytes_out - before
         if 0 < self.size < self.request.min_bytes and not answer.error_code:
-            self.full = self.full or _more_lies_behind(answer.records, offset, end)
+            self.full = self.full or _more_follows(answer.records, offset, end)
         return answer
 
     def _records(self, wanted: Wanted, partition: HostedPartition, answer: Any, room: int) -> Any:
@@ -215,7 +215,7 @@ class Reading:
             return refused
         self.size += len(records)
         answer.records = records
-        # Where not even the first batch had room there is nothing to go on from.
+        # An empty read (no room for the first batch) has no end to continue from.
         if 0 < len(records) < SMALL_READ_BYTES and offset < log.segments[-1].base_offset:
             answer.records = read_on(partition, records, most, committed=committed)
             self.size += sum(map(len, answer.records)) - len(records)
@@ -226,7 +226,7 @@ class Reading:
         ask = partition.why_not_answering if goes_on else partition.why_not_serving
         error = ask(wanted.leader_epoch)
         if self.follower:
-            return error or why_not_fed(wanted, partition, self.node_id)
+            return error or why_not_replicated(wanted, partition, self.node_id)
         if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             if self.rack and partition.is_following:
                 return ErrorCode.NONE
@@ -252,7 +252,7 @@ class Reading:
     # -- the closest replica (KIP-392)
 
     def _sent_to_another(self, wanted: Wanted, partition: HostedPartition, answer: Any) -> bool:
-        """Name the replica that the consumer should read from, if it is not this one."""
+        """Set the preferred read replica of the consumer, if it is another broker."""
         reader = self.reader
         if not reader.reads_from_closest:
             return False
@@ -278,16 +278,16 @@ class Reading:
         return True
 
     def _not_yet(self, wanted: Wanted, partition: HostedPartition) -> Any:
-        """Have the consumer wait for a watermark on its way; in the end refuse, so that it asks
-        the leader."""
+        """Let the consumer wait for the next high watermark; refuse when its wait is over, so that
+        it requests the leader."""
         log = partition.log
         error = ErrorCode.OFFSET_NOT_AVAILABLE if self.is_last else ErrorCode.NONE
         mark = log.high_watermark
         return _Partition(wanted.index, int(error), mark, mark, log.start_offset)
 
 
-def _more_lies_behind(records: Any, offset: int, end: int) -> bool:
-    """Return whether what was read from ``offset`` on stops before ``end``. O(its batches)."""
+def _more_follows(records: Any, offset: int, end: int) -> bool:
+    """Return whether records read from ``offset`` end before ``end``. O(their batches)."""
     last = records[-1] if isinstance(records, list) else records
     if isinstance(last, FileRegion):
         return last.more_follows
@@ -296,10 +296,10 @@ def _more_lies_behind(records: Any, offset: int, end: int) -> bool:
     return offset < end
 
 
-def why_not_fed(wanted: Wanted, partition: HostedPartition, node_id: int) -> ErrorCode:
-    """Return why a follower is not fed from this leader: another topic's life, or no replica."""
+def why_not_replicated(wanted: Wanted, partition: HostedPartition, node_id: int) -> ErrorCode:
+    """Return why a follower may not copy this partition: another topic id, or it is no replica."""
     topic_id = partition.topic_id
-    # Mostly the very object of last time: two ids are compared in Python.
+    # Mostly the same object as last time: the comparison of two UUIDs runs in Python.
     if wanted.topic_id is not topic_id and wanted.topic_id != NO_UUID:
         if wanted.topic_id != topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
@@ -314,14 +314,16 @@ def note_follower(
     wanted: Wanted,
     partition: HostedPartition,
     node_id: int,
-    life: int,
+    broker_epoch: int,
     now_ms: int,
 ) -> None:
-    """Take a follower's offset as what it holds, before reading: the watermark may move.
+    """Note a follower's fetch offset as its log end, before the read: the watermark may move.
 
-    It counts when topic id and leader epoch are this leader's and the logs do not part below it.
+    It counts when topic id and leader epoch are this leader's and the logs do not diverge below it.
     """
-    if wanted.leader_epoch != partition.leader_epoch or why_not_fed(wanted, partition, node_id):
+    if wanted.leader_epoch != partition.leader_epoch or why_not_replicated(
+        wanted, partition, node_id
+    ):
         return
     log = partition.log
     offset = wanted.fetch_offset
@@ -332,12 +334,12 @@ def note_follower(
         epoch, end = log.end_offset_for_epoch(last_epoch)
         if epoch != last_epoch or end < offset:
             return
-    partition.follower_fetched(node_id, offset, life, now_ms, wanted.log_start)
+    partition.follower_fetched(node_id, offset, broker_epoch, now_ms, wanted.log_start)
     reader.fetched(partition, node_id)
 
 
-def is_news(wanted: Wanted, answer: Any) -> bool:
-    """Return whether an incremental answer must have this partition."""
+def has_changed(wanted: Wanted, answer: Any) -> bool:
+    """Return whether an incremental response must include this partition."""
     return bool(
         answer.error_code
         or len(answer.records)
@@ -349,21 +351,21 @@ def is_news(wanted: Wanted, answer: Any) -> bool:
 
 
 def refusal(index: int, error: ErrorCode) -> Any:
-    """Return a partition's part of an answer that says an error."""
+    """Return a partition's part of a response, with an error."""
     return _Partition(index, int(error), -1, -1, -1)
 
 
 def respond(
     session_id: int, found: Sequence[tuple[Wanted, Any]], note: Callable[[Any, Any], bool] | None
 ) -> Steps:
-    """Make the response, and note for the session what it tells.
+    """Build the response, and note its contents in the session.
 
-    ``note`` is called with each partition's part in the step that puts it into the response; when
-    it is False, the session has gone on without this response, and None is returned.
+    ``note`` is called with each partition's part in the step that adds it to the response. When it
+    returns False, another request has superseded this one, and None is returned.
     """
     topics: dict[str, Any] = {}
     for seen, (wanted, part) in enumerate(found):
-        if seen and not seen % TOLD_AT_ONCE:
+        if seen and not seen % ADDED_AT_ONCE:
             yield 0
         if note is not None and not note(wanted, part):
             return None
@@ -372,13 +374,13 @@ def respond(
 
 
 def put_into(topics: dict[str, Any], wanted: Wanted, part: Any) -> None:
-    """Put a partition's part into the topics of a response, and note what it tells."""
+    """Add a partition's part to the topics of a response, and note the offsets sent."""
     topic = topics.get(wanted.topic)
     if topic is None:
         topic = topics[wanted.topic] = _Topic(wanted.topic, [])
     topic.partitions.append(part)
     if part.error_code or part.diverging_epoch is not None:
-        # Who is told such a thing takes over neither: it must be told again.
+        # The receiver ignores both offsets of such a part: they must be sent again.
         wanted.sent_watermark = wanted.sent_start = -2
     else:
         wanted.sent_watermark = part.high_watermark
@@ -388,10 +390,10 @@ def put_into(topics: dict[str, Any], wanted: Wanted, part: Any) -> None:
 def read_on(
     partition: HostedPartition, found: memoryview, room: int, *, committed: bool = True
 ) -> list[memoryview]:
-    """Return what was read and what follows it in later segments, at most ``room`` bytes.
+    """Return the records read and those that follow in later segments, at most ``room`` bytes.
 
-    For small finds: where compaction left almost nothing of a segment (perhaps one batch
-    without records), a client that gets that alone takes it for the end of the log.
+    For small reads: where compaction left almost nothing of a segment (perhaps one batch without
+    records), a client that receives only that takes it for the end of the log.
     """
     parts = [found]
     while len(parts) < MAX_SLICES and len(parts[-1]) < SMALL_READ_BYTES:

@@ -1,8 +1,8 @@
-"""What a partition was when a Fetch read it, for one that begins to wait some turns later.
+"""State of a partition when a Fetch request read it, compared with its state some turns later.
 
-Owns the comparison: a request that reads very many partitions does so in steps, and so begins to
-wait at them in steps. What came to one between the step that read it and the step that begins to
-wait there is to count as if the request had waited there since it was read.
+Owns the comparison. A request for very many partitions reads them in steps, and then registers its
+wait at them in steps. A change of a partition between these two steps must count as if the request
+had waited there since the read.
 """
 
 from __future__ import annotations
@@ -16,38 +16,37 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.state import LeaderAndIsrState
 
 
-class Sight(NamedTuple):
-    """What wakes those who wait at a partition when it changes."""
+class ReadPosition(NamedTuple):
+    """The state of a partition whose changes wake a waiter."""
 
     state: LeaderAndIsrState
-    """Leader epoch, leader and replicas. A stop changes it too, and so does each other ISR: then
-    the request looks once for nothing."""
+    """Leader epoch, leader and replicas. Another ISR changes it too: then the request reads once
+    more and finds no change."""
     is_offline: bool
     generation: int
-    """Of the log: another one after a cut, even if it was filled up again."""
+    """Of the log: each truncation changes it, also where the log has its former end again."""
     start_offset: int
     end: int
-    """Up to where may be read: the high watermark, for a follower the log's end."""
-    told_bytes: int
-    """Bytes that those who wait have been told of so far."""
+    """The read limit: the high watermark for consumers, the log end for followers."""
+    notified_bytes: int
+    """Bytes appended so far of which waiters have been notified."""
 
 
-def sight_of(partition: HostedPartition, *, committed: bool) -> Sight:
-    """Return what a consumer sees of a partition, or, if not ``committed``, what a follower does.
-    O(1)."""
+def read_position(partition: HostedPartition, *, committed: bool) -> ReadPosition:
+    """Return the present state, for a consumer if ``committed``, otherwise for a follower. O(1)."""
     log = partition.log
-    end, told = read_limit(log, committed), partition.bytes_in
+    end, notified = read_limit(log, committed), partition.bytes_in
     if committed:
-        told -= partition.waiting.uncommitted_bytes
+        notified -= partition.waiting.uncommitted_bytes
     offline = partition.offline_reason is not None
-    return Sight(partition.state, offline, log.generation, log.start_offset, end, told)
+    return ReadPosition(partition.state, offline, log.generation, log.start_offset, end, notified)
 
 
-def come_since(before: Sight, now: Sight) -> int | None:
-    """Return what one who had waited meanwhile would have been told (``Waiter.more``): so many
-    bytes more, or 0 to look again; None is nothing."""
+def arrived_since(before: ReadPosition, now: ReadPosition) -> int | None:
+    """Return the argument with which a waiter would have been called (``Waiter.more``): the number
+    of new bytes, 0 for another change; None where it would not have been called."""
     if before == now:
         return None
     if before[:4] == now[:4] and now.end > before.end:
-        return max(0, now.told_bytes - before.told_bytes)
+        return max(0, now.notified_bytes - before.notified_bytes)
     return 0

@@ -41,12 +41,12 @@ class Followed:
     def __init__(self, hosted: HostedPartition) -> None:
         self.hosted = hosted
         self.asked: PartitionFetch | None = None
-        """The question that stands at the leader; an answer counts only while there is one."""
+        """The fetch that stands at the leader; an answer counts only while there is one."""
         self.failures = 0
         self.resting = False
 
 
-class FollowerQuestions:
+class FollowedPartitions:
     """All that one broker follows of another."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class FollowerQuestions:
             self._forgotten[key] = None
 
     def asked(self, key: TopicPartition) -> Followed | None:
-        """Return a partition whose question stands, else None."""
+        """Return a partition whose fetch stands, else None."""
         followed = self._followed.get(key)
         return None if followed is None or followed.asked is None else followed
 
@@ -124,9 +124,9 @@ class FollowerQuestions:
         full = self._epoch == FULL_EPOCH
         wanted: dict[TopicPartition, PartitionFetch] = {}
         for key, followed in self._due.items():
-            question = _question(followed.hosted, max_bytes, with_ids=with_ids)
-            if question != followed.asked:
-                followed.asked = wanted[key] = question
+            fetch = _partition_fetch(followed.hosted, max_bytes, with_ids=with_ids)
+            if fetch != followed.asked:
+                followed.asked = wanted[key] = fetch
                 self._at_leader.add(key)
         self._due.clear()
         forgotten = [key for key in self._forgotten if key not in wanted]
@@ -161,8 +161,8 @@ class FollowerQuestions:
                 self._due[key] = followed
 
 
-def _question(hosted: HostedPartition, max_bytes: int, *, with_ids: bool) -> PartitionFetch:
-    """Return the question for what comes next, at the log's end."""
+def _partition_fetch(hosted: HostedPartition, max_bytes: int, *, with_ids: bool) -> PartitionFetch:
+    """Return the fetch for what comes next, at the log's end."""
     log = hosted.log
     end = log.end_offset
     last_epoch = log.epochs.epoch_at(end - 1) if end > log.start_offset else -1

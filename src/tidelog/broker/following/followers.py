@@ -55,7 +55,7 @@ class Followers:
         """Whether anything is followed here."""
         return bool(self._of)
 
-    def proofs_of_life(self) -> Callable[[int], bool]:
+    def response_proofs(self) -> Callable[[int], bool]:
         """Return what says of a broker whether it has answered a question of later than now.
 
         One that is not connected to, so that its end would not be noticed here, needs no proof.
@@ -66,13 +66,13 @@ class Followers:
             if fetcher.is_connected
         }
 
-        def lives(leader: int) -> bool:
+        def responds(leader: int) -> bool:
             if leader not in asked:
                 return True
             fetcher, proof = asked[leader]
             return fetcher.proofs >= proof
 
-        return lives
+        return responds
 
     def lost_for_ms(self, leader: int) -> int:
         """How much longer a broker that is followed here counts as gone; 0: it does not.

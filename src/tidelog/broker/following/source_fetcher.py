@@ -2,8 +2,8 @@
 
 Owns what is asked and when; what becomes of an answer is ``follower_log``'s. One request is under
 way at a time. A partition that met an error rests, the others go on; a lost connection rests the
-source. Answers are taken in only for questions that still stand: a partition that left, changed its
-leader epoch or was set aside meanwhile is a new object here.
+source. The response for a partition is applied only if the partition is still followed in the
+leader epoch of the request: otherwise its ``Followed`` is another object.
 
 A request says only what changed since the one before (``follower_questions``). A partition that is
 added while a request idles at the leader would wait with it: the connection is then given up, and
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from tidelog.broker.fetching.fetch_patience import INTERRUPT_MS, FetchPatience
-from tidelog.broker.following.fetch_requests import Followed, FollowerQuestions
+from tidelog.broker.following.fetch_requests import Followed, FollowedPartitions
 from tidelog.broker.following.follower_log import committed_cut, says_where_logs_part, take_in
 from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.connecting.patience import GrowingTimeout
@@ -104,7 +104,7 @@ class FollowerFetcher:
         self._clock = shared.clock
         self._configs = shared.configs
         self._source = source
-        self._questions = FollowerQuestions()
+        self._partitions = FollowedPartitions()
         self._patience = FetchPatience()
         self._greeting = GrowingTimeout(CONNECT_TIMEOUT_MS)
         self._connection: ClientConnection | None = None
@@ -112,12 +112,12 @@ class FollowerFetcher:
         self._interrupted = False
         self._lost_at_ms: int | None = None
         self._said = ""
-        self._untold: dict[tuple[str, int], list[TopicPartition]] = {}
+        self._unlogged: dict[tuple[str, int], list[TopicPartition]] = {}
         """Partitions that were set back, by why and how many times: not in the log yet."""
         """Why it cannot be followed, as it was said last; "" since the source has answered."""
 
         self._due_ms: int | None = None
-        """When the question under way should be answered."""
+        """When the response to the request under way is due."""
 
         self._requests = 0
         self.proofs = 0
@@ -130,7 +130,7 @@ class FollowerFetcher:
     def follow(self, hosted: HostedPartition) -> None:
         """Fetch a partition from now on, in its present leader epoch."""
         hosted.log.forget_empty_epoch()
-        self._questions.follow(hosted)
+        self._partitions.follow(hosted)
         self._patience.added(self._clock.monotonic_ms())
         if not self._added.is_set():
             # Once for all partitions that are added while one request is under way.
@@ -140,7 +140,7 @@ class FollowerFetcher:
 
     def leave(self, key: TopicPartition) -> None:
         """Fetch a partition no more; what is under way for it is dropped."""
-        self._questions.leave(key)
+        self._partitions.leave(key)
 
     async def close(self) -> None:
         """End at once."""
@@ -155,7 +155,7 @@ class FollowerFetcher:
 
     @property
     def next_proof(self) -> int:
-        """What ``proofs`` comes to with the first answer to a question that is not asked yet."""
+        """The value of ``proofs`` after the response to the first request that is not sent yet."""
         return self.proofs + (2 if self._is_asking else 1)
 
     @property
@@ -163,7 +163,7 @@ class FollowerFetcher:
         """How much longer the source counts as lost, 0 if it does not.
 
         It does when the connection broke and no other one was had since, for ``LOST_SHOWN_MS``,
-        and when it leaves a question unanswered, for ``SILENT_SHOWN_MS``.
+        and when a response is overdue, for ``SILENT_SHOWN_MS``.
         """
         if self._connection is not None and self._connection.closed:
             return LOST_SHOWN_MS
@@ -204,7 +204,7 @@ class FollowerFetcher:
 
     def _disconnect(self, why: str) -> None:
         self._hang_up(why)
-        self._questions.begin_again()
+        self._partitions.begin_again()
 
     async def _run(self) -> None:
         failures = 0
@@ -216,8 +216,8 @@ class FollowerFetcher:
             except ClientError as error:
                 interrupted, self._interrupted = self._interrupted, False
                 if interrupted:
-                    if not self._questions.has_session:
-                        self._questions.begin_again()
+                    if not self._partitions.has_session:
+                        self._partitions.begin_again()
                     continue
                 broke = self._connection is not None and self._connection.closed
                 if broke and self._lost_at_ms is None:
@@ -253,18 +253,18 @@ class FollowerFetcher:
 
     async def _fetch(self) -> None:
         """Ask once for all that is not resting and take in the answer. Raises ClientError."""
-        questions = self._questions
-        if not questions:
+        partitions = self._partitions
+        if not partitions:
             self._disconnect("nothing is followed")
             self._added.clear()
             await self._added.wait()
         configs = self._configs
         now_ms = self._clock.monotonic_ms()
         wait_ms = self._patience.wait_ms(configs.replica_fetch_wait_max_ms, now_ms)
-        wake_ms = questions.wake(now_ms)
+        wake_ms = partitions.wake(now_ms)
         if wake_ms is not None:
             wait_ms = min(wait_ms, wake_ms - now_ms)
-        if questions.nothing_to_ask:
+        if partitions.nothing_to_ask:
             await self._rest(max(1, wait_ms))
             return
         connection = await self._connected()
@@ -272,9 +272,9 @@ class FollowerFetcher:
             return
         self._added.clear()
         self._interrupted = False
-        question = questions.ask(configs.replica_fetch_max_bytes, with_ids=configs.level.topic_ids)
-        request = self._request(question, wait_ms)
-        questions.sent()
+        content = partitions.ask(configs.replica_fetch_max_bytes, with_ids=configs.level.topic_ids)
+        request = self._request(content, wait_ms)
+        partitions.sent()
         self._requests += 1
         timeout_ms = configs.replica_socket_timeout_ms + wait_ms
         self._is_asking = True
@@ -295,13 +295,13 @@ class FollowerFetcher:
             self._shared.metadata.wake()
         self._requests += 1
         if answer.error_code in SESSION_ERRORS:
-            questions.begin_again()
+            partitions.begin_again()
             return
         if answer.error_code:
             error = error_code(answer.error_code).name
             raise ConnectionLost(f"{connection.peer} answered a follower's fetch with {error}")
         self._said = ""
-        questions.answered(answer.session_id)
+        partitions.answered(answer.session_id)
         await self._take_in(answer)
 
     async def _until_stored(self) -> bool:
@@ -334,7 +334,7 @@ class FollowerFetcher:
     def _unsynced(self) -> list[Followed]:
         return [
             followed
-            for followed in self._questions.due()
+            for followed in self._partitions.due()
             if followed.hosted.stored_end < followed.hosted.log.end_offset
             and followed.hosted.offline_reason is None
             and not followed.hosted.log.closed
@@ -362,11 +362,11 @@ class FollowerFetcher:
         self._greeting.answered()
         return self._connection
 
-    def _request(self, question: SessionRequest, wait_ms: int) -> messages.FetchRequest:
+    def _request(self, content: SessionRequest, wait_ms: int) -> messages.FetchRequest:
         request = messages.FetchRequest
         configs = self._configs
         topics: dict[tuple[str, UUID], Any] = {}
-        for key, item in question.wanted.items():
+        for key, item in content.wanted.items():
             topic = topics.get((key.topic, item.topic_id))
             if topic is None:
                 topic = request.FetchTopic(key.topic, [], topic_id=item.topic_id)
@@ -382,15 +382,15 @@ class FollowerFetcher:
                 )
             )
         forgotten: dict[str, list[int]] = {}
-        for key in question.forgotten:
+        for key in content.forgotten:
             forgotten.setdefault(key.topic, []).append(key.partition)
         return request(
             replica_id=self._configs.node_id,
             max_wait_ms=wait_ms,
             min_bytes=configs.replica_fetch_min_bytes,
             max_bytes=configs.replica_fetch_response_max_bytes,
-            session_id=question.session_id,
-            session_epoch=question.epoch,
+            session_id=content.session_id,
+            session_epoch=content.epoch,
             topics=list(topics.values()),
             forgotten_topics_data=[
                 request.ForgottenTopic(name, indexes) for name, indexes in forgotten.items()
@@ -414,7 +414,7 @@ class FollowerFetcher:
                     if cuts % CUTS_IN_A_ROW == 0:
                         await asyncio.sleep(0)
                 key = TopicPartition(topic.topic, part.partition_index)
-                followed = self._questions.asked(key)
+                followed = self._partitions.asked(key)
                 if followed is None:
                     continue
                 try:
@@ -428,10 +428,10 @@ class FollowerFetcher:
                         "the answer for %(partition)s could not be taken in", {"partition": key}
                     )
                     setback = "its answer could not be taken in"
-                if self._questions.asked(key) is not followed:
+                if self._partitions.asked(key) is not followed:
                     continue  # it left meanwhile
                 if setback is None:
-                    self._questions.taken(followed)
+                    self._partitions.taken(followed)
                 else:
                     self._set_back(followed, setback, now_ms)
         self._say_set_back()
@@ -441,7 +441,7 @@ class FollowerFetcher:
             for part in topic.partitions:
                 if not says_where_logs_part(part):
                     continue
-                followed = self._questions.asked(TopicPartition(topic.topic, part.partition_index))
+                followed = self._partitions.asked(TopicPartition(topic.topic, part.partition_index))
                 lost = None if followed is None else committed_cut(followed.hosted, part)
                 if followed is not None and lost is not None:
                     yield followed.hosted, *lost
@@ -449,15 +449,15 @@ class FollowerFetcher:
     def _set_back(self, followed: Followed, why: str, now_ms: int) -> None:
         times = followed.failures + 1
         pause_ms = int(self._backoff.pause_ms(times - 1))
-        self._questions.rest(followed, now_ms + pause_ms)
+        self._partitions.rest(followed, now_ms + pause_ms)
         if not times & (times - 1):
             # The 1st, 2nd, 4th … time: what lasts must not fill the log.
-            self._untold.setdefault((why, times), []).append(followed.hosted.key)
+            self._unlogged.setdefault((why, times), []).append(followed.hosted.key)
 
     def _say_set_back(self) -> None:
         """Log what was set back since: one line for all partitions of a reason."""
-        untold, self._untold = self._untold, {}
-        for (why, times), keys in untold.items():
+        unlogged, self._unlogged = self._unlogged, {}
+        for (why, times), keys in unlogged.items():
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
             logger.info(
                 "%(partition)s%(more)s from broker %(leader)d: %(why)s (%(times)d)",

@@ -25,12 +25,12 @@ from tidelog.broker.fetching.client_sessions import Plan, Wanted
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
 from tidelog.broker.fetching.partition_reads import (
     Reading,
-    is_news,
+    has_changed,
     note_follower,
     refusal,
     respond,
 )
-from tidelog.broker.fetching.read_positions import Sight, come_since, sight_of
+from tidelog.broker.fetching.read_positions import ReadPosition, arrived_since, read_position
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps, begun
@@ -91,7 +91,7 @@ def _serve(broker: Broker, request: messages.FetchRequest, context: RequestConte
 class _FetchResponse:
     """The response to one request whose partitions are known, from itself or its session."""
 
-    __slots__ = ("_broker", "_hosted", "_plan", "_request", "_sights", "reading")
+    __slots__ = ("_broker", "_hosted", "_plan", "_positions", "_request", "reading")
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _FetchResponse:
         self.reading = Reading(broker.reader, request, context)
         self._hosted: list[HostedPartition] = []
         """The partitions that were read last."""
-        self._sights: list[Sight] = []
+        self._positions: list[ReadPosition] = []
         """The state of each when it was read, after a read in steps that is followed by a wait."""
 
     def read(
@@ -130,7 +130,7 @@ class _FetchResponse:
                 continue
             self._hosted.append(partition)
             answer = reading.read(wanted, partition)
-            if full or is_news(wanted, answer):
+            if full or has_changed(wanted, answer):
                 found.append((wanted, answer))
         return found
 
@@ -148,7 +148,7 @@ class _FetchResponse:
         departures = self._broker.departures
         delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
         # Copies: the response may read again before all partitions are joined.
-        hosted, sights = self._hosted, self._sights
+        hosted, positions = self._hosted, self._positions
         try:
             for first in range(0, len(hosted), AT_ONCE):
                 if first:
@@ -159,10 +159,10 @@ class _FetchResponse:
                 delayed.join(
                     [each.waiting.followers if follower else each.waiting.readers for each in part]
                 )
-                for each, before in zip(part, sights[first : first + AT_ONCE], strict=False):
-                    come = come_since(before, sight_of(each, committed=not follower))
-                    if come is not None:
-                        delayed.more(come)
+                for each, before in zip(part, positions[first : first + AT_ONCE], strict=False):
+                    arrived = arrived_since(before, read_position(each, committed=not follower))
+                    if arrived is not None:
+                        delayed.more(arrived)
         except BaseException:
             # The client disconnected between two steps.
             delayed.future.cancel()
@@ -173,7 +173,7 @@ class _FetchResponse:
         """Do as ``read``, and yield after ``AT_ONCE`` partitions."""
         found: list[tuple[Wanted, Any]] = []
         hosted: list[HostedPartition] = []
-        sights: list[Sight] = []
+        positions: list[ReadPosition] = []
         committed = not self.reading.follower
         self.reading.begin()
         wanted, before = self._plan.wanted, 0
@@ -184,10 +184,10 @@ class _FetchResponse:
             hosted += self._hosted
             if not self.is_due():
                 # Before the yield: an append from now on is noticed by ``later``.
-                sights += [sight_of(each, committed=committed) for each in self._hosted]
+                positions += [read_position(each, committed=committed) for each in self._hosted]
             yield ANSWER_BYTES * len(part) + self.reading.size - before
             before = self.reading.size
-        self._hosted, self._sights = hosted, sights
+        self._hosted, self._positions = hosted, positions
         return found
 
     def _finish(self) -> Any:

@@ -34,7 +34,7 @@ LONGEST_MS = 1_000
 class Sources(Protocol):
     """The leaders that are followed here: ``following``."""
 
-    def proofs_of_life(self) -> Callable[[int], bool]:
+    def response_proofs(self) -> Callable[[int], bool]:
         """Return a function: whether a broker has responded since this call."""
 
     def lost_for_ms(self, leader: int, /) -> int:
@@ -56,7 +56,7 @@ async def until_known(
     Calls ``leaders`` once, and again after each change of the metadata.
     """
     began_ms = clock.monotonic_ms()
-    is_alive = followers.proofs_of_life()
+    is_alive = followers.response_proofs()
     named = set(leaders())
     while True:
         waited_ms = clock.monotonic_ms() - began_ms

@@ -50,8 +50,8 @@ class DelayedProduce:
             (partition, last_offset, partial(self._committed, answer))
             for partition, last_offset, answer in waiting
         ]
-        for partition, last_offset, told in self._places:
-            partition.when_committed(last_offset, told, patient=False)
+        for partition, last_offset, on_commit in self._places:
+            partition.when_committed(last_offset, on_commit, patient=False)
 
     def _committed(self, answer: Any, error: ErrorCode) -> None:
         if self._missing.pop(id(answer), None) is None:
@@ -77,8 +77,8 @@ class DelayedProduce:
     def _leave(self, _: asyncio.Future[Any]) -> None:
         self._timer.cancel()
         # A hanging commit must not collect abandoned requests: each client retries.
-        for partition, last_offset, told in self._places:
-            partition.waiting.commits.forget(last_offset, told)
+        for partition, last_offset, on_commit in self._places:
+            partition.waiting.commits.forget(last_offset, on_commit)
 
 
 class DelayedFrame:
@@ -88,7 +88,7 @@ class DelayedFrame:
     clusters wait, and their answers are known when they begin to.
     """
 
-    __slots__ = ("_frame", "_offset", "_partition", "_refused", "_timer", "_told", "future")
+    __slots__ = ("_frame", "_offset", "_on_commit", "_partition", "_refused", "_timer", "future")
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class DelayedFrame:
         self._offset = offset
         self._frame = frame
         self._refused = refused
-        self._told: Callable[[ErrorCode], None] | None = self._committed
+        self._on_commit: Callable[[ErrorCode], None] | None = self._committed
         self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
         self.future.add_done_callback(self._leave)
-        partition.when_committed(offset, self._told, patient=False)
+        partition.when_committed(offset, self._on_commit, patient=False)
 
     def _committed(self, error: ErrorCode) -> None:
-        self._told = None
+        self._on_commit = None
         if not self.future.done():
             good = error is ErrorCode.NONE
             self.future.set_result(self._frame if good else self._refused(error))
@@ -122,9 +122,9 @@ class DelayedFrame:
 
     def _leave(self, _: asyncio.Future[bytes]) -> None:
         self._timer.cancel()
-        if self._told is not None:
-            self._partition.waiting.commits.forget(self._offset, self._told)
-            self._told = None
+        if self._on_commit is not None:
+            self._partition.waiting.commits.forget(self._offset, self._on_commit)
+            self._on_commit = None
 
 
 def why_too_few(partition: HostedPartition) -> str:

@@ -44,7 +44,7 @@ from tidelog.storage.log.inspecting import UNLOOKED, Batches, Looks
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 
-_NOBODY: Mapping[int, Follower] = MappingProxyType({})
+_NO_FOLLOWERS: Mapping[int, Follower] = MappingProxyType({})
 
 
 class Commit(Protocol):
@@ -159,7 +159,7 @@ class HostedPartition:
     @property
     def followers(self) -> Mapping[int, Follower]:
         """What each follower holds, as this leadership saw it; empty while not leading."""
-        return _NOBODY if self.leadership is None else self.leadership.followers
+        return _NO_FOLLOWERS if self.leadership is None else self.leadership.followers
 
     @property
     def epoch_start(self) -> int:
@@ -237,7 +237,7 @@ class HostedPartition:
         self.leader_epoch = state.leader_epoch
         self.is_leader = state.leader == self._node_id and self.offline_reason is None
         if not self.is_leader:
-            self._lead_no_more()
+            self._cease_leading()
         elif former is not None and same_epoch:
             self.leadership = former.settled(state.hosts)
         else:
@@ -257,7 +257,7 @@ class HostedPartition:
             wake(self.waiting.readers if former is None else self.waiting.followers)
         self.configure()
 
-    def _lead_no_more(self) -> None:
+    def _cease_leading(self) -> None:
         if self.leadership is not None:
             self.counts.led_until(self.log.end_offset)
         self.is_leader = False
@@ -298,7 +298,7 @@ class HostedPartition:
 
     def stop(self) -> None:
         """Serve nothing from now on; all that wait get NOT_LEADER_OR_FOLLOWER at once."""
-        self._lead_no_more()
+        self._cease_leading()
         self._leader_mark = UNKNOWN
         # Without the ISR version: the same order again, as of a new channel, starts it again.
         self.state = replace(self.state, leader=NO_LEADER, isr_version=NO_VERSION)
@@ -309,7 +309,7 @@ class HostedPartition:
         if self.offline_reason is None:
             self.offline_reason = reason
             self.offline_epoch = self.state.leader_epoch
-            self._lead_no_more()
+            self._cease_leading()
             self.waiting.give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # -- appending

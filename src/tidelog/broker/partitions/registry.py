@@ -45,10 +45,10 @@ class RoleChanges(Protocol):
     """What follows in other parts of the broker when a replica's role has changed."""
 
     def become(
-        self, partition: HostedPartition, /, *, led_until: int | None, leads_anew: bool
+        self, partition: HostedPartition, /, *, led_until: int | None, leads_new_epoch: bool
     ) -> None:
         """LeaderAndIsr was applied: ``led_until`` is the epoch of a leadership that ended,
-        ``leads_anew`` whether this broker leads in a new epoch."""
+        ``leads_new_epoch`` whether this broker leads in a new epoch."""
 
     def resign(self, key: TopicPartition, led_until: int | None, /) -> None:
         """A replica serves no longer."""
@@ -96,7 +96,7 @@ class Partitions:
         self._undecided: dict[TopicPartition, list[HostedPartition]] = {}
         """Replicas of other topics under the name of one that is hosted: the controller's next word
         on that name says which one lives (docs/decisions/0045)."""
-        self._left: dict[TopicPartition, set[Created]] = {}
+        self._must_not_return: dict[TopicPartition, set[Created]] = {}
         """Directories of partitions that may be there at the next start, and are not to be."""
         self._made = 0
         """How many replicas were made in this life."""
@@ -108,7 +108,7 @@ class Partitions:
         self.commit = commit
         self._node_id = node_id
         self.configs = configs
-        self._stale_delay_ms = stale_delay_ms
+        self._quarantine_ms = stale_delay_ms
         for directory in directories:
             directory.resources.on_failure = lambda reason, d=directory: self._failed(d, reason)
             directory.resources.on_damage = lambda key, d=directory: self._damaged(d, key)
@@ -205,7 +205,7 @@ class Partitions:
             state.partition_epoch,
             self.configs.own(key.topic),
             created=(directory.now_ms(), self._made),
-            replaces=tuple(sorted(self._left.get(key, ()))),
+            replaces=tuple(sorted(self._must_not_return.get(key, ()))),
         )
 
     def _room(self, directory: LogDirectory) -> DirectorySpace:
@@ -224,7 +224,7 @@ class Partitions:
             if is_meant and state.partition_epoch in (-1, other.partition_epoch):
                 decided = other
                 continue
-            delay_ms, why = self._stale_delay_ms, f"the topic of that name is {state.topic_id}"
+            delay_ms, why = self._quarantine_ms, f"the topic of that name is {state.topic_id}"
             logger.warning(
                 "%(path)s: set aside, removed in %(delay_ms)d ms: %(why)s",
                 {"path": other.log.path, "delay_ms": delay_ms, "why": why},
@@ -248,7 +248,7 @@ class Partitions:
         self.steps.become(
             partition,
             led_until=epoch if led and not leads else None,
-            leads_anew=leads and not (led and partition.leader_epoch == epoch),
+            leads_new_epoch=leads and not (led and partition.leader_epoch == epoch),
         )
 
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
@@ -263,7 +263,7 @@ class Partitions:
                 "%(partition)s: deleting its log: %(why)s", {"partition": hosted.key, "why": reason}
             )
             self.steps.remove(hosted.key)
-            self._set_aside(hosted, lambda directory: directory.delete(hosted.key, durable=False))
+            self._unhost(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
     def sync_names(self) -> None:
         """Do as ``syncing_names``, at once. Blocks."""
@@ -296,17 +296,17 @@ class Partitions:
         if hosted is None:
             return
         self.steps.remove(hosted.key)
-        delay_ms = self._stale_delay_ms
+        delay_ms = self._quarantine_ms
         logger.warning(
             "%(partition)s: set aside, removed in %(delay_ms)d ms: %(why)s",
             {"partition": hosted.key, "delay_ms": delay_ms, "why": reason},
         )
-        self._set_aside(
+        self._unhost(
             hosted,
             lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms, durable=durable),
         )
 
-    def keep_aside(self, hosted: HostedPartition) -> tuple[LogDirectory, str]:
+    def quarantine_for_repair(self, hosted: HostedPartition) -> tuple[LogDirectory, str]:
         """Stop serving; the log is set aside for as long as it takes, in the place returned.
 
         Durable with ``sync_names``. Raises StorageFailed.
@@ -314,7 +314,7 @@ class Partitions:
         directory = self.directory_of(hosted)
         self._stop(*hosted.key)
         paths: list[str] = []
-        self._set_aside(
+        self._unhost(
             hosted, lambda found: paths.append(found.mark_stray(hosted.key, durable=False))
         )
         return directory, paths[0]
@@ -398,7 +398,7 @@ class Partitions:
         self.steps.resign(hosted.key, epoch if led else None)
         return hosted
 
-    def _set_aside(self, hosted: HostedPartition, action: Callable[[LogDirectory], object]) -> None:
+    def _unhost(self, hosted: HostedPartition, action: Callable[[LogDirectory], object]) -> None:
         key = hosted.key
         directory = self.directory_of(hosted)
         of_topic = self.by_topic[key.topic]
@@ -410,7 +410,7 @@ class Partitions:
         metadata = hosted.log.metadata
         if metadata is not None and metadata.replaces:
             # What this one was to replace is not to be there instead of the next one either.
-            self._left.setdefault(key, set()).update(metadata.replaces)
+            self._must_not_return.setdefault(key, set()).update(metadata.replaces)
         try:
             action(directory)
             self._renamed.setdefault(directory, []).append(hosted)
@@ -423,7 +423,7 @@ class Partitions:
         """Have a new replica say that this one, which stays on a failing disk, was to go."""
         metadata = hosted.log.metadata
         if metadata is not None and metadata.created is not None:
-            self._left.setdefault(hosted.key, set()).add(metadata.created)
+            self._must_not_return.setdefault(hosted.key, set()).add(metadata.created)
 
     def _failed(self, directory: LogDirectory, reason: str) -> None:
         logger.error(

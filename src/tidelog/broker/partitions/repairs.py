@@ -65,7 +65,7 @@ class Repairs:
         Durable with ``Partitions.sync_names``. Raises StorageFailed.
         """
         key, damage = hosted.key, hosted.log.damaged
-        directory, path = self._partitions.keep_aside(hosted)
+        directory, path = self._partitions.quarantine_for_repair(hosted)
         self._quarantined[key] = (directory, path, hosted.topic_id)
         logger.error(
             "%(partition)s: rebuilding from its leader; the damaged files are kept in %(path)s: "
