@@ -26,8 +26,7 @@ from tests.support.broker_pair import (
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.data_loss import loss_notes
-from tidelog.broker.fetching import fetch_patience
-from tidelog.broker.following import source_fetcher
+from tidelog.broker.following import fetch_patience, source_fetcher
 from tidelog.broker.following.follower_log import says_where_logs_part, take_in
 from tidelog.broker.following.source_fetcher import FollowerFetcher
 from tidelog.broker.partitions.partition import HostedPartition, Role

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.fetching.fetch_patience import INTERRUPT_MS, SHORT_FOR_MS, FetchPatience
+from tidelog.broker.following.fetch_patience import INTERRUPT_MS, SHORT_FOR_MS, FetchPatience
 
 LONG_MS = 500
 QUIET_MS = 10_000

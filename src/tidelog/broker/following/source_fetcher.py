@@ -22,7 +22,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from tidelog.broker.fetching.fetch_patience import INTERRUPT_MS, FetchPatience
+from tidelog.broker.following.fetch_patience import INTERRUPT_MS, FetchPatience
 from tidelog.broker.following.fetch_requests import Followed, FollowedPartitions
 from tidelog.broker.following.follower_log import committed_cut, says_where_logs_part, take_in
 from tidelog.client.connecting.connection import ClientConnection, connect
