@@ -1,4 +1,4 @@
-"""What stock admin clients are told of a running node, field by field, as Apache Kafka tells it.
+"""The responses of a running node to stock admin clients, field by field, as Apache Kafka's.
 
 The tests run against Apache Kafka too. What clients do with topics, groups and configurations is
 in the other files; here is what only shows in a field of the answer.
@@ -58,7 +58,7 @@ OF_CLUSTER = {
 
 
 def test_the_operations_that_a_client_may_do(bootstrap: str, topic: str) -> None:
-    """Without an authorizer all there are, of each kind (KIP-430); none told where none asked."""
+    """Without an authorizer all of each kind (KIP-430); none when the request asks for none."""
     admin = clients.admin(bootstrap)
     asked = {"include_authorized_operations": True}
     names = confluent_kafka.TopicCollection([topic])

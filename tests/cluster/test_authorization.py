@@ -115,7 +115,7 @@ def test_a_stranger_does_not_command_a_broker(alone: TidelogNode) -> None:
             assert (await stranger.ask(full, 5)).error_code == REFUSED
             stop = messages.StopReplicaRequest(controller_id=666, controller_epoch=HUGE)
             assert (await stranger.ask(stop, 4)).error_code == REFUSED
-        # Nor does one who knows the secret, without the channel's key.
+        # Nor does a peer that knows the secret but not the channel's key.
         knower = await proven(alone.port, secret_in(alone.data / "cluster.secret"))
         codes = set()
         for epoch in range(10):
@@ -283,7 +283,7 @@ def test_no_client_id_may_write_to_internal_topics(alone: TidelogNode) -> None:
     run(work())
 
 
-def test_nobody_shuts_everybody_out(alone: TidelogNode) -> None:
+def test_no_configuration_shuts_all_clients_out(alone: TidelogNode) -> None:
     """N9: max.connections=0 did, across restarts."""
     asked = ("configs", "--bootstrap-server", alone.bootstrap, "--alter", "--add-config")
     where = ("--entity-type", "brokers", "--entity-default")
@@ -436,7 +436,7 @@ def test_processes_without_a_secret_say_so_and_go_on_on_loopback(tmp_path: Path)
         broker.configure({"cluster.secret.file": None})
         broker.launch()
         assert broker.program.wait(DEADLINE_S) == 1
-        # Wherever it stands: what a thread logs while the process ends may come behind it.
+        # At any place: what a thread logs while the process ends may follow it.
         (line,) = [x for x in broker.log.read_text().splitlines() if x.startswith("error: ")]
         assert "set cluster.secret.file" in line
         keys = asyncio.run(shown_to(cluster.controller.controller_port))

@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 SILENT_POLLS = 3
-"""Of half a second each: a broker that has taken a partition out of service gives no more of it."""
+"""Of half a second each: a broker that took a partition out of service serves none of it."""
 
 OUT_OF_SERVICE = "damaged-0 is out of service"
 
@@ -138,7 +138,7 @@ def test_damage_below_the_tail_takes_only_its_partition_out(
     got, error = read_until_error(node, "damaged")
     assert RECORDS[: len(got)] == got, "what is read is right"
     if how == "killed":
-        # The start looks at everything behind the last checkpoint.
+        # The start checks everything after the last checkpoint.
         assert error is not None, "the damage is never served"
     wait_until(
         lambda: OUT_OF_SERVICE in node.log.read_text(),
@@ -172,7 +172,7 @@ def read_until_error(node: Node, topic: str) -> tuple[list[Record], KafkaError |
     while silent < SILENT_POLLS and time.monotonic() < end:
         message = consumer.poll(0.5)
         if message is None:
-            # It asks on, and is not told: that the damage was met is in the log alone.
+            # Its fetches go on without an error: only the log says that the damage was found.
             silent += OUT_OF_SERVICE in node.log.read_text()
             continue
         silent = 0

@@ -85,7 +85,7 @@ def test_bad_batches_are_refused(
 
 def test_places_that_do_not_exist(wire: Wire, topic: str) -> None:
     good = batch([b"x"])
-    assert produce_error(wire, "nobody-made-this", good) == 3
+    assert produce_error(wire, "never-created", good) == 3
     assert produce_error(wire, "no/slash", good) in (3, 17)
     assert produce_error(wire, topic, good, partition=7) == 3
     assert produce_error(wire, topic, good, partition=-1) == 3
@@ -102,7 +102,7 @@ def test_metadata_of_bad_names(wire: Wire) -> None:
         )
         return int(wire.call(asked).topics[0].error_code)
 
-    assert error("nobody-made-this") == 3
+    assert error("never-created") == 3
     for name in ("no/slash", "x" * 250, "..", ""):
         assert error(name) == 17, name
 
@@ -144,7 +144,7 @@ def test_fetches_out_of_range(wire: Wire, topic: str) -> None:
     for offset in (4, 10**12, -1):
         answer = fetch(wire, topic, offset)
         assert int(answer.error_code) == 1 and not answer.records, offset
-    assert int(fetch(wire, "nobody-made-this", 0).error_code) == 3
+    assert int(fetch(wire, "never-created", 0).error_code) == 3
     assert int(fetch(wire, topic, 0, partition=9).error_code) == 3
 
 
@@ -182,7 +182,7 @@ def test_list_offsets_of_unknown_places(wire: Wire, topic: str) -> None:
 
     assert error(topic, 0) == 0
     assert error(topic, 5) == 3
-    assert error("nobody-made-this", 0) == 3
+    assert error("never-created", 0) == 3
     assert error(topic, 0, epoch=50) == int(ErrorCode.unknown_leader_epoch)
 
 
@@ -207,8 +207,8 @@ def commit(wire: Wire, group: str, topic: str, generation: int, member: str) -> 
 def test_illegal_generations_and_unknown_members(wire: Wire, topic: str) -> None:
     group = f"group-{topic}"
     coordinated(wire, group)
-    assert heartbeat(wire, group, 1, "nobody") == 25
-    assert commit(wire, group, topic, 1, "nobody") in (22, 25)
+    assert heartbeat(wire, group, 1, "stranger") == 25
+    assert commit(wire, group, topic, 1, "stranger") in (22, 25)
     first = join(wire, group)
     assert int(first.error_code) == 79 and first.member_id, "a member id is required first"
     joined = join(wire, group, first.member_id)
@@ -221,12 +221,12 @@ def test_illegal_generations_and_unknown_members(wire: Wire, topic: str) -> None
     assert heartbeat(wire, group, generation, member) == 0
     assert heartbeat(wire, group, generation + 1, member) == 22
     assert heartbeat(wire, group, generation - 1, member) == 22
-    assert heartbeat(wire, group, generation, "nobody") == 25
+    assert heartbeat(wire, group, generation, "stranger") == 25
     assert commit(wire, group, topic, generation + 1, member) == 22
-    assert commit(wire, group, topic, generation, "nobody") == 25
+    assert commit(wire, group, topic, generation, "stranger") == 25
     assert commit(wire, group, topic, -1, "") == 25, "only an empty group takes such commits"
     assert commit(wire, group, topic, generation, member) == 0
-    assert int(join(wire, group, "nobody").error_code) == 25
+    assert int(join(wire, group, "stranger").error_code) == 25
 
 
 def test_impossible_joins(wire: Wire, topic: str) -> None:

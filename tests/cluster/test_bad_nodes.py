@@ -97,7 +97,7 @@ def test_a_directory_of_another_cluster_is_refused(cluster: TidelogCluster, tmp_
     done = subprocess.run(other.command(), capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 1
     assert "cluster" in done.stderr.splitlines()[-1]
-    serves(cluster, "nobody minds")
+    serves(cluster, "the cluster serves on")
 
 
 def test_a_second_controller_on_the_sqlite_file_is_refused(

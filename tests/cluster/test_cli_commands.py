@@ -131,7 +131,7 @@ def test_a_pattern_deletes_what_was_agreed_to_and_no_internal_topic(
     for name in names:
         create_topic(bootstrap, name)
     pattern = f"{topic_name}-.*"
-    # Nobody sits at a terminal here: what would go is listed, and nothing goes.
+    # Without a terminal: the topics are listed, and none is deleted.
     tide("topics", "--delete", "--topic", pattern).failed(*names, "--yes")
     listed = tide("topics", "--list").good().splitlines()
     assert set(names) <= set(listed)
@@ -259,7 +259,7 @@ def test_many_lines_keep_their_order(tide: Tide, bootstrap: str, topic_name: str
     assert read.good() == text
 
 
-def test_nothing_behind_a_bad_line_is_written(tide: Tide, bootstrap: str, topic_name: str) -> None:
+def test_nothing_after_a_bad_line_is_written(tide: Tide, bootstrap: str, topic_name: str) -> None:
     """U4: what was written around a bad line depended on the chunks that were read."""
     create_topic(bootstrap, topic_name)
     keyed = ("--property", "parse.key=true", "--property", "key.separator==")
@@ -318,7 +318,7 @@ def test_an_interrupted_producer_says_how_many_were_written(
     assert (status, said) == (130, f"interrupted: 2 records were written to {topic_name}\n")
 
 
-def test_reading_begins_where_it_is_told_to(tide: Tide, bootstrap: str, topic_name: str) -> None:
+def test_reading_begins_at_the_requested_place(tide: Tide, bootstrap: str, topic_name: str) -> None:
     """U9: from the end, from a time, of several partitions, as a format says."""
     create_topic(bootstrap, topic_name, 3)
     for partition in "012":
@@ -551,7 +551,7 @@ def peer(answer: bytes | None) -> Iterator[int]:
                 except OSError:
                     return
                 held.append(connection)
-                # Who has heard enough may be gone.
+                # A client that has its responses may have closed the connection.
                 with suppress(ConnectionError):
                     if answer is not None:
                         connection.recv(1000)

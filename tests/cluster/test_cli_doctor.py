@@ -73,7 +73,7 @@ def test_a_healthy_cluster_has_a_page_and_status_0(cluster: TidelogCluster) -> N
         assert len(page["topics"]["t"]) == 22
 
 
-def test_a_dead_broker_and_what_it_leaves_behind(cluster: TidelogCluster) -> None:
+def test_a_dead_broker_and_the_partitions_it_led(cluster: TidelogCluster) -> None:
     victim = cluster.brokers[3]
     victim.kill()
     wait_until(lambda: "brokers_dead" in kinds(cluster), DEADLINE_S, "it is found dead", 0.1)
@@ -102,7 +102,7 @@ def test_a_dead_broker_and_what_it_leaves_behind(cluster: TidelogCluster) -> Non
 
 
 def below_the_minimum(cluster: TidelogCluster) -> None:
-    """Ask for all three replicas while one is away: who is refused, and what the doctor says."""
+    """Require all three replicas while one is down: the refused writes and the doctor's report."""
     at = ("--bootstrap-server", cluster.bootstrap)
     change = ("configs", "--alter", "--topic", "t", *at)
     assert run_tidelog(*change, "--add-config", "min.insync.replicas=3").returncode == 0
@@ -194,9 +194,9 @@ def test_the_replica_that_is_not_the_same_is_found(cluster: TidelogCluster) -> N
     assert done.returncode == 1
     assert f"t-1: the replicas differ from offset {offset} on" in done.stdout
     assert done.stdout.endswith("1 differ\n")
-    # What the doctor advises: the replica that stands alone is set aside, and fetched again.
+    # What the doctor advises: move the replica that differs away; it is fetched again.
     victim.stop()
-    (victim.log_folder() / "t-1").rename(victim.folder / "set-aside")
+    (victim.log_folder() / "t-1").rename(victim.folder / "moved-away")
     victim.start()
     cluster.until_in_sync("t", 3)
     status, found = asked(cluster, "doctor", "replicas", "--topic", "t")

@@ -103,7 +103,7 @@ def test_children_end_when_it_is_killed(folder: Path) -> None:
         pid = up.cluster()["brokers"][0]["pid"]
         up.program.kill()
         wait_until(lambda: not is_alive(pid), DEADLINE_S, "the child has stopped")
-    # Wherever it stands: what a thread logs while the process ends may come behind it.
+    # At any place: what a thread logs while the process ends may follow it.
     assert "event=stopped" in (folder / "node-1.log").read_text()
 
 
@@ -116,14 +116,14 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
             assert str(port) in line
 
 
-def test_it_says_for_whom_it_waits_and_that_it_never_served(folder: Path) -> None:
+def test_it_names_the_process_it_waits_for_and_says_that_it_never_served(folder: Path) -> None:
     """U3: it was silent for ten minutes, and ended with status 0 when it was stopped."""
-    (nobody,) = free_ports(1)
-    with Up(folder, "--store", f"zookeeper://127.0.0.1:{nobody}/t") as up:
+    (unused,) = free_ports(1)
+    with Up(folder, "--store", f"zookeeper://127.0.0.1:{unused}/t") as up:
         said = up.until_said("waiting for ")
         # The controller itself may not have given its first try up by now.
         assert said.startswith(("waiting for controller 101, ", "waiting for broker 1; controller"))
-        assert f"127.0.0.1:{nobody}/t" in said
+        assert f"127.0.0.1:{unused}/t" in said
         up.program.send(signal.SIGTERM)
         assert up.program.wait(DEADLINE_S) == 1
         (line,) = up.lines("error: ")
@@ -273,11 +273,11 @@ def test_it_stops_while_it_seeks_its_controller(tmp_path: Path) -> None:
     assert "Traceback" not in program.output()
 
 
-def test_it_says_whom_it_waits_for(tmp_path: Path) -> None:
-    (nobody,) = free_ports(1)
-    with Program(broker_alone(tmp_path, nobody).command(), tmp_path / "log") as program:
+def test_it_names_the_controller_it_waits_for(tmp_path: Path) -> None:
+    (unused,) = free_ports(1)
+    with Program(broker_alone(tmp_path, unused).command(), tmp_path / "log") as program:
         wait_until(
-            lambda: f"no active controller answers at 127.0.0.1:{nobody}" in program.output(),
+            lambda: f"no active controller answers at 127.0.0.1:{unused}" in program.output(),
             DEADLINE_S,
             "it says so",
         )

@@ -163,7 +163,7 @@ def test_kafka_python_removes_a_member(
     gone = kafka.admin.MemberToRemove(member_id=member["member_id"], reason="out")
     (answer,) = admin.remove_group_members(group, [gone]).values()
     assert answer is errors.NoError
-    stranger = kafka.admin.MemberToRemove(member_id="nobody")
+    stranger = kafka.admin.MemberToRemove(member_id="stranger")
     (answer,) = admin.remove_group_members(group, [stranger]).values()
     assert answer is errors.UnknownMemberIdError
     consumer.close()

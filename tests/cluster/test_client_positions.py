@@ -54,7 +54,7 @@ def test_a_commit_says_in_which_epoch_the_record_before_it_was_written(
     asyncio.run(work())
 
 
-def test_an_epoch_that_nobody_knows_is_of_a_former_topic_in_the_end(
+def test_an_epoch_unknown_to_all_replicas_is_of_a_former_topic_in_the_end(
     bootstrap: str, topic_name: str
 ) -> None:
     create_topic(bootstrap, topic_name)

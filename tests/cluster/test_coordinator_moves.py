@@ -3,9 +3,10 @@
 A group's offset is committed to all three brokers at once, over and over, while its coordinator is
 stopped (SIGSTOP), replaced, continued and killed. Whoever takes a commit is the coordinator:
 
-- no commit that was acknowledged is unknown to whoever answers later (what is fetched never steps
-  back). One that was stopped while it was replaced may tell what it knew until it hears of it, as
-  leaders serve on without a controller; it takes no commit, and from then on it tells nothing old;
+- no coordinator that serves later lacks an acknowledged commit (a fetched position never steps
+  back). A coordinator that was stopped while it was replaced may return its older positions until
+  it learns of the replacement, as leaders serve on without a controller; it takes no commit, and
+  after that it returns no older position;
 - one round of commits is taken by two only when the coordinator moved within it.
 """
 
@@ -55,7 +56,7 @@ def fetch() -> Any:
 
 
 class Brokers:
-    """Asks all brokers the same; one that does not answer in time is asked anew next time."""
+    """Sends the same to all brokers; a broker that does not respond in time gets it again later."""
 
     def __init__(self, cluster: TidelogCluster) -> None:
         self._ports = {node_id: node.port for node_id, node in cluster.brokers.items()}
@@ -85,7 +86,7 @@ class Brokers:
 
 
 class History:
-    """What was acknowledged by whom, held against what is read."""
+    """The acknowledged commits and the brokers that took them, compared with what is read."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -93,7 +94,7 @@ class History:
         self.acked = -1
         self.taken_by: list[int] = []
         self.unknowing: set[int] = set()
-        """Brokers that were stopped and have not heard yet that they were replaced."""
+        """Brokers that were stopped and have not learned yet that they were replaced."""
 
     async def step(self) -> list[int]:
         """One round: read, commit, read; the brokers that took the commit."""
@@ -118,7 +119,7 @@ class History:
                 assert found >= known, f"broker {node_id} says {found}, {known} was acknowledged"
 
     async def until_taken(self, by_other_than: int | None = None) -> int:
-        """Go on until a commit is taken (by another broker); who took it."""
+        """Go on until a commit is taken (by another broker); return the broker that took it."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 takers = await self.step()

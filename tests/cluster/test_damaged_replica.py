@@ -1,7 +1,7 @@
 """Damage below the torn tail of a real broker's replica: it leaves the ISR and is fetched again.
 
-Promise 26. Nobody helps: the broker names it in its heartbeats, the controller takes it out of the
-ISR, and the order that says so makes the broker set it aside and start from empty.
+Promise 26, without an operator: the broker names the replica in its heartbeats, the controller
+takes it out of the ISR, and on that command the broker quarantines it and starts from empty.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def refused_record(cluster: TidelogCluster) -> None:
 
 
 def refused_read(cluster: TidelogCluster) -> None:
-    """A read far behind the end."""
+    """A read from an offset far beyond the end of the log."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

@@ -1,7 +1,7 @@
 """A topic's configuration that is changed on a running node takes effect with the answer.
 
 The node's own intervals are long, except the cleaner's pause: what happens here does so because of
-the change, not because somebody looked at the clock.
+the change, not because an interval passed.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def contents(node: Node, topic: str) -> list[Record]:
     return found
 
 
-@pytest.mark.skipif(TARGET == "kafka", reason="its brokers hear of a change after it was answered")
+@pytest.mark.skipif(TARGET == "kafka", reason="its brokers apply a change after the response")
 def test_what_is_accepted_and_how_it_is_stored(
     cleaning_node: Node, topic_name: str, alter: Alter, write: Write
 ) -> None:

@@ -161,7 +161,9 @@ def test_an_unclean_leader_is_elected_on_request_only(run: Run, cluster: Tidelog
     clients.write_confluent(cluster.bootstrap, topic, [Record("k", "one alone")], "none")
     cluster.brokers[1].kill()
     cluster.brokers[2].start()
-    wait_until(lambda: listed(run, "unavailable", topic) == {0}, DEADLINE_S, "nobody may lead")
+    wait_until(
+        lambda: listed(run, "unavailable", topic) == {0}, DEADLINE_S, "the partition has no leader"
+    )
     elect = (
         *("kafka-leader-election", "--election-type", "unclean"),
         *("--topic", topic, "--partition", "0"),
@@ -231,7 +233,7 @@ def named(program: Program, name: str) -> list[dict[str, object]]:
 
 
 def coordinator(run: Run, group: str) -> int:
-    """Who coordinates a group, as kafka-consumer-groups says; -1 when it cannot say."""
+    """The coordinator of a group, as kafka-consumer-groups shows it; -1 when it cannot say."""
     said = run("kafka-consumer-groups", "--describe", "--state", "--group", group)
     found = re.search(r"127\.0\.0\.1:\d+ +\((\d+)\)", said.out)
     return int(found.group(1)) if found else -1
@@ -250,7 +252,7 @@ def test_verifiable_clients_while_the_coordinator_is_killed(
     produce = (
         *("kafka-verifiable-producer", *at, "--max-messages", str(count)),
         *("--acks", "-1", "--throughput", "500"),
-        # Keys, or else a partition may have nothing to commit: without them batches choose.
+        # Keys: without them batches choose, and a partition may have nothing to commit.
         *("--repeating-keys", "100", "--command-config", str(settings)),
     )
     consume = (

@@ -179,7 +179,7 @@ def test_a_living_group_is_described_and_protected(
 
 
 def test_an_unknown_group(run: Run) -> None:
-    groups = ("kafka-consumer-groups", "--group", "nobody-was-here")
+    groups = ("kafka-consumer-groups", "--group", "never-used")
     said = run(*groups, "--describe")
     assert re.search("not found|does not exist", said.out + said.err), said
     said = run(*groups, "--delete")

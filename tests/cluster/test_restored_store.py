@@ -148,7 +148,7 @@ def test_a_restored_backup_deletes_nothing_and_is_accepted(
     values += write(cluster, "kept", 50, 50)
 
     put_back(cluster, backup, store)
-    # Leaders that run serve on; one that starts anew waits.
+    # Leaders that run serve on; one that restarts waits.
     assert read(cluster, "later", 20) == sorted(later)
     cluster.brokers[2].kill()
     wait_until(
@@ -181,9 +181,11 @@ def test_a_restored_backup_deletes_nothing_and_is_accepted(
     assert read(cluster, "kept", 120) == sorted(values)
     status, report = restored(cluster)
     assert (status, report["went_back"]) == (0, None)
-    # Its flag was shown, its handling is done or under way; what nobody knows is set aside.
+    # Its flag was shown and its handling is done or under way; an unknown replica is quarantined.
     wait_until(
-        lambda: not logs(cluster, 1, "later"), DEADLINE_S, lambda: cluster.said("later is aside")
+        lambda: not logs(cluster, 1, "later"),
+        DEADLINE_S,
+        lambda: cluster.said("later is quarantined"),
     )
     strays = list(cluster.brokers[1].log_folder().glob("later-0.*-stray"))
     assert len(strays) == 1
@@ -236,7 +238,7 @@ def test_what_is_younger_than_the_backup_comes_back_with_all_records(tmp_path: P
         cluster.until_in_sync("later", 2)
         assert read_all(cluster, "grown", 8, len(values)) == sorted(values)
         assert read_all(cluster, "later", 3, len(later)) == sorted(later)
-        # Nothing of them was set aside, and they go on over a restart of the controller.
+        # None of them was quarantined, and they serve on after a restart of the controller.
         for broker in (1, 2, 3):
             assert not list(cluster.brokers[broker].log_folder().glob("*-stray"))
         cluster.controller.restart()

@@ -1,8 +1,8 @@
-"""The store of a whole cluster put back from a backup: every process starts anew, told nothing.
+"""The store of a whole cluster restored from a backup: every process restarts with no prior state.
 
-`tests/cluster/test_restored_store.py` has brokers that run on. Here none does, as with `tidelog up`
-and with a single process: nobody has been told of the cluster, and the way out must work all the
-same.
+`tests/cluster/test_restored_store.py` has brokers that keep running. Here none does, as with
+`tidelog up` and with a single process: no process has received the metadata, and the way out must
+work all the same.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_a_cluster_whose_store_was_put_back_says_what_to_do_and_goes_on(
         assert up.program.stop() == 0
 
 
-def test_one_that_is_told_nothing_can_be_stopped(tmp_path: Path) -> None:
+def test_a_broker_without_metadata_can_be_stopped(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     store, backup = folder / "metadata.sqlite", tmp_path / "backup.sqlite"
     with Up(folder) as up:

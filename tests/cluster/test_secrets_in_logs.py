@@ -52,7 +52,7 @@ def told_in(folder: Path, secrets: Iterable[bytes]) -> list[str]:
 
 
 async def prove_wrongly(port: int, secret: bytes) -> list[bytes]:
-    """Have a process refuse wrong proofs; return what was right, and not to be told either."""
+    """Have a process refuse wrong proofs; return the right ones, never to be logged either."""
     codes = []
     for guess in (WRONG.encode(), secret[:-1], secret + b"x"):
         peer = await Peer.connect(port)

@@ -530,7 +530,7 @@ def test_through_breaking_connections_nothing_is_lost_repeated_or_reordered(
                 for n in range(8000):
                     outcomes.append(await sender.send(topic_name, b"%d" % n, b"%d" % (n % 13)))
                     if n % 200 == 0:
-                        # Five requests and more are under way behind this one.
+                        # Five requests and more follow this one and are under way.
                         await outcomes[n - min(n, 100)]
                 await sender.flush()
             partitions = [TopicPartition(topic_name, index) for index in range(3)]

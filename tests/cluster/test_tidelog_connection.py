@@ -103,7 +103,7 @@ def test_answers_go_to_their_requests() -> None:
     asyncio.run(against(reply, work, client_id="me"))
 
 
-def test_no_more_are_under_way_than_allowed_and_none_overtakes() -> None:
+def test_at_most_as_many_are_under_way_as_allowed_and_none_overtakes() -> None:
     waiting: list[tuple[codec.RequestHeader, asyncio.StreamWriter]] = []
 
     def reply(header: codec.RequestHeader, writer: asyncio.StreamWriter) -> None:
@@ -271,13 +271,13 @@ def test_wrong_bytes_end_the_connection(answer: bytes) -> None:
 def test_a_cancellation_that_meets_a_refusal_is_not_forgotten(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """A broker that is told to stop while it seeks its controller would seek on."""
-    (nobody,) = free_ports(1)
+    """A broker that is asked to stop while it looks for its controller would go on looking."""
+    (unused,) = free_ports(1)
 
     async def work() -> None:
         turns, ended = 0, False
         while not ended:
-            connecting = asyncio.create_task(connect("127.0.0.1", nobody))
+            connecting = asyncio.create_task(connect("127.0.0.1", unused))
             for _ in range(turns):
                 await asyncio.sleep(0)
             ended = not connecting.cancel()

@@ -1,9 +1,9 @@
 """Unclean elections on three real brokers: what is lost is listed, to the offset (KIP-704).
 
 One story for all tests. Brokers 2 and 3 are killed, broker 1 alone acknowledges more and is killed
-too; 2 and 3 come back. Where an unclean election is allowed one of them leads, else nobody, until
-broker 1 comes back and cuts what the others never had. It dies twice more on the way: when it has
-noted what it will cut, and when it has cut and not yet reported.
+too; 2 and 3 come back. Where an unclean election is allowed, one of them leads; otherwise no broker
+leads until broker 1 comes back and truncates what the others never had. It crashes twice more on
+the way: when it has noted what it will truncate, and when it has truncated and not yet reported.
 """
 
 from __future__ import annotations

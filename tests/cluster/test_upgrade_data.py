@@ -1,7 +1,7 @@
 """A data directory and a store that 02f3bcb has left start under this code, with all that was in
 them: after a clean stop, after kill -9, and after the loss of power.
 
-The fixture's compacted topic has leader epochs that 02f3bcb told too high (fault S2).
+The fixture's compacted topic has leader epochs that 02f3bcb wrote too high (fault S2).
 """
 
 from __future__ import annotations

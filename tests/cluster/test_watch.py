@@ -1,4 +1,4 @@
-"""What a process shows to those who watch it: every metric is in the handbook and moves."""
+"""Metrics and health of a process: every metric is in the handbook and moves."""
 
 from __future__ import annotations
 

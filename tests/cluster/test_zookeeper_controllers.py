@@ -52,7 +52,7 @@ def test_a_store_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None
         node.__exit__()
 
 
-def test_a_controller_whose_session_expires_begins_anew(zookeeper: ZooKeeper) -> None:
+def test_a_controller_whose_session_expires_starts_again(zookeeper: ZooKeeper) -> None:
     async def scenario(world: World) -> None:
         broker, controller = world.broker, world.controller
         assert (await broker.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
@@ -61,7 +61,7 @@ def test_a_controller_whose_session_expires_begins_anew(zookeeper: ZooKeeper) ->
         await end_session(store, world.door, zookeeper)
         await until(lambda: controller.cluster.controller_epoch == 2, DEADLINE_S)
         await asyncio.wait_for(controller.activated.wait(), DEADLINE_S)
-        # Whoever had registered with the first epoch registers again, and is told everything.
+        # A broker registered with the first epoch registers again, and receives a FULL.
         await until(lambda: controller.cluster.presumed == {1}, DEADLINE_S)
         assert (await broker.heartbeat()).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
         broker.requests.clear()
@@ -85,7 +85,7 @@ def test_of_two_controllers_the_second_writes_and_the_first_cannot(zookeeper: Zo
         await second.start()
         try:
             assert not second.active
-            # The node of the first goes, and it is told nothing: as if it had been paused.
+            # The znode of the first is deleted without an event for it: as if it had been paused.
             first.store_watches.end()
             path = world.tool.chroot + "/controller"
             await asyncio.get_running_loop().run_in_executor(None, world.tool.client.delete, path)

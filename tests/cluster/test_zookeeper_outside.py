@@ -1,4 +1,4 @@
-"""Tools write to a real ZooKeeper behind the controller: it notices, and brokers are told."""
+"""Tools write to a real ZooKeeper past the controller: it notices, and updates the brokers."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_of_two_conditional_writes_one_fails(server: ZooKeeper) -> None:
         asyncio.run(main())
 
 
-def test_an_open_that_is_called_off_leaves_nothing_behind(server: ZooKeeper) -> None:
+def test_an_open_that_is_called_off_leaves_nothing_open(server: ZooKeeper) -> None:
     async def main() -> None:
         store = ZookeeperStore(server.address)
         opening = asyncio.ensure_future(store.open())

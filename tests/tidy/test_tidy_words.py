@@ -60,6 +60,7 @@ UNDER_THE_RULE = (
     "examples",
     "benchmarks",
     "tests/chaos",
+    "tests/cluster",
     "tests/mutants",
     "tests/package",
     "tests/regressions",
