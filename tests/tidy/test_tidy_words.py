@@ -61,6 +61,7 @@ UNDER_THE_RULE = (
     "benchmarks",
     "tests/chaos",
     "tests/cluster",
+    "tests/component",
     "tests/mutants",
     "tests/package",
     "tests/regressions",

@@ -47,7 +47,7 @@ class OneBadCall(QuickDisk):
 
     @staticmethod
     def watch(_path: str) -> None:
-        """Is told what is asked for."""
+        """Receives the calls to watch for; it watches none."""
 
     def _judge(self, kind: str, path: str) -> None:
         self.watch(path)
@@ -164,10 +164,10 @@ def test_what_was_seen_and_cannot_be_read_takes_one_directory_out_of_service(
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_broker_whose_first_disk_has_failed_obeys_the_next_controller(
+def test_a_broker_whose_first_disk_has_failed_applies_the_commands_of_the_next_controller(
     tmp_path: Path, before: bool
 ) -> None:
-    """It refused each new control channel: what lies on other disks was commanded no more."""
+    """It refused each new control channel: replicas on other disks got no further command."""
     disk = OneBadCall()
 
     async def see(lone: ControlledBroker) -> None:
@@ -257,7 +257,7 @@ ANEW = replace(STATE, topic_id=UUID(int=0xB), leader_epoch=1)
 @pytest.mark.parametrize("how", STAYS, ids=["rename", "sync"])
 @pytest.mark.parametrize("again", [STATE, replace(STATE, leader_epoch=5), ANEW])
 @pytest.mark.parametrize("stale", [False, True])
-def test_a_replica_that_was_made_anew_beside_one_that_a_disk_kept_is_the_replica(
+def test_a_replica_created_again_beside_one_that_a_disk_kept_is_the_replica(
     tmp_path: Path, how: tuple[str, str], again: LeaderAndIsrState, stale: bool
 ) -> None:
     """The deletion had failed, the next start found both, and was refused: for the same topic, too,
@@ -297,7 +297,7 @@ def test_a_replica_that_was_made_anew_beside_one_that_a_disk_kept_is_the_replica
     assert second[TopicPartition("t", 0)].end_offset == 1
     assert not (tmp_path / "one" / "t-0").exists()
     (aside,) = (tmp_path / "one").glob("t-0.*-stray")
-    assert list(aside.glob("*.log")), "it is not removed: it is set aside"
+    assert list(aside.glob("*.log")), "it is quarantined, not removed"
 
 
 def test_what_a_replica_replaces_the_next_one_replaces_too(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_what_a_replica_replaces_the_next_one_replaces_too(tmp_path: Path) -> No
 
 
 def test_two_replicas_of_one_topic_without_proof_are_refused(tmp_path: Path) -> None:
-    """A copy, or one that was made anew while the other disk was away: the longer may be older."""
+    """A copy, or one created again while the other disk was away: the longer may be older."""
 
     async def make(lone: ControlledBroker) -> None:
         lone.broker.partitions.create("t", 0, STATE)

@@ -95,7 +95,9 @@ def test_a_lost_session_says_everything_but_what_rests(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_partition_followed_anew_takes_no_answer_to_its_former_question(tmp_path: Path) -> None:
+def test_a_partition_that_is_followed_again_takes_no_response_to_its_former_request(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             hosted = pair.lead(isr=(1,), replicas=(1,))

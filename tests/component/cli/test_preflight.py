@@ -1,4 +1,4 @@
-"""What a server looks at before it does anything (U12), and what clients are told of it (U5)."""
+"""What a server checks before it starts (U12), and the address that clients receive (U5)."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ def told(configs: ServerConfigs) -> tuple[tuple[Listener, ...], str | None]:
     return found.advertised_listeners, name
 
 
-def test_clients_are_told_this_machines_name_for_every_interface(
+def test_for_every_interface_this_machines_name_is_advertised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """U5: they were told localhost."""
+    """U5: they received localhost."""
     everywhere = configs_of(tmp_path, listeners="PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093")
     monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.7")
     assert told(everywhere) == ((Listener("PLAINTEXT", "127.0.0.7", 9092),), "127.0.0.7")

@@ -122,7 +122,7 @@ def test_a_lost_connection_repeats_in_order_under_the_same_numbers(
     ]
 
 
-def test_what_was_sent_behind_a_failed_one_is_repeated_behind_it(
+def test_what_was_sent_after_a_failed_batch_is_sent_again_after_it(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     sending = Sending(loop)
@@ -145,7 +145,7 @@ def test_a_duplicate_is_a_success(loop: asyncio.AbstractEventLoop) -> None:
     assert [outcome.result().offset for outcome, _ in batch.outcomes] == [40, 41]
 
 
-def test_behind_a_refused_batch_a_new_identity_starts(loop: asyncio.AbstractEventLoop) -> None:
+def test_after_a_refused_batch_a_new_identity_starts(loop: asyncio.AbstractEventLoop) -> None:
     sending = Sending(loop)
     first, second, third = sending.add(), sending.add(), sending.add()
     sending.send()

@@ -164,7 +164,9 @@ async def broker_with_two_topics(
 
 
 @pytest.mark.parametrize("fails", ["rename", "sync"])
-def test_a_full_confirms_no_replica_that_could_not_be_set_aside(tmp_path: Path, fails: str) -> None:
+def test_a_full_confirms_no_replica_that_could_not_be_quarantined(
+    tmp_path: Path, fails: str
+) -> None:
     async def work() -> None:
         office, disk = Office(), OneBadPlace()
         async with broker_with_two_topics(tmp_path, office, disk) as lone:
@@ -188,7 +190,7 @@ def test_a_full_confirms_no_replica_that_could_not_be_set_aside(tmp_path: Path, 
     asyncio.run(work())
 
 
-def test_a_full_confirms_what_was_set_aside(tmp_path: Path) -> None:
+def test_a_full_confirms_what_was_quarantined(tmp_path: Path) -> None:
     async def work() -> None:
         office, disk = Office(), OneBadPlace()
         async with broker_with_two_topics(tmp_path, office, disk) as lone:
@@ -210,7 +212,7 @@ def test_a_broker_keeps_the_revision_of_every_change_of_a_state(tmp_path: Path) 
         async with broker_with_two_topics(tmp_path, office, OneBadPlace()) as lone:
             file = SeenEpochsFile(RealDisk(), f"{tmp_path}/a/{SEEN_FILE}")
             async with commanded(office) as outbox:
-                # The second one comes too soon after the first to be told alone at once.
+                # The second one comes too soon after the first to be sent alone at once.
                 for _ in range(2):
                     write = put_state(office.cluster, where, office.cluster.states[where])
                     changes = changes_of(office.cluster, [write])
@@ -291,7 +293,7 @@ def test_a_partition_that_waits_for_its_only_broker_counts_from_the_first_word_o
 
 
 def commit(office: Office, writes: tuple[Any, ...]) -> Any:
-    """Make writes durable, as a controller does; return what brokers must be told."""
+    """Make writes durable, as a controller does; return what brokers must be sent."""
     changes = changes_of(office.cluster, writes)
     office.commit(writes)
     return changes

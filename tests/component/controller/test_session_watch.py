@@ -30,14 +30,14 @@ class Asked:
         assert not brokers
 
     def _asked(self, now_ms: int) -> set[int]:
-        # What came while the controller listened is news of that time.
+        # The controller handles what arrived while it listened as of that time.
         self.at_ms.append(now_ms)
         return {1} if len(self.at_ms) == 1 else set()
 
 
 @pytest.mark.parametrize("dead", [False, True], ids=["silent", "dead"])
 def test_after_listening_the_sessions_are_judged_as_of_then(dead: bool) -> None:
-    """Section 4: by the time before, nobody would be in doubt who has fallen silent meanwhile."""
+    """Section 4: judged by the time before, a broker silent since then would not be in doubt."""
     sessions, clock = Asked(dead=dead), [1_000]
     watch = SessionWatch.__new__(SessionWatch)
     watch.sessions = sessions  # type: ignore[assignment]

@@ -61,7 +61,7 @@ class Shell:
     async def perform(
         self, decide: Callable[[ClusterState], Decision[Any]], applied: Callable[[Any], None]
     ) -> tuple[Any, int]:
-        # Decided twice, as when a node had changed: the first one leaves nothing behind.
+        # Decided twice, as when a node had changed: the first one leaves no trace.
         decide(self.cluster)
         decision = decide(self.cluster)
         self.world.commit(decision.writes)
@@ -220,7 +220,7 @@ def test_thousands_of_topics_are_many_small_writes() -> None:
     assert len(writes) == 10
 
 
-def test_brokers_are_told_of_whole_topics_in_slices() -> None:
+def test_brokers_are_sent_whole_topics_in_slices() -> None:
     places = {TopicPartition(f"t{number}", index) for number in range(5) for index in range(3)}
     large = {TopicPartition("large", index) for index in range(20)}
     gone = {"old": Gone("old", UUID(int=1), (0,))}

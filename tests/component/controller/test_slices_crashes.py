@@ -1,4 +1,4 @@
-"""A controller that dies behind any commit of a request that is decided in slices.
+"""A controller that crashes after any commit of a request that is decided in slices.
 
 Whatever stands then, the next controller loads it, does what each does when it becomes active, and
 is asked again. No topic is half there, none stands with less than was asked for, no epoch is given
@@ -77,7 +77,7 @@ class Office:
                 raise Died
             self.commits -= 1
             self.world.commit(tuple(part))
-            assert_told_as_whole(self.cluster)
+            assert_sent_as_whole(self.cluster)
         applied(decision.answer)
         return decision.answer, self.cluster.revision
 
@@ -202,9 +202,9 @@ KINDS = {
 }
 
 
-def assert_told_as_whole(cluster: ClusterState) -> None:
-    """What brokers are told at any commit: nobody is told to delete a topic that still stands, nor
-    of a lower minimum before who is not complete is eligible no more."""
+def assert_sent_as_whole(cluster: ClusterState) -> None:
+    """What brokers are sent at any commit: no command to delete a topic that still exists, and no
+    lower minimum before the replicas that may lack records have left the eligible ones."""
     for node in cluster.deletions.values():
         topic_id = cluster.topic_id(node.name)
         if node.name in cluster.topics and topic_id in cluster.deletions:
@@ -213,7 +213,7 @@ def assert_told_as_whole(cluster: ClusterState) -> None:
 
 
 def assert_eligible(cluster: ClusterState) -> None:
-    """Promise 17: who is eligible holds all that was acknowledged, by the minimum that counts."""
+    """Promise 17: eligible replicas hold all that was acknowledged, by the minimum that counts."""
     for where, state in cluster.states.items():
         minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
         assert not state.eligible_replicas or len(state.isr) < minimum, where
@@ -251,7 +251,7 @@ def assert_sound(cluster: ClusterState) -> None:
 
 
 def confirm_all(office: Office) -> None:
-    """Brokers stop what they are told to, and the controller hears of it, in slices."""
+    """Brokers stop what they are commanded to, and report it to the controller, in slices."""
     for broker in BROKERS:
         stops = stops_of(office.cluster, broker)
 

@@ -184,7 +184,7 @@ def test_watches(make: Maker) -> None:
         store.watch("/end", lambda _: end.set())
 
         async def all_told() -> None:
-            # Changes are told in order: when the last one was, those before it were.
+            # Changes are reported in order: when the last one was, those before it were.
             end.clear()
             assert await store.multi([Set("/end", b"")]) is None
             await asyncio.wait_for(end.wait(), DEADLINE_S)
@@ -307,7 +307,7 @@ def test_sqlite_is_opened_by_a_thread(tmp_path: Path, fault: int | None) -> None
             assert not store.reachable
         assert disk.of("sync_directory") and not disk.here("sync_directory")
         another = SqliteStore(path, RealDisk())
-        await another.open()  # nobody has it open any more
+        await another.open()  # no store has it open any longer
         assert await another.exists("/a") is (fault is None)
         await another.close()
 
@@ -418,7 +418,7 @@ def test_sqlite_refuses_files_that_are_not_its_own(
     async def main() -> None:
         store = SqliteStore(str(path), RealDisk())
         for _ in range(2):
-            # The second try shows that the first one left no lock behind.
+            # The second try shows that the first one left no lock.
             with pytest.raises(StoreRefused, match=message):
                 await store.open()
 

@@ -152,7 +152,7 @@ class World:
             future.set_result(messages.HeartbeatResponse(error_code=0))
 
     async def finish(self) -> None:
-        """Have everything sent, answered and read: nobody may wait for ever."""
+        """Have everything sent, answered and read: no request may wait for ever."""
         for _ in range(4000):
             moved = 0
             for wire in self.wires:
@@ -182,7 +182,7 @@ def large(size: int, *, acks: int = 1) -> Any:
     return produce(bytes(size), acks=acks)
 
 
-def test_who_begins_its_next_request_does_not_pass_the_limit_beside_another() -> None:
+def test_a_connection_that_begins_its_next_request_does_not_pass_the_limit_beside_another() -> None:
     """It lost the favour with the first request and kept the memory, for the beginning of the next:
     of 20 connections each one passed the limit of three requests, 20 MB."""
 
@@ -267,7 +267,7 @@ def test_the_memory_in_use_is_bounded_in_many_histories(first: int, hosts: int) 
     assert any(over), "else nothing was tried"
 
 
-def test_shares_of_many_addresses_pass_the_limit_by_what_is_stated_and_no_more() -> None:
+def test_shares_of_many_addresses_pass_the_limit_at_most_by_what_is_stated() -> None:
     """Each takes all that it is given, one after the other: more than twice the limit."""
 
     class Place:

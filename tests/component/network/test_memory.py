@@ -104,7 +104,7 @@ def test_shares_shrink_with_the_addresses_that_hold_something() -> None:
     assert not account.in_share(Place("a"), 0)
 
 
-def test_who_waits_is_woken_in_order_and_waits_once() -> None:
+def test_waiting_connections_are_woken_in_order_and_wait_once() -> None:
     account = Account(100)
     holder, *waiting = (Place("a") for _ in range(4))
     woken: list[Place] = []
@@ -235,7 +235,7 @@ def test_a_frame_that_has_begun_must_be_whole_in_time(
 
 
 def test_time_in_which_the_server_does_not_read_does_not_count(run: Any) -> None:
-    """A request behind one that waits (a Fetch) is not late, however long that takes."""
+    """A request after one that waits (a Fetch) is not late, however long that takes."""
 
     async def main() -> None:
         harness = Harness()
@@ -341,7 +341,7 @@ def test_announcing_much_and_sending_little_takes_little(run: Any) -> None:
     run(main())
 
 
-def test_a_frame_behind_another_is_received_whole(run: Any) -> None:
+def test_a_frame_after_another_is_received_whole(run: Any) -> None:
     """What is too long for the rest of the buffer is moved to its start, and the buffer grows."""
 
     async def main() -> None:
@@ -365,7 +365,7 @@ def test_a_frame_behind_another_is_received_whole(run: Any) -> None:
     run(main())
 
 
-def test_who_does_not_read_what_it_is_still_to_get_is_not_closing_for_ever(run: Any) -> None:
+def test_a_client_that_does_not_read_its_last_responses_is_not_closing_for_ever(run: Any) -> None:
     """Without a limit of idle connections it was kept until memory was short."""
 
     async def main() -> None:
@@ -388,7 +388,7 @@ def test_who_does_not_read_what_it_is_still_to_get_is_not_closing_for_ever(run: 
     run(main())
 
 
-def test_who_waits_for_other_readers_is_not_closed_as_idle(run: Any) -> None:
+def test_a_connection_that_waits_for_other_readers_is_not_closed_as_idle(run: Any) -> None:
     """Its whole request was here, and waited for room for its answer."""
 
     async def main() -> None:
@@ -430,7 +430,7 @@ def test_unread_answers_of_its_address_keep_no_process_from_proving_the_secret(
 
 
 def test_answers_that_wait_for_an_earlier_one_are_bounded(run: Any) -> None:
-    """A Produce that waits for ever, and small requests behind it: their answers had no limit."""
+    """A Produce that waits for ever, then small requests: their responses had no limit."""
 
     async def main() -> None:
         harness = Harness()
@@ -562,7 +562,7 @@ def test_what_a_closed_connection_held_is_free_again(run: Any) -> None:
 
 
 def test_a_long_request_is_charged_while_its_answer_is_pending(run: Any) -> None:
-    """60 Fetches of 1.4 MB that waited for ever took 380 MB, and nobody counted them."""
+    """60 Fetches of 1.4 MB that waited for ever took 380 MB, and no limit counted them."""
 
     async def main() -> None:
         harness = Harness()

@@ -149,7 +149,7 @@ def test_the_oldest_without_a_proof_gives_its_place(tmp_path: Path) -> None:
     run(work())
 
 
-def test_an_address_has_so_many_places_and_no_more(tmp_path: Path) -> None:
+def test_an_address_has_a_limit_of_places(tmp_path: Path) -> None:
     async def is_taken(server: Server, host: str) -> Peer | None:
         peer = await stranger(server, host)
         try:

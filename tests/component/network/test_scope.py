@@ -1,4 +1,4 @@
-"""Who may use which API: scopes, what ApiVersions shows, and the bounded lines for the audit."""
+"""The APIs of each connection: scopes, what ApiVersions shows, the bounded lines for the audit."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ CONTENT = random.Random(7).randbytes(3_000_000)
 
 
 class Part:
-    """A part of the test's file that notes when nobody needs it any more."""
+    """A part of the test's file that notes when it is freed."""
 
     alive = 0
 
@@ -206,10 +206,10 @@ def test_what_sends_parts_of_files_is_kept_for_the_next_answer(
 
 
 @pytest.mark.parametrize("version", [4, 11, 12])
-def test_an_answer_that_ends_with_a_part_of_a_file_has_nothing_behind_it(
+def test_a_response_that_ends_with_a_part_of_a_file_ends_there(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    """An empty buffer behind the records was a system call for each answer."""
+    """An empty buffer after the records was a system call for each response."""
     sent: list[list[int]] = []
     send = FileSender.send
 

@@ -82,7 +82,7 @@ def test_an_answer_to_a_pipelined_request_lets_no_other_pass_one_that_is_not(run
         peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
         peer.send(ApiKey.LIST_GROUPS, 4, 1, messages.ListGroupsRequest())
         peer.send(ApiKey.HEARTBEAT, 4, 2, heartbeat("park"))
-        peer.send(ApiKey.HEARTBEAT, 4, 3, heartbeat("behind it"))
+        peer.send(ApiKey.HEARTBEAT, 4, 3, heartbeat("after it"))
         await until(lambda: harness.parked)
         go_on.set()
         assert await peer.receive_correlation() == 1
@@ -208,7 +208,7 @@ def test_a_request_has_so_many_bytes_at_most(run: Any, more: int) -> None:
     run(main())
 
 
-def test_who_announces_much_and_sends_nothing_gets_no_memory(run: Any) -> None:
+def test_a_client_that_announces_much_and_sends_nothing_gets_no_memory(run: Any) -> None:
     async def main() -> None:
         harness = Harness()
         async with serving(harness) as (server, connect):
@@ -364,7 +364,7 @@ def test_a_port_in_use_is_one_clear_line(run: Any) -> None:
     run(main())
 
 
-def test_a_parked_request_does_not_keep_its_connection_for_ever() -> None:
+def test_a_delayed_request_does_not_keep_its_connection_for_ever() -> None:
     class Connection:
         parked: Any = None
 

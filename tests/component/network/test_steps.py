@@ -262,8 +262,8 @@ def test_one_answer_grows_at_a_time_while_there_is_too_much(run: Any) -> None:
             await until(lambda: len(server.connections) == 6 and works.steps > sum(steps))
             assert len(works.steps_of) == len(steps)
             grown = sum(now > before for now, before in zip(works.steps_of, steps, strict=True))
-            assert grown == 1, "nobody's else"
-            assert not server.router.tallies[ApiKey.HEARTBEAT].requests, "nobody's begins"
+            assert grown == 1, "no other connection's"
+            assert not server.router.tallies[ApiKey.HEARTBEAT].requests, "no connection's begins"
             for peer in peers:
                 peer.writer.close()
             assert await same_address.receive_correlation() == 1
@@ -317,7 +317,7 @@ def test_no_answer_is_finished_while_clients_leave_theirs_unread(
     run(main())
 
 
-def test_who_waits_for_readers_asks_in_one_queue(run: Any) -> None:
+def test_connections_that_wait_for_readers_share_one_queue(run: Any) -> None:
     """Each connection asked again every 20 ms: 500 of them took a seventh of a core."""
 
     async def main() -> None:
@@ -357,7 +357,7 @@ def test_who_waits_for_readers_asks_in_one_queue(run: Any) -> None:
     run(main())
 
 
-def test_who_waited_longest_is_asked_first_and_each_address_in_turn() -> None:
+def test_the_longest_waiting_is_asked_first_and_each_address_in_turn() -> None:
     async def main() -> None:
         asked: list[str] = []
         account = Account(100)
@@ -419,7 +419,7 @@ def test_a_request_does_not_wait_for_what_it_is_charged_itself(run: Any) -> None
     run(main())
 
 
-def test_who_waits_after_its_steps_does_not_keep_the_favour(run: Any) -> None:
+def test_a_connection_that_waits_after_its_steps_does_not_keep_the_favour(run: Any) -> None:
     """It kept it, and its buffer, until it was answered: all others waited for that."""
     parked: list[asyncio.Future[Any]] = []
 

@@ -143,10 +143,10 @@ def test_many_connections_that_ask_for_much_share_one_turn(run: Any, sent: bytes
         slow = Slow()
         async with serving(slow) as port, flood(port, sent):
             watching = asyncio.create_task(slow.watch())
-            # All of it: nobody is forgotten.
+            # All of it: no request is forgotten.
             await until(lambda: len(slow.served) == CONNECTIONS * REQUESTS)
             watching.cancel()
-            # The sockets are read between two turns, and who comes may then still be in the first.
+            # The sockets are read between two turns: a new client may then still be in the first.
             assert slow.most_in_a_turn <= IN_A_TURN + LOOK_EVERY
 
     run(main())
@@ -193,7 +193,7 @@ def test_a_process_that_proves_the_secret_and_one_that_has_do_not_wait(
                 process = Peer(*await asyncio.open_connection(sock=link))
                 await prove(process, secret_in(file))
                 await process.ask(heartbeat("g"), 4)
-            # Four requests; one that waits is behind a turn of each connection of the flood.
+            # Four requests; one that waits follows a turn of each connection of the flood.
             assert len(slow.served) - before < CONNECTIONS * IN_A_TURN
             assert len(slow.served) < CONNECTIONS * REQUESTS, "the flood is over too early"
 
@@ -216,7 +216,7 @@ class Waits:
             raise ZeroDivisionError("planted")
 
 
-def test_addresses_are_served_in_turn_and_a_bug_in_one_holds_up_nobody(run: Any) -> None:
+def test_addresses_are_served_in_turn_and_a_bug_in_one_holds_up_no_other(run: Any) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, __: None)
@@ -230,7 +230,7 @@ def test_addresses_are_served_in_turn_and_a_bug_in_one_holds_up_nobody(run: Any)
     run(main())
 
 
-def test_who_comes_alone_waits_only_while_the_loop_has_not_been_elsewhere(run: Any) -> None:
+def test_a_lone_request_waits_only_while_the_loop_has_not_been_elsewhere(run: Any) -> None:
     """A request after a silence, or in the next turn of a busy loop, is served when it comes."""
 
     async def main() -> None:
@@ -246,7 +246,7 @@ def test_who_comes_alone_waits_only_while_the_loop_has_not_been_elsewhere(run: A
     run(main())
 
 
-def test_who_comes_after_those_who_waited_is_in_their_turn(run: Any) -> None:
+def test_a_request_that_comes_after_waiting_ones_is_in_their_turn(run: Any) -> None:
     async def main() -> None:
         clock, seen = SetClock(), list[bool]()
         loop = asyncio.get_running_loop()
@@ -271,7 +271,7 @@ def test_who_comes_after_those_who_waited_is_in_their_turn(run: Any) -> None:
     run(main())
 
 
-def test_who_waits_for_the_loop_is_not_late(run: Any) -> None:
+def test_a_request_that_waits_for_the_loop_is_not_late(run: Any) -> None:
     """The deadline of a first request is about the client, not about the server's other clients."""
 
     async def main() -> None:
@@ -288,7 +288,7 @@ def test_who_waits_for_the_loop_is_not_late(run: Any) -> None:
                 )
             )
             late = [each for each in found.awaited if each._blocked & TURN]
-            assert late, "nobody waits for a turn"
+            assert late, "no connection waits for a turn"
             found.awaited.update(dict.fromkeys(late, 0.0))
             found._look_at_frames()
             slow.is_held = False

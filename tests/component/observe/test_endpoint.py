@@ -58,7 +58,7 @@ def test_metrics_and_health() -> None:
 def test_clients_that_say_nothing_hold_up_neither_others_nor_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # None of them is ended for its silence: only a stop that waits for nobody comes to its end.
+    # None of them is ended for its silence: only a stop that waits for no client ends.
     monkeypatch.setattr(endpoints, "REQUEST_S", 3600.0)
     endpoint = Endpoint("127.0.0.1", 0, OneGauge(), lambda: {"healthy": True})
     stopping = threading.Thread(target=endpoint.close, daemon=True)
@@ -71,7 +71,7 @@ def test_clients_that_say_nothing_hold_up_neither_others_nor_the_stop(
         assert not stopping.is_alive()
 
 
-def test_slow_clients_in_all_places_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_in_all_places_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 sockets that sent a byte now and then kept `/health` unanswered for ever."""
     monkeypatch.setattr(endpoints, "REQUEST_S", 3600.0)
     endpoint = Endpoint("127.0.0.1", 0, OneGauge(), lambda: {"healthy": True})
@@ -117,7 +117,9 @@ def test_a_whole_request_has_a_deadline_however_its_bytes_come(
         endpoint.close()
 
 
-def test_who_does_not_read_its_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_its_response_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(endpoints, "ANSWER_S", 0.5)
     endpoint = Endpoint("127.0.0.1", 0, OneGauge(), lambda: {"much": "x" * 50_000_000})
     try:
@@ -137,7 +139,9 @@ def test_who_does_not_read_its_answer_is_cut(monkeypatch: pytest.MonkeyPatch) ->
         endpoint.close()
 
 
-def test_who_does_not_take_its_answer_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_take_its_response_keeps_no_other_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """16 sockets that asked for a large page and did not read it kept others out for 30 s."""
     monkeypatch.setattr(endpoints, "TAKEN_S", 0.0)
     pages = [{"much": "x" * 20_000_000}]
@@ -161,7 +165,7 @@ def opened(endpoint: Endpoint) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics"])
-def test_who_asks_without_end_takes_a_share_of_a_processor(
+def test_endless_requests_take_a_share_of_a_processor(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """14 clients that scraped without end made 14 pages at a time: beside them a produce took 1 s,
@@ -209,7 +213,7 @@ def test_who_asks_without_end_takes_a_share_of_a_processor(
         took_s = time.monotonic() - begun_at
         assert most == 1
         assert len(made) * 0.02 <= paced.BURST_S + paced.SHARE * took_s + 0.1
-        assert answered > 2 * len(made), "those who wait share an answer"
+        assert answered > 2 * len(made), "waiting clients share a response"
     finally:
         endpoint.close()
 
@@ -266,7 +270,7 @@ def test_while_all_places_are_answered_one_more_is_closed() -> None:
         endpoint.close()
 
 
-def test_many_who_come_at_once_wait_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_clients_at_once_wait_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven connections in a row held up the next client for 1 s: the kernel dropped its packet."""
     release = threading.Event()
     verify = endpoints._Server.verify_request

@@ -231,7 +231,7 @@ def test_both_prove_and_then_speak(tmp_path: Path, negotiate: bool) -> None:
     run(work())
 
 
-def test_a_peer_with_another_secret_is_told_nothing(
+def test_a_peer_with_another_secret_gets_no_information(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -269,7 +269,7 @@ def test_wrong_proofs_are_said_once_a_second_and_counted(
     assert lines[1].endswith("(and 3 more since the last line)")
 
 
-def test_so_many_peers_with_wrong_proofs_are_told_apart(tmp_path: Path) -> None:
+def test_wrong_proofs_are_counted_per_peer_up_to_a_limit(tmp_path: Path) -> None:
     secret = reading(write_secret(tmp_path, OLD), Clock())
     for number in range(3 * MAX_PEERS):
         assert secret.others_wrong_proof(f"10.0.0.1:{number}") == 0
@@ -298,7 +298,7 @@ def test_a_broker_without_the_controllers_secret_says_so(tmp_path: Path) -> None
 
 
 def test_a_peer_that_sends_our_own_words_back_proves_nothing(tmp_path: Path) -> None:
-    """A stranger at a controller's address, who knows no secret."""
+    """A stranger at a controller's address that does not know the secret."""
 
     async def work() -> None:
         secret = reading(write_secret(tmp_path, OLD))

@@ -181,7 +181,7 @@ def test_an_idle_loop_has_no_callback(
     deadline = time.monotonic() + DEADLINE_S
     while name is not None and time.monotonic() < deadline:
         frame = sys._current_frames().get(thread.ident or 0)
-        # Before the loop runs there is a callback of nobody, too: its first turns are waited for.
+        # Before the loop runs there is a callback without an owner, too: wait for its first turns.
         name = callback_of(frame)
     ended.set()
     thread.join(DEADLINE_S)

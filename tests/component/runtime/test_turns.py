@@ -20,7 +20,7 @@ def work(done: list[str], *calls: Callable[[], None] | None) -> Pieces[str]:
             try:
                 yield call
             except ValueError as error:
-                done.append(f"heard of {error}")
+                done.append(f"caught {error}")
         return "result"
     finally:
         done.append("over")
@@ -33,7 +33,7 @@ def fails() -> None:
 def test_all_of_it_at_once() -> None:
     done: list[str] = []
     assert at_once(work(done, None, lambda: done.append("a"), fails, None)) == "result"
-    assert done == ["a", "heard of it", "over"]
+    assert done == ["a", "caught it", "over"]
 
 
 def test_calls_go_to_threads_and_errors_come_back() -> None:
@@ -43,13 +43,13 @@ def test_calls_go_to_threads_and_errors_come_back() -> None:
             turns = Turns(threads)
             name = lambda: done.append(threading.current_thread().name)  # noqa: E731
             assert await turns.run(work(done, name, None, fails)) == "result"
-        assert done == ["apart_0", "heard of it", "over"]
+        assert done == ["apart_0", "caught it", "over"]
         assert turns.in_threads == 2
 
     asyncio.run(main())
 
 
-def test_an_error_that_the_work_does_not_hear_ends_it() -> None:
+def test_an_error_that_the_work_does_not_catch_ends_it() -> None:
     async def main() -> None:
         done: list[str] = []
         turns = Turns(None, places=1)
@@ -66,7 +66,7 @@ def test_an_error_that_the_work_does_not_hear_ends_it() -> None:
     asyncio.run(main())
 
 
-def test_no_more_at_once_than_there_are_places() -> None:
+def test_at_most_as_many_run_at_once_as_there_are_places() -> None:
     async def main() -> None:
         turns = Turns(None, places=2)
         working: list[int] = []
@@ -86,7 +86,7 @@ def test_no_more_at_once_than_there_are_places() -> None:
     asyncio.run(main())
 
 
-def test_who_gives_up_waits_for_the_call_that_a_thread_makes() -> None:
+def test_cancelled_work_waits_for_the_call_that_a_thread_makes() -> None:
     async def main() -> None:
         done: list[str] = []
         begun, may_end = threading.Event(), threading.Event()

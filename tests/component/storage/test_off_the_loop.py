@@ -153,7 +153,7 @@ def test_retention_keeps_producers_whose_snapshot_a_kill_prevented(tmp_path: Pat
 def test_a_snapshot_for_retention_tells_of_nothing_that_came_while_a_thread_looked_for_one(
     tmp_path: Path,
 ) -> None:
-    """It would tell of batches behind its offset: a power loss, or a cut, takes those, and their
+    """It would name batches after its offset: a power loss, or a cut, takes those, and their
     retry would be taken for a duplicate of what is lost."""
     configs = TopicConfigs(retention_bytes=1)
     log = new_log(tmp_path, configs)
@@ -256,7 +256,7 @@ def test_beyond_the_limit_of_all_the_longest_idle_are_forgotten() -> None:
     assert left <= 50 + 5 * (700 // FORGOTTEN_IN_A_TURN + 1), seed
 
 
-def test_who_sends_again_while_the_longest_idle_are_forgotten_is_kept() -> None:
+def test_a_producer_that_sends_again_while_the_longest_idle_are_forgotten_is_kept() -> None:
     """What was the longest idle when a turn ended need not be it in the next one."""
     states = [ProducerState(), ProducerState()]
     header = read_header(batch(1, producer=Producer(0, 0, 0)))
@@ -285,7 +285,7 @@ def test_a_producer_that_begins_a_newer_epoch_costs_no_other_one() -> None:
 
 
 def test_what_follows_a_state_is_held_to_its_limit() -> None:
-    """A start after a kill notes what helper processes found behind a snapshot."""
+    """A start after a kill notes what helper processes found after a snapshot."""
     state, later = ProducerState(limit=2), ProducerState(limit=2)
     header = read_header(batch(1, producer=Producer(0, 0, 0)))
     for offset, producer in enumerate((1, 2)):
@@ -475,7 +475,7 @@ def test_many_partitions_that_are_created_again_cost_one_checkpoint(tmp_path: Pa
     for name in names:
         found.create(name, TopicConfigs())
     assert len(disk.of("sync", "sync_directory")) <= 8, "four files, and their names"
-    # Once the files on disk name them no more, nothing is to be written at all.
+    # Once the files on disk no longer name them, nothing is to be written at all.
     for name in names:
         found.delete(name, durable=False)
     checkpoint(found)
@@ -580,7 +580,7 @@ def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path, monkeypatch: Any) 
     found.logs[names[-1]].high_watermark = 2
     found.delete(names[0], durable=False)
     assert list(pieces) == [None] * 4
-    # Each is told of as it was at a moment of the walk; of what went nothing is told.
+    # Each has its offset as of a moment of the walk; a removed log has none.
     pieces = found.checkpointing()
     assert next(pieces) is None
     assert found.logs[names[1]].truncate_to(0, NOW_MS) is None
@@ -592,7 +592,7 @@ def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path, monkeypatch: Any) 
         made.run()
         found.checkpointed(made)
     told = decode_offsets((tmp_path / "data" / HIGH_WATERMARKS).read_bytes())
-    assert told[names[1]] == 0, "no older claim comes behind the one that the cut waited for"
+    assert told[names[1]] == 0, "no older claim follows the one that the cut waited for"
     assert told.get(names[2], 0) == again.high_watermark == 0
     assert (names[0] in told, told[names[-1]], len(told)) == (False, 2, 19)
 
@@ -600,7 +600,7 @@ def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path, monkeypatch: Any) 
 def test_a_cut_asks_many_logs_in_turns_for_the_checkpoint_before_it(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """And what maintenance has asked of that log before is not written behind it."""
+    """And what maintenance asked of that log before is not written after it."""
     monkeypatch.setattr(claims, "ASKED_AT_ONCE", 4)
     found = directory(tmp_path, WatchedDisk())
     names = [TopicPartition("t", at) for at in range(20)]
@@ -710,7 +710,7 @@ def test_the_first_look_up_by_time_reads_little_of_each_index(tmp_path: Path) ->
     assert found is not None and not isinstance(found, Rejected)
     assert found.offset == 2 * ENTRIES + 7
     assert index_bytes(disk) < 40_000, "of 180 kB: three leaves of a segment at most"
-    assert log_bytes(disk) < 100_000, "of 800 kB: no index is made anew from the batches"
+    assert log_bytes(disk) < 100_000, "of 800 kB: no index is rebuilt from the batches"
 
 
 def test_reads_of_more_segments_than_the_cache_holds_read_little_of_an_index(
@@ -739,7 +739,7 @@ def test_a_plan_of_compaction_knows_counts_from_sizes(tmp_path: Path) -> None:
 # What a controller says (S9): what was seen of it, topic ids, losses, damage
 
 
-def test_the_loop_waits_for_no_disk_to_obey_a_controller(tmp_path: Path) -> None:
+def test_the_loop_waits_for_no_disk_to_apply_a_command(tmp_path: Path) -> None:
     async def work() -> None:
         disk = WatchedDisk()
         async with running(tmp_path, disk) as (lone, channel):
@@ -765,7 +765,7 @@ def test_the_loop_waits_for_no_disk_to_obey_a_controller(tmp_path: Path) -> None
 
 
 def test_a_newer_channel_may_come_while_the_disk_is_waited_for(tmp_path: Path) -> None:
-    """Both wait; whichever is done first, the newer one is obeyed and the older one is not."""
+    """Both wait; whichever is done first, only commands of the newer one are applied."""
 
     async def work() -> None:
         async with running(tmp_path, WatchedDisk()) as (lone, _):
@@ -802,7 +802,7 @@ def test_a_loss_is_noted_by_a_thread_before_the_cut(tmp_path: Path) -> None:
             cut = disk.calls.index(disk.of("truncate", ending=".log")[0])
             assert noted < cut
             assert not disk.here("sync", "sync_directory")
-            # Two that come at once are both on disk when both have been told so.
+            # When two that come at once are both reported durable, both are on disk.
             notes = LossNotes(lone.broker.partitions)
             losses = [LossNote(hosted.key, A, at, at + 1, (1,)) for at in (10, 20)]
             done = await asyncio.gather(
@@ -829,8 +829,8 @@ class HeldNotes(WatchedDisk):
             assert self.may_go.wait(DEADLINE_S)
 
 
-def test_damage_is_noted_by_a_thread_before_a_controller_is_told(tmp_path: Path) -> None:
-    """The note is written where damage is met; what is told of it waits until it is durable."""
+def test_damage_is_noted_by_a_thread_before_it_is_reported_to_a_controller(tmp_path: Path) -> None:
+    """The note is written where damage is met; the report waits until the note is durable."""
 
     async def work() -> None:
         disk = HeldNotes()
@@ -881,7 +881,7 @@ def test_damage_that_is_met_just_before_a_stop_is_durable_before_the_stop_is_cle
     assert any(path.endswith(DAMAGED) for path in disk.syncs)
 
 
-def test_a_damaged_replica_is_set_aside_by_a_thread(tmp_path: Path) -> None:
+def test_a_damaged_replica_is_quarantined_by_a_thread(tmp_path: Path) -> None:
     async def work() -> None:
         disk = WatchedDisk()
         async with running(tmp_path, disk) as (lone, channel):
@@ -903,7 +903,7 @@ def test_a_damaged_replica_is_set_aside_by_a_thread(tmp_path: Path) -> None:
     run(work())
 
 
-def test_what_is_written_again_is_synced_by_who_syncs_the_log(tmp_path: Path) -> None:
+def test_what_is_written_again_is_synced_with_the_log(tmp_path: Path) -> None:
     """Without room at the start it is done by a sync of a log that serves, on the loop."""
     disk = FaultyDisk()
     log = new_log(tmp_path, SMALL, resources(disk))

@@ -58,7 +58,7 @@ def test_a_region_is_what_a_read_returns(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_reads_on_is_given_the_same_as_who_begins_there(tmp_path: Path) -> None:
+def test_a_reader_that_goes_on_gets_the_same_as_one_that_begins_there(tmp_path: Path) -> None:
     async def main() -> None:
         lone = await filled(tmp_path, 300, 9_000)
         log = lone.broker.partitions.get("t", 0).log  # type: ignore[union-attr]
@@ -260,7 +260,7 @@ def exists(fd: str) -> bool:
 
 
 def test_a_region_that_outlives_its_directory_closes_its_file(tmp_path: Path) -> None:
-    """An answer that is being sent when all is closed: nobody opens or looks for files again."""
+    """A response that is still being sent when all is closed: no file is opened again."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
     files = OpenFiles(RealDisk())
