@@ -276,17 +276,19 @@ class RealDisk:
         return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        if not os.path.isdir(path):
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileNotFoundError:
+            # makedirs would give its mode to the last directory only.
             above = os.path.dirname(path.rstrip("/"))
-            if above:
-                self.make_directory(above)
-            # makedirs would give its mode to the last one only.
-            try:
-                os.mkdir(path, DIRECTORY_MODE)
-            except FileExistsError:
-                # Another thread was faster; a file of that name is an error.
-                if not os.path.isdir(path):
-                    raise
+            if not above:
+                raise
+            self.make_directory(above)
+            self.make_directory(path)
+        except FileExistsError:
+            # A file of that name is an error.
+            if not os.path.isdir(path):
+                raise
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
