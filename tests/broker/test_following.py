@@ -27,7 +27,7 @@ from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.data_loss import loss_notes
 from tidelog.broker.following import fetch_patience, source_fetcher
-from tidelog.broker.following.follower_log import says_where_logs_part, take_in
+from tidelog.broker.following.follower_log import diverges, take_in
 from tidelog.broker.following.source_fetcher import FollowerFetcher
 from tidelog.broker.partitions.partition import HostedPartition, Role
 from tidelog.model.api_keys import ApiKey
@@ -166,7 +166,7 @@ def test_many_cuts_share_a_note_and_let_others_in(
     cut_in_turn = []
 
     def taking_in(hosted: HostedPartition, part: Any, *more: Any) -> Pieces[str | None]:
-        if says_where_logs_part(part):
+        if diverges(part):
             cut_in_turn.append(turns)
         return take_in(hosted, part, *more)
 
@@ -421,7 +421,7 @@ def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(
             first = pair.follow(0)
             await until(lambda: first.end_offset == 1 and first_leader.waiting.followers)
             fetcher = pair.follower.broker.followers._fetchers[1]
-            await until(lambda: first_leader.high_watermark == 1 and fetcher._is_asking)
+            await until(lambda: first_leader.high_watermark == 1 and fetcher._in_flight)
             former = fetcher._connection
             fetcher._patience._trip_ms = trip_ms
             second_leader = pair.lead(1)
@@ -514,15 +514,15 @@ def test_only_the_request_that_a_partition_was_added_to_is_given_up_and_only_if_
             await until(lambda: bool(writers) and idles())
             former = fetcher._connection
             assert former is not None
-            fetcher._look_at_request(fetcher._requests - 1)
+            fetcher._check_request(fetcher._requests - 1)
             assert fetcher._connection is former, "that one was answered"
             if arrives:
                 writers[0].write(bytes(2))
                 await until(lambda: former.is_receiving)
-            fetcher._look_at_request(fetcher._requests)
+            fetcher._check_request(fetcher._requests)
             assert former.closed != arrives
             if not arrives:
-                await until(lambda: len(writers) == 2 and fetcher._is_asking)
+                await until(lambda: len(writers) == 2 and fetcher._in_flight)
                 assert patience._sent is not None
                 assert patience._sent[1] == fetch_patience.INTERRUPT_MS
             await pair.follower.broker.followers.close()
@@ -544,10 +544,10 @@ def test_a_request_whose_answer_is_here_is_not_given_up(tmp_path: Path) -> None:
             monotonic_ms = pair.follower.broker.clock.monotonic_ms
             fetcher._patience.sent(LONG_WAIT_MS, monotonic_ms() - LONG_WAIT_MS)
             fetcher._connection = answered  # type: ignore[assignment]
-            fetcher._look_at_request(fetcher._requests)
+            fetcher._check_request(fetcher._requests)
             assert not closed
             answered.in_flight = 1
-            fetcher._look_at_request(fetcher._requests)
+            fetcher._check_request(fetcher._requests)
             assert closed
 
     run(main())
@@ -568,7 +568,7 @@ def test_partitions_that_are_added_together_have_one_timer(tmp_path: Path) -> No
             fetcher._added.clear()
             for each in hosted:
                 fetcher.follow(each)
-            assert timers == [fetcher._look_at_request]
+            assert timers == [fetcher._check_request]
             loop.call_later = call_later  # type: ignore[method-assign]
 
     run(main())
@@ -584,7 +584,7 @@ def test_who_waits_for_news_of_a_leader_is_woken_when_it_answers_again(tmp_path:
             follower = pair.follow(0)
             await until_same(leader, follower)
             fetcher = pair.follower.broker.followers._fetchers[1]
-            await until(lambda: fetcher._is_asking)
+            await until(lambda: fetcher._in_flight)
             fetcher._lost_at_ms = 0
             woken = pair.follower.broker.metadata.changed()
             append(leader, "b")
@@ -622,7 +622,7 @@ def test_nothing_is_given_up_while_no_request_is_under_way(tmp_path: Path) -> No
             second = pair.follow(1)
             append(second_leader, "c")
             # What the timer does that began when it was added.
-            fetcher._look_at_request(fetcher._requests)
+            fetcher._check_request(fetcher._requests)
             looked.set()
             await until(lambda: second.end_offset == 1 and leader.high_watermark == 2)
             assert fetcher._connection is present is not None

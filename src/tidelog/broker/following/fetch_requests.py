@@ -1,16 +1,16 @@
-"""What a follower has to say to one leader with its next fetch: only what that one does not know.
+"""Contents of a follower's next fetch request to one leader: the partitions that have changed.
 
-Owns the follower's half of a fetch session (KIP-227): which partitions are followed, which of them
-must be asked anew, which rest after a setback, and session id and epoch. Pure. A request costs what
-changed since the one before, not what is followed.
+Owns the follower's half of a fetch session (KIP-227): the partitions followed, which of them the
+next request names, which are paused after an error, session id and epoch. Pure. The cost of a
+request grows with the changes since the last one, not with the partitions followed:
 
-| event | what it does |
+| event | effect |
 |---|---|
-| followed, in this leader epoch | asked with the next request |
-| its answer was taken in | asked with the next request, if its end or start is another one |
-| a setback | forgotten by the leader, asked again when its rest is over |
-| left | forgotten by the leader |
-| the session is lost | all are asked, in a new session |
+| a partition is followed, in this leader epoch | the next request names it |
+| its response was applied | the next request names it, if the log end or start has changed |
+| its response was an error | the next request forgets it; named again after its pause |
+| a partition is no longer followed | the next request forgets it |
+| the session is lost | the next request begins a new session, and names all |
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Followed:
     def __init__(self, hosted: HostedPartition) -> None:
         self.hosted = hosted
         self.asked: PartitionFetch | None = None
-        """The fetch that stands at the leader; an answer counts only while there is one."""
+        """Its entry in the leader's session; None: a response for it is ignored."""
         self.failures = 0
         self.resting = False
 
 
 class FollowedPartitions:
-    """All that one broker follows of another."""
+    """The partitions that one broker follows from another."""
 
     def __init__(self) -> None:
         self._followed: dict[TopicPartition, Followed] = {}
@@ -63,11 +63,11 @@ class FollowedPartitions:
         return len(self._followed)
 
     def follow(self, hosted: HostedPartition) -> None:
-        """Ask for a partition from now on."""
+        """Fetch a partition, from the next request on."""
         self._followed[hosted.key] = self._due[hosted.key] = Followed(hosted)
 
     def leave(self, key: TopicPartition) -> None:
-        """Ask for a partition no more; what is under way for it does not count."""
+        """Stop the fetches of a partition; a response in flight is ignored."""
         if self._followed.pop(key, None) is not None:
             self._due.pop(key, None)
             self._forget(key)
@@ -78,17 +78,17 @@ class FollowedPartitions:
             self._forgotten[key] = None
 
     def asked(self, key: TopicPartition) -> Followed | None:
-        """Return a partition whose fetch stands, else None."""
+        """Return a partition whose response counts, or None."""
         followed = self._followed.get(key)
         return None if followed is None or followed.asked is None else followed
 
     def taken(self, followed: Followed) -> None:
-        """An answer was taken in."""
+        """The response of a partition was applied."""
         followed.failures = 0
         self._due[followed.hosted.key] = followed
 
     def rest(self, followed: Followed, until_ms: int) -> None:
-        """A setback: ask again at this time."""
+        """Pause a partition after an error, until this time."""
         key = followed.hosted.key
         followed.asked = None
         followed.failures += 1
@@ -98,7 +98,7 @@ class FollowedPartitions:
         heappush(self._resting, (until_ms, next(self._turns), key, followed))
 
     def wake(self, now_ms: int) -> int | None:
-        """Have those asked whose rest is over; return when the next one's is, None: none rests."""
+        """Resume the partitions whose pause is over; return when the next pause ends, or None."""
         resting = self._resting
         while resting:
             until_ms, _, key, followed = resting[0]
@@ -112,15 +112,15 @@ class FollowedPartitions:
 
     @property
     def nothing_to_ask(self) -> bool:
-        """Whether no partition is at the leader or due: all rest, or nothing is followed."""
+        """Whether a request would have no partitions: all are paused, or none is followed."""
         return not self._due and not self._at_leader
 
     def due(self) -> Iterable[Followed]:
-        """Yield what the next request names, or leaves out because nothing has changed."""
+        """Return the candidates for the next request: it omits those that have not changed."""
         return self._due.values()
 
     def ask(self, max_bytes: int, *, with_ids: bool) -> SessionRequest:
-        """Return what the next request says."""
+        """Return the contents of the next request, and note them."""
         full = self._epoch == FULL_EPOCH
         wanted: dict[TopicPartition, PartitionFetch] = {}
         for key, followed in self._due.items():
@@ -134,12 +134,12 @@ class FollowedPartitions:
         return SessionRequest(self._id, self._epoch, wanted, [] if full else forgotten)
 
     def sent(self) -> None:
-        """The request is on its way: the leader expects the next one after it."""
+        """The request was sent: the leader expects the next session epoch."""
         if self._epoch != FULL_EPOCH:
             self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
 
     def answered(self, session_id: int) -> None:
-        """Take in an answer without an error of the session."""
+        """Note the session id of a response without a session error."""
         if session_id == 0:
             self.begin_again()
         elif session_id != self._id or self._epoch == FULL_EPOCH:
@@ -147,11 +147,11 @@ class FollowedPartitions:
 
     @property
     def has_session(self) -> bool:
-        """Whether the leader knows what was asked before."""
+        """Whether the leader has a session with the partitions named before."""
         return self._epoch != FULL_EPOCH
 
     def begin_again(self) -> None:
-        """Say everything in the next request: the session is lost. O(followed)."""
+        """Begin a new session with the next request: this one is lost. O(followed)."""
         self._id, self._epoch = 0, FULL_EPOCH
         self._at_leader.clear()
         self._forgotten.clear()
@@ -162,7 +162,7 @@ class FollowedPartitions:
 
 
 def _partition_fetch(hosted: HostedPartition, max_bytes: int, *, with_ids: bool) -> PartitionFetch:
-    """Return the fetch for what comes next, at the log's end."""
+    """Return the entry of a partition, with the log end as its fetch offset."""
     log = hosted.log
     end = log.end_offset
     last_epoch = log.epochs.epoch_at(end - 1) if end > log.start_offset else -1

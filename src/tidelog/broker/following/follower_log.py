@@ -1,23 +1,24 @@
-"""What a follower does with the answer for one partition: cut, append, watermark, log start.
+"""Application of a fetch response to a followed partition: truncate, append, watermark, log start.
 
-Owns the order of these steps; where to cut is ``replication.truncation``'s. A cut has pieces that a
-thread does: until all is done, the partition keeps its role and its leader (``log_work``).
+Owns the order of these steps. Not the truncation offset: see ``replication.truncation``. A thread
+does the slow pieces of a truncation; until all are done, the partition keeps its role and its
+leader (``log_work``).
 
-| answer | what follows |
+| response | effect |
 |---|---|
-| where the logs part | cut there; watermark and start are not touched; ask again |
-| where the logs part, not above where the leader's log begins | an empty log from there on |
-| records | appended as they are, then the leader's watermark and log start are taken over |
-| OFFSET_OUT_OF_RANGE, the leader's log begins behind our end | an empty log from there on |
+| a diverging epoch | truncate; watermark and log start do not change; fetch again |
+| a diverging epoch, and the cut is not above the leader's log start | an empty log at the cut |
+| records | append them unchanged; then take the leader's watermark and log start |
+| OFFSET_OUT_OF_RANGE, the leader's log starts after our log end | an empty log at its log start |
 | records whose first batch begins before an empty log | the log begins with that batch |
-| the same, and all that is here is before the leader's log | the log begins with that batch |
-| any other error, a corrupt batch, a failing disk | a setback: tried again after a pause |
+| the same, and all records here are before the leader's log start | the log begins with that batch |
+| any other error, a corrupt batch, a disk failure | pause the partition |
 
-A leader whose log begins behind an epoch says that the epoch ended there. Where it did end, and so
-what of it is the leader's, nobody knows any more: none of it stays.
+A leader whose log starts after an epoch returns its log start as the end of that epoch. The real
+end, and with it the part of the epoch that both logs share, is unknown: none of it is kept.
 
-Committed records that a cut takes along are noted before, durably, and reported (KIP-704), with
-what a power loss had taken behind them.
+Before a truncation removes committed records, a note of them is synced; they are reported
+(KIP-704), with the committed records that a power loss had taken after them.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def says_where_logs_part(part: Any) -> bool:
-    """Whether a ``FetchResponse.PartitionData`` asks for a cut."""
-    parting = part.diverging_epoch
-    if part.error_code or parting is None:
+def diverges(part: Any) -> bool:
+    """Whether a ``FetchResponse.PartitionData`` has a diverging epoch."""
+    diverging = part.diverging_epoch
+    if part.error_code or diverging is None:
         return False
-    return bool(parting.epoch >= 0 or parting.end_offset >= 0)
+    return bool(diverging.epoch >= 0 or diverging.end_offset >= 0)
 
 
 def committed_cut(partition: HostedPartition, part: Any) -> tuple[int, int] | None:
-    """Return the committed offsets, first and end, that go with the cut that an answer asks for."""
+    """Return the committed offsets, first and end, that the truncation of a response removes."""
     cut = _where(partition, part.diverging_epoch.epoch, part.diverging_epoch.end_offset)
     if not cut.below_watermark or cut.offset >= partition.log.end_offset:
         return None
@@ -60,8 +61,8 @@ def committed_cut(partition: HostedPartition, part: Any) -> tuple[int, int] | No
 
 
 def _committed_end(log: PartitionLog) -> int:
-    """Return how far a log was committed once: what a power loss took of it was after what is here,
-    so a leader that parts from it before its end has none of that (docs/decisions/0047)."""
+    """Return the highest end of committed records that this log had. A power loss took records
+    after its end, so a leader that diverges before it lacks them, too (docs/decisions/0047)."""
     return max(log.high_watermark, log.watermark_note.known)
 
 
@@ -74,10 +75,9 @@ def take_in(
 ) -> Pieces[str | None] | str | None:
     """Apply a ``FetchResponse.PartitionData`` to a followed partition, in pieces.
 
-    ``noted``: what is on disk already of what the cuts of this answer take. The pieces return why
-    the partition should rest for a while, or None; where no thread has a part in it, as nearly
-    always, that is returned at once. The answer must be to a question that was asked at the log's
-    present end, in the present leader epoch.
+    ``noted``: the loss notes on disk for the truncations of this response. The pieces return why
+    the partition should pause, or None; where no thread is needed, as nearly always, that is
+    returned at once. The request must have had the present log end and leader epoch.
     """
     log = partition.log
     if (
@@ -106,7 +106,7 @@ def _in_pieces(
         return (yield from _start_over(partition, part.log_start_offset, now_ms))
     if part.error_code:
         return error_code(part.error_code).name
-    if says_where_logs_part(part):
+    if diverges(part):
         return (yield from _cut(partition, part, now_ms, losses, noted))
     records = part.records
     result: Appended | Rejected | None = None
@@ -124,7 +124,7 @@ def _after_roll(partition: HostedPartition, part: Any, now_ms: int) -> Pieces[st
 def _append(
     log: PartitionLog, records: Buffer, now_ms: int, so_far: Rejected | None = None
 ) -> Pieces[Appended | Rejected]:
-    """Append, or go on where ``so_far`` is ``ROLL_WAITS``: some of it may be in the log."""
+    """Append, or continue an append that returned ``ROLL_WAITS``: part of it may be in the log."""
     result = so_far or log.append_as_follower(records, now_ms, waits=True)
     while result is ROLL_WAITS:
         refused = yield from log.syncing_before_roll()
@@ -139,7 +139,7 @@ def _append(
 def _taken_over(
     partition: HostedPartition, part: Any, appended: Appended | Rejected | None
 ) -> str | None:
-    """Take over watermark and log start, if the records (None: there are none) are in the log."""
+    """Take the leader's watermark and log start, unless the append (None: no records) failed."""
     if isinstance(appended, Rejected):
         partition.look_at_disk()
         return appended.reason
@@ -153,9 +153,10 @@ def _taken_over(
 def _begin_with(
     partition: HostedPartition, records: Buffer, leader_start: int, now_ms: int
 ) -> Pieces[Rejected | None]:
-    """Let an empty log begin where the first batch does: a log start may lie inside of one.
+    """Restart an empty log at the first batch: the leader's log start may be inside of it.
 
-    So does a log that ends inside of it and before the leader's: its last records are another's.
+    Also a log that ends inside of that batch and before the leader's log start: its last records
+    are of another leader.
     """
     log = partition.log
     if log.start_offset != log.end_offset and log.end_offset > leader_start:
@@ -190,15 +191,15 @@ def _cut(
     epoch, end_offset = part.diverging_epoch.epoch, part.diverging_epoch.end_offset
     cut = _where(partition, epoch, end_offset)
     if cut.offset >= log.end_offset:
-        return f"the leader's epoch {epoch} ends at {end_offset}, but there is nothing to cut"
+        return f"the leader's epoch {epoch} ends at {end_offset}, but there is nothing to truncate"
     first, end = max(cut.offset, log.start_offset), _committed_end(log)
     if cut.below_watermark:
         why = yield from losses.before_cut(partition, first, end, noted)
         if why is not None:
-            return f"what is lost by a cut to {cut.offset} cannot be noted: {why}"
+            return f"the records lost by a truncation to {cut.offset} cannot be noted: {why}"
         logger.error(
-            "%(partition)s: committed records from offset %(from_offset)d to %(to_offset)d go: "
-            "the leader of epoch %(leader_epoch)d lacks them",
+            "%(partition)s: committed records from offset %(from_offset)d to %(to_offset)d are "
+            "lost: the leader of epoch %(leader_epoch)d lacks them",
             {
                 "partition": partition.key,
                 "from_offset": first,
@@ -207,7 +208,7 @@ def _cut(
             },
         )
     logger.info(
-        "%(partition)s: cut from %(from_offset)d to %(to_offset)d",
+        "%(partition)s: truncated from %(from_offset)d to %(to_offset)d",
         {"partition": partition.key, "from_offset": log.end_offset, "to_offset": cut.offset},
     )
     if cut.offset <= part.log_start_offset:
@@ -223,7 +224,7 @@ def _start_over(partition: HostedPartition, leader_start: int, now_ms: int) -> P
     log = partition.log
     is_empty = log.start_offset == log.end_offset
     if leader_start < 0 or (log.end_offset >= leader_start and not is_empty):
-        # What is here lies within the leader's log: it is not thrown away on such a word.
+        # The log end is within the leader's log: such an error must not remove records.
         return f"the leader refuses offset {log.end_offset}, its log begins at {leader_start}"
     if log.end_offset == leader_start:
         return f"the leader refuses offset {leader_start}, where its log begins"

@@ -1,8 +1,8 @@
-"""Which partitions this broker follows, and from whom.
+"""Fetchers of the partitions that this broker follows, one for each leader.
 
-Owns the fetchers, one for each broker that leads something followed here, and which of them a
-partition belongs to; fetching is ``follower_fetcher``'s. There are at most as many fetchers as
-brokers in the cluster; one without partitions waits and keeps no connection.
+Owns the fetchers, and the map from partition to fetcher. Not the fetch requests: see
+``source_fetcher``. There are at most as many fetchers as brokers in the cluster; one without
+partitions waits, without a connection.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Followers:
-    """The fetchers of one broker; told by ``Partitions`` of every change."""
+    """The fetchers of one broker. ``role_steps`` calls it after each change of a role."""
 
     def __init__(self, shared: Shared) -> None:
-        """``shared`` is what each fetcher uses of the broker."""
+        """``shared``: the parts of the broker that each fetcher uses."""
         self._shared = shared
         self._node_id = shared.configs.node_id
         self._fetchers: dict[int, FollowerFetcher] = {}
         self._of: dict[TopicPartition, tuple[HostedPartition, int, int]] = {}
 
     def applied(self, partition: HostedPartition) -> None:
-        """The controller has spoken of a partition: follow its leader, or nobody any more."""
+        """LeaderAndIsr was applied to a partition: follow its leader, or stop following."""
         key, state = partition.key, partition.state
         leader = state.leader
         follows = leader >= 0 and leader != self._node_id and partition.offline_reason is None
@@ -45,20 +45,21 @@ class Followers:
             fetcher.follow(partition)
 
     def stopped(self, key: TopicPartition) -> None:
-        """A partition is not followed any more; what is under way for it is not taken in."""
+        """Stop following a partition; a response in flight is ignored."""
         former = self._of.pop(key, None)
         if former is not None:
             self._fetchers[former[1]].leave(key)
 
     @property
     def has_sources(self) -> bool:
-        """Whether anything is followed here."""
+        """Whether this broker follows any partition."""
         return bool(self._of)
 
     def response_proofs(self) -> Callable[[int], bool]:
-        """Return what says of a broker whether it has answered a question of later than now.
+        """Return a function of a node id: whether this broker has responded to a fetch sent later
+        than now.
 
-        One that is not connected to, so that its end would not be noticed here, needs no proof.
+        True for a broker without a connection from here: its failure would not be noticed.
         """
         asked = {
             leader: (fetcher, fetcher.next_proof)
@@ -75,20 +76,20 @@ class Followers:
         return responds
 
     def lost_for_ms(self, leader: int) -> int:
-        """How much longer a broker that is followed here counts as gone; 0: it does not.
+        """For how much longer a leader counts as lost, in ms; 0: it does not.
 
-        One whose connection broke a moment ago does, as seen from here.
+        A leader counts as lost after its connection broke, or while a response is overdue.
         """
         fetcher = self._fetchers.get(leader)
         return 0 if fetcher is None else fetcher.source_lost_for_ms
 
     def has_lost(self, leader: int) -> bool:
-        """Whether a broker that is followed here has just gone away, as seen from here."""
+        """Whether a leader followed by this broker counts as lost."""
         return self.lost_for_ms(leader) > 0
 
     @property
     def noticed_a_loss(self) -> bool:
-        """Whether some broker counts as gone: what clients ask about now has been noticed."""
+        """Whether any leader counts as lost."""
         return any(fetcher.source_lost_for_ms > 0 for fetcher in self._fetchers.values())
 
     async def close(self) -> None:

@@ -1,14 +1,14 @@
-"""One source broker: the connection and the fetch session by which its partitions are followed.
+"""Fetcher of the partitions that one leader (the source) has: its connection and fetch session.
 
-Owns what is asked and when; what becomes of an answer is ``follower_log``'s. One request is under
-way at a time. A partition that met an error rests, the others go on; a lost connection rests the
-source. The response for a partition is applied only if the partition is still followed in the
-leader epoch of the request: otherwise its ``Followed`` is another object.
+Owns when a fetch is sent and over which connection. Not its contents: see ``fetch_requests``; not
+the application of a response: see ``follower_log``. One request is in flight at a time. After an
+error of one partition, that partition pauses and the others continue; after a lost connection all
+pause. The response for a partition is applied only if the partition is still followed in the leader
+epoch of the request: otherwise its ``Followed`` is another object.
 
-A request says only what changed since the one before (``follower_questions``). A partition that is
-added while a request idles at the leader would wait with it: the connection is then given up, and
-the session goes on over the next one, so that a new leader hears of its followers at once. That is
-for one request between two answers, and not while many are added (``fetch_patience``).
+A partition that is added while a request waits at the leader would wait with it. So the connection
+is closed, and the session continues on the next one: a new leader gets the fetches of its followers
+at once. This happens at most once between two responses (``fetch_patience``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from uuid import UUID
 
 from tidelog.broker.following.fetch_patience import INTERRUPT_MS, FetchPatience
 from tidelog.broker.following.fetch_requests import Followed, FollowedPartitions
-from tidelog.broker.following.follower_log import committed_cut, says_where_logs_part, take_in
+from tidelog.broker.following.follower_log import committed_cut, diverges, take_in
 from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.connecting.patience import GrowingTimeout
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
@@ -54,25 +54,27 @@ FIRST_PAUSE_MS = 20
 """First pause after an error; it doubles up to ``replica.fetch.backoff.ms``."""
 
 CONNECT_TIMEOUT_MS = 3_000
-"""How long a source may take to accept a connection; its greeting the same at first, and longer
-after each that it did not give in time (``client.patience``)."""
+"""Timeout of a connection attempt, and of the first greeting; the latter's grows with each greeting
+that is late (``client.connecting.patience``)."""
 
 LOST_SHOWN_MS = 1_000
-"""How long clients are told that a source is gone, without news from the controller. It replaces a
-killed leader after 200 ms; a leader that is alive and only cut off from here is shown again."""
+"""How long a source counts as lost after its connection broke: Metadata responses wait before they
+name it (``metadata.lost_leaders``). The controller replaces a killed leader after 200 ms; one that
+is only unreachable from here is named again."""
 
 UNANSWERED_MS = 500
-"""From how much later than it should come an answer's source counts as gone: stopped, or frozen."""
+"""A source counts as lost (stopped or frozen) when a response is overdue by this time."""
 
 SILENT_SHOWN_MS = 2_000
-"""How long clients are told so. The controller replaces a leader that is stopped after about
-``broker.silence.suspect.ms``; one that is only slow is shown again."""
+"""How long it counts as lost for that reason. The controller replaces a stopped leader after about
+``broker.silence.suspect.ms``; one that is only slow is named again."""
 
 STORED_WITHIN_MS = 1_000
-"""How long a log that cannot be synced holds up the others of its source, once."""
+"""How long a log that cannot be synced delays the others of its source, once."""
 
 CUTS_IN_A_ROW = 8
-"""A cut syncs: of so many at once others are let in between, so that no session times out."""
+"""Truncations between two yields to the event loop: each syncs, and no session of this broker may
+time out meanwhile."""
 
 
 class Registered(Protocol):
@@ -84,7 +86,7 @@ class Registered(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all fetchers of one broker use."""
+    """The parts that all fetchers of one broker use."""
 
     configs: ServerConfigs
     clock: Clock
@@ -97,7 +99,7 @@ class Shared:
 
 
 class FollowerFetcher:
-    """Follows the partitions that one broker leads. Runs from the first ``follow`` to ``close``."""
+    """Follows partitions of one leader. Runs from its creation to ``close``."""
 
     def __init__(self, shared: Shared, source: int) -> None:
         self._shared = shared
@@ -111,18 +113,17 @@ class FollowerFetcher:
         self._added = asyncio.Event()
         self._interrupted = False
         self._lost_at_ms: int | None = None
-        self._said = ""
+        self._logged = ""
+        """The last reason logged why the source cannot be followed; "" after a response."""
         self._unlogged: dict[tuple[str, int], list[TopicPartition]] = {}
-        """Partitions that were set back, by why and how many times: not in the log yet."""
-        """Why it cannot be followed, as it was said last; "" since the source has answered."""
-
+        """Partitions paused after an error, by reason and number of failures, not yet logged."""
         self._due_ms: int | None = None
-        """When the response to the request under way is due."""
-
+        """When the response to the request in flight is due."""
         self._requests = 0
+        """Requests sent and responses received: tells one request in flight from the next."""
         self.proofs = 0
-        """Questions that the source has answered: it was alive when it got each."""
-        self._is_asking = False
+        """Responses received: each proves that the source was alive after the request was sent."""
+        self._in_flight = False
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"follower-of-{source}"
         )
@@ -133,13 +134,13 @@ class FollowerFetcher:
         self._partitions.follow(hosted)
         self._patience.added(self._clock.monotonic_ms())
         if not self._added.is_set():
-            # Once for all partitions that are added while one request is under way.
+            # Once for all partitions that are added while one request is in flight.
             self._added.set()
             loop = asyncio.get_running_loop()
-            loop.call_later(INTERRUPT_MS / 1000, self._look_at_request, self._requests)
+            loop.call_later(INTERRUPT_MS / 1000, self._check_request, self._requests)
 
     def leave(self, key: TopicPartition) -> None:
-        """Fetch a partition no more; what is under way for it is dropped."""
+        """Stop the fetches of a partition; a response in flight is ignored."""
         self._partitions.leave(key)
 
     async def close(self) -> None:
@@ -150,20 +151,20 @@ class FollowerFetcher:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as one knows."""
+        """Whether there is a connection that is not known to be closed."""
         return self._connection is not None and not self._connection.closed
 
     @property
     def next_proof(self) -> int:
         """The value of ``proofs`` after the response to the first request that is not sent yet."""
-        return self.proofs + (2 if self._is_asking else 1)
+        return self.proofs + (2 if self._in_flight else 1)
 
     @property
     def source_lost_for_ms(self) -> int:
-        """How much longer the source counts as lost, 0 if it does not.
+        """For how much longer the source counts as lost, in ms; 0: it does not.
 
-        It does when the connection broke and no other one was had since, for ``LOST_SHOWN_MS``,
-        and when a response is overdue, for ``SILENT_SHOWN_MS``.
+        It does for ``LOST_SHOWN_MS`` after the connection broke, until it responds on another one;
+        and for ``SILENT_SHOWN_MS`` while a response is overdue.
         """
         if self._connection is not None and self._connection.closed:
             return LOST_SHOWN_MS
@@ -179,8 +180,8 @@ class FollowerFetcher:
     def _is_late(self, now_ms: int) -> bool:
         return self._due_ms is not None and now_ms >= self._due_ms + UNANSWERED_MS
 
-    def _look_at_request(self, request: int) -> None:
-        """Give up the request under way, if a partition was added to it and it idles."""
+    def _check_request(self, request: int) -> None:
+        """Close the connection of this request if it is still in flight and idle."""
         connection = self._connection
         if self._requests != request or connection is None:
             return
@@ -191,19 +192,19 @@ class FollowerFetcher:
             return
         if left_ms:
             loop = asyncio.get_running_loop()
-            loop.call_later(left_ms / 1000, self._look_at_request, request)
+            loop.call_later(left_ms / 1000, self._check_request, request)
             return
         self._patience.gave_up()
         self._interrupted = True
-        self._hang_up("a partition was added")
+        self._close_connection("a partition was added")
 
-    def _hang_up(self, why: str) -> None:
+    def _close_connection(self, why: str) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close(why)
 
     def _disconnect(self, why: str) -> None:
-        self._hang_up(why)
+        self._close_connection(why)
         self._partitions.begin_again()
 
     async def _run(self) -> None:
@@ -222,37 +223,37 @@ class FollowerFetcher:
                 broke = self._connection is not None and self._connection.closed
                 if broke and self._lost_at_ms is None:
                     self._lost_at_ms = self._clock.monotonic_ms()
-                self._disconnect("its session is begun again")
-                self._say(str(error))
+                self._disconnect("its fetch session begins again")
+                self._log_once(str(error))
             except Exception:
-                # A bug in one answer must not end the replication of everything else.
+                # A bug with one response must not end the replication of the other partitions.
                 logger.exception("following broker %(leader)d failed", {"leader": self._source})
-                self._disconnect("an answer could not be taken in")
-            await self._rest(self._backoff.pause_ms(failures))
+                self._disconnect("a response could not be applied")
+            await self._wait(self._backoff.pause_ms(failures))
             failures += 1
 
-    def _say(self, why: str) -> None:
-        """Log why it cannot be followed: once, and not for each attempt that ends alike."""
-        if why != self._said:
+    def _log_once(self, why: str) -> None:
+        """Log why the source cannot be followed, once for attempts that fail alike."""
+        if why != self._logged:
             logger.info(
                 "following broker %(leader)d: %(why)s", {"leader": self._source, "why": why}
             )
-        self._said = why
+        self._logged = why
 
     @property
     def _backoff(self) -> Backoff:
         longest_ms = max(FIRST_PAUSE_MS, self._configs.replica_fetch_backoff_ms)
         return steady(FIRST_PAUSE_MS, longest_ms)
 
-    async def _rest(self, pause_ms: float) -> None:
-        """Wait, or until a partition is added."""
+    async def _wait(self, pause_ms: float) -> None:
+        """Wait for ``pause_ms``, or until a partition is added."""
         self._added.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_ms / 1000):
                 await self._added.wait()
 
     async def _fetch(self) -> None:
-        """Ask once for all that is not resting and take in the answer. Raises ClientError."""
+        """Fetch all partitions that are not paused; apply the response. Raises ClientError."""
         partitions = self._partitions
         if not partitions:
             self._disconnect("nothing is followed")
@@ -265,7 +266,7 @@ class FollowerFetcher:
         if wake_ms is not None:
             wait_ms = min(wait_ms, wake_ms - now_ms)
         if partitions.nothing_to_ask:
-            await self._rest(max(1, wait_ms))
+            await self._wait(max(1, wait_ms))
             return
         connection = await self._connected()
         if not await self._until_stored():
@@ -277,15 +278,15 @@ class FollowerFetcher:
         partitions.sent()
         self._requests += 1
         timeout_ms = configs.replica_socket_timeout_ms + wait_ms
-        self._is_asking = True
+        self._in_flight = True
         sent_ms = self._clock.monotonic_ms()
         self._due_ms = sent_ms + wait_ms
         self._patience.sent(wait_ms, sent_ms)
         try:
-            answer = await connection.send(request, FETCH_VERSION, timeout_ms)
+            response = await connection.send(request, FETCH_VERSION, timeout_ms)
             self._patience.answered(self._clock.monotonic_ms())
         finally:
-            self._is_asking = False
+            self._in_flight = False
             self._patience.ended()
             was_late = self._is_late(self._clock.monotonic_ms())
             self._due_ms = None
@@ -294,27 +295,27 @@ class FollowerFetcher:
             self._lost_at_ms = None
             self._shared.metadata.wake()
         self._requests += 1
-        if answer.error_code in SESSION_ERRORS:
+        if response.error_code in SESSION_ERRORS:
             partitions.begin_again()
             return
-        if answer.error_code:
-            error = error_code(answer.error_code).name
-            raise ConnectionLost(f"{connection.peer} answered a follower's fetch with {error}")
-        self._said = ""
-        partitions.answered(answer.session_id)
-        await self._take_in(answer)
+        if response.error_code:
+            error = error_code(response.error_code).name
+            raise ConnectionLost(f"{connection.peer} refused a follower's fetch with {error}")
+        self._logged = ""
+        partitions.answered(response.session_id)
+        await self._take_in(response)
 
     async def _until_stored(self) -> bool:
-        """With ``log.durability=sync`` no offset is claimed before it is synced.
+        """Wait until the fetch offsets are synced, as ``log.durability=sync`` requires.
 
-        Returns whether all is; what is not, rests now.
+        Return whether all logs are synced; the partitions of the others pause now.
         """
         if not self._shared.commit.before_ack:
             return True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STORED_WITHIN_MS / 1000):
                 while unsynced := self._unsynced():
-                    # What rested for this before is synced by now, or holds up nobody again.
+                    # A partition that paused for this before must not delay the others again.
                     waits = [
                         self._shared.commit.until_stored(each.hosted)
                         for each in unsynced
@@ -327,8 +328,8 @@ class FollowerFetcher:
         unsynced = self._unsynced()
         for followed in unsynced:
             self._shared.commit.want(followed.hosted)
-            self._set_back(followed, "what it holds cannot be synced yet", now_ms)
-        self._say_set_back()
+            self._pause_partition(followed, "its log cannot be synced yet", now_ms)
+        self._log_pauses()
         return not unsynced
 
     def _unsynced(self) -> list[Followed]:
@@ -398,18 +399,18 @@ class FollowerFetcher:
             replica_broker_epoch=self._shared.session.broker_epoch,
         )
 
-    async def _take_in(self, answer: Any) -> None:
+    async def _take_in(self, response: Any) -> None:
         now_ms = self._clock.monotonic_ms()
         wall_ms = self._clock.wall_ms()
         losses = self._shared.loss_reports
         noted: Collection[LossNote] = ()
-        committed_cuts = list(self._committed_cuts(answer))
+        committed_cuts = list(self._committed_cuts(response))
         if committed_cuts:
             noted = await self._shared.log_work.run(None, losses.before_cuts(committed_cuts))
         cuts = 0
-        for topic in answer.responses:
+        for topic in response.responses:
             for part in topic.partitions:
-                if says_where_logs_part(part):
+                if diverges(part):
                     cuts += 1
                     if cuts % CUTS_IN_A_ROW == 0:
                         await asyncio.sleep(0)
@@ -422,40 +423,40 @@ class FollowerFetcher:
                     if isinstance(outcome, GeneratorType):
                         log = followed.hosted.log
                         outcome = await self._shared.log_work.run(log, outcome)
-                    setback = outcome if isinstance(outcome, str) else None
+                    error_text = outcome if isinstance(outcome, str) else None
                 except Exception:
                     logger.exception(
-                        "the answer for %(partition)s could not be taken in", {"partition": key}
+                        "the response for %(partition)s could not be applied", {"partition": key}
                     )
-                    setback = "its answer could not be taken in"
+                    error_text = "its response could not be applied"
                 if self._partitions.asked(key) is not followed:
-                    continue  # it left meanwhile
-                if setback is None:
+                    continue  # no longer followed
+                if error_text is None:
                     self._partitions.taken(followed)
                 else:
-                    self._set_back(followed, setback, now_ms)
-        self._say_set_back()
+                    self._pause_partition(followed, error_text, now_ms)
+        self._log_pauses()
 
-    def _committed_cuts(self, answer: Any) -> Iterator[tuple[HostedPartition, int, int]]:
-        for topic in answer.responses:
+    def _committed_cuts(self, response: Any) -> Iterator[tuple[HostedPartition, int, int]]:
+        for topic in response.responses:
             for part in topic.partitions:
-                if not says_where_logs_part(part):
+                if not diverges(part):
                     continue
                 followed = self._partitions.asked(TopicPartition(topic.topic, part.partition_index))
                 lost = None if followed is None else committed_cut(followed.hosted, part)
                 if followed is not None and lost is not None:
                     yield followed.hosted, *lost
 
-    def _set_back(self, followed: Followed, why: str, now_ms: int) -> None:
+    def _pause_partition(self, followed: Followed, why: str, now_ms: int) -> None:
         times = followed.failures + 1
         pause_ms = int(self._backoff.pause_ms(times - 1))
         self._partitions.rest(followed, now_ms + pause_ms)
         if not times & (times - 1):
-            # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+            # The 1st, 2nd, 4th … failure: a lasting error must not fill the log.
             self._unlogged.setdefault((why, times), []).append(followed.hosted.key)
 
-    def _say_set_back(self) -> None:
-        """Log what was set back since: one line for all partitions of a reason."""
+    def _log_pauses(self) -> None:
+        """Log the new pauses: one line for all partitions with the same reason."""
         unlogged, self._unlogged = self._unlogged, {}
         for (why, times), keys in unlogged.items():
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
