@@ -1,4 +1,4 @@
-"""Compaction of many logs: a bad one is quarantined and named, a busy one keeps nobody waiting."""
+"""Compaction of many logs: a bad one is quarantined and named, a busy one holds up no other."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_quarantined_log_that_changed_is_tried_again(tmp_path: Path, how: str)
 def test_a_log_that_is_deleted_is_neither_quarantined_nor_a_fault_of_its_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its directory is renamed while a helper works in it, and whatever that meets is no news."""
+    """Its directory is renamed while a helper works in it; what the helper meets is not logged."""
 
     async def main() -> None:
         def deleted(_topic: str) -> None:
@@ -259,7 +259,7 @@ def test_a_log_that_is_deleted_is_neither_quarantined_nor_a_fault_of_its_disk(
     assert not caplog.records
 
 
-def test_a_deleted_log_is_quarantined_no_more(tmp_path: Path) -> None:
+def test_a_deleted_log_is_not_quarantined(tmp_path: Path) -> None:
     def bad(_topic: str) -> None:
         raise ValueError("a record that lies")
 

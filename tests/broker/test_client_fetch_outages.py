@@ -1,4 +1,4 @@
-"""A partition that nobody leads holds up no other, and the log says so once per outage."""
+"""A partition without a leader holds up no other, and the log names it once per outage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.runtime.backoff import Backoff
 LED, LOST = TopicPartition("led", 0), TopicPartition("lost", 0)
 
 
-def test_a_partition_that_nobody_leads_is_said_once_per_outage(
+def test_a_partition_without_a_leader_is_logged_once_per_outage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lines() -> list[str]:

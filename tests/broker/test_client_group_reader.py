@@ -169,7 +169,7 @@ def test_a_refused_look_up_is_said_and_tried_again(tmp_path: Path) -> None:
                     found += [piece.partition for piece in await reader.poll(100)]
                 except PartitionsRefused as error:
                     said.append(error)
-            # The other topic was read; nothing was lost, and nobody was left out.
+            # The other topic was read; no record was lost, and no partition was left out.
             assert sorted(found) == [A, B]
             assert [list(error.errors) for error in said] == [[B], [B]]
             assert said[0].code == code
@@ -232,7 +232,7 @@ def test_a_poll_that_is_cancelled_between_join_and_positions_loses_nothing(
             await until(lambda: lone.asked)
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
-            # Nor does a poll wait longer than it was told to.
+            # Nor does a poll wait longer than it was asked to.
             assert await reader.poll(1) == []
             assert reader._member.state is MemberState.JOINED
             lone.may_answer.set()
@@ -242,7 +242,7 @@ def test_a_poll_that_is_cancelled_between_join_and_positions_loses_nothing(
     with_group(tmp_path, story)
 
 
-def test_who_has_no_position_and_may_take_none_says_so_each_time(tmp_path: Path) -> None:
+def test_a_partition_without_a_position_or_a_reset_is_an_error_of_each_poll(tmp_path: Path) -> None:
     async def story(lone: RefusingBroker, cluster: Cluster) -> None:
         async with reader_of(cluster, "a", "b", reset=OffsetReset.NONE) as reader:
             said = 0

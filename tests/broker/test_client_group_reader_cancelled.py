@@ -183,7 +183,7 @@ def test_a_close_in_each_stage_that_is_cancelled_anywhere_leaves_nothing(
             polling = asyncio.create_task(poll_on(reader))
             await cluster.reached.wait()
             was_cut, _ = await cut_at(number, reader.close())
-            # Whoever polls is told, at once, and is not itself cancelled.
+            # A concurrent poll fails at once, and is not itself cancelled.
             with pytest.raises(ClientError, match="reader of group 'g' is closed"):
                 await polling
             assert reader._member.state is MemberState.OUT
@@ -218,7 +218,7 @@ def test_a_closed_reader_does_not_join_again(tmp_path: Path) -> None:
     with_group(tmp_path, story)
 
 
-def test_who_polls_without_waiting_comes_to_read(tmp_path: Path) -> None:
+def test_polls_without_waiting_come_to_read(tmp_path: Path) -> None:
     async def story(lone: GroupBroker, cluster: Stages) -> None:
         async with reader_of(cluster) as reader:
             while not await reader.poll(0):

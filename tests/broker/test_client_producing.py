@@ -50,7 +50,7 @@ class DenyingBroker(LoneBroker):
         return answer
 
 
-def test_a_final_error_of_one_topic_fails_what_was_looked_up_and_no_more(tmp_path: Path) -> None:
+def test_a_final_error_of_one_topic_fails_only_what_was_looked_up(tmp_path: Path) -> None:
     async def story() -> None:
         lone = DenyingBroker(tmp_path)
         await lone.start()
@@ -65,11 +65,11 @@ def test_a_final_error_of_one_topic_fails_what_was_looked_up_and_no_more(tmp_pat
                 first = await sender.send(topic, b"1")
                 await sender.flush()
                 assert first.result().offset == 0
-            # The partition moves, and nobody may know where to.
+            # The partition moves, and the client may not look up its new leader.
             lone.lead("bad", leader=2, epoch=1)
             lone.denied.add("bad")
             lingers = await sender.send("good", b"2")
-            # What fills a batch goes out at once; the last record lingers behind it.
+            # What fills a batch goes out at once; the last record lingers after it.
             refused = [await sender.send("bad", b"x" * 250) for _ in range(2)]
             for outcome in refused:
                 with pytest.raises(Refused, match="bad-0: TOPIC_AUTHORIZATION_FAILED"):
@@ -120,7 +120,7 @@ def test_a_slow_partition_does_not_close_the_connection_of_the_others(tmp_path: 
 
 
 def test_a_sender_that_closes_takes_nothing_more_and_writes_what_it_took(tmp_path: Path) -> None:
-    """A busy sender must not keep ``close`` from ending, nor add to what nobody sends."""
+    """A busy sender must not keep ``close`` from ending, nor add to what is never sent."""
 
     async def story() -> None:
         lone = LoneBroker(tmp_path)
@@ -160,7 +160,7 @@ def test_a_close_that_is_cancelled_gives_up_what_is_not_written(tmp_path: Path) 
             first = await sender.send("t", b"1")
             await sender.flush()
             assert first.result().offset == 0
-            # Nobody leads the partition now: what is sent stays where it is.
+            # The partition has no leader now: what is sent stays where it is.
             lone.lead("t", leader=2, epoch=1)
             open_one = await sender.send("t", b"2")
             closing = asyncio.ensure_future(sender.close())

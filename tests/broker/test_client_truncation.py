@@ -1,4 +1,4 @@
-"""A reader notices that a log was cut behind it, and not where it was not (KIP-320)."""
+"""A reader notices that a log was truncated below its position, and only then (KIP-320)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ T = TopicPartition("t", 0)
         (4, -1, -1, False),  # Brokers that name no epochs.
     ],
 )
-def test_who_is_asked(epoch: int, leader_epoch: int, asked_in: int, expected: bool) -> None:
+def test_when_the_leader_must_be_asked_for_the_end_of_an_epoch(
+    epoch: int, leader_epoch: int, asked_in: int, expected: bool
+) -> None:
     assert must_ask(epoch, leader_epoch, asked_in) is expected
 
 

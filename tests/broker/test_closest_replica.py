@@ -1,4 +1,4 @@
-"""Reads from followers (KIP-392): who is chosen, and what a follower answers."""
+"""Reads from followers (KIP-392): the replica that is chosen, and a follower's responses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG_MS = 60_000
         pytest.param("b", [Candidate(2, "b", 0, 49)], 1, id="it does not hold the offset yet"),
         pytest.param("b", [Candidate(2, "b", 51, 90)], 1, id="nor any more"),
         pytest.param(
-            "b", [Candidate(2, "b", 0, 60), Candidate(3, "b", 0, 70)], 3, id="who holds most"
+            "b", [Candidate(2, "b", 0, 60), Candidate(3, "b", 0, 70)], 3, id="the longest log"
         ),
         pytest.param(
             "b", [Candidate(3, "b", 0, 60), Candidate(2, "b", 0, 60)], 2, id="alike: the first"
@@ -40,7 +40,7 @@ LONG_MS = 60_000
         pytest.param("b", [Candidate(2, None, 0, 60)], 1, id="a broker without a rack"),
     ],
 )
-def test_who_is_the_closest(rack: str, followers: list[Candidate], chosen: int) -> None:
+def test_the_closest_replica(rack: str, followers: list[Candidate], chosen: int) -> None:
     assert closest(rack, 50, LEADER, followers) == chosen
 
 
@@ -76,7 +76,7 @@ def test_the_leader_names_the_replica_in_the_rack(tmp_path: Path) -> None:
             sent = await ask(peer, near(1))
             assert (sent.preferred_read_replica, len(sent.records)) == (2, 0)
             assert sent.high_watermark == 3
-            # Told at once, although nothing is to be read and the request would wait.
+            # At once, although there is no record to read and the request would wait.
             waiting = await ask(peer, near(3, max_wait_ms=LONG_MS))
             assert waiting.preferred_read_replica == 2
             here = await ask(peer, near(1, "a"))
@@ -92,7 +92,7 @@ def test_the_leader_names_the_replica_in_the_rack(tmp_path: Path) -> None:
     run(main())
 
 
-def test_without_a_selector_nobody_is_sent_away(tmp_path: Path) -> None:
+def test_without_a_selector_no_reader_is_sent_away(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, {"broker.rack": "a"}) as (lone, peer):
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
@@ -132,7 +132,7 @@ def test_a_follower_is_read_up_to_its_own_watermark(tmp_path: Path) -> None:
             assert no_rack.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             old = await ask(peer, near(0, epoch=4), 10)
             assert old.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "v10 names no rack"
-            # What the leader tells wakes who waits, also for what was not committed yet.
+            # The leader's watermark wakes a waiting reader, also for records not committed here.
             peer.send(near(3, epoch=4, max_wait_ms=LONG_MS), 12)
             await until(lambda: hosted.waiting.readers)
             hosted.replicated(0, 3)
@@ -170,7 +170,7 @@ def test_a_tool_reads_any_replica_up_to_its_own_watermark(tmp_path: Path) -> Non
     run(main())
 
 
-def test_who_waits_at_a_follower_hears_of_a_new_leader(tmp_path: Path) -> None:
+def test_a_reader_that_waits_at_a_follower_notices_a_new_leader(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = follower(lone)

@@ -30,7 +30,7 @@ PAGE = 4096
 
 
 class ColdFile(QuickFile):
-    """Knows which of its pages are in memory; a read brings them there, and notes who waited."""
+    """Knows which of its pages are in memory; a read brings them there, and notes what waited."""
 
     disk: ColdDisk
 
@@ -163,7 +163,7 @@ def test_files_are_let_go_when_the_client_goes_before_they_are_read(tmp_path: Pa
             assert files._pins
             peer.writer.transport.abort()
             await until(lambda: not lone.server.connections and not files._pins)
-            assert not disk.waits, "nobody was to read it any more"
+            assert not disk.waits, "it had no reader any longer"
         finally:
             await lone.stop()
 
@@ -259,7 +259,7 @@ def committed(tmp_path: Path, size: int) -> PartitionLog:
     return reopen(tmp_path, configs, ending=Ending(end, end, clean=True))
 
 
-def test_a_region_has_no_more_than_a_megabyte_that_was_not_checked(tmp_path: Path) -> None:
+def test_a_region_has_at_most_a_megabyte_that_was_not_checked(tmp_path: Path) -> None:
     log = committed(tmp_path, 5_000_000)
     offset, sizes = 0, []
     while offset < log.end_offset:
@@ -276,7 +276,7 @@ def test_a_region_has_no_more_than_a_megabyte_that_was_not_checked(tmp_path: Pat
     assert whole is not None and whole.size > 4_000_000, "what was checked goes in one piece"
 
 
-def test_a_read_checks_no_more_than_a_megabyte(tmp_path: Path) -> None:
+def test_a_read_checks_at_most_a_megabyte(tmp_path: Path) -> None:
     log = committed(tmp_path, 3_000_000)
     found = log.read(0, 50_000_000)
     assert not isinstance(found, Rejected) and 900_000 < len(found) <= 1_048_576

@@ -87,7 +87,7 @@ def test_a_request_of_many_partitions_lets_others_have_their_turn(tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["create", "full", "stop"])
 def test_a_newer_channel_ends_a_request_that_is_half_applied(tmp_path: Path, kind: str) -> None:
-    """What is left of it is not obeyed: the next controller's orders come on the new channel."""
+    """What is left of it is not applied: the next controller's commands come on the new channel."""
 
     async def work() -> None:
         async with running(tmp_path) as (lone, first):

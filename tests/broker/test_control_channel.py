@@ -258,7 +258,7 @@ def test_a_delete_of_a_former_topic_does_not_hit_the_new_one(tmp_path: Path) -> 
     run(work())
 
 
-def test_a_full_sets_aside_what_it_does_not_name(tmp_path: Path) -> None:
+def test_a_full_quarantines_what_it_does_not_name(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
             await order(channel, leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})}))
@@ -322,7 +322,7 @@ def test_older_versions_have_no_ids_and_answer_by_name(tmp_path: Path) -> None:
 
 
 class Full(RealDisk):
-    """A disk with room for nothing new, once ``full``: what is there can be written anew."""
+    """A disk with room for nothing new, once ``full``: what is there can be rewritten."""
 
     full = False
 
@@ -411,7 +411,7 @@ def test_a_revision_that_cannot_be_kept_ends_no_channel(tmp_path: Path) -> None:
             later = leader_and_isr({"t": (A, {1: (3, 0)})})
             assert await order(channel, later) == [OK]
             assert epoch_of(lone, 1) == 3
-            # Another controller is obeyed only when its epoch is on disk.
+            # Commands of another controller apply only when its epoch is on disk.
             other = await Peer.connect(lone.port)
             assert await open_channel(other, 2) == ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -459,13 +459,13 @@ def test_a_replica_that_could_not_be_deleted_is_not_confirmed_by_a_second_reques
     run(work())
 
 
-def test_a_stale_replica_that_cannot_be_set_aside_holds_up_no_other(tmp_path: Path) -> None:
+def test_a_stale_replica_that_cannot_be_quarantined_holds_up_no_other(tmp_path: Path) -> None:
     async def work() -> None:
         async with two_directories(tmp_path, A) as (lone, channel, disk):
             disk.bad = "t-0"
             full = leader_and_isr({"t": (A, {1: (1, 1)})}, FULL)
             for _ in range(2):
-                # What was not set aside is named: the answer would confirm that it is gone.
+                # A replica that is not quarantined is named: OK would confirm that it is gone.
                 assert await order(channel, full) == [OK, ErrorCode.KAFKA_STORAGE_ERROR]
             assert epoch_of(lone, 1) == 1
             assert lone.broker.partitions.get("t", 0) is None

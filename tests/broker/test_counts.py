@@ -72,7 +72,7 @@ def test_records_are_counted_by_leaderships() -> None:
         (ErrorCode.UNKNOWN_LEADER_EPOCH, False),
     ],
 )
-def test_who_is_sent_elsewhere_has_not_failed(error: ErrorCode, counts: bool) -> None:
+def test_a_client_that_is_sent_elsewhere_has_not_failed(error: ErrorCode, counts: bool) -> None:
     found = Counts()
     found.append_refused(error)
     found.fetch_refused(error)
@@ -242,7 +242,7 @@ def test_a_group_id_makes_no_line_and_no_label(tmp_path: Path, group: str) -> No
     with_groups(tmp_path, story)
 
 
-def test_a_leader_that_nobody_reaches_leaves_the_lag_out(tmp_path: Path) -> None:
+def test_an_unreachable_leader_leaves_the_lag_out(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         # Broker 2 leads it now, and has no address.
         broker.lead("t", 3, epoch=1, leader=2, isr=(1, 2), replicas=(1, 2))

@@ -35,7 +35,7 @@ NOW_MS = 1_000
 
 
 class Session:
-    """A controller that notes what it is asked and answers as it is told (then NONE)."""
+    """A controller that notes its requests and responds as configured (then NONE)."""
 
     broker_epoch = 7
 
@@ -368,7 +368,7 @@ def test_an_unclean_leader_tells_where_its_log_ends_and_clears_its_flag(tmp_path
     run(main())
 
 
-def test_what_a_power_loss_took_from_the_unclean_leader_is_told(tmp_path: Path) -> None:
+def test_what_a_power_loss_took_from_the_unclean_leader_is_reported(tmp_path: Path) -> None:
     """The watermark on disk was higher than the log is now; others may have had no replica."""
 
     async def main() -> None:
@@ -382,7 +382,7 @@ def test_what_a_power_loss_took_from_the_unclean_leader_is_told(tmp_path: Path) 
             write(hosted, 10)
             await until(lambda: session.handled)
             assert session.reports == [(10, 10, (3,)), (10, 14, (3,))]
-            assert hosted.log.watermark_note.known == NOTHING, "it would be told twice"
+            assert hosted.log.watermark_note.known == NOTHING, "it would be reported twice"
 
     run(main())
 
@@ -441,7 +441,7 @@ def write_as_follower(hosted: HostedPartition, count: int) -> None:
 
 
 @pytest.mark.parametrize("is_still_flagged", [True, False])
-def test_an_unclean_leader_that_leads_on_before_it_is_heard_tells_where_its_log_ended(
+def test_an_unclean_leader_that_keeps_leading_before_its_report_reports_where_its_log_ended(
     tmp_path: Path, is_still_flagged: bool
 ) -> None:
     """Not where the newer epoch begins: by then the log has what it has taken since."""
@@ -483,7 +483,7 @@ def test_a_deleted_partition_owes_nothing(tmp_path: Path) -> None:
 def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_life_of_the_name(
     tmp_path: Path, is_stale: bool
 ) -> None:
-    """Below level 1.4 a replica has no id; the topic is deleted, created anew, and gets one."""
+    """Below level 1.4 a replica has no id; the topic is deleted, created again, and gets one."""
 
     async def main() -> None:
         session = Session()
@@ -618,7 +618,7 @@ def test_groups_that_never_load_hold_up_no_others(
     assert "__consumer_offsets-1: data-loss handling" not in caplog.text, "finished at once"
 
 
-def test_a_new_epoch_begins_anew_and_a_lost_leadership_ends_it(
+def test_a_new_epoch_starts_it_again_and_a_lost_leadership_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_reports, "RETRY_MS", 5)

@@ -1,4 +1,4 @@
-"""What a broker says of itself when it is asked as such: version, level, what it has set aside."""
+"""DescribeCondition of one broker: version, level, quarantined directories."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tidelog.protocol import messages
 from tidelog.runtime.loop import run
 
 
-def test_a_broker_tells_what_it_is_and_what_it_has_set_aside(tmp_path: Path) -> None:
-    """U15: what was set aside before a restart stays, and nobody said so."""
+def test_a_broker_reports_its_version_its_level_and_its_quarantined_directories(
+    tmp_path: Path,
+) -> None:
+    """U15: a directory quarantined before a restart stays, and no report named it."""
 
     async def main() -> None:
         lone = LoneBroker(tmp_path)

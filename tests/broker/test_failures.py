@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.lone_broker import LoneBroker
 
 
-def test_a_damaged_replica_is_told_in_the_inventory_and_in_heartbeats(tmp_path: Path) -> None:
+def test_a_damaged_replica_is_reported_in_the_inventory_and_in_heartbeats(tmp_path: Path) -> None:
     async def main() -> None:
         lone = LoneBroker(tmp_path)
         await lone.start()

@@ -1,4 +1,4 @@
-"""Fetches of very many partitions: sessions begin, are read and told in turns of the loop."""
+"""Fetches of very many partitions: sessions begin, are read and sent in turns of the loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Request = messages.FetchRequest
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """A collection of all objects is nobody's turn, and takes long beside other tests' objects."""
+    """A collection of all objects belongs to no turn, and takes long beside other tests' data."""
     gc.collect()
     gc.disable()
     yield
@@ -46,7 +46,7 @@ def test_a_follower_with_many_partitions_begins_a_session_in_turns(tmp_path: Pat
             offsets = dict.fromkeys(range(MANY), 0)
             first, turns = await asked(lone, ask((0, 0), offsets))
             assert len(told(first)) == MANY and turns.longest_s < LONGEST_S
-            # Its next life: all is news again, and nothing is named.
+            # Its next registration: every partition is due again, and the request names none.
             next_life = ask((first.session_id, 1), life=LIFE + 1)
             answer, turns = await asked(lone, next_life)
             assert len(told(answer)) >= MANY - 2 and answer.error_code == 0
@@ -57,7 +57,7 @@ def test_a_follower_with_many_partitions_begins_a_session_in_turns(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_a_consumer_with_many_partitions_is_told_in_turns(tmp_path: Path) -> None:
+def test_a_consumer_with_many_partitions_is_answered_in_turns(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as lone:
             for epoch, session in ((0, 0), (FINAL_EPOCH, 0)):
@@ -127,8 +127,8 @@ def test_a_session_that_ends_while_a_request_is_taken_over_holds_nothing(how: st
     assert len(sessions) == sessions.held == client.account.used == 0
 
 
-def test_what_moves_while_a_session_is_read_and_told_is_told_next(tmp_path: Path) -> None:
-    """Between being read and being told its watermark moved: it was taken off as told."""
+def test_what_moves_while_a_session_is_read_and_sent_is_sent_next(tmp_path: Path) -> None:
+    """Between the read and the response its watermark moved: it was marked as sent."""
 
     async def main() -> None:
         async with running(tmp_path) as lone:
@@ -138,7 +138,7 @@ def test_what_moves_while_a_session_is_read_and_told_is_told_next(tmp_path: Path
                 partition = lone.broker.partitions.get("t", at)
                 assert partition is not None
                 append(partition)
-                # Those that are not here are told, too: enough of them for several steps.
+                # The response names unknown partitions, too: enough of them for several steps.
                 offsets = {at: 1} | dict.fromkeys(range(10_000, 12_000), 0)
                 context: Any = Context()
                 steps = lone.broker.follower_sessions.handle(ask((0, 0), offsets), context)

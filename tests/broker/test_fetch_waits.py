@@ -68,7 +68,7 @@ def parts_of(answer: Any) -> dict[int, Any]:
 
 
 def nobody_waits(lone: LoneBroker, *besides: HostedPartition) -> bool:
-    """Whether no partition has anybody who waits."""
+    """Whether no reader or follower waits at any partition."""
     hosted = [*lone.broker.partitions.all(), *besides]
     return not any(each.waiting.readers or each.waiting.followers for each in hosted)
 
@@ -161,7 +161,7 @@ AT_A_FOLLOWER: list[Change] = [
 
 
 def taken(steps: Any, most: int) -> Any:
-    """Take so many steps; return what they return if they end before, else None."""
+    """Take so many steps; return what they return if they end before, or None."""
     for _ in range(most):
         try:
             next(steps)
@@ -174,7 +174,7 @@ async def at_each_moment(
     lone: LoneBroker, change: Change, request: Callable[[range], Any], least_moments: int
 ) -> None:
     """Have a change come to the first partition of a fetch that finds nothing, and to the last one,
-    before each of its steps and behind the last one: the change is answered at once."""
+    before each of its steps and after the last one: the change is answered at once."""
     groups = iter(range(0, MOMENTS * PARTITIONS, PARTITIONS))
     for which in (0, PARTITIONS - 1):
         for moment in itertools.count():
@@ -231,7 +231,7 @@ READ_AND_JOINED = 2 * PARTITIONS // TOGETHER
 def test_what_comes_before_a_consumer_waits_is_answered_at_once(
     tmp_path: Path, change: Change
 ) -> None:
-    """What came behind the step that read a partition was found only when the time was over."""
+    """A change after the step that read its partition was found only when the time was over."""
 
     async def main() -> None:
         async with running(tmp_path) as lone:
@@ -331,7 +331,9 @@ def test_bytes_that_come_before_it_waits_count_for_the_least_that_it_wants(tmp_p
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("replica_id", [-1, 2])
-def test_who_goes_before_it_waits_everywhere_waits_nowhere(tmp_path: Path, replica_id: int) -> None:
+def test_a_client_that_goes_before_it_waits_everywhere_waits_nowhere(
+    tmp_path: Path, replica_id: int
+) -> None:
     async def main() -> None:
         async with running(tmp_path) as lone:
             lead(lone, (1, 2), partitions=PARTITIONS)
@@ -358,7 +360,7 @@ def test_who_goes_before_it_waits_everywhere_waits_nowhere(tmp_path: Path, repli
     asyncio.run(main())
 
 
-def test_who_ends_its_wait_before_it_waits_everywhere_is_answered(tmp_path: Path) -> None:
+def test_a_fetch_whose_wait_ends_before_it_waits_everywhere_is_answered(tmp_path: Path) -> None:
     """Its time is over, or records come, while the others have their turn."""
 
     async def main() -> None:
@@ -402,11 +404,11 @@ class Steady:
 
 
 def test_all_that_leave_share_one_turn_and_none_is_forgotten() -> None:
-    """A thousand clients that go at once; those who leave few places do so at once."""
+    """A thousand clients that go at once; few waits are removed at once."""
 
     class Nobody:
         def more(self, size: int) -> None:
-            raise AssertionError(f"told of {size} bytes")
+            raise AssertionError(f"got {size} bytes")
 
     async def main() -> None:
         departures = Departures(Steady())
@@ -470,7 +472,7 @@ def test_ten_thousand_partitions_are_waited_for_and_left_in_turns(tmp_path: Path
     asyncio.run(main())
 
 
-def test_partitions_to_which_nothing_comes_gather_nobody(tmp_path: Path) -> None:
+def test_partitions_without_new_records_gather_no_waiting_requests(tmp_path: Path) -> None:
     """A client fetches again and again, and gets records of one partition each time."""
 
     async def main() -> None:

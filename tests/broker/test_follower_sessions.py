@@ -19,7 +19,7 @@ from tidelog.replication.isr import Follower
 LONG_MS = 60_000
 
 
-def test_only_what_changed_is_looked_at_and_told(tmp_path: Path) -> None:
+def test_only_what_changed_is_looked_at_and_sent(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as lone:
             lead(lone, (1, 2), partitions=50)
@@ -37,7 +37,7 @@ def test_only_what_changed_is_looked_at_and_told(tmp_path: Path) -> None:
             assert partition(lone, 7).high_watermark == 0
             peer.send(ask((session, 2), {7: 1}, wait_ms=LONG_MS), 12)
             await until(lambda: partition(lone, 7).high_watermark == 1)
-            # The watermark is told with what comes next, and alone it wakes nobody.
+            # The watermark is sent with the next records; alone it wakes no follower.
             append(partition(lone, 8))
             answer = await peer.receive()
             assert told(answer)[7].high_watermark == 1
@@ -46,7 +46,7 @@ def test_only_what_changed_is_looked_at_and_told(tmp_path: Path) -> None:
     run(main())
 
 
-def test_what_has_no_room_is_told_with_the_next_answer(tmp_path: Path) -> None:
+def test_what_has_no_room_is_sent_with_the_next_response(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as lone:
             lead(lone, (1, 2), partitions=3)
@@ -69,7 +69,7 @@ def test_what_has_no_room_is_told_with_the_next_answer(tmp_path: Path) -> None:
 
 
 def test_a_session_goes_on_over_another_connection(tmp_path: Path) -> None:
-    """What was told on the lost connection is told again, and the waiting request is given up."""
+    """What the lost connection carried is sent again, and the waiting request is given up."""
 
     async def main() -> None:
         async with running(tmp_path) as lone:
@@ -173,7 +173,7 @@ def test_a_follower_taken_out_while_its_request_waits_is_looked_at_with_the_next
     run(main())
 
 
-def test_a_follower_in_another_leader_epoch_is_told_the_watermark_again(tmp_path: Path) -> None:
+def test_a_follower_in_another_leader_epoch_is_sent_the_watermark_again(tmp_path: Path) -> None:
     """It drops what was under way when the epoch changed, and its session knows nothing of it."""
 
     async def main() -> None:
@@ -191,7 +191,7 @@ def test_a_follower_in_another_leader_epoch_is_told_the_watermark_again(tmp_path
     run(main())
 
 
-def test_a_replica_removed_and_made_again_is_told_so(tmp_path: Path) -> None:
+def test_a_session_reports_a_replica_that_is_removed_and_created_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as lone:
             lead(lone, (1, 2), partitions=2)
@@ -220,7 +220,7 @@ def test_a_follower_that_held_all_until_now_has_not_lagged() -> None:
     assert follower.caught_up_ms == 3_600_000
     follower.fetched(5, 6, LIFE, 3_600_100)
     follower.left_behind(3_700_000)
-    assert follower.caught_up_ms == 3_600_000, "behind since then"
+    assert follower.caught_up_ms == 3_600_000, "it has lagged since then"
     fresh = Follower(caught_up_ms=7)
     fresh.left_behind(3_700_000)
     assert fresh.caught_up_ms == 7, "it has not fetched in this epoch"

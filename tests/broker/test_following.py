@@ -141,7 +141,7 @@ def test_with_sync_a_log_that_cannot_be_synced_does_not_stop_the_others(
 def test_logs_that_part_are_cut_before_the_watermark_is_believed(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
-            # Both have "a"; the follower led in epoch 1 and has two records that nobody else has.
+            # Both have "a"; the follower led in epoch 1 and has two records that no other has.
             leader = pair.lead(epoch=0, isr=(1,))
             append(leader, "a")
             former = pair.follow(epoch=0)
@@ -207,7 +207,7 @@ def test_many_cuts_share_a_note_and_let_others_in(
     assert most <= source_fetcher.CUTS_IN_A_ROW
 
 
-def test_after_a_cut_to_the_leaders_end_the_watermark_is_told_again(tmp_path: Path) -> None:
+def test_after_a_cut_to_the_leaders_end_the_watermark_is_sent_again(tmp_path: Path) -> None:
     """The answer that says where to cut has a watermark, too, and the follower must not use it."""
 
     async def main() -> None:
@@ -240,7 +240,7 @@ def test_with_sync_the_watermark_rises_with_the_sync(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_watermark_told_before_a_cut_counts_no_more(tmp_path: Path) -> None:
+def test_a_watermark_sent_before_a_cut_no_longer_counts(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, {"log.durability": "sync"}) as pair:
             follower = pair.lead(isr=(1,))
@@ -250,7 +250,7 @@ def test_a_watermark_told_before_a_cut_counts_no_more(tmp_path: Path) -> None:
             follower.log.high_watermark = 0
             follower.log.synced_end_offset = 1
             follower.replicated(0, 3)
-            assert follower.high_watermark == 1, "no more than is synced"
+            assert follower.high_watermark == 1, "not above what is synced"
             assert follower.log.truncate_to(2, 0) is None
             follower.log.synced_end_offset = 2
             follower.synced()
@@ -261,7 +261,7 @@ def test_a_watermark_told_before_a_cut_counts_no_more(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_watermark_told_in_a_former_epoch_counts_no_more(tmp_path: Path) -> None:
+def test_a_watermark_sent_in_a_former_epoch_no_longer_counts(tmp_path: Path) -> None:
     """What the next leader says of it comes first: it may part from this log below it."""
 
     async def main() -> None:
@@ -309,7 +309,7 @@ def test_an_epoch_without_records_leaves_no_trace(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_follower_behind_the_leaders_start_starts_over(tmp_path: Path) -> None:
+def test_a_follower_below_the_leaders_start_starts_over(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             leader = pair.lead(isr=(1,))
@@ -363,7 +363,7 @@ def test_a_corrupt_partition_does_not_stop_the_others(tmp_path: Path) -> None:
             await until_same(leaders[1], good)
             # The leader has noticed it itself: nothing of its bytes is served any more.
             assert leaders[0].role is Role.OFFLINE and bad.end_offset == 0
-            # The controller is told when a thread has made the note of it durable.
+            # The controller gets the report when a thread has made the note of it durable.
             await until(lambda: pair.leader.broker.partitions.failures() is not None)
             named = pair.leader.broker.partitions.failures()
             assert [each.partition_index for each in named.damaged_replicas] == [0]
@@ -574,7 +574,9 @@ def test_partitions_that_are_added_together_have_one_timer(tmp_path: Path) -> No
     run(main())
 
 
-def test_who_waits_for_news_of_a_leader_is_woken_when_it_answers_again(tmp_path: Path) -> None:
+def test_a_request_that_waits_for_a_lost_leader_is_woken_when_it_answers_again(
+    tmp_path: Path,
+) -> None:
     """Section 4: an answer to a client waits until a lost leader is replaced, or answers."""
 
     async def main() -> None:

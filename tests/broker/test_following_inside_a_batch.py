@@ -2,7 +2,7 @@
 
 Found by the cluster simulation: the follower waited for offset 296, the leader's first batch begins
 at 295, and the follower never joined the ISR again. Seed 5018 found the same with a log that was
-not empty: of the follower's epoch the leader knew no more than that its own log began at 74.
+not empty: of the follower's epoch the leader knew only that its own log began at 74.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_an_empty_follower_begins_with_the_batch_in_which_the_leader_begins(tmp_
 def test_nothing_stays_of_an_epoch_that_the_leader_has_forgotten(
     tmp_path: Path, held: int, start: int
 ) -> None:
-    """With 8 records the follower is told to cut where the leader begins, with 4 it ends there."""
+    """With 8 records the follower must cut where the leader begins, with 4 it ends there."""
 
     async def main() -> None:
         async with running(tmp_path) as pair:

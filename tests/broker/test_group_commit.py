@@ -123,11 +123,11 @@ def planted(*_: object, **__: object) -> None:
         "telling of it",
     ],
 )
-def test_a_bug_on_the_way_of_a_sync_leaves_nobody_waiting(
+def test_a_bug_on_the_way_of_a_sync_leaves_no_producer_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """It is no error of the disk, and takes the directory out of service all the same: nobody
-    knows what is durable. A bug in who is told that all is durable does not."""
+    """It is no error of the disk, and takes the directory out of service all the same: what is
+    durable is unknown. A bug in a callback that runs after the sync does not."""
 
     async def main() -> None:
         lone, logs = await two_logs(tmp_path, Shy())
@@ -246,7 +246,7 @@ def test_a_log_whose_epochs_find_no_room_is_synced_when_there_is_some(tmp_path: 
     asyncio.run(main())
 
 
-def test_a_bug_in_what_writes_the_epochs_leaves_nobody_waiting(
+def test_a_bug_in_what_writes_the_epochs_leaves_no_producer_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:

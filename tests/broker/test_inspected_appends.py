@@ -39,7 +39,7 @@ RECOMPRESSED = {"compression.type": "gzip", "compression.gzip.level": "9"}
 
 
 class Place:
-    """Who sends a batch."""
+    """The sender of a batch."""
 
     def __init__(self, client_host: str) -> None:
         self.client_host = client_host
@@ -176,7 +176,7 @@ def test_a_partition_that_is_named_twice_takes_one_batch(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("configs", [COMPACTED, RECOMPRESSED], ids=["compacted", "gzip"])
 def test_batches_keep_their_order(tmp_path: Path, configs: dict[str, str]) -> None:
-    """Promise 5: small batches wait behind large ones of the same partition, of any connection."""
+    """Promise 5: small batches wait after large ones of the same partition, of any connection."""
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         partition = lone.lead("t", configs=configs)
@@ -229,7 +229,7 @@ def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with_broker(tmp_path, story)
 
 
-def test_who_sends_much_does_not_have_the_batches_of_others_refused(
+def test_a_client_that_sends_much_does_not_have_the_batches_of_others_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One client could fill what may wait, and every other's batch was refused."""
@@ -449,7 +449,7 @@ def test_a_batch_may_become_so_many_times_its_bytes(missing: int, error: ErrorCo
 
 
 def test_a_bug_in_one_batch_is_the_end_of_it_alone(tmp_path: Path, monkeypatch: Any) -> None:
-    """S12: what waits behind it is looked into all the same."""
+    """S12: what waits after it is inspected all the same."""
 
     async def story(lone: LoneBroker, _: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)

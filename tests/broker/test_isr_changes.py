@@ -20,7 +20,7 @@ Answer = Callable[[Any], Any]
 
 
 class Session:
-    """Answers one AlterIsr after the other as it is told."""
+    """Answers one AlterIsr after the other as configured."""
 
     broker_epoch = 7
 
@@ -123,7 +123,7 @@ def test_a_change_that_stays_open_holds_up_no_other_partition(tmp_path: Path) ->
             other = lone.lead("other", isr=(1, 2), replicas=(1, 2))
             await until(lambda: other.isr == (1,))
             assert lost.proposed_isr == (1,)
-            # What was decided elsewhere ends it, and it is asked about no more.
+            # A decision made elsewhere ends it, and it is not proposed again.
             lone.lead("lost", isr=(2,), replicas=(1, 2), leader=2, epoch=1)
             assert lost.proposed_isr is None
             asked = session.refused
@@ -173,8 +173,8 @@ class Controller(Session):
 @pytest.mark.parametrize(
     ("unfit", "proposals"),
     [
-        pytest.param({3}, [{1, 2, 3}, {1, 2}, {1, 2, 3}], id="who fetched before"),
-        pytest.param({2}, [{1, 2, 3}, {1, 2}, {1, 3}], id="who fetched last"),
+        pytest.param({3}, [{1, 2, 3}, {1, 2}, {1, 2, 3}], id="the earlier to fetch"),
+        pytest.param({2}, [{1, 2, 3}, {1, 2}, {1, 3}], id="the last to fetch"),
         pytest.param({2, 3}, [{1, 2, 3}, {1, 2}, {1, 3}], id="both"),
         pytest.param(set(), [{1, 2, 3}], id="none: both in one request"),
     ],
@@ -203,7 +203,7 @@ def test_a_member_that_is_refused_keeps_no_other_one_out(
             for node_id in (2, 3):
                 lone.broker.isr_changes.fetched(hosted, node_id)
             await asyncio.sleep(0)
-            assert hosted.proposed_isr is None, "who was refused rests"
+            assert hosted.proposed_isr is None, "a refused follower is not proposed at once"
         finally:
             await lone.broker.isr_changes.stop()
             await lone.stop()

@@ -1,4 +1,4 @@
-"""A leader with followers: the high watermark, who counts, and the changes of the ISR."""
+"""A leader with followers: the high watermark, the replicas that count, changes of the ISR."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_new_leader_does_not_know_the_end_yet(tmp_path: Path) -> None:
         (uuid.uuid4(), (ErrorCode.INCONSISTENT_TOPIC_ID, -1, -1)),
     ],
 )
-def test_the_end_of_an_epoch_is_told_by_topic_id(
+def test_the_end_of_an_epoch_is_answered_by_topic_id(
     tmp_path: Path, topic_id: uuid.UUID, found: tuple[int, ...]
 ) -> None:
     async def main() -> None:
@@ -352,8 +352,8 @@ def test_a_replica_that_was_taken_off_holds_nothing_when_it_comes_back(tmp_path:
     run(main())
 
 
-def test_what_a_replica_asked_before_it_was_taken_off_counts_no_more(tmp_path: Path) -> None:
-    """Its session stands: a request that names nothing repeats what it held then."""
+def test_what_a_replica_fetched_before_it_was_taken_off_no_longer_counts(tmp_path: Path) -> None:
+    """Its session stays: a request that names nothing repeats what it held then."""
 
     async def main() -> None:
         async with running(tmp_path) as lone:

@@ -1,4 +1,4 @@
-"""A broker that leads on in a newer leader epoch: who waits there goes on waiting, nothing else."""
+"""A broker that keeps leading in a newer leader epoch: its waiting clients keep waiting."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def follower_fetches(lone: LoneBroker, offset: int, epoch: int, node_id: i
 
 @pytest.mark.parametrize("partitions", [1, 2], ids=["the short way", "the long way"])
 def test_waiting_producers_and_consumers_get_no_error(tmp_path: Path, partitions: int) -> None:
-    """A replica was damaged, or a move began: for who waits at the leader it is no failure."""
+    """A replica was damaged, or a move began: for a client that waits it is no failure."""
 
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
@@ -86,7 +86,7 @@ def test_waiting_producers_and_consumers_get_no_error(tmp_path: Path, partitions
             assert [(x.error_code, x.base_offset) for x in written] == [(E.NONE, 0)] * partitions
             seen = (await reader.receive()).responses[0].partitions[0]
             assert (seen.error_code, len(seen.records) > 0) == (E.NONE, True)
-            # The next request of that reader hears of the epoch, as any other one does.
+            # The reader's next request gets the epoch in its response, as any other does.
             told = (await reader.ask(fetch(1, 1, wait_ms=0), 12)).responses[0].partitions[0]
             assert told.error_code == E.FENCED_LEADER_EPOCH
 
@@ -106,7 +106,7 @@ def test_the_new_epoch_counts_only_what_is_fetched_in_it(tmp_path: Path) -> None
             assert 3 not in hosted.followers
             assert await follower_fetches(lone, 1, epoch=1) is E.FENCED_LEADER_EPOCH
             assert hosted.high_watermark == 0
-            assert hosted.epoch_start == 1, "who joins has all from before the epoch"
+            assert hosted.epoch_start == 1, "a joining replica has all from before the epoch"
             assert hosted.log.end_offset_for_epoch(1) == (1, 1)
             assert await follower_fetches(lone, 1, epoch=2) is E.NONE
             assert hosted.high_watermark == 1
@@ -116,7 +116,7 @@ def test_the_new_epoch_counts_only_what_is_fetched_in_it(tmp_path: Path) -> None
     run(main())
 
 
-def test_too_small_an_isr_of_the_new_epoch_is_told(tmp_path: Path) -> None:
+def test_too_small_an_isr_of_the_new_epoch_is_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = lead(lone, 1, configs={"min.insync.replicas": "2"})
@@ -130,7 +130,7 @@ def test_too_small_an_isr_of_the_new_epoch_is_told(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_leader_of_which_it_heard_between_ends_the_wait(tmp_path: Path) -> None:
+def test_another_leader_in_between_ends_the_wait(tmp_path: Path) -> None:
     """It may have cut the log, and it has not led without a break."""
 
     async def main() -> None:
@@ -151,7 +151,7 @@ def test_a_leader_of_which_it_heard_between_ends_the_wait(tmp_path: Path) -> Non
 
 
 def test_only_epochs_of_its_own_leadership_are_answered(tmp_path: Path) -> None:
-    """Neither one before it began to lead, nor one of which it has not heard."""
+    """Neither one before it began to lead, nor one that it has not received."""
 
     async def main() -> None:
         async with running(tmp_path) as (lone, _):
@@ -164,7 +164,7 @@ def test_only_epochs_of_its_own_leadership_are_answered(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_follower_that_waits_hears_of_the_epoch_at_once(tmp_path: Path) -> None:
+def test_a_follower_that_waits_gets_the_new_epoch_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = lead(lone, 1)
@@ -220,7 +220,7 @@ def test_delete_records_waits_on(tmp_path: Path) -> None:
 
 
 class Reader:
-    """One who waits at a partition."""
+    """A reader that waits at a partition."""
 
     def __init__(self) -> None:
         self.woken = 0
@@ -232,10 +232,10 @@ class Reader:
         pass
 
 
-def test_who_reads_at_a_follower_is_woken_when_it_leads_and_not_when_it_leads_on(
+def test_a_reader_at_a_follower_is_woken_when_it_leads_and_not_when_it_keeps_leading(
     tmp_path: Path,
 ) -> None:
-    """B15: of a new leader there may be more to read; of one that stays, no more."""
+    """B15: a new leader may have more to read; one that stays has not."""
 
     async def main() -> None:
         async with running(tmp_path) as (lone, _):

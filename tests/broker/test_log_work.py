@@ -99,7 +99,7 @@ def test_a_new_role_waits_for_the_cut_and_holds_up_no_other_partition(tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["role", "other life", "deletion", "full"])
-def test_who_waits_too_long_for_a_cut_is_told_to_come_again(
+def test_a_command_that_waits_too_long_for_a_cut_is_answered_with_a_retriable_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     async def work() -> None:
@@ -178,7 +178,7 @@ def test_what_is_to_be_stored_while_its_log_is_cut_is_stored_afterwards(tmp_path
     run(work())
 
 
-@pytest.mark.parametrize("how", ["cut", "anew"])
+@pytest.mark.parametrize("how", ["cut", "restart"])
 def test_a_follower_cuts_without_waiting_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -197,7 +197,7 @@ def test_a_follower_cuts_without_waiting_for_the_disk(
             pair.follow(epoch=1, leader=2, isr=(2, 1))
             append(follower, "lost", "lost too")
             pair.lead(epoch=2, isr=(1,))
-            if how == "anew":
+            if how == "restart":
                 assert leader.log.restart_at(50, NOW_MS) is None
             append(leader, "c")
             disk.calls.clear()

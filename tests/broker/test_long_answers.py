@@ -116,7 +116,7 @@ def test_very_many_replicas_and_topics_are_named_in_steps(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["\0", "\U000e0001", "a"], ids=ascii)
-def test_an_answer_about_names_that_nobody_has_is_hardly_longer_than_the_question(
+def test_a_response_about_unknown_names_is_hardly_longer_than_the_request(
     tmp_path: Path, text: str
 ) -> None:
     """What is said of a name repeats it, and wrote each of its characters as up to ten."""

@@ -25,7 +25,7 @@ TOLD = messages.UpdateMetadataRequest
 
 
 def know_the_leader(pair: Pair, port: int, leader: int = 1) -> None:
-    """Tell the follower of both brokers, and who leads t-0."""
+    """Send the follower both brokers and the leader of t-0."""
     ends = {
         node_id: TOLD.UpdateMetadataEndpoint(port=at, host="127.0.0.1", listener="PLAINTEXT")
         for node_id, at in ((1, port), (2, pair.follower.port))
@@ -44,7 +44,7 @@ def know_the_leader(pair: Pair, port: int, leader: int = 1) -> None:
 
 
 async def answered(peer: Peer, *, creates: bool = False) -> Any:
-    """What a client hears of t."""
+    """Return what a Metadata response has of t."""
     topic = messages.MetadataRequest.MetadataRequestTopic(name="t")
     request: Any = messages.MetadataRequest(topics=[topic], allow_auto_topic_creation=creates)
     (found,) = (await peer.ask(request, 8)).topics
@@ -52,7 +52,7 @@ async def answered(peer: Peer, *, creates: bool = False) -> Any:
 
 
 async def told(peer: Peer) -> tuple[ErrorCode, int]:
-    """What a client hears of t-0: the error and the leader."""
+    """Return what a Metadata response has of t-0: the error and the leader."""
     (partition,) = (await answered(peer)).partitions
     return ErrorCode(partition.error_code), partition.leader_id
 
@@ -148,7 +148,7 @@ def test_a_leader_that_does_not_answer_is_lost_for_a_while(
     run(main())
 
 
-def test_a_client_that_noticed_first_is_not_told_of_the_dead_leader(
+def test_a_client_that_noticed_first_is_not_sent_to_the_dead_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its question was read before the end of the follower's own connection."""
@@ -191,7 +191,7 @@ def test_a_leader_of_an_idle_cluster_is_named_after_a_moment(tmp_path: Path) -> 
     run(main())
 
 
-def test_nobody_waits_once_a_loss_was_noticed_and_the_leader_replaced(
+def test_no_request_waits_once_a_loss_was_noticed_and_the_leader_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
@@ -205,7 +205,7 @@ def test_nobody_waits_once_a_loss_was_noticed_and_the_leader_replaced(
     run(main())
 
 
-def test_who_has_waited_long_enough_is_told_of_no_leader(
+def test_a_client_that_has_waited_long_enough_gets_no_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
@@ -249,7 +249,7 @@ def test_one_that_was_never_reached_is_what_the_controller_says(tmp_path: Path) 
     run(main())
 
 
-def test_a_leader_that_nobody_follows_here_is_what_the_controller_says(tmp_path: Path) -> None:
+def test_a_leader_without_a_follower_here_is_what_the_controller_says(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             know_the_leader(pair, pair.leader.port)

@@ -118,7 +118,7 @@ def test_removed_segments_leave_the_disk_after_their_delay(tmp_path: Path) -> No
     run(main())
 
 
-def test_nothing_is_done_to_a_replica_that_nobody_assigned(tmp_path: Path) -> None:
+def test_nothing_is_done_to_an_unassigned_replica(tmp_path: Path) -> None:
     async def main() -> None:
         lone = LoneBroker(tmp_path)
         await lone.start()
@@ -381,7 +381,7 @@ def test_a_deleted_replica_leaves_the_disk_soon_after_its_delay(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_fetch_sessions_end_by_time_though_nobody_fetches(
+def test_fetch_sessions_end_by_time_without_any_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N7: what a session takes stayed until another request came."""

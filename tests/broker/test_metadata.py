@@ -91,7 +91,7 @@ def test_a_leader_without_the_listener_of_the_client(
     asyncio.run(scenario())
 
 
-def test_nobody_makes_the_controllers_topic_by_asking_for_it(tmp_path: Path) -> None:
+def test_a_metadata_request_does_not_create_the_controllers_topic(tmp_path: Path) -> None:
     """There is no controller: an attempt to create it would not be answered so."""
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What a broker shows to those who watch it, from a thread that is not the loop's."""
+"""Prometheus metrics and health of a broker, read by a thread that is not the loop's."""
 
 from __future__ import annotations
 

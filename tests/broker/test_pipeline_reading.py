@@ -195,7 +195,7 @@ def test_a_range_of_another_topic_id_ends_its_batch(source: Source) -> None:
 
 
 def test_a_partition_without_a_leader_holds_up_nothing_else(source: Source) -> None:
-    """P21: its position stays; when somebody leads it again, it is read on."""
+    """P21: its position stays; when it has a leader again, it is read on."""
     start = source.position(2, 0)
     options = {"subscribe": "t,u"}
     source.run(lambda lone: lone.lead("u", leader=-1))
@@ -216,7 +216,7 @@ def test_a_partition_without_a_leader_holds_up_nothing_else(source: Source) -> N
 
 
 def test_a_topic_that_is_not_there_yet_is_asked_for_again(source: Source) -> None:
-    """P4: a broker that has not heard of a topic says that there is none."""
+    """P4: a broker that does not know a topic yet returns an error."""
     patient = source.options(subscribe="late", **{"fetchOffset.numRetries": "1000"})
     access = source.access()
     right, looks = access._look, []
@@ -285,7 +285,7 @@ def test_a_stream_reads_the_rest_while_a_partition_has_no_leader(source: Source)
         ending.latestOffset(end, ReadAllAvailable())
 
 
-def test_a_start_by_time_behind_the_target_is_no_loss(source: Source) -> None:
+def test_a_start_by_time_after_the_target_is_no_loss(source: Source) -> None:
     """P14: records come between the look at the ends and the look-up by time."""
     stream = reader(source, startingTimestamp="1")
     access = source.access()
@@ -306,7 +306,7 @@ def test_a_start_by_time_behind_the_target_is_no_loss(source: Source) -> None:
 
 
 def test_a_batch_is_planned_from_its_two_offsets(source: Source) -> None:
-    """P16: and what is lost of it is one part of one task, told by that task."""
+    """P16: a loss within it is one part of one task, reported by that task."""
     known = source.position(5, 0)
     (pid,) = known.at
     start = replace(known, at={pid: 0}).to_json()

@@ -197,7 +197,7 @@ def test_a_second_server_on_the_same_directory_is_one_line(tmp_path: Path) -> No
 
 
 def test_a_replica_in_two_log_directories_is_one_line(tmp_path: Path) -> None:
-    """One disk was away, the replica was made anew on the other, and the first one came back."""
+    """One disk was away, the replica was created on the other, and the first one came back."""
 
     async def main() -> None:
         first, second = tmp_path / "a", tmp_path / "b"
@@ -231,7 +231,7 @@ def test_a_replica_in_two_log_directories_is_one_line(tmp_path: Path) -> None:
 def test_of_two_topics_of_one_name_the_one_that_the_controller_knows_is_served(
     tmp_path: Path, former: str
 ) -> None:
-    """One disk was away while its topic was deleted and made anew, and came back: no start."""
+    """One disk was away while its topic was deleted and created again, and came back: no start."""
 
     async def main() -> None:
         places = [tmp_path / "a", tmp_path / "b"]
@@ -311,7 +311,7 @@ def spoil_a_log(place: Path) -> Callable[[], None]:
 def test_a_broker_goes_on_with_its_other_log_directories(
     tmp_path: Path, away: int, spoil: Callable[[Path], Callable[[], None]]
 ) -> None:
-    """S15: an error of one of them ended the start. Nothing of it is made anew meanwhile."""
+    """S15: an error of one of them ended the start. Nothing of it is created again meanwhile."""
 
     async def main() -> None:
         places = [tmp_path / "a", tmp_path / "b"]
@@ -486,7 +486,7 @@ def test_without_a_controller_the_start_says_so(
 
 
 class GatedDisk(RealDisk):
-    """A disk that takes its time to list a directory, once it is told to."""
+    """A disk that takes its time to list a directory, once that is set."""
 
     def __init__(self) -> None:
         self.listing = threading.Event()

@@ -192,7 +192,7 @@ def test_the_retry_of_a_batch_waits_for_it_and_not_for_younger_ones(tmp_path: Pa
     run(main())
 
 
-def test_who_waits_no_longer_for_a_commit_is_forgotten(tmp_path: Path) -> None:
+def test_a_client_that_no_longer_waits_for_a_commit_is_forgotten(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
@@ -292,7 +292,7 @@ def test_fetch_returns_empty_when_its_time_is_over(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_parked_fetch_leaves_nothing_when_its_client_goes(tmp_path: Path) -> None:
+def test_a_delayed_fetch_leaves_nothing_when_its_client_goes(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = lone.lead("t")

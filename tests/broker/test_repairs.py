@@ -1,4 +1,4 @@
-"""A replica with damage below its tail: never served, made anew when that is safe (promise 26)."""
+"""A replica with damage below its tail: never served, rebuilt when that is safe (promise 26)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def strays(tmp_path: Path) -> list[str]:
     return [path.name for path in tmp_path.rglob("*-stray")]
 
 
-def test_it_is_made_anew_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
+def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             lone = await damaged_follower(tmp_path, pair)
@@ -116,7 +116,7 @@ def test_it_is_made_anew_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
     run(main())
 
 
-def test_damage_that_is_met_while_it_follows_is_named_and_made_anew(tmp_path: Path) -> None:
+def test_damage_that_is_met_while_it_follows_is_named_and_rebuilt(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             leader = pair.lead()

@@ -38,7 +38,7 @@ SESSION_TIMEOUT_MS = 60_000
 
 
 class Controller:
-    """Answers registrations and heartbeats as it is told; a heartbeat, once told to hang, never."""
+    """Answers registrations and heartbeats as configured; once ``hangs``, no heartbeat."""
 
     def __init__(self) -> None:
         self.registration_errors: list[int] = []
@@ -201,7 +201,7 @@ def test_a_controller_that_is_slow_to_register_a_broker_gets_longer(
         await until(lambda: len(waited(caplog)) >= 5)
         controller.keeps_registrations = False
         await until(lambda: session.registrations == 1)
-        # Registered, it begins anew with the next failure.
+        # Registered, it begins at the shortest wait with the next failure.
         controller.keeps_registrations = True
         for connection in list(controller.server.connections):
             connection.abort()
@@ -238,7 +238,7 @@ def test_a_controller_that_is_slow_to_greet_gets_longer(caplog: pytest.LogCaptur
 def test_a_controller_that_hangs_costs_the_least_time_while_another_answers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Promise 24: who takes over is found as fast as ever, however long that takes."""
+    """Promise 24: the next controller is found as fast as ever, however long that takes."""
     caplog.set_level(logging.INFO)
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
@@ -266,14 +266,14 @@ def test_when_a_wait_for_one_of_several_is_over(
     waited_ms: int, another: bool, expected: bool
 ) -> None:
     assert is_over(waited_ms, 1_600, 400, another) is expected
-    # Where it is the least patience that is left, nobody else matters.
+    # With only the least patience left, other controllers do not matter.
     assert is_over(waited_ms, 400, 400, another) is (waited_ms >= 400)
 
 
 def test_a_slow_controller_gets_longer_though_a_fast_standby_answers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is the active one: nobody else will register this broker."""
+    """It is the active one: no other will register this broker."""
     caplog.set_level(logging.INFO)
     ports: list[int] = []
 
@@ -392,7 +392,7 @@ async def forwarded(session: ControllerSession, timeout_ms: int) -> Any:
 
 
 def test_a_forwarded_request_finds_the_next_controller() -> None:
-    """A paused controller wakes, and brokers are still with it: no client is told of that."""
+    """A paused controller wakes, and brokers are still with it: no client notices."""
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         first, second = controllers
@@ -409,7 +409,7 @@ def test_a_forwarded_request_does_not_wait_for_a_controller_longer_than_it_may()
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         for each in controllers:
             each.active = False
-        # What it is told depends on where it was when its time was over.
+        # The error depends on where the request was when its time was over.
         with pytest.raises((ForwardingRefused, ControllerUnreachable, ClientError)):
             await forwarded(session, 1_000)
         assert 2 <= sum(each.envelopes for each in controllers) <= 1_000 / RETRY_MS + 1
@@ -441,7 +441,7 @@ def test_a_request_does_not_wait_for_a_forwarding_slot_longer_than_it_may() -> N
 def test_the_time_that_a_request_waits_for_a_forwarding_slot_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """B13: else a client may wait twice as long as it said."""
+    """B13: otherwise a client may wait twice as long as it said."""
     waits_s, limit_ms = 0.05, 10_000
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
@@ -467,7 +467,7 @@ def test_the_time_that_a_request_waits_for_a_forwarding_slot_counts(
 
 
 def test_heartbeats_go_on_while_an_answer_is_waited_for() -> None:
-    """A broker that waits for an answer is not silent: nobody must lead in its stead for that."""
+    """A broker that waits for a response is not silent: its session must not end for that."""
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         first = controllers[0]

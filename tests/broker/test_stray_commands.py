@@ -1,4 +1,4 @@
-"""Orders that must not be obeyed: every control request, on every wrong channel (promise 23)."""
+"""Commands that must be refused: every control request, on every wrong channel (promise 23)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Order = Callable[..., tuple[Any, int]]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_an_order_is_obeyed_on_the_newest_channel_of_the_newest_controller_only(
+def test_a_command_is_applied_on_the_newest_channel_of_the_newest_controller_only(
     order: Order, tmp_path: Path
 ) -> None:
     async def main() -> None:
@@ -99,7 +99,7 @@ def test_an_order_is_obeyed_on_the_newest_channel_of_the_newest_controller_only(
 
 
 def changed(lone: ControlledBroker) -> bool:
-    """Whether any of the four orders was obeyed."""
+    """Whether any of the four orders was applied."""
     broker = lone.broker
     return (
         broker.partitions.get("t", 0) is not None

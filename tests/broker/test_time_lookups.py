@@ -1,5 +1,5 @@
-"""ListOffsets by time against batches that are large inside, or lie: the loop goes on, and nobody's
-answer is too late (S4, N6)."""
+"""ListOffsets by time against batches that are large inside, or lie: the loop goes on, and no
+response is too late (S4, N6)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_batch_without_the_time_that_it_claims_is_passed_over(tmp_path: Path) 
 
 
 def test_a_spent_allowance_answers_a_little_too_early(tmp_path: Path) -> None:
-    """The answer is what the header claims; nobody begins behind the record that was asked for."""
+    """The answer is what the header claims; no reader begins after the record it asked for."""
     log = new_log(tmp_path)
     log.append_as_leader(batch(1, timestamp=NOW_MS - 9), 0, NOW_MS)
     log.append_as_leader(many(300_000, NOW_MS + 5), 0, NOW_MS)

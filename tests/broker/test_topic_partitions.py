@@ -169,15 +169,15 @@ def test_pages_come_to_everything_once(tmp_path: Path, seed: int) -> None:
     asyncio.run(main())
 
 
-def test_what_is_told_of_a_topic(tmp_path: Path) -> None:
+def test_the_description_of_a_topic(tmp_path: Path) -> None:
     async def main() -> None:
         counts = {"__consumer_offsets": 1, "t": 1}
         async with knowing(tmp_path, counts) as broker:
-            answer = ask(broker, "t", "__consumer_offsets", "nobody", "no/name")
+            answer = ask(broker, "t", "__consumer_offsets", "nosuch", "no/name")
             internal, invalid, unknown, topic = answer.topics
             assert (internal.name, internal.is_internal) == ("__consumer_offsets", True)
             assert (invalid.name, invalid.error_code) == ("no/name", 17)
-            assert (unknown.name, unknown.error_code, unknown.partitions) == ("nobody", 3, [])
+            assert (unknown.name, unknown.error_code, unknown.partitions) == ("nosuch", 3, [])
             assert (topic.error_code, topic.topic_id) == (0, UUID(int=1001))
             # Read, write, create, delete, alter, describe, and both of the configurations.
             assert topic.topic_authorized_operations == 0b1101_1111_1000
@@ -185,7 +185,7 @@ def test_what_is_told_of_a_topic(tmp_path: Path) -> None:
             assert (part.error_code, part.leader_id, part.leader_epoch) == (0, HERE, 7)
             assert part.replica_nodes == [HERE, INSIDE_ONLY, GONE] and part.isr_nodes == [HERE]
             assert part.eligible_leader_replicas == [] == part.last_known_elr
-            # Also who is alive and has no address for this client.
+            # Also a live broker that has no address for this client.
             assert part.offline_replicas == [INSIDE_ONLY, GONE]
 
     asyncio.run(main())
@@ -241,8 +241,8 @@ def test_a_page_is_bounded_and_made_in_steps(tmp_path: Path) -> None:
         ((), 1, None, [HERE]),
         ((), 3, None, [HERE, HERE, GONE]),
         ((), 1, ("b", 1), [GONE]),
-        (("b", "a", "nobody"), 2000, None, [HERE, HERE, GONE, GONE, GONE]),
-        (("nobody",), 2000, None, []),
+        (("b", "a", "nosuch"), 2000, None, [HERE, HERE, GONE, GONE, GONE]),
+        (("nosuch",), 2000, None, []),
     ],
 )
 def test_a_page_waits_for_the_leaders_that_it_names(

@@ -40,7 +40,7 @@ def test_an_isr_that_shrinks_below_the_minimum_ends_the_wait(tmp_path: Path) -> 
     run(main())
 
 
-def test_who_is_patient_waits_on_while_the_isr_is_too_small(tmp_path: Path) -> None:
+def test_a_patient_append_waits_on_while_the_isr_is_too_small(tmp_path: Path) -> None:
     """The groups' coordinator: its writes are decided by the log."""
 
     async def main() -> None:
@@ -114,7 +114,7 @@ def delete(offset: int, timeout_ms: int = LONG_MS) -> Any:
 
 
 def test_delete_records_waits_for_the_followers_that_live(tmp_path: Path) -> None:
-    """They hear of the new start at once; the answer is the least start."""
+    """They receive the new start at once; the result is the least start."""
 
     async def main() -> None:
         async with running_pair(tmp_path, {"replica.fetch.wait.max.ms": LONG_MS}) as pair:
@@ -158,7 +158,7 @@ def test_delete_records_does_not_wait_for_the_dead(tmp_path: Path) -> None:
 
 
 def know_brokers(lone: LoneBroker, *alive: int) -> None:
-    """Let a broker know who lives."""
+    """Send a broker the set of live brokers."""
     request = messages.UpdateMetadataRequest
     end = request.UpdateMetadataEndpoint(port=lone.port, host="127.0.0.1", listener="PLAINTEXT")
     brokers = [request.UpdateMetadataBroker(id=node_id, endpoints=[end]) for node_id in alive]
@@ -208,7 +208,7 @@ def test_a_refusal_names_the_leader_and_where_it_listens(tmp_path: Path) -> None
     run(main())
 
 
-def test_one_that_fails_when_it_is_told_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+def test_a_waiter_that_fails_when_it_is_woken_keeps_no_other_waiting(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))

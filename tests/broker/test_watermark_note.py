@@ -48,7 +48,7 @@ def test_it_is_written_while_not_all_replicas_are_in_sync(tmp_path: Path) -> Non
 
 
 def test_what_was_committed_before_the_isr_shrank_is_noted_then(tmp_path: Path) -> None:
-    """Who follows hears of a shrunken ISR after the watermark that came with it."""
+    """A follower receives a shrunken ISR after the watermark that came with it."""
 
     async def main() -> None:
         lone = LoneBroker(tmp_path)

@@ -59,6 +59,7 @@ UNDER_THE_RULE = (
     "src/tidelog/pipeline",
     "examples",
     "benchmarks",
+    "tests/broker",
     "tests/chaos",
     "tests/cluster",
     "tests/component",
