@@ -1,20 +1,20 @@
 """One hosted partition: its role, its epochs and its high watermark.
 
-Owns the state that LeaderAndIsr sets and the high watermark. Not the bytes: see ``storage.log``;
-not the rules: see ``replication``; not the requests that wait here: see ``waiters``.
+Owns the state that LeaderAndIsr sets, and the high watermark. Not the records: see ``storage.log``;
+not the rules: see ``replication``; not the requests that wait: see ``waiters``.
 
-| role | append | read by clients | how it gets there |
+| role | append | read by clients | reason |
 |---|---|---|---|
 | LEADER | yes | up to the high watermark | LeaderAndIsr names this broker |
-| FOLLOWER | NOT_LEADER_OR_FOLLOWER | so too, on request (KIP-392) | LeaderAndIsr names another |
-| OFFLINE | KAFKA_STORAGE_ERROR | KAFKA_STORAGE_ERROR | its disk failed, or its log is damaged |
+| FOLLOWER | NOT_LEADER_OR_FOLLOWER | the same, with a rack (KIP-392) | LeaderAndIsr names another |
+| OFFLINE | KAFKA_STORAGE_ERROR | KAFKA_STORAGE_ERROR | a disk failure or a damaged log |
 
-A record counts as stored when it is written or, with ``log.durability=sync``, when it is synced;
-the high watermark never passes what this broker has not stored.
+A record is stored once it is written or, with ``log.durability=sync``, once it is synced. The high
+watermark never passes the stored end of the log.
 
-A leader's followers say with each fetch what they hold (``follower_fetched``). What it knows of
-them, and the change of the ISR in flight (``isr_changes``), is its ``leadership``'s, one object per
-leader epoch and set of replicas; while a change is in flight the watermark counts the larger ISR.
+Each fetch of a follower has its log end (``follower_fetched``). The ``leadership`` keeps these and
+the ISR change in flight (``isr_changes``), one object per leader epoch and set of replicas. While a
+change is in flight the high watermark counts the members of both ISRs.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _NO_FOLLOWERS: Mapping[int, Follower] = MappingProxyType({})
 
 
 class Commit(Protocol):
-    """Syncs logs in the background: ``group_commit``."""
+    """Background syncs of logs: ``group_commit``."""
 
     before_ack: bool
 
     def want(self, partition: HostedPartition, /) -> None:
-        """Have all that the partition's log holds now synced soon."""
+        """Sync all present records of the partition's log soon."""
 
 
 class HostedPartition:
-    """A replica on this broker. Made by ``Partitions``; used by one thread, the event loop's."""
+    """A replica on this broker, created by ``Partitions``. Used on the event loop only."""
 
     __slots__ = (
         "_alone",
@@ -99,19 +99,19 @@ class HostedPartition:
         self.bytes_out = 0
         self.counts = Counts()
         self.waiting = Waiting()
-        self.leadership: Leadership | None = None  # what it knows as leader; None while it is not
+        self.leadership: Leadership | None = None  # the leader's state; None while not leading
         self._node_id = node_id
         self._commit = commit
         self._synced = commit.before_ack
         self._alone = False
         self._is_short = False
-        """Whether a committed record may be on fewer replicas than there are."""
+        """Whether the ISR is smaller than the replicas: then some may lack committed records."""
         self._leader_mark = UNKNOWN
-        """The leader's high watermark as it was last told, of which more may be stored later."""
+        """The leader's high watermark in its last response; it may be above the stored end."""
         self._marked_generation = log.generation
-        """Of the log then: once it is cut the mark counts no more."""
+        """The log's generation then: after a truncation ``_leader_mark`` is not used."""
 
-    # -- what it is
+    # -- its state
 
     @property
     def topic(self) -> str:
@@ -123,13 +123,13 @@ class HostedPartition:
 
     @property
     def topic_id(self) -> UUID:
-        """The id on disk, or ``NO_UUID`` for a replica that never learnt one."""
+        """The topic id on disk, otherwise that of LeaderAndIsr; ``NO_UUID`` without either."""
         metadata = self.log.metadata
         return metadata.topic_id if metadata is not None else self.state.topic_id
 
     @property
     def partition_epoch(self) -> int:
-        """The partition epoch on disk, -1 when there is none."""
+        """The partition epoch on disk, otherwise that of LeaderAndIsr; -1 without either."""
         metadata = self.log.metadata
         return metadata.partition_epoch if metadata is not None else self.state.partition_epoch
 
@@ -141,7 +141,7 @@ class HostedPartition:
 
     @property
     def assigned(self) -> bool:
-        """Whether the controller has spoken of this replica in this life of the broker."""
+        """Whether a LeaderAndIsr for this replica was applied since the start of the broker."""
         return self.state.leader_epoch >= 0
 
     @property
@@ -158,17 +158,17 @@ class HostedPartition:
 
     @property
     def followers(self) -> Mapping[int, Follower]:
-        """What each follower holds, as this leadership saw it; empty while not leading."""
+        """The followers' log ends in this leadership; empty while not leading."""
         return _NO_FOLLOWERS if self.leadership is None else self.leadership.followers
 
     @property
     def epoch_start(self) -> int:
-        """Where the present leader epoch began in the log; 0 while not leading."""
+        """The start offset of the present leader epoch; 0 while not leading."""
         return 0 if self.leadership is None else self.leadership.start
 
     @property
     def proposed_isr(self) -> tuple[int, ...] | None:
-        """The ISR of the change in flight."""
+        """The ISR of the change in flight, or None."""
         leadership = self.leadership
         return None if leadership is None or leadership.change is None else leadership.change.isr
 
@@ -186,10 +186,10 @@ class HostedPartition:
 
     @property
     def watermark_is_certain(self) -> bool:
-        """Whether the high watermark is known to be what a former leader made it (KIP-207).
+        """Whether the high watermark is known to be at least that of the former leader (KIP-207).
 
-        A new leader knows of it what its last fetch said: what was committed since is confirmed
-        when its followers have fetched. One that leads on in a newer epoch has moved it itself.
+        A new leader has the high watermark of its last fetch; records committed after that are
+        confirmed when its followers have fetched. A newer epoch of the same leader changes nothing.
         """
         leadership = self.leadership
         certain_from = 0 if leadership is None else leadership.certain_from
@@ -197,14 +197,13 @@ class HostedPartition:
 
     @property
     def is_following(self) -> bool:
-        """Whether it copies a leader that is known: its watermark may be read up to."""
+        """Whether it follows a leader: consumers may read up to its high watermark."""
         return not self.is_leader and self.state.leader >= 0 and self.offline_reason is None
 
     def why_not_answering(self, leader_epoch: int) -> ErrorCode:
-        """Return why a request cannot be answered that was served in ``leader_epoch``, and waited.
+        """Return why a request that has waited since ``leader_epoch`` cannot be answered, or NONE.
 
-        Where this broker has led since then without a break, nothing has happened to it: the log
-        that it reads, or was appended to, was not cut.
+        It can be if this broker has led without a break since: then the log was not truncated.
         """
         leadership = self.leadership
         if leadership is not None and leadership.since <= leader_epoch <= self.leader_epoch:
@@ -224,10 +223,10 @@ class HostedPartition:
     # -- changes of role
 
     def become(self, state: LeaderAndIsrState) -> None:
-        """Lead or follow as ``state`` says. An equal leader epoch changes ISR and flags only.
+        """Lead or follow as ``state`` says. The same leader epoch changes ISR and flags only.
 
-        A leader that leads on in a newer epoch keeps its log whole: who waits here goes on waiting,
-        by the rules of the new epoch. Its followers hold nothing until they have fetched in it.
+        A leader that leads again in a newer epoch does not truncate its log: requests keep waiting,
+        by the rules of the new epoch. Its followers' log ends are unknown until they fetch in it.
         """
         same_epoch = state.leader_epoch == self.leader_epoch
         former, isr = self.leadership, self.state.isr
@@ -248,12 +247,12 @@ class HostedPartition:
             led, end = former is not None, self.log.end_offset
             self.counts.leads(led, end, len(isr), len(state.isr))
         if self.stored_end < self.log.end_offset:
-            # A crash left a tail that counts only when synced; no append may ever come.
+            # A crash left a tail that must be synced to count; perhaps no append ever comes.
             self._commit.want(self)
         if former is not None and not self.is_leader:
             self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not same_epoch:
-            # What followers asked in the former epoch does not count: they are told at once.
+            # Delayed fetches of followers have the former epoch: they are refused at once.
             wake(self.waiting.readers if former is None else self.waiting.followers)
         self.configure()
 
@@ -264,7 +263,7 @@ class HostedPartition:
         self.leadership = None
 
     def configure(self) -> None:
-        """Take over what the topic's configuration and the ISR say about the high watermark."""
+        """Apply the topic's configuration and the ISR to the high watermark."""
         self.required_in_sync = required_in_sync(
             self.log.configs.min_insync_replicas, max(1, len(self.state.replicas))
         )
@@ -276,7 +275,7 @@ class HostedPartition:
         self._is_short = len(self.state.isr) < len(self.state.replicas)
         mark, noted = self.log.high_watermark, self.log.watermark_note.offset
         if mark > max(noted, self.log.start_offset):
-            # It moved before the ISR shrank, or before this replica heard of that.
+            # It moved before the ISR shrank, or before this replica received the shrunk ISR.
             self._note(mark)
         if self.is_leader:
             self.waiting.moved()
@@ -285,7 +284,7 @@ class HostedPartition:
                 self.waiting.commits.too_few()
 
     def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
-        """Take over the ISR of this leader epoch that the controller answered to a proposal."""
+        """Apply the ISR of a controller's response to a proposal in this leader epoch."""
         self.counts.isr_changed(len(self.state.isr), len(isr))
         self.state = replace(self.state, isr=isr, isr_version=isr_version)
         if self.leadership is not None:
@@ -297,15 +296,15 @@ class HostedPartition:
         self.state = replace(self.state, is_unclean_leader=False, has_debt=False)
 
     def stop(self) -> None:
-        """Serve nothing from now on; all that wait get NOT_LEADER_OR_FOLLOWER at once."""
+        """Stop serving; all waiters get NOT_LEADER_OR_FOLLOWER at once."""
         self._cease_leading()
         self._leader_mark = UNKNOWN
-        # Without the ISR version: the same order again, as of a new channel, starts it again.
+        # Without the ISR version: the same LeaderAndIsr, on a new channel, starts it again.
         self.state = replace(self.state, leader=NO_LEADER, isr_version=NO_VERSION)
         self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def go_offline(self, reason: str) -> None:
-        """The disk failed: acknowledge nothing from now on (promise 25)."""
+        """Stop serving after a disk failure: acknowledge no further record (promise 25)."""
         if self.offline_reason is None:
             self.offline_reason = reason
             self.offline_epoch = self.state.leader_epoch
@@ -323,7 +322,7 @@ class HostedPartition:
         looks: Looks | None = None,
         looked_into: Batches | None = None,
     ) -> Appended | Rejected:
-        """Append as leader; the watermark may move. With ``looks`` it may be ``UNLOOKED``."""
+        """Append as leader; the watermark may move. With ``looks`` may return ``UNLOOKED``."""
         if not self.is_leader:
             return self._refuse()
         if self.has_unlooked and looks is not None:
@@ -359,9 +358,8 @@ class HostedPartition:
         return result
 
     def when_committed(self, offset: int, committed: Committed, *, patient: bool = True) -> None:
-        """Call ``committed`` once: when ``offset`` is below the high watermark, or it ends.
-
-        Who is not ``patient`` does not wait while the ISR is too small either.
+        """Call ``committed`` once: when the high watermark passes ``offset``, or with an error when
+        this broker stops leading; if not ``patient``, also while the ISR is too small.
         """
         if not self.is_leader:
             committed(self._refuse().error)
@@ -384,18 +382,18 @@ class HostedPartition:
     # -- the high watermark
 
     def synced(self) -> None:
-        """The log was synced: with ``log.durability=sync`` more is stored now."""
+        """The log was synced: with ``log.durability=sync`` the stored end has moved."""
         if self.is_leader and self._synced:
             self.advance()
         elif self._synced and self.is_following and self._marked_generation == self.log.generation:
-            # The leader tells its watermark once, before what came with it is synced.
+            # The leader sends a watermark once, perhaps before its records are synced here.
             self._take_over_mark()
 
     @property
     def stored_end(self) -> int:
-        """Where what this broker has stored ends: written or, with ``log.durability=sync``, synced.
+        """The end of the stored records: written or, with ``log.durability=sync``, synced.
 
-        A follower claims no more, and its high watermark does not pass it.
+        A follower's fetch offset and its high watermark do not pass it.
         """
         log = self.log
         return min(log.synced_end_offset, log.end_offset) if self._synced else log.end_offset
@@ -403,10 +401,10 @@ class HostedPartition:
     # -- as a follower
 
     def replicated(self, size: int, leader_watermark: int) -> None:
-        """Take over the leader's high watermark, after its bytes were appended.
+        """Take over the leader's high watermark, after the records of its response were appended.
 
-        Only for an answer that did not say where the logs part: else the watermark could pass
-        records that are to be cut.
+        Not for a response with a diverging epoch: the watermark could pass records that must be
+        truncated.
         """
         self.bytes_in += size
         self.counts.replicated_in += size
@@ -419,7 +417,7 @@ class HostedPartition:
         mark = min(self._leader_mark, self.stored_end)
         if mark > self.log.high_watermark and not self.log.cutting:
             if self._is_short:
-                # Before anybody hears of it: what only some replicas have may be lost with them.
+                # On disk before readers see it: only some replicas have these records.
                 self.log.watermark_note.write(mark)
             self.log.high_watermark = mark
             self.waiting.committed(mark)
@@ -432,7 +430,7 @@ class HostedPartition:
         now_ms: int = 0,
         log_start: int = -1,
     ) -> None:
-        """A follower's life holds all from ``log_start`` to ``offset`` of this leader's log."""
+        """Note that a follower has this leader's records from ``log_start`` to ``offset``."""
         leadership = self.leadership
         if leadership is None or node_id not in leadership.replicas:
             return
@@ -440,7 +438,7 @@ class HostedPartition:
         if follower is None:
             follower = leadership.followers[node_id] = Follower()
         if broker_epoch < follower.broker_epoch:
-            # A fetch of a former life that was under way: it says nothing of the present one.
+            # A late fetch from before the follower restarted: it may hold less now.
             return
         follower.fetched(offset, self.log.end_offset, broker_epoch, now_ms)
         if log_start > follower.start_offset:
@@ -451,7 +449,7 @@ class HostedPartition:
             self.advance()
 
     def advance(self) -> None:
-        """Move the high watermark as far as the rules allow, and tell who waits."""
+        """Move the high watermark as far as the rules allow, and wake the waiters."""
         log, leadership = self.log, self.leadership
         if leadership is None:
             return
@@ -474,7 +472,7 @@ class HostedPartition:
             self.waiting.committed(moved)
 
     def _note(self, mark: int) -> bool:
-        """Put a watermark on disk, if need be, before it is told; whether the disk lives."""
+        """Write a watermark to disk before readers see it, if needed; False if the disk failed."""
         if self._is_short and self.offline_reason is None:
             self.log.watermark_note.write(mark)
             self.look_at_disk()

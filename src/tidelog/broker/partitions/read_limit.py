@@ -1,6 +1,6 @@
 """How far clients and followers may read a partition: one rule for Fetch and ListOffsets.
 
-Owns the rule only. Not who may read: see ``fetching.partition_reads``.
+Owns the rule only. Not which readers may read: see ``fetching.partition_reads``.
 
 | reader | limit |
 |---|---|

@@ -1,8 +1,8 @@
-"""All partitions that this broker hosts: found, made, changed, stopped, set aside.
+"""The partitions that this broker hosts: created, changed, stopped, deleted, quarantined.
 
-Owns the map from (topic, partition) to ``HostedPartition`` and in which log directory each one's
-log is. What the controller may command is decided before: see ``control_plane.control_channel``.
-What follows in other parts when a role has changed: see ``role_steps``.
+Owns the map from (topic, partition) to ``HostedPartition``, and in which log directory the log of
+each is. Not which commands are applied: see ``control_plane.control_channel``; not the steps of the
+other parts after a change of role: see ``role_steps``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class NotQuarantined(StorageFailed):
-    """What was deleted, or is stale, may be there again after a power loss: ``keys``."""
+    """Deleted or quarantined replicas (``keys``) may be hosted again after a power loss."""
 
     def __init__(self, reason: str, keys: Sequence[TopicPartition]) -> None:
         super().__init__(reason)
@@ -42,7 +42,7 @@ class NotQuarantined(StorageFailed):
 
 
 class RoleChanges(Protocol):
-    """What follows in other parts of the broker when a replica's role has changed."""
+    """The steps of the other parts of the broker after a change of a replica's role."""
 
     def become(
         self, partition: HostedPartition, /, *, led_until: int | None, leads_new_epoch: bool
@@ -51,14 +51,14 @@ class RoleChanges(Protocol):
         ``leads_new_epoch`` whether this broker leads in a new epoch."""
 
     def resign(self, key: TopicPartition, led_until: int | None, /) -> None:
-        """A replica serves no longer."""
+        """A replica no longer serves."""
 
     def remove(self, key: TopicPartition, /) -> None:
-        """A replica goes, after ``resign``."""
+        """A replica will be deleted or quarantined; called after ``resign``."""
 
 
 class NoSteps:
-    """Of a broker that is not put together yet: nothing follows."""
+    """No steps: for a broker that is not completely assembled."""
 
     def become(self, *_: object, **__: object) -> None:
         """Do nothing."""
@@ -71,7 +71,7 @@ class NoSteps:
 
 
 CONFIGURED_AT_ONCE = 50
-"""Partitions that take over a configuration before others have their turn: 1 to 5 ms."""
+"""Partitions that are configured between two yields: 1 to 5 ms."""
 
 
 class Partitions:
@@ -87,24 +87,24 @@ class Partitions:
     ) -> None:
         self.by_topic: dict[str, dict[int, HostedPartition]] = {}
         self.steps: RoleChanges = NoSteps()
-        """What follows in other parts; set once, before the first command is applied."""
+        """The steps of the other parts; set once, before the first command is applied."""
         self.directories = directories
         self._renamed: dict[LogDirectory, list[HostedPartition]] = {}
-        """What was set aside and is not durable yet."""
+        """Replicas that were deleted or quarantined, not yet durably."""
         self._refused: dict[LogDirectory, int] = {}
-        """What was free where a new replica was refused for want of room."""
+        """Free bytes of a directory when it last refused a new replica for lack of space."""
         self._undecided: dict[TopicPartition, list[HostedPartition]] = {}
-        """Replicas of other topics under the name of one that is hosted: the controller's next word
-        on that name says which one lives (docs/decisions/0045)."""
+        """Replicas with another topic id under the name of a hosted one: the topic id in the next
+        command for that name decides which one is kept (docs/decisions/0045)."""
         self._must_not_return: dict[TopicPartition, set[Created]] = {}
-        """Directories of partitions that may be there at the next start, and are not to be."""
+        """Replicas on failing disks that a later start may find, and must not host."""
         self._made = 0
-        """How many replicas were made in this life."""
+        """Number of replicas created since the start of this broker."""
         self.past = Past()
-        """What is counted of replicas that are here no more."""
+        """Sums of the counts of removed replicas."""
         self.away: Sequence[str] = ()
-        """Sentences about log directories that could not be used at the start. What is not known
-        here may lie in them, unless it is in its first leader epoch: it is not made anew."""
+        """Sentences about log directories that could not be used at the start. A replica not hosted
+        may be in them, unless it is in its first leader epoch: it is not created again."""
         self.commit = commit
         self._node_id = node_id
         self.configs = configs
@@ -133,7 +133,7 @@ class Partitions:
             yield from hosted.values()
 
     def local(self, topic: str, partition: int) -> LocalReplica | None:
-        """Return what the rules of ``replication.command_rules`` ask of a local replica."""
+        """Return a local replica as the rules of ``replication.command_rules`` need it."""
         found = self.get(topic, partition)
         return None if found is None else local_replica(found)
 
@@ -149,7 +149,7 @@ class Partitions:
         return inventory(chain(self.all(), *self._undecided.values()))
 
     def failures(self) -> Any:
-        """Return what heartbeats report (tag 10000); None when nothing is out of service."""
+        """Return the failures for heartbeats (tag 10000), or None."""
         return failures(self.all(), self.directories)
 
     # -- changing
@@ -166,12 +166,12 @@ class Partitions:
                 raise StorageFailed(f"leader epoch {state.leader_epoch} is older than its log's")
             return decided
         if self.away and state.leader_epoch > 0:
-            # It may lie there: a second one would be in the way when the disk is back.
-            raise StorageFailed(f"{key} may lie in what cannot be used: {'; '.join(self.away)}")
+            # It may be there: a second replica would conflict with it when the disk is back.
+            raise StorageFailed(f"{key} may be in an unusable directory: {'; '.join(self.away)}")
         return self._host(key, self._made_somewhere(key, state))
 
     def _made_somewhere(self, key: TopicPartition, state: LeaderAndIsrState) -> PartitionLog:
-        """Make a new log where there is room for it. Grows with the directories that refuse it."""
+        """Create a new log where there is space for it. O(directories that refuse it)."""
         healthy = [each for each in self.directories if each.failed is None]
         if not healthy:
             raise StorageFailed("every log directory has failed")
@@ -215,11 +215,11 @@ class Partitions:
         try:
             free, total = directory.free_bytes(), directory.total_bytes()
         except OSError:
-            return DirectorySpace(replicas, 0, 1, refused_at)  # who cannot say it is asked last
+            return DirectorySpace(replicas, 0, 1, refused_at)  # unknown space: tried last
         return DirectorySpace(replicas, free, total, refused_at)
 
     def _decide(self, key: TopicPartition, state: LeaderAndIsrState) -> HostedPartition | None:
-        """Return the undecided replica that the controller's word means; set the others aside."""
+        """Return the undecided replica with the command's topic id; quarantine the others."""
         decided = None
         for other in self._undecided.pop(key, ()):
             is_meant = other.topic_id == state.topic_id
@@ -228,20 +228,20 @@ class Partitions:
                 continue
             delay_ms, why = self._quarantine_ms, f"the topic of that name is {state.topic_id}"
             logger.warning(
-                "%(path)s: set aside, removed in %(delay_ms)d ms: %(why)s",
+                "%(path)s: quarantined, removed in %(delay_ms)d ms: %(why)s",
                 {"path": other.log.path, "delay_ms": delay_ms, "why": why},
             )
             directory = self.directory_of(other)
             try:
                 directory.mark_stray(key, remove_after_ms=delay_ms, durable=False)
             except OSError as error:
-                # Nothing of it is served, and the next start asks the controller again.
+                # It is not served, and after the next start the controller decides again.
                 directory.leave(key)
-                directory.resources.fail(f"{other.log.path} cannot be set aside: {error}")
+                directory.resources.fail(f"{other.log.path} cannot be quarantined: {error}")
         return decided
 
     def apply(self, partition: HostedPartition, state: LeaderAndIsrState) -> None:
-        """Lead or follow as ``state`` says, and tell who depends on it."""
+        """Lead or follow as ``state`` says, then perform the steps of the other parts."""
         if partition.key in self._undecided and state.topic_id != NO_UUID:
             self._decide(partition.key, state)
         led, epoch = partition.is_leader, partition.leader_epoch
@@ -256,8 +256,8 @@ class Partitions:
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
 
-        Durable with ``sync_names``, once for many. Raises StorageFailed when the renaming fails;
-        the partition does not serve in any case.
+        Durable after ``sync_names``, once for many. Raises StorageFailed when the rename fails; the
+        partition does not serve in any case.
         """
         hosted = self._stop(topic, partition)
         if hosted is not None and delete:
@@ -268,12 +268,12 @@ class Partitions:
             self._unhost(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
     def sync_names(self) -> None:
-        """Do as ``syncing_names``, at once. Blocks."""
+        """Do as ``syncing_names`` in one go. Blocks."""
         at_once(self.syncing_names())
 
     def syncing_names(self) -> Pieces[None]:
-        """Make the deletions of ``stop`` durable, in pieces. Raises NotQuarantined, for replicas in
-        directories that fail, when all of them were synced."""
+        """Make the renames of ``stop`` and ``quarantine`` durable, in pieces. Raises NotQuarantined
+        with the replicas in directories that failed, after all directories were synced."""
         failed: list[TopicPartition] = []
         reason = ""
         for directory in self.directories:
@@ -290,9 +290,9 @@ class Partitions:
             raise NotQuarantined(reason, failed)
 
     def quarantine(self, topic: str, partition: int, reason: str, *, durable: bool = True) -> None:
-        """Stop serving; the log is set aside and removed after a delay (KIP-516).
+        """Stop serving; quarantine the log, and remove it after a delay (KIP-516).
 
-        Not ``durable``: before anybody is told, call ``sync_names``, once for many.
+        Without ``durable``, call ``sync_names``, once for many, before the response is sent.
         """
         hosted = self._stop(topic, partition)
         if hosted is None:
@@ -300,7 +300,7 @@ class Partitions:
         self.steps.remove(hosted.key)
         delay_ms = self._quarantine_ms
         logger.warning(
-            "%(partition)s: set aside, removed in %(delay_ms)d ms: %(why)s",
+            "%(partition)s: quarantined, removed in %(delay_ms)d ms: %(why)s",
             {"partition": hosted.key, "delay_ms": delay_ms, "why": reason},
         )
         self._unhost(
@@ -309,9 +309,9 @@ class Partitions:
         )
 
     def quarantine_for_repair(self, hosted: HostedPartition) -> tuple[LogDirectory, str]:
-        """Stop serving; the log is set aside for as long as it takes, in the place returned.
+        """Stop serving; quarantine the log without a time limit. Return its directory and path.
 
-        Durable with ``sync_names``. Raises StorageFailed.
+        Durable after ``sync_names``. Raises StorageFailed.
         """
         directory = self.directory_of(hosted)
         self._stop(*hosted.key)
@@ -324,15 +324,15 @@ class Partitions:
     def adopt_topic_id(
         self, topic: str, partition: int, topic_id: UUID, partition_epoch: int
     ) -> None:
-        """Write the id of a topic that existed before ids to a local replica.
+        """Write its topic id to a replica of a topic that is older than topic ids.
 
-        Durable with ``syncing_topic_id``. Raises StorageFailed.
+        Durable after ``syncing_topic_id``. Raises StorageFailed.
         """
         hosted = self.get(topic, partition)
         if hosted is None:
             return
         if (failed := self.directory_of(hosted).failed) is not None:
-            # Promise 25: nothing is written or synced there any more.
+            # Promise 25: after a failure the directory gets no writes or syncs.
             raise StorageFailed(f"{hosted.log.path} cannot take its topic id: {failed}")
         try:
             own = self.configs.own(topic)
@@ -342,7 +342,7 @@ class Partitions:
             raise self._topic_id_failed(hosted, error) from error
 
     def syncing_topic_id(self, hosted: HostedPartition) -> Pieces[None]:
-        """Make what ``adopt_topic_id`` wrote durable, in pieces. Raises StorageFailed."""
+        """Sync the topic id written by ``adopt_topic_id``, in pieces. Raises StorageFailed."""
         try:
             yield from hosted.log.syncing_metadata()
         except OSError as error:
@@ -356,12 +356,12 @@ class Partitions:
         return StorageFailed(reason)
 
     def reconfigure(self, topics: Collection[str] | None) -> Pieces[None]:
-        """Apply the changed configuration of topics (None: of all) to what is hosted, in pieces.
+        """Apply the changed configuration of topics (None: all) to their partitions, in pieces.
 
-        Grows with their partitions. What a later change says of one meanwhile holds.
+        O(their partitions). A piece uses the configuration of its time, not that of the call.
         """
         for done, partition in enumerate(self._hosted_of(topics), 1):
-            # It may have been removed since; what came since has the new configuration.
+            # It may have been removed since; a newer replica has the new configuration.
             if self.get(*partition.key) is partition:
                 partition.log.configure(self.configs.topic(partition.topic))
                 partition.configure()
@@ -411,18 +411,18 @@ class Partitions:
             self.configs.forget(key.topic)
         metadata = hosted.log.metadata
         if metadata is not None and metadata.replaces:
-            # What this one was to replace is not to be there instead of the next one either.
+            # The next replica must also replace those that this one had to replace.
             self._must_not_return.setdefault(key, set()).update(metadata.replaces)
         try:
             action(directory)
             self._renamed.setdefault(directory, []).append(hosted)
         except OSError as error:
             self._may_come_back(hosted)
-            directory.resources.fail(f"{hosted.log.path} cannot be set aside: {error}")
-            raise StorageFailed(f"{hosted.log.path} cannot be set aside: {error}") from error
+            directory.resources.fail(f"{hosted.log.path} cannot be quarantined: {error}")
+            raise StorageFailed(f"{hosted.log.path} cannot be quarantined: {error}") from error
 
     def _may_come_back(self, hosted: HostedPartition) -> None:
-        """Have a new replica say that this one, which stays on a failing disk, was to go."""
+        """Have the next replica record that it replaces this one, left on a failing disk."""
         metadata = hosted.log.metadata
         if metadata is not None and metadata.created is not None:
             self._must_not_return.setdefault(hosted.key, set()).add(metadata.created)
@@ -436,8 +436,8 @@ class Partitions:
                 self._take_offline(partition, reason)
 
     def _damaged(self, directory: LogDirectory, key: TopicPartition) -> None:
-        """A log was found damaged while it served; the heartbeats name it when a thread has synced
-        the note of that."""
+        """A log was found damaged while it served. Heartbeats report it after a thread has synced
+        the note of the damage."""
         hosted = self.get(*key)
         log = directory.logs.get(key)
         if hosted is None or log is not hosted.log or log.damaged is None:
