@@ -46,6 +46,7 @@ UNDER_THE_RULE = (
     "tests/spark",
     "tests/support",
     "tests/tidy",
+    "tests/unit",
     "tests/wire",
 )
 """Folders and pages that keep the rule; each further one joins when its last word is replaced."""

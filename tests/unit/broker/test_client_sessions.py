@@ -72,7 +72,7 @@ def sessions() -> Sessions:
     return Sessions()
 
 
-def test_a_session_that_nobody_uses_ends_by_time(sessions: Sessions) -> None:
+def test_an_unused_session_ends_by_time(sessions: Sessions) -> None:
     """It was kept for ever: 100,000 partitions held 30 MB long after their connection was gone."""
     plan = begun(sessions, 0, 50)
     assert plan.session is not None and sessions.partitions == 50
@@ -145,7 +145,7 @@ def test_a_partition_that_is_named_twice_is_read_once(sessions: Sessions, epoch:
 
 
 def test_the_names_of_topics_are_charged(sessions: Sessions) -> None:
-    """100 sessions of 900 kB of names each took 90 MB that nobody counted."""
+    """100 sessions of 900 kB of names each took 90 MB beyond the limit."""
     name = "n" * (50 * EACH)
     for epoch, each in enumerate(["one", "two", "three"]):
         parts = [Request.FetchPartition(partition=0)]

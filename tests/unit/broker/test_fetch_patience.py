@@ -91,7 +91,7 @@ def test_requests_are_short_while_partitions_are_added() -> None:
 
 def test_how_long_an_answer_takes_is_not_what_the_leader_waited() -> None:
     patience = quiet(trip_ms=4)
-    # News after 300 ms: the way was shorter, and is what it was.
+    # Records came after 300 ms: the round trip was shorter, and stays as measured.
     patience.answered(QUIET_MS + 300)
     patience.ended()
     patience.sent(LONG_MS, 20_000)

@@ -122,7 +122,7 @@ def test_clients_see_addresses_of_their_listener_and_a_live_controller() -> None
     assert cache.visible_controller(7) == 1, "not itself while it is not known to clients"
 
 
-def test_configurations_are_resolved_and_told() -> None:
+def test_configurations_are_resolved_and_their_changes_reported() -> None:
     cache = ConfigCache(1, {"log.retention.ms": "5000"})
     told: list[Collection[str] | None] = []
 

@@ -378,7 +378,7 @@ def test_what_a_pattern_deletes(
 
 
 class Terminal(io.StringIO):
-    """Somebody who types what a test says."""
+    """A terminal where the text of a test is typed."""
 
     def isatty(self) -> bool:
         return True
@@ -387,7 +387,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("typed", "agreed"), [("y\n", True), ("n\n", False), ("\n", False), ("", False)]
 )
-def test_who_sits_at_a_terminal_agrees_to_what_is_listed(
+def test_at_a_terminal_the_listed_topics_are_confirmed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, agreed: bool
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))

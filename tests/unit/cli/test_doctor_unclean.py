@@ -43,7 +43,7 @@ def test_what_is_not_known_is_left_open() -> None:
     assert row[3] == "0"
 
 
-def test_who_has_not_come_back_is_named_once() -> None:
+def test_a_missing_replica_is_named_once() -> None:
     elections = [
         election(missing_replicas=[1]),
         election(missing_replicas=[1], leader_epoch=9),

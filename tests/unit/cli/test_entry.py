@@ -1,4 +1,4 @@
-"""How the commands are reached and told of their cluster: completion, slips, defaults."""
+"""How the commands are reached and find their cluster: completion, misspelled names, defaults."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_shell_completes_words(
         (["server", "x.properties", "--until-stdin-close=1"], "--until-stdin-closes"),
     ],
 )
-def test_a_slip_of_the_hand_is_told_what_was_meant(
+def test_a_misspelled_name_gets_a_suggestion(
     words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, err = status_of(words, capsys)

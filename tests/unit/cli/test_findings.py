@@ -41,7 +41,7 @@ def test_a_healthy_cluster_has_nothing_to_do() -> None:
 
 
 def test_a_controller_is_named_as_it_names_itself() -> None:
-    """Where controllers are processes of their own, clients are told of a broker that forwards."""
+    """Where controllers are processes of their own, clients get a broker's address: it forwards."""
     facts = replace(HEALTHY, condition={"controller_id": 101, "problems": []})
     assert facts.controller == 101
     assert "controller 101" in said(facts, Severity.GOOD)
@@ -103,7 +103,7 @@ def test_a_silent_controller_does_not_hide_the_rest() -> None:
     assert "t-0: no leader" in said(facts, Severity.BAD)
 
 
-def test_replicas_that_nobody_assigned() -> None:
+def test_unassigned_replicas() -> None:
     def held(*places: TopicPartition) -> ClusterFacts:
         entry = LogDir("/d", None, dict.fromkeys(places, 10), 1000, 500)
         return replace(HEALTHY, log_dirs={4: [entry]})
@@ -142,7 +142,7 @@ TOLD_WELL: dict[str, Any] = {
 }
 
 
-def test_nobody_is_called_well_beside_one_that_is_suspected() -> None:
+def test_brokers_are_not_ok_beside_a_suspected_one() -> None:
     """U15: "ok brokers" stood beside a suspected one."""
     well = replace(HEALTHY, condition=TOLD_WELL)
     assert "brokers: 1 at h:9001, 2 at" in said(well, Severity.GOOD)
@@ -182,15 +182,15 @@ def itself(version: str = "1", level: str = "1.4", *, kept: tuple[str, ...] = ()
     return {"version": version, "level": level, "set_aside": aside}
 
 
-def test_what_was_set_aside_and_stays_is_told() -> None:
-    """U15: a broker that was restarted within their delay kept them, and nobody said so."""
+def test_a_quarantined_directory_that_stays_is_reported() -> None:
+    """U15: a broker that restarted within the delay kept them, and no report named them."""
     facts = replace(HEALTHY, own={1: itself(), 2: itself(kept=("/d/t-0-stray",)), 3: None})
     (finding,) = (each for each in judge(facts) if each.level is Severity.NOTICE)
     assert finding.what == "broker 2 keeps quarantined replicas: /d/t-0-stray"
     assert (finding.kind, finding.brokers) == ("set_aside", [2])
 
 
-def test_half_of_an_upgrade_is_told() -> None:
+def test_half_of_an_upgrade_is_reported() -> None:
     for own, told, expected in [
         ({1: itself(), 2: itself()}, {"version": "1", "level": "1.4"}, []),
         ({1: itself(), 2: None, 3: ConnectionLost("gone")}, {}, []),

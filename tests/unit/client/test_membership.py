@@ -68,7 +68,7 @@ def test_what_becomes_of_id_and_generation() -> None:
     assert ids == {Event.UNKNOWN, Event.LEFT}
     generations = {event for event, behind in kept.items() if behind.generation < 0}
     assert generations == ids | {Event.JOIN, Event.GENERATION_LOST, Event.FAILED}
-    # Who was cut off while it joined has no generation, and may come back by its name.
+    # A member that was cut off while it joined has no generation, and may come back by its name.
     joining = named(MemberStatus(MemberState.JOINING), "m", 4)
     assert step(joining, Event.INTERRUPTED) == MemberStatus(MemberState.OUT, "m", -1)
 
@@ -79,7 +79,7 @@ def test_a_member_commits_in_its_generation_and_not_while_it_joins() -> None:
     assert not any(MemberStatus(state, "m", -1).may_commit for state in MemberState)
 
 
-def test_no_member_is_heard_of_and_neither_reads_nor_knows_that_it_must_do_something() -> None:
+def test_a_member_that_sends_heartbeats_reads_or_must_do_something() -> None:
     # Silent are those that join next; those that send heartbeats read, join again, or look up
     # positions, which `group_reader` does in this state only.
     for state in MemberState:

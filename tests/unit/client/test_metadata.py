@@ -42,7 +42,7 @@ def test_a_newer_leader_epoch_holds() -> None:
     assert leader_after(topic(1, 4), topic(2, 5)) == (2, 5)
 
 
-def test_an_answer_that_lags_behind_takes_nothing_back() -> None:
+def test_an_older_response_takes_nothing_back() -> None:
     assert leader_after(topic(2, 5), topic(1, 4)) == (2, 5)
 
 

@@ -1,4 +1,4 @@
-"""What is made once for all brokers: what each would have been told alone, and never older."""
+"""Commands made once for all brokers: as each broker alone would get them, and never older."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_each_broker_gets_the_orders_that_were_built_for_it_alone() -> None:
     assert announcements.passes == 1, "partitions are divided in one pass, not in one per broker"
 
 
-def test_what_all_replicas_are_told_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_sent_to_all_replicas_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = World(1, 2, 3, 4)
     made.create(TopicToCreate("t", 8, 3))
     asked: list[TopicPartition] = []
@@ -118,7 +118,7 @@ def test_what_all_replicas_are_told_is_made_once(monkeypatch: pytest.MonkeyPatch
     assert sorted(asked) == sorted(changes.partitions)
 
 
-def test_a_broker_that_is_named_twice_is_told_once() -> None:
+def test_a_broker_that_is_named_twice_is_sent_one_command() -> None:
     made = world()
     node = made.cluster.topics["u"]
     made.cluster.topics["u"] = msgspec.structs.replace(node, partitions={0: [1, 1]})

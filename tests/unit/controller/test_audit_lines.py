@@ -38,7 +38,7 @@ def test_a_topic_that_comes_grows_and_goes() -> None:
     gone = delete_topics(world.cluster, [PendingDelete("t")])
     (line,) = audit_lines(world.cluster, gone.writes)
     assert str(line).startswith("topic t deleted, id ") and line.level == logging.WARNING
-    # What is written again says nothing anew.
+    # A write that changes nothing is not logged again.
     assert said(world, Put(layout.topic("t"), world.cluster.topics["t"])) == []
 
 

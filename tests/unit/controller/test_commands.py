@@ -1,4 +1,4 @@
-"""What brokers are told: changes from writes, requests from state, sessions by given times."""
+"""What brokers are sent: changes from writes, requests from state, sessions by given times."""
 
 from __future__ import annotations
 

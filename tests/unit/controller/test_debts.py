@@ -120,12 +120,12 @@ def test_all_partitions_of_a_topic_are_elected_uncleanly_in_rounds() -> None:
         rounds += 1
     assert 1 < rounds < 20
     epochs = {made.cluster.states[where].leader_epoch for where in places(made)}
-    assert epochs == {6, 7}, "who waited lost its leader first"
+    assert epochs == {6, 7}, "those that waited lost their leader first"
     kinds = {problem["kind"]: problem for problem in condition(made.cluster)["problems"]}
     assert "elections_put_off" not in kinds
 
 
-def test_a_round_looks_at_no_more_partitions_than_it_can_elect(
+def test_a_round_looks_only_at_as_many_partitions_as_it_can_elect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = world()
@@ -156,7 +156,7 @@ def test_a_partition_in_debt_is_elected_again_whatever_the_others_owe() -> None:
     assert (again, len(led(made)), len(open_debts(made))) == ({3}, MOST, MOST)
 
 
-def test_who_asks_for_an_unclean_election_hears_that_it_waits() -> None:
+def test_a_request_for_an_unclean_election_is_answered_that_it_waits() -> None:
     made = world(allowed=False)
     settled(made)
     assert not led(made)

@@ -1,4 +1,4 @@
-"""Who leads: one table for the rule, then registrations, deaths and requests through it."""
+"""Leader elections: one table for the rule, then registrations, deaths and requests through it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def standing(
 REPLICAS = [1, 2, 3]
 
 RULE = [
-    # what happened, before, who is there, min, unclean allowed, after
+    # what happened, before, brokers that are there, min, unclean allowed, after
     ("nothing", state(1, [1, 2, 3]), standing("123"), 2, False, state(1, [1, 2, 3])),
     ("a follower died", state(1, [1, 2, 3]), standing("12"), 2, False, state(1, [1, 2])),
     (
@@ -80,7 +80,7 @@ RULE = [
         state(2, [2], epoch=6),
     ),
     (
-        "the leader is suspected, nobody else",
+        "the leader is suspected, no other broker is there",
         state(1, [1]),
         standing("2", "1"),
         1,
@@ -88,7 +88,7 @@ RULE = [
         state(1, [1]),
     ),
     ("the last member died", state(1, [1]), standing("23"), 1, False, state(-1, [1], epoch=6)),
-    ("no leader, still nobody", state(-1, [1]), standing("23"), 1, False, state(-1, [1])),
+    ("no leader, still none", state(-1, [1]), standing("23"), 1, False, state(-1, [1])),
     (
         "the last member died, unclean allowed",
         state(1, [1]),

@@ -98,7 +98,7 @@ def test_a_topic_that_a_tool_creates() -> None:
     assert cluster.topic_id("u") == UUID(int=2)
     assert not cluster.topic_histories["u"].migrated
     assert cluster.states[TopicPartition("u", 0)].leader == 2
-    # Nobody is there to lead the other one; it is born when its broker comes.
+    # No broker is there to lead the other one; it is created when its broker comes.
     assert TopicPartition("u", 1) not in cluster.states
     cluster.brokers[9] = cluster.brokers[1]
     world.do(complete(cluster, world.chance))
@@ -295,7 +295,7 @@ def test_configurations_that_a_tool_writes() -> None:
     path = layout.topic_configs("t")
     outside(world, Create(path, node("{'version':1,'config':{'min.insync.replicas':'1'}}")))
     assert cluster.topic_configs["t"] == {"min.insync.replicas": "1"}
-    # Cleared before brokers hear of a lowered minimum.
+    # Cleared before brokers receive a lowered minimum.
     assert cluster.states[T0].eligible_replicas == []
     outside(world, Set(path, node("{'version':1,'config':{'retention.ms':'5'}}")))
     assert cluster.topic_configs["t"] == {"retention.ms": "5"}

@@ -55,7 +55,7 @@ PROPOSAL = Proposal(T0, NO_ID, 5, (1, 2, 3), 1, (1, 2, 3))
         (1, replace(PROPOSAL, isr=(), broker_epochs=()), E.INVALID_REQUEST),
         (1, replace(PROPOSAL, isr=(1, 4), broker_epochs=(1, 3)), E.INVALID_REQUEST),
         (1, replace(PROPOSAL, broker_epochs=(1, 2)), E.INVALID_REQUEST),
-        # 3 has registered anew since the leader saw it fetch.
+        # 3 has registered again since the leader saw it fetch.
         (1, replace(PROPOSAL, broker_epochs=(1, 2, 2)), E.INELIGIBLE_REPLICA),
         (1, replace(PROPOSAL, broker_epochs=(1, 1, 3)), E.INELIGIBLE_REPLICA),
         # A leader need not have seen a member that stays, but must have seen one that joins.
@@ -81,7 +81,7 @@ def test_the_checks(leader: int, proposal: Proposal, error: E) -> None:
 
 
 @pytest.mark.parametrize("condition", ["suspected", "shutting_down", "dead"])
-def test_who_is_not_fit_does_not_join_but_may_stay(condition: str) -> None:
+def test_an_unfit_broker_does_not_join_but_may_stay(condition: str) -> None:
     made = world()
     if condition == "dead":
         del made.cluster.brokers[3]
@@ -95,7 +95,7 @@ def test_who_is_not_fit_does_not_join_but_may_stay(condition: str) -> None:
     assert decision.writes == ()
 
 
-def test_a_replica_that_was_made_anew_joins_when_its_broker_has_said_so() -> None:
+def test_a_rebuilt_replica_joins_when_its_broker_has_reported_it() -> None:
     made = world()
     made.cluster.broken.add((3, T0))
     (outcome,) = alter_isr(made.cluster, 1, [PROPOSAL]).answer
@@ -105,7 +105,7 @@ def test_a_replica_that_was_made_anew_joins_when_its_broker_has_said_so() -> Non
     assert outcome.error is E.NONE
 
 
-def test_below_the_minimum_those_who_leave_stay_eligible() -> None:
+def test_below_the_minimum_leaving_replicas_stay_eligible() -> None:
     made = world([1, 2, 3])
     alone = replace(PROPOSAL, isr=(1,), broker_epochs=(1,))
     (outcome,) = made.do(alter_isr(made.cluster, 1, [alone]))

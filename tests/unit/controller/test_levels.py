@@ -140,7 +140,7 @@ def test_below_1_4_a_topic_stays_in_the_store_until_every_broker_has_confirmed(l
     world.do(known)
     assert world.cluster.deletions == {}
     assert set(world.cluster.topics) == {"t"}
-    # Asked again it is under way already; nobody is told of it any more, and it does not grow.
+    # Deleted again it is under way already; no broker is sent a command, and it does not grow.
     assert delete_topics(world.cluster, [PendingDelete("t")]).writes == ()
     told = requests.leader_and_isr(world.cluster, SENDER, 1, [T0, T1], requests.UNSPECIFIED)
     assert told.topic_states == []

@@ -145,7 +145,7 @@ def test_a_flagged_partition_that_loses_its_leader_keeps_flag_and_debt() -> None
     tell(made, 1, (60, 100, (5,)))
     before = debt(made)
     cluster = made.cluster
-    # Nobody may lead: 3 is gone too, and then 2.
+    # The partition loses its leader: 3 is gone too, and then 2.
     die(made, 3)
     del cluster.brokers[2]
     writes = tuple(settle_all(cluster, [T0], Standing.of(cluster)))
@@ -318,7 +318,7 @@ def test_the_node_of_a_topic_stays_small_whatever_was_lost() -> None:
     assert len(layout.encode(history)) > 1_000_000
     after = with_debts(history, {0: UncleanDebt(3, 9)})
     assert len(layout.encode(after)) <= losses.KEPT_BYTES
-    assert len(layout.encode(after)) > 0.9 * losses.KEPT_BYTES, "no more than needed"
+    assert len(layout.encode(after)) > 0.9 * losses.KEPT_BYTES, "only what is needed"
     assert after.unclean == {0: UncleanDebt(3, 9)}
     # The newest stay longest, and what lost nothing is the first to go.
     kept = {each.leader_epoch for found in after.unclean_past.values() for each in found}

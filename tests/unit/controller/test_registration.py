@@ -1,4 +1,4 @@
-"""Brokers that return without certainty, and damaged replicas: who may still lead (promise 16, 26).
+"""Brokers that return uncertain, and damaged replicas: which may still lead (promises 16, 26).
 
 After a power cut only members of the last ISR and the eligible replicas count, and the highest
 (leader epoch, end offset) among them leads, flagged (docs/design/who-may-lead.md).
@@ -124,7 +124,7 @@ def test_a_replica_outside_the_last_union_is_not_considered() -> None:
     assert now is not None and (now.leader, now.isr) == (2, [2])
 
 
-def test_who_returned_before_a_leader_changed_the_isr_does_not_count_any_more() -> None:
+def test_a_replica_that_returned_before_a_leader_changed_the_isr_no_longer_counts() -> None:
     world = world_with(PartitionState(2, 5, 1, [1, 2, 3]))
     now = came(world, 1, end=(5, 1000))
     assert now is not None and (now.leader, now.isr, now.unclean_members) == (2, [2, 3], [1])
@@ -142,7 +142,7 @@ def test_a_damaged_replica_leaves_and_is_never_elected() -> None:
     now = came(world, 1, LifeEnded.CLEAN, damaged=True)
     assert now is not None and (now.leader, now.isr, now.eligible_replicas) == (2, [2], [])
     assert (1, T0) in world.cluster.broken
-    # Made anew it is an ordinary follower: no longer damaged, and in no ISR.
+    # Rebuilt, it is an ordinary follower: no longer damaged, and in no ISR.
     assert note_damaged(world.cluster, 1, []) == ([], [T0])
     assert world.cluster.broken == set()
 
@@ -252,7 +252,7 @@ def same_life(world: World, broker: int, end: int) -> PartitionState:
     return cluster.states[T0]
 
 
-def test_who_has_not_registered_with_a_new_controller_is_waited_for_before_the_comparison() -> None:
+def test_the_comparison_waits_for_brokers_not_registered_with_a_new_controller() -> None:
     world = returned_under_the_former_controller()
     for _ in range(2):
         now = came(world, 2, end=(5, 100))
@@ -266,7 +266,7 @@ def test_who_has_not_registered_with_a_new_controller_is_waited_for_before_the_c
     assert world.cluster.topic_histories["t"].unclean[0].leader == 1
 
 
-def test_who_dies_before_the_comparison_does_not_count() -> None:
+def test_a_broker_that_dies_before_the_comparison_does_not_count() -> None:
     world = returned_under_the_former_controller()
     came(world, 2, end=(5, 100))
     world.commit(expire(world.cluster, [1]).writes)
@@ -280,7 +280,7 @@ def test_a_comparison_that_was_put_off_outlives_the_next_controller() -> None:
     cut(world)
     now = same_life(world, 1, 200)
     assert (now.leader, now.isr, now.unclean_members) == (-1, [2], [1, 2])
-    # The last member had the data: a death of it leaves nobody to compare.
+    # The last member had the data: if it dies, there is no replica to compare.
     again = dict(world.cluster.brokers)
     world.commit(expire(world.cluster, [2]).writes)
     assert world.cluster.states[T0].leader == -1

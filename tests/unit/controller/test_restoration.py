@@ -221,7 +221,7 @@ def test_a_broker_that_is_away_is_waited_for_unless_it_is_named() -> None:
     assert set(cluster.topic_histories["t"].unclean) == {0}
 
 
-def test_a_partition_that_nobody_holds_leads_empty_and_flagged() -> None:
+def test_a_partition_without_a_replica_leads_empty_and_flagged() -> None:
     world = restored()
     holds(world, 1, 0, 5, 10)
     accepted(world)
@@ -229,7 +229,7 @@ def test_a_partition_that_nobody_holds_leads_empty_and_flagged() -> None:
     assert (state.leader, state.isr, state.is_unclean_leader) == (2, [2], True)
 
 
-def test_damaged_replicas_do_not_lead_and_damaged_states_are_made_anew() -> None:
+def test_damaged_replicas_do_not_lead_and_damaged_states_are_rebuilt() -> None:
     world = restored()
     cluster = world.cluster
     holds(world, 1, 0, 9, 90)
@@ -301,7 +301,7 @@ def test_partitions_that_were_added_after_the_backup_come_back() -> None:
     assert [(x["partition"], x["end_offset"]) for x in listed["replicas"]] == [(2, 777), (4, 333)]
     accepted(world)
     node = cluster.topics["t"]
-    # 3 is held by nobody that is here: there are no gaps, so it is there, empty and on record.
+    # 3 has no replica that is here: there are no gaps, so it is there, empty and on record.
     assert node.partitions == {0: [1, 2], 1: [2, 3], 2: [2], 3: [3], 4: [3]}
     assert (node.initial_partition_count, node.undeleted_partition_count) == (5, 5)
     assert cluster.topic_histories["t"].initial_partition_count == 5
@@ -324,7 +324,7 @@ def test_only_what_is_named_is_given_up(name: str) -> None:
     assert sorted(cluster.topics["t"].partitions) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["t", "t-0", "lost-1", "nobody", ""])
+@pytest.mark.parametrize("name", ["t", "t-0", "lost-1", "missing", ""])
 def test_what_is_not_unknown_cannot_be_given_up(name: str) -> None:
     """Above all no known topic as a whole."""
     world = restored()
@@ -348,7 +348,7 @@ def test_of_two_topics_of_one_name_one_must_be_named() -> None:
 
 
 def test_a_topic_that_was_created_again_after_the_backup_takes_its_name() -> None:
-    """Nobody holds anything of the one that the store knows: it was deleted since."""
+    """No replica belongs to the topic that the store knows: it was deleted since."""
     world = restored()
     cluster = world.cluster
     cluster.held[LOST] = "t"
@@ -435,7 +435,7 @@ def test_no_topic_comes_back_with_more_partitions_than_one_may_have() -> None:
 
 
 def test_the_end_of_having_gone_back_is_written_last() -> None:
-    """The writes are cut: until all of them are there, nobody is commanded."""
+    """The writes are cut: until all of them are there, no broker is commanded."""
     world = restored()
     holds_lost(world, 1, 0, 2, 30)
     writes = accept(world.cluster, (), (), world.chance).writes

@@ -13,7 +13,7 @@ HEARTBEAT_MS = 500
 
 
 def heard(**at_ms: int) -> Sessions:
-    """Sessions of brokers that were heard last at these times: `b1=0`."""
+    """Sessions of brokers whose last heartbeat came at these times: `b1=0`."""
     sessions = Sessions(PATIENCE)
     for name, ms in at_ms.items():
         sessions.heard(int(name[1:]), ms)
@@ -76,7 +76,7 @@ def test_a_session_that_opens_again_is_alive() -> None:
     assert sessions.in_condition(Condition.DEAD, 6220) == set()
 
 
-def test_one_silent_broker_is_suspected_until_it_is_heard() -> None:
+def test_one_silent_broker_is_suspected_until_its_heartbeat_comes() -> None:
     sessions = heard(b1=0, b2=1800, b3=1700)
     assert sessions.silent(1999) == set()
     assert sessions.silent(2000) == {1}
@@ -101,7 +101,7 @@ def test_a_broker_without_the_response_to_its_registration_is_not_suspected_for_
 
 
 @pytest.mark.parametrize("other_ms", [0, 400, 900, 1000])
-def test_nobody_is_suspected_while_another_is_in_doubt(other_ms: int) -> None:
+def test_no_broker_is_suspected_while_another_is_in_doubt(other_ms: int) -> None:
     sessions = heard(b1=0, b2=other_ms, b3=1900)
     assert sessions.silent(2000) == set()
     # Nor when both are silent for long: then death judges them, together.
@@ -109,8 +109,8 @@ def test_nobody_is_suspected_while_another_is_in_doubt(other_ms: int) -> None:
     assert sessions.silent(5999) == set()
 
 
-def test_a_silence_with_one_cause_suspects_nobody_when_it_ends() -> None:
-    """The controller heard nobody for 3 s; then it hears one after the other."""
+def test_a_silence_with_one_cause_suspects_no_broker_when_it_ends() -> None:
+    """No heartbeat came for 3 s; then one broker after the other sends one."""
     for order in itertools.permutations((1, 2, 3)):
         sessions = heard(b1=0, b2=150, b3=400)
         for now in range(400, 3000, 10):
@@ -120,7 +120,7 @@ def test_a_silence_with_one_cause_suspects_nobody_when_it_ends() -> None:
             assert sessions.silent(now) == sessions.silent(now + 390) == set()
 
 
-def test_who_stays_silent_after_a_doubt_is_suspected_half_a_silence_later() -> None:
+def test_a_broker_silent_after_a_doubt_is_suspected_half_a_silence_later() -> None:
     sessions = heard(b1=0, b2=500)
     sessions.heard(2, 1600)
     # It was in doubt as well: what they shared may end for broker 1 a moment later.
@@ -130,11 +130,11 @@ def test_who_stays_silent_after_a_doubt_is_suspected_half_a_silence_later() -> N
     assert sessions.silent(2600) == {1}
 
 
-@pytest.mark.parametrize("ends", ["heard", "closed", "suspected", "dead"])
+@pytest.mark.parametrize("ends", ["heartbeat", "closed", "suspected", "dead"])
 def test_a_doubt_holds_back_as_long_as_it_lasts(ends: str) -> None:
     sessions = heard(b1=3000, b2=0)
     assert sessions.silent(4500) == set()
-    if ends == "heard":
+    if ends == "heartbeat":
         sessions.heard(2, 4600)
         sessions.heard(2, 5000)  # in doubt again at 6000
     elif ends == "closed":
@@ -145,7 +145,7 @@ def test_a_doubt_holds_back_as_long_as_it_lasts(ends: str) -> None:
     assert sessions.silent(5599) == ({1} if ends == "suspected" else set())
     assert sessions.silent(5600) == ({1} if ends != "dead" else set())
     assert sessions.silent(5999) == ({1} if ends != "dead" else set())
-    assert sessions.silent(6000) == ({1} if ends != "heard" else set())
+    assert sessions.silent(6000) == ({1} if ends != "heartbeat" else set())
 
 
 def test_a_presumed_broker_is_neither_suspected_nor_in_doubt() -> None:
@@ -157,7 +157,7 @@ def test_a_presumed_broker_is_neither_suspected_nor_in_doubt() -> None:
     assert sessions.in_condition(Condition.DEAD, 6000) == {2}
 
 
-def test_without_room_below_the_session_a_silence_suspects_nobody() -> None:
+def test_without_room_below_the_session_a_silence_suspects_no_broker() -> None:
     sessions = Sessions(Patience(200, 600, 600))
     sessions.heard(1, 0)
     assert sessions.silent(599) == sessions.silent(600) == set()
@@ -171,7 +171,7 @@ def test_a_loop_that_stood_still_starts_all_clocks_again() -> None:
     for now in (0, 250, 500):
         assert sessions.look(now) == 0
     assert sessions.look(3500) == 3000
-    # Stopped itself it heard nobody, and saw nobody come back.
+    # While it stood still no heartbeat reached it, and no connection.
     assert sessions.without_connection(3699) == set()
     assert sessions.without_connection(3700) == {3}
     assert sessions.silent(5499) == set()
@@ -179,13 +179,13 @@ def test_a_loop_that_stood_still_starts_all_clocks_again() -> None:
         sessions.heard(2, now)
     assert sessions.silent(5499) == set()
     assert sessions.silent(5500) == {1}
-    # Of the session the time that was not the broker's counts no more.
+    # Time that the loop stood still does not count for a session.
     assert sessions.in_condition(Condition.DEAD, 8999) == set()
     assert sessions.in_condition(Condition.DEAD, 9000) == {1}
 
 
-def test_a_loop_that_stands_still_now_and_then_still_buries_the_dead() -> None:
-    """No limit to clocks that begin again would be a cluster without its dead."""
+def test_a_loop_that_stands_still_now_and_then_still_expires_dead_brokers() -> None:
+    """A clock that could start again without limit would never find a broker dead."""
     sessions = heard(b1=0)
     now = 0
     for _ in range(100):
@@ -203,25 +203,25 @@ def test_a_loop_that_is_a_little_late_did_not_stand_still(late_ms: int, stood_ms
     assert [sessions.look(now) for now in (0, late_ms)] == [0, stood_ms]
 
 
-def test_the_dead_are_buried_when_nobody_is_in_doubt() -> None:
+def test_dead_brokers_expire_when_no_other_is_in_doubt() -> None:
     sessions = heard(b1=0, b2=5800, b3=5900)
     assert sessions.to_expire(5999) == set()
     assert sessions.to_expire(6000) == {1}
 
 
-def test_a_silence_with_one_cause_buries_all_together() -> None:
-    """The controller heard nobody: one after another each would leave the ISR to the next."""
+def test_a_silence_with_one_cause_expires_all_together() -> None:
+    """No heartbeat came: expired one by one, each would leave the ISR to the next."""
     sessions = heard(b1=400, b2=200, b3=0)
     assert [sessions.to_expire(ms) for ms in (6000, 6200, 6399)] == [set()] * 3
     assert sessions.to_expire(6400) == {1, 2, 3}
 
 
-def test_a_doubt_ends_when_the_broker_is_heard_or_its_connection_closes() -> None:
+def test_a_doubt_ends_when_a_heartbeat_comes_or_the_connection_closes() -> None:
     sessions = heard(b1=0, b2=2000)
     assert sessions.to_expire(6000) == set()
     sessions.heard(2, 6100)
     assert sessions.to_expire(6100) == {1}
     closed = heard(b1=0, b2=2000)
     closed.closed(2, 2100)
-    # It is suspected, and nobody leaves an ISR in its favour.
+    # It is suspected, and no ISR shrinks in its favour.
     assert closed.to_expire(6000) == {1}

@@ -1,4 +1,4 @@
-"""What holds after a controller became active: who is eligible, who may lead, who is told what."""
+"""What holds after a controller became active: eligible replicas, leaders, commands to brokers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def started_again(world: World, minimum: str, *, in_the_store: bool) -> ClusterS
 
 
 @pytest.mark.parametrize("in_the_store", [True, False], ids=["topic", "file"])
-def test_a_minimum_lowered_while_no_controller_is_active_leaves_nobody_eligible(
+def test_a_minimum_lowered_while_no_controller_is_active_leaves_no_replica_eligible(
     in_the_store: bool,
 ) -> None:
     """C1: the leader acknowledges alone by the lower one, and the other lacks those records."""
@@ -86,7 +86,7 @@ def test_a_minimum_lowered_while_no_controller_is_active_leaves_nobody_eligible(
 
 
 @pytest.mark.parametrize("minimum", ["2", "3"])
-def test_a_start_keeps_who_is_eligible_by_the_minimum_that_holds(minimum: str) -> None:
+def test_a_start_keeps_replicas_eligible_by_the_minimum_that_holds(minimum: str) -> None:
     world = short_of_two(in_the_store=True)
     cluster = started_again(world, minimum, in_the_store=True)
     assert config_effects.of_a_start(cluster).writes == ()
@@ -101,18 +101,18 @@ def test_a_start_in_an_old_copy_of_the_store_changes_nothing() -> None:
     assert config_effects.of_a_start(cluster).writes == ()
 
 
-def test_who_was_eligible_under_a_higher_minimum_is_not_after_the_isr_had_the_present_one() -> None:
+def test_eligible_under_a_higher_minimum_ends_once_the_isr_had_the_present_one() -> None:
     stale = PartitionState(1, 5, 1, [1, 2], eligible_replicas=[3])
     assert eligible_now(stale, 2) == []
     assert with_isr(stale, [1], 2).eligible_replicas == [2]
     assert with_isr(stale, [1], 3).eligible_replicas == [3, 2]
 
 
-# -- who leads new partitions
+# -- leaders of new partitions
 
 
-def test_who_has_not_registered_with_this_controller_leads_no_new_partition() -> None:
-    """C7: it may be dead, and has no channel to be told of it."""
+def test_a_broker_not_registered_with_this_controller_leads_no_new_partition() -> None:
+    """C7: it may be dead, and has no channel for the command."""
     world = World(1, 2)
     world.cluster.presumed = {1}
     world.create(TopicToCreate("t", 2, 2))
@@ -120,7 +120,7 @@ def test_who_has_not_registered_with_this_controller_leads_no_new_partition() ->
         assert (state.leader, state.isr) == (2, [2])
 
 
-def test_nobody_leaves_an_isr_in_favour_of_a_leader_that_has_not_registered_here() -> None:
+def test_no_replica_leaves_an_isr_in_favour_of_a_leader_that_has_not_registered_here() -> None:
     """It may be dead: then the one that was silent for a moment holds all that is left."""
     world = World(1, 2)
     world.commit_only(
@@ -143,7 +143,7 @@ def test_a_partition_of_brokers_that_are_all_awaited_gets_its_leader_when_one_re
     assert requests.why_no_full(world.cluster) is None
     world.cluster.presumed = {2}
     world.do(complete(world.cluster, world.chance))
-    assert world.cluster.states == {}, "2 may come back, and nobody waits for it"
+    assert world.cluster.states == {}, "2 may come back, and no request waits for it"
     world.cluster.presumed = set()
     world.do(complete(world.cluster, world.chance))
     assert {state.leader for state in world.cluster.states.values()} == {1, 2}
@@ -168,8 +168,8 @@ def registration(broker: int, host: str = "h") -> Registration:
     )
 
 
-def test_who_registers_again_in_the_same_life_is_no_news() -> None:
-    """C9: else all others are told of all its partitions, because of a time."""
+def test_registering_again_in_the_same_life_changes_nothing() -> None:
+    """C9: otherwise all others get all its partitions again, because of a time."""
     world = World()
     first = register(world.cluster, registration(1), 5)
     world.do(first)
@@ -182,11 +182,11 @@ def test_who_registers_again_in_the_same_life_is_no_news() -> None:
     assert [write.path for write in moved.writes] == [layout.broker(1)]
 
 
-# -- who is told of a topic
+# -- commands that name a topic
 
 
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
-def test_a_topic_is_told_once_it_has_an_id(level: Any) -> None:
+def test_a_topic_is_sent_once_it_has_an_id(level: Any) -> None:
     """C11, KIP-516: an INCREMENTAL names no topic without an id, as a FULL does not."""
     world = World(1)
     world.create(TopicToCreate("t", 1, 1), TopicToCreate("u", 1, 1))

@@ -304,7 +304,7 @@ def test_a_deleted_topic_leaves_nothing_but_its_place_in_the_queue() -> None:
 
 
 def test_a_next_life_begins_above_the_leader_epochs_of_former_ones_that_are_not_gone() -> None:
-    # Who is below level 1.4 fetches without a topic id: the epochs must tell the lives apart.
+    # Below level 1.4 a follower fetches without a topic id: epochs must tell incarnations apart.
     world = World(1, 2)
 
     def epochs() -> list[int]:
@@ -342,25 +342,25 @@ def test_placement_takes_turns() -> None:
 @pytest.mark.parametrize(
     ("fit", "factor", "expected"),
     [
-        # Enough are fit: nobody else gets a replica.
+        # Enough are fit: no other broker gets a replica.
         ({1, 2, 3}, 3, [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]]),
         ({1, 3}, 2, [[1, 3], [3, 1], [1, 3], [3, 1]]),
         ({2}, 1, [[2], [2], [2], [2]]),
         # Too few: all of them have each partition, and the others take turns for the rest.
         ({3}, 2, [[3, 1], [2, 3], [3, 1], [2, 3]]),
         ({1, 3}, 3, [[1, 3, 2], [3, 2, 1], [2, 1, 3], [1, 3, 2]]),
-        # Nobody is fit: as if all were.
+        # No broker is fit: as if all were.
         (set(), 2, [[1, 2], [2, 3], [3, 1], [1, 3]]),
     ],
 )
-def test_placement_prefers_who_is_fit(
+def test_placement_prefers_fit_brokers(
     fit: set[int], factor: int, expected: list[list[int]]
 ) -> None:
     assert place_on({1: None, 2: None, 3: None}, fit, 4, factor, start=0) == expected
 
 
 @pytest.mark.parametrize("kind", ["suspected", "shutting_down"])
-def test_who_is_suspected_or_leaves_gets_no_new_replicas(kind: str) -> None:
+def test_a_suspected_or_leaving_broker_gets_no_new_replicas(kind: str) -> None:
     world = World(1, 2, 3)
     world.create(TopicToCreate("old", 1, 2))
     getattr(world.cluster, kind).add(2)
@@ -398,7 +398,7 @@ def test_unknown_topic_node_ids_never_match() -> None:
 
 
 def paths_of(decision: Decision[Any], name: str) -> list[str]:
-    """Return what a decision writes of one topic, in order; who removes it has a minus."""
+    """Return what a decision writes of one topic, in order; a removal has a minus."""
     own = (layout.topic(name), layout.topic_configs(name), layout.deletion_mark(name))
     return [
         f"-{write.path}" if isinstance(write, Remove) else write.path
@@ -423,7 +423,7 @@ def test_a_deletion_that_may_be_cut_marks_every_topic_and_the_next_controller_fi
         )
         assert configs not in world.cluster.versions
         assert paths_of(decision, name) == [mark, f"-{topic}", f"-{mark}"]
-    # Cut wherever it may be: what stands and is on the queue too is marked, so nobody hears of it.
+    # Cut anywhere: a topic that is also on the queue is marked, so no broker is sent it.
     everything = decision.writes
     for position in range(1, len(everything), half // 2):
         world = World(1)

@@ -91,7 +91,7 @@ def test_before_the_offsets_of_a_next_life_all_of_the_former_one_go() -> None:
     ]
     for each in (d, d.reloaded()):
         assert found(each, PRESENT) == {0: 9, 1: 8}
-        # Where the name lives once more nobody has been yet.
+        # Where the name exists again no commit has been made yet.
         assert found(each, UUID(int=3)) == {}
         assert each.table.offsets(GROUP, None, life(UUID(int=3))) == []
 
@@ -242,7 +242,7 @@ class Lives:
         self.driver.commit(self.random.randint(1, 3))
 
     def recreate(self) -> None:
-        # What is acked from now on for commits of the former life counts no more.
+        # What is acked after this for commits of the former incarnation does not count.
         self.present = UUID(int=self.present.int + 1)
         self.born_at = self.offset
         self.acked.clear()

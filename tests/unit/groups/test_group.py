@@ -54,7 +54,7 @@ def test_an_id_that_is_not_used_is_forgotten_with_the_group() -> None:
         ({"session_ms": 1_800_001}, E.INVALID_SESSION_TIMEOUT),
         ({"protocols": ()}, E.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": ""}, E.INCONSISTENT_GROUP_PROTOCOL),
-        ({"member_id": "never-heard-of"}, E.UNKNOWN_MEMBER_ID),
+        ({"member_id": "never-seen"}, E.UNKNOWN_MEMBER_ID),
         ({"group_id": ""}, E.INVALID_GROUP_ID),
         ({"group_id": "g" * 32_768}, E.INVALID_GROUP_ID),
         ({"protocols": tuple((f"p{n}", b"") for n in range(101))}, E.INVALID_REQUEST),
@@ -63,7 +63,7 @@ def test_an_id_that_is_not_used_is_forgotten_with_the_group() -> None:
         ({"rebalance_ms": -1}, E.INVALID_REQUEST),
     ],
 )
-def test_refused_joins_leave_nothing_behind(options: dict, error: ErrorCode) -> None:  # type: ignore[type-arg]
+def test_refused_joins_leave_no_trace(options: dict, error: ErrorCode) -> None:  # type: ignore[type-arg]
     d = Driver()
     assert d.error_of(d.join(**options)) is error
     assert len(d.table) == 0
@@ -97,7 +97,7 @@ def test_without_newcomers_the_initial_delay_is_all() -> None:
     assert d.joined(pending_response).error is E.NONE
 
 
-def test_the_leader_alone_is_told_the_members() -> None:
+def test_the_leader_alone_receives_the_members() -> None:
     d = Driver()
     (first, one), (second, two) = d.new_member(), d.new_member()
     d.advance(6_000)
@@ -200,7 +200,7 @@ def test_the_members_of_all_groups_have_a_bound_together(monkeypatch: pytest.Mon
     assert d.table.get("other") is None
     assert d.error_of(d.join(protocols=large)) is E.COORDINATOR_NOT_AVAILABLE
     assert d.rules.room.refused == 2
-    # Who is there stays, comes back with what it had, and may have less.
+    # A present member stays, comes back with what it had, and may have less.
     assert d.heartbeat(follower, 1) is E.NONE
     assert d.joined(d.join(follower, protocols=large)).error is E.NONE
     more = (("range", bytes(10_000)),)
@@ -228,7 +228,7 @@ def test_assignments_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert d.table.held == 0
 
 
-def test_ids_of_random_groups_that_nobody_uses_are_bounded_and_end(
+def test_unused_ids_of_random_groups_are_bounded_and_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MAX_HELD_BYTES", 20_000)
@@ -286,7 +286,7 @@ def test_one_address_that_begins_all_groups_leaves_the_others_their_share(
     assert d.error_of(d.commit_offsets({("t", 0): 1}, group_id="b1", host="/b")) is E.NONE
     assert d.error_of(d.join(group_id="b2", host="/b")) is E.COORDINATOR_NOT_AVAILABLE
     assert d.table.groups_by == {"/a": 4, "/b": 2}
-    # Whose groups a log brings nobody knows; they are one more's.
+    # The log does not say which address has its groups; they count for one more address.
     other = d.reloaded()
     assert other.table.groups_by == {"": 5}
     assert other.error_of(other.join(group_id="c", host="/c")) is E.MEMBER_ID_REQUIRED
@@ -338,7 +338,7 @@ def test_a_join_between_join_and_sync(changed: bool) -> None:
         assert d.error_of(waiting) is E.REBALANCE_IN_PROGRESS
         assert d.group.state is GroupState.PREPARING_REBALANCE
     else:
-        # Its first answer was lost: it is told again, members included.
+        # Its first response was lost: it gets the generation again, members included.
         assert d.joined(pending_response).generation == 1
         assert len(d.joined(pending_response).members) == 2
         assert waiting not in d.answers
@@ -389,7 +389,7 @@ def test_a_pending_member_holds_up_a_rebalance_until_it_joins_or_its_time_is_ove
 # Syncing -----------------------------------------------------------------------------------
 
 
-def test_nobody_gets_its_share_before_the_record_is_committed() -> None:
+def test_no_member_gets_its_share_before_the_record_is_committed() -> None:
     d = Driver(hold=True)
     (a, _), (b, _) = d.new_member(), d.new_member()
     d.advance(6_000)
@@ -445,20 +445,25 @@ def test_the_shares_of_a_former_generation_are_nobodys_when_they_are_stored_late
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("refusal", "answered"),
     [
         (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
         (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
         (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_an_assignment_that_is_not_stored_starts_over(refusal: ErrorCode, told: ErrorCode) -> None:
+def test_an_assignment_that_is_not_stored_starts_over(
+    refusal: ErrorCode, answered: ErrorCode
+) -> None:
     d = Driver(hold=True)
     (a, _), (b, _) = d.new_member(), d.new_member()
     d.advance(6_000)
     pending_responses = [d.sync(b, 1), d.sync(a, 1, {a: b"A", b: b"B"})]
     d.refuse(refusal)
-    assert [d.error_of(pending_response) for pending_response in pending_responses] == [told, told]
+    assert [d.error_of(pending_response) for pending_response in pending_responses] == [
+        answered,
+        answered,
+    ]
     assert d.group.state is GroupState.PREPARING_REBALANCE
 
 
@@ -551,7 +556,7 @@ def test_waiting_for_others_counts_as_a_heartbeat() -> None:
     assert pending_response not in d.answers
     d.advance(10_000)
     assert d.joined(pending_response).error is E.NONE
-    # Answered, its session begins anew: silence now ends it.
+    # Answered, its session starts again: silence now ends it.
     d.advance(9_999)
     assert a in d.group.members
     d.advance(1)
@@ -665,8 +670,8 @@ def test_a_member_that_leaves_with_an_id_that_was_never_used_makes_a_rebalance(
     assert d.heartbeat(second, 1) is E.REBALANCE_IN_PROGRESS
 
 
-def test_the_reasons_of_those_who_come_and_go_are_noted_and_cut() -> None:
-    """KIP-800: a reason is for whoever reads the log, and no longer than the log can bear."""
+def test_the_reasons_of_joining_and_leaving_are_logged_and_cut() -> None:
+    """KIP-800: a reason is for the reader of the log, and no longer than a line may be."""
 
     def noted(driver: Driver) -> list[str]:
         return [str(note.fields["reason"]) for note in driver.notes if "reason" in note.fields]
@@ -683,7 +688,7 @@ def test_the_reasons_of_those_who_come_and_go_are_noted_and_cut() -> None:
     assert second in d.group.members
 
 
-def test_a_leaver_with_parked_requests_is_answered() -> None:
+def test_a_leaver_with_delayed_requests_is_answered() -> None:
     d = Driver()
     a, b = d.stable(2)
     waiting = d.join(b, protocols=one_protocol("u"))
@@ -850,7 +855,7 @@ def test_only_static_members_and_none_of_them_joined() -> None:
 
 def test_an_administrator_removes_static_members_by_instance_id() -> None:
     d, a, b = static_pair()
-    pending_response = d.leave(Leaver("", "one"), Leaver("", "nobody"), Leaver(a, "two"))
+    pending_response = d.leave(Leaver("", "one"), Leaver("", "missing"), Leaver(a, "two"))
     assert [error for _, error in d.left(pending_response).members] == [
         E.NONE,
         E.UNKNOWN_MEMBER_ID,
@@ -881,7 +886,7 @@ def test_requests_for_a_group_that_is_not_there() -> None:
     assert len(d.table) == 0
 
 
-def test_unloading_answers_everyone_who_waits() -> None:
+def test_unloading_answers_every_waiting_request() -> None:
     d = Driver()
     a, _ = d.stable(2)
     joining = d.join(a)
@@ -909,7 +914,7 @@ def test_a_stable_group_survives_a_change_of_coordinator() -> None:
     assert other.group.state is GroupState.EMPTY
 
 
-def test_members_that_a_new_coordinator_never_hears_of_are_gone_after_a_session() -> None:
+def test_members_without_a_heartbeat_to_a_new_coordinator_are_gone_after_a_session() -> None:
     d = Driver()
     d.stable(2)
     other = d.reloaded()

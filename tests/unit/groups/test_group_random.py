@@ -96,7 +96,7 @@ class World:
             )
             self.park(client, pending_response)
         else:
-            member_id = client.member_id or "nobody"
+            member_id = client.member_id or "stranger"
             error = d.heartbeat(member_id, client.generation, client.instance_id)
             if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                 client.forget()
@@ -168,7 +168,7 @@ class World:
         old = self.driver
         old._perform(old.table.unload())
         self.take_answers()
-        assert not self.waiting, (self.seed, "somebody still waits for a coordinator that is gone")
+        assert not self.waiting, (self.seed, "a client still waits for a coordinator that is gone")
         self.driver = old.reloaded()
         self.driver.hold = True
         self.driver.random = self.random
@@ -248,8 +248,8 @@ def compare_with_log(driver: Driver, seed: int) -> None:
 
 
 def shares(group: Group) -> list[tuple[str, bytes, bool]]:
-    """Who has what, and who leads. A static member goes by its instance id: when the log refused
-    its newest member id, the one before is on record, and either is replaced when it comes back."""
+    """Each member's share, and the leader. A static member goes by its instance id: when the log
+    refused its newest member id, the one before is on record; either is replaced on its return."""
     return [
         (m.instance_id or m.member_id, m.assignment, group.leader == m.member_id)
         for m in group.members.values()

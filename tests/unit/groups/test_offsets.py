@@ -79,7 +79,7 @@ def test_pipelined_commits_are_applied_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("refusal", "answered"),
     [
         (E.MESSAGE_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
         (E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, E.COORDINATOR_NOT_AVAILABLE),
@@ -89,11 +89,11 @@ def test_pipelined_commits_are_applied_in_order() -> None:
         (E.UNKNOWN_SERVER_ERROR, E.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_a_refused_record(refusal: ErrorCode, told: ErrorCode) -> None:
+def test_a_refused_record(refusal: ErrorCode, answered: ErrorCode) -> None:
     d = Driver(hold=True)
     pending_response = d.commit_offsets({("t", 0): 5})
     d.refuse(refusal)
-    assert d.error_of(pending_response) is told
+    assert d.error_of(pending_response) is answered
     assert len(d.table) == 0
 
 
@@ -109,7 +109,7 @@ def test_a_late_record_is_applied_though_its_answer_was_an_error() -> None:
 
 
 STATES = ["missing", "empty", "preparing", "completing", "stable", "dead"]
-WHO = ["nobody", "member", "old generation", "stranger", "pending"]
+COMMITTERS = ["no member", "member", "old generation", "stranger", "pending"]
 EXPECTED = {
     "missing": [E.NONE, None, E.ILLEGAL_GENERATION, E.ILLEGAL_GENERATION, None],
     "empty": [E.NONE, None, None, E.UNKNOWN_MEMBER_ID, None],
@@ -144,22 +144,22 @@ def in_state(state: str) -> tuple[Driver, str]:
     return d, b
 
 
-@pytest.mark.parametrize("who", WHO)
+@pytest.mark.parametrize("committer", COMMITTERS)
 @pytest.mark.parametrize("state", STATES)
-def test_who_may_commit_when(state: str, who: str) -> None:
-    expected = EXPECTED[state][WHO.index(who)]
+def test_the_rights_to_commit_by_state(state: str, committer: str) -> None:
+    expected = EXPECTED[state][COMMITTERS.index(committer)]
     if expected is None:
         return
     d, member = in_state(state)
     generation = getattr(d.table.get(GROUP), "generation", 3)
     member_id, generation = {
-        "nobody": ("", -1),
+        "no member": ("", -1),
         "member": (member, generation),
         "old generation": (member, generation - 1),
         "stranger": ("stranger", generation),
         "pending": ("pending", generation),
-    }[who]
-    if who == "pending":
+    }[committer]
+    if committer == "pending":
         member_id = d.joined(d.join()).member_id
     assert d.error_of(d.commit_offsets({("t", 0): 1}, member_id, generation)) is expected
 
@@ -226,8 +226,8 @@ def test_fetching() -> None:
         ("u", [(3, 2), (4, None)]),
         ("v", [(0, None)]),
     ]
-    assert d.table.offsets("nobody", None) == []
-    assert d.table.offsets("nobody", [("t", [0])]) == [("t", [(0, None)])]
+    assert d.table.offsets("missing", None) == []
+    assert d.table.offsets("missing", [("t", [0])]) == [("t", [(0, None)])]
 
 
 # Deleting ----------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ def test_a_time_named_by_the_client_takes_the_place_of_the_retention() -> None:
 
 
 def test_a_client_may_name_the_longest_time_there_is() -> None:
-    """No record has room for a moment behind it, and the commit must not stay in flight."""
+    """No record has room for a later moment, and the commit must not stay in flight."""
     d = Driver()
     assert d.error_of(d.commit_offsets({("t", 0): 1}, retention_ms=MAX_INT64)) is E.NONE
     assert not d.group.in_flight
@@ -522,7 +522,7 @@ def test_listing_and_describing() -> None:
     assert (shown.state, shown.protocol_name) == ("PreparingRebalance", "")
     assert [m.assignment for m in shown.members] == [b"share of 0", b"share of 1"]
     assert all(m.subscription == b"" for m in shown.members)
-    missing = d.table.describe("nobody")
+    missing = d.table.describe("missing")
     assert (missing.state, missing.members) == ("Dead", ())
 
 

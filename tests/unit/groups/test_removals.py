@@ -58,7 +58,7 @@ def test_a_group_with_many_positions_is_deleted_in_parts(committed: bool) -> Non
     while d.table.removes(GROUP):
         if committed:
             d.commit()
-        assert d.group.state is GroupState.DEAD, "nobody sees half of its positions"
+        assert d.group.state is GroupState.DEAD, "no request sees half of its positions"
         assert positions(d) == set() and pending_response not in d.answers
         d.go_on()
         parts += 1
@@ -127,7 +127,7 @@ def test_a_later_part_that_the_log_refuses_is_written_again(how: str, parts: int
     assert len(d.table) == len(d.reloaded().table) == 0
 
 
-def test_who_waits_for_a_removal_is_sent_elsewhere_with_the_leadership() -> None:
+def test_requests_that_wait_for_a_removal_are_sent_elsewhere_with_the_leadership() -> None:
     d = driver()
     pending_response = delete_group(d)
     d._perform(d.table.unload())
@@ -157,7 +157,7 @@ def test_a_bug_in_a_part_leaves_the_rest_and_the_group_can_be_deleted_again() ->
     ],
 )
 def test_the_positions_of_a_topic_that_is_gone_go_in_parts(event: RemoveTopics) -> None:
-    """The first sight goes last: whatever is left stands behind it, and is nobody else's."""
+    """The first sight goes last: what is left follows it, and belongs to no other incarnation."""
     d = driver()
     d.send(event)
     while d.table.removes(GROUP):
@@ -207,14 +207,14 @@ def test_a_short_removal_is_one_write() -> None:
 # -- a commit in the next life of a topic
 
 
-def commit_in_next_life(d: Driver) -> int:
+def commit_in_next_incarnation(d: Driver) -> int:
     return d.commit_offsets({("t", 0): 9, ("u", 1): 9, ("t", 1): 9}, topic_id=PRESENT)
 
 
-def test_the_first_commit_in_a_topics_next_life_goes_behind_all_parts_of_the_former() -> None:
+def test_the_first_commit_in_a_topics_next_incarnation_follows_all_parts_of_the_former() -> None:
     """50,000 positions were removed in one decision, and one turn of the loop."""
     d = driver()
-    pending_response = commit_in_next_life(d)
+    pending_response = commit_in_next_incarnation(d)
     parts = 1
     while d.table.removes(GROUP):
         assert len(d.in_flight[-1].records) == PART
@@ -232,7 +232,7 @@ def test_the_first_commit_in_a_topics_next_life_goes_behind_all_parts_of_the_for
     expected = {("t", 0), ("t", 1), ("u", 0), ("u", 1)}
     assert positions(d) == positions(d.reloaded()) == expected
     assert d.reloaded().group.first_sights["t"].topic_id == PRESENT
-    again = commit_in_next_life(d)
+    again = commit_in_next_incarnation(d)
     d.commit()
     assert d.error_of(again) is E.NONE and not d.table.removes(GROUP)
 
@@ -243,7 +243,7 @@ def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
     parts: int, error: ErrorCode
 ) -> None:
     d = driver()
-    pending_response = commit_in_next_life(d)
+    pending_response = commit_in_next_incarnation(d)
     for _ in range(parts - 1):
         d.commit()
         d.go_on()
@@ -255,7 +255,7 @@ def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
     )
     assert {code for _, code in d.done(pending_response).partitions} == {told}
     assert not d.table.removes(GROUP) and d.group.state is GroupState.EMPTY
-    again = commit_in_next_life(d)
+    again = commit_in_next_incarnation(d)
     rest(d)
     d.commit()
     assert d.error_of(again) is E.NONE
@@ -264,7 +264,7 @@ def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
 
 def test_a_commit_in_a_next_life_is_sent_elsewhere_with_the_leadership() -> None:
     d = driver()
-    pending_response = commit_in_next_life(d)
+    pending_response = commit_in_next_incarnation(d)
     d._perform(d.table.unload())
     assert {code for _, code in d.done(pending_response).partitions} == {E.NOT_COORDINATOR}
 
@@ -297,7 +297,7 @@ def test_what_a_look_found_is_looked_at_again() -> None:
     assert found.positions is not None and len(found.positions) == 13
     d.commit_offsets({("t", 1): 9}, topic_id=FORMER)
     d.commit()
-    # In flight: its tombstone would stand behind it.
+    # In flight: its tombstone would follow it.
     d.commit_offsets({("t", 2): 9}, topic_id=FORMER)
     d.send(found)
     rest(d)

@@ -71,7 +71,7 @@ def test_control_characters_reach_no_log(tmp_path: Path) -> None:
     assert "\U0001f600" in text
 
 
-def test_a_line_has_its_fields_and_rich_is_loaded_by_who_wants_it() -> None:
+def test_a_line_has_its_fields_and_rich_is_loaded_only_where_it_is_used() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()

@@ -89,7 +89,7 @@ def damaged(layout: Layout, how: str) -> None:
     elif how == "older":
         (root / "offsets" / "2").unlink()
         (root / "commits" / "2").unlink()
-    elif how == "planned anew":
+    elif how == "planned again":
         checkpoint_of(layout, b2=20)
     elif how == "last offsets empty":
         (root / "offsets" / "2").write_text("")
@@ -105,7 +105,7 @@ REASONS = {
     "lost": "there is no checkpoint in",
     "without its metadata": "metadata cannot be read",
     "older": "is older than the lake: it is at batch 1, the lake at batch 2",
-    "planned anew": "batch 2 of the checkpoint does not end where batch 2 of the lake ends",
+    "planned again": "batch 2 of the checkpoint does not end where batch 2 of the lake ends",
     "last offsets empty": "offsets/2 cannot be read",
     "begun batch empty": "offsets/3 cannot be read",
     "commit empty": "the commit log of .* is not whole",
@@ -141,7 +141,7 @@ def test_a_crash_while_a_checkpoint_is_adopted(
         pass
 
     for nth in range(1, 8):
-        damaged(layout, "planned anew")
+        damaged(layout, "planned again")
         calls = 0
 
         def crashing(self: Path, target: Path) -> Path:
@@ -178,7 +178,7 @@ def test_an_older_copy_of_the_checkpoint_does_not_skip_records(layout: Layout) -
     lake_of_two(layout)
     root = checkpoint_of(layout, b0=0, b1=10, b2=15, done=2)
     job = start(layout)
-    # Somebody puts an older copy back while the job runs; Spark planned the batch anew, further.
+    # An older copy is restored while the job runs; Spark planned the batch again, further.
     (root / "offsets" / "2").write_text(f"v1\n{{}}\n{json.dumps(at(20))}")
     with pytest.raises(LakeRefused, match="batch 2 of the checkpoint does not end where"):
         job.write_batch(None, 2)

@@ -76,7 +76,7 @@ def test_partitions(part: dict[str, int], wanted: tuple[str, Weight]) -> None:
     assert word(facts) is verdicts[wanted[1]]
 
 
-def test_a_lake_behind_is_a_fault_where_it_should_be_complete() -> None:
+def test_a_lake_that_lags_is_a_fault_where_it_should_be_complete() -> None:
     behind = replace(RIGHT, partitions=(replace(PART, log_end=12),))
     assert rules(behind, complete=True) == [("behind", FAULT)]
 

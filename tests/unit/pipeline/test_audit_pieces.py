@@ -102,7 +102,7 @@ def test_the_log_is_read_on_over_pieces_that_follow() -> None:
     wanted = [PieceToCompare(each, 5, 100, (2, 2)) for each in (*pieces, other)]
     assert [len(group) for group in runs(wanted)] == [3, 1, 1]
     assert [(each.begin, each.end) for each in wanted[:2]] == [(5, 10), (10, 20)]
-    # Of a log that is gone nothing is read, nor of one that begins behind or ends before.
+    # Nothing is read of a log that is gone, begins after the piece or ends before it.
     for start, end in ((-1, -1), (90, 100), (0, 0)):
         assert all(
             each.begin == each.end

@@ -231,7 +231,7 @@ def test_hostile_payloads_with_a_right_checksum() -> None:
 
 
 @pytest.mark.parametrize("more", [b"\0", bytes(100)])
-def test_bytes_behind_the_last_record_are_named(more: bytes) -> None:
+def test_bytes_after_the_last_record_are_named(more: bytes) -> None:
     """A batch that announces fewer records than it holds: the others would be passed over."""
     records = [NewRecord(1, b"k", b"v") for _ in range(20)]
     batch = build_batch(records)

@@ -163,7 +163,7 @@ def through_json(positions: Positions) -> Positions:
 
 
 def begin_somewhere(log: Log, rng: random.Random) -> Query:
-    """At the beginning, or anywhere in each partition, before or behind any fence."""
+    """At the beginning, or anywhere in each partition, before or after any fence."""
     states = log.snapshot(read_committed=False).partitions
     anywhere = rng.random() < 0.6
     at = {
@@ -271,7 +271,7 @@ def run_history(seed: int, *, gates: bool = True, forget: Forget | None = None) 
 
 
 def what_is_wrong(log: Log, query: Query) -> str | None:
-    """Compare what was read with all that lies behind where the query began."""
+    """Compare what was read with all records from where the query began."""
     wanted = [
         record
         for number, part in log.parts.items()
@@ -280,7 +280,7 @@ def what_is_wrong(log: Log, query: Query) -> str | None:
     ]
     if sorted(wanted) == sorted(query.read):
         return None
-    return f"{len(wanted)} records lie behind the beginning, {len(query.read)} were read"
+    return f"{len(wanted)} records follow the beginning, {len(query.read)} were read"
 
 
 def test_no_key_loses_its_order_and_no_record_is_skipped() -> None:
@@ -328,7 +328,7 @@ def test_a_position_that_is_forgotten_is_found() -> None:
 def test_gates_below_a_position_that_do_not_count_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """P22: a query that begins in the middle may stand behind a gate that is shut."""
+    """P22: a query that begins in the middle may begin after a gate that is shut."""
 
     right = planner.shut_gates
 

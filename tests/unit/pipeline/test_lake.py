@@ -232,7 +232,7 @@ def test_a_writer_that_is_overtaken_takes_back_its_own_files_only(
     assert offsets(layout) == list(range(15)) and len(list(layout.data_files())) == 2
 
 
-def test_recovery_removes_what_a_crash_left_behind_and_nothing_else(layout: Layout) -> None:
+def test_recovery_removes_only_what_a_crash_left(layout: Layout) -> None:
     write_batch(layout, 0, 0, 9)
     made = staged(layout, rows(10, 12))
     ((name, now),) = made.places.items()
@@ -254,14 +254,14 @@ def test_recovery_removes_what_a_crash_left_behind_and_nothing_else(layout: Layo
     [
         ("the manifests", 20, 24, at(25)),
         ("nothing, and no batch was begun", 20, 24, None),
-        ("nothing, but the file reaches behind the batch", 20, 25, at(25)),
+        ("nothing, but the file ends after the batch", 20, 25, at(25)),
         ("nothing, but the file begins before the batch", 19, 24, at(25)),
     ],
 )
 def test_recovery_removes_nothing_that_no_crash_can_have_left(
     layout: Layout, lost: str, first: int, last: int, cut_down: dict[str, object] | None
 ) -> None:
-    """What version 1 left behind is known by its place only."""
+    """A leftover of version 1 is known by its place only."""
     write_first_version(layout, 0, 0, -1)
     write_first_version(layout, 1, 0, 9)
     write_first_version(layout, 2, 10, 19)
@@ -292,7 +292,7 @@ def test_recovery_of_a_batch_that_version_1_cut_down(layout: Layout) -> None:
     check_nothing_beyond(layout, total.bounds)
 
 
-def test_a_folder_of_somebody_else_is_refused(layout: Layout) -> None:
+def test_a_folder_of_another_writer_is_refused(layout: Layout) -> None:
     (layout.root / "sales" / "p=3").mkdir(parents=True)
     theirs = layout.root / "sales" / "p=3" / "part-0000.parquet"
     theirs.write_bytes(b"PAR1")
@@ -318,7 +318,7 @@ def test_offsets_that_the_lake_has_reached_are_not_written_again() -> None:
     check_new([lake_file(10, 12, "x")], {HOME: 10})
     with pytest.raises(LakeRefused, match="t-0: the lake holds offsets below 10 already"):
         check_new([lake_file(8, 12, "x")], {HOME: 10})
-    # The next topic of that name begins anew.
+    # The next topic of that name starts at 0 again.
     check_new([lake_file(0, 12, "x", LakePartition("t", "next", 0))], {HOME: 10})
 
 

@@ -223,7 +223,7 @@ def test_checkpoints_take_the_place_of_manifests(layout: Layout) -> None:
     assert summary(layout) == (before, last)
 
 
-def test_a_start_reads_a_head_and_what_lies_behind(
+def test_a_start_reads_a_head_and_what_follows(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many(layout, 100)

@@ -221,7 +221,7 @@ def test_a_removed_partition_keeps_its_position_and_goes_on_where_it_ended() -> 
     assert ranges_between(made.end, after, pytest.fail) == [OffsetRange(P[1], 6, 9)]
     lost = plan(at(5, 4), removed, NO_LIMITS, 0)
     assert [(loss.kind, loss.resumes_at) for loss in lost.losses] == [(LossKind.DELETED, 6)]
-    assert lost.end.at == at(5, 6).at, "the loss is told once"
+    assert lost.end.at == at(5, 6).at, "the loss is reported once"
 
 
 def test_metadata_and_leaders_that_are_older_than_a_position_are_waited_out() -> None:
@@ -239,7 +239,7 @@ def test_metadata_and_leaders_that_are_older_than_a_position_are_waited_out() ->
     assert made.end.epochs == {P[0]: 7, P[1]: 8}
 
 
-def test_a_partition_that_nobody_answers_for_is_held_and_the_others_go_on() -> None:
+def test_a_partition_that_no_broker_answers_for_is_held_and_the_others_go_on() -> None:
     """P21."""
     sight = replace(log((0, 9)), silent={P[1]: "LEADER_NOT_AVAILABLE"})
     made = plan(at(5, 5), sight, NO_LIMITS, 0)
@@ -317,7 +317,7 @@ def test_a_gate_opens_one_batch_after_its_prerequisite() -> None:
 
 
 def test_a_gate_whose_prerequisite_is_unknown_is_shut() -> None:
-    """P22: a partition that the snapshot lacks, and one that nobody answers for."""
+    """P22: a partition that the snapshot lacks, and one that no broker answers for."""
     gate = Gate(1, 0, ((P[0], 77),))
     sight = Snapshot(IDS, {P[4]: PartitionSnapshot(0, 50, gates=(gate,))})
     assert plan(Positions({}, IDS), sight, NO_LIMITS, 0).end.at == {P[4]: 0}
@@ -326,7 +326,7 @@ def test_a_gate_whose_prerequisite_is_unknown_is_shut() -> None:
 
 
 def test_a_gate_below_the_position_counts() -> None:
-    """P22: a query that begins in the middle, its child behind the gate, its parent before it."""
+    """P22: a query that begins in the middle, its child after the gate, its parent before it."""
     states = {
         P[0]: PartitionSnapshot(0, 30),
         P[1]: PartitionSnapshot(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
@@ -336,8 +336,8 @@ def test_a_gate_below_the_position_counts() -> None:
     assert plan(first, Snapshot(IDS, states), NO_LIMITS, 0).end.at == at(30, 9).at
 
 
-def test_a_prerequisite_behind_a_shut_gate_is_not_met() -> None:
-    """A query begins in the middle: 0 before its fence, 1 and 2 behind theirs."""
+def test_a_prerequisite_after_a_shut_gate_is_not_met() -> None:
+    """A query begins in the middle: 0 before its fence, 1 and 2 after theirs."""
     states = {
         P[0]: PartitionSnapshot(0, 30),
         P[1]: PartitionSnapshot(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
@@ -388,7 +388,7 @@ def test_offsets_must_name_all_partitions_and_no_other(parts: dict[int, int]) ->
 
 
 def test_a_start_that_was_looked_up_later_has_no_epoch() -> None:
-    """P14: what lies behind the snapshot's end may be of an epoch that it does not know."""
+    """P14: what lies after the snapshot's end may be of an epoch that it does not know."""
     states = {
         pid: PartitionSnapshot(0, end, leader_epoch=4) for pid, end in zip(P, (5, 9), strict=False)
     }

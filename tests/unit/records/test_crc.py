@@ -1,4 +1,4 @@
-"""The checksum is CRC-32C, and to have it costs no more than the library's compiled module."""
+"""The checksum is CRC-32C, and its only cost is the import of the library's compiled module."""
 
 import subprocess
 import sys

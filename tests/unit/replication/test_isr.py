@@ -45,7 +45,9 @@ def test_a_member_that_never_fetched_is_dropped_and_the_leader_never() -> None:
     ("end", "watermark", "epoch_start", "joins"),
     [(10, 10, 5, True), (9, 10, 5, False), (10, 8, 11, False), (-1, 0, 0, False), (0, 0, 0, True)],
 )
-def test_who_may_join(end: int, watermark: int, epoch_start: int, joins: bool) -> None:
+def test_whether_a_follower_may_join(
+    end: int, watermark: int, epoch_start: int, joins: bool
+) -> None:
     assert may_join(Follower(end_offset=end), watermark, epoch_start) is joins
 
 
@@ -77,7 +79,7 @@ def own_log(*epochs: tuple[int, int], end: int) -> object:
         ((2, 9), ((1, 0), (3, 6)), 10, 0, 5, Cut(6, False)),
         # Committed records go: noted as data loss.
         ((3, 4), ((3, 0),), 10, 0, 7, Cut(4, True)),
-        # Nothing in common any more: begin anew where the leader's part ends, so that no offset is
+        # Nothing in common any more: restart where the leader's part ends, so that no offset is
         # missing between there and the own start.
         ((0, 3), ((2, 5),), 10, 5, 5, Cut(3, False)),
         ((0, 3), ((2, 5),), 10, 5, 8, Cut(3, True)),

@@ -38,8 +38,8 @@ def test_other_users_read_nothing_that_it_makes(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_lock_is_not_another_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An EIO was answered with None: the start was refused, for a server that nobody could find,
-    though it can go on without this directory."""
+    """An EIO was taken for a lock of another server, and the start was refused, though the server
+    can go on without this directory."""
     disk, path = RealDisk(), str(tmp_path / ".lock")
     held = disk.lock(path)
     assert held is not None

@@ -179,7 +179,7 @@ def test_a_start_reads_each_batch_once(tmp_path: Path, is_synced: bool) -> None:
 
 
 def test_a_start_makes_the_index_entries_of_what_it_checks(tmp_path: Path) -> None:
-    """S8: else the first look-up behind the recovery point walks all batches there."""
+    """S8: otherwise the first look-up after the recovery point walks all batches there."""
     log = new_log(tmp_path)
     for _ in range(60):
         log.append_as_leader(batch(size=3_000), 0, NOW_MS)

@@ -166,8 +166,8 @@ def test_the_last_batch_of_a_producer_stays_without_its_records(tmp_path: Path) 
     assert log.append_as_leader(again, 0, NOW_MS).duplicate  # type: ignore[union-attr]
 
 
-def test_a_read_goes_on_behind_emptied_batches_until_there_are_records(tmp_path: Path) -> None:
-    """Else the Java client's poll ends with nothing, as if the log ended there."""
+def test_a_read_goes_on_after_emptied_batches_until_there_are_records(tmp_path: Path) -> None:
+    """Otherwise the Java client's poll ends with nothing, as if the log ended there."""
     log = new_log(tmp_path, COMPACT)
     for number in range(60):
         put(log, ("k", f"v{number}" * 8))
@@ -345,7 +345,7 @@ def test_a_crash_at_every_rename_leaves_the_old_or_the_new(tmp_path: Path) -> No
 
 
 def test_between_the_pieces_of_a_swap_all_is_read_and_appends_go_on(tmp_path: Path) -> None:
-    """A thread waits for the disk (S9): the log is as whole in between as before and behind."""
+    """A thread waits for the disk (S9): the log is as whole in between as before and after."""
     disk = WatchedDisk()
     log = new_log(tmp_path, COMPACT, resources(disk))
     for number in range(120):
@@ -387,7 +387,7 @@ def test_between_the_pieces_of_a_swap_all_is_read_and_appends_go_on(tmp_path: Pa
 
 
 class RenamesBesideReaders(QuickDisk):
-    """Has somebody read before and after each rename, as the loop may while a thread renames.
+    """Reads before and after each rename, as the loop may while a thread renames.
 
     One name never changes (``stuck``), if there is one.
     """
@@ -409,7 +409,7 @@ class RenamesBesideReaders(QuickDisk):
 @pytest.mark.parametrize("stuck", ["", ".index.swap", ".log.swap"])
 def test_between_two_renames_of_a_swap_all_is_read(tmp_path: Path, stuck: str) -> None:
     """The kind: a thread renames while the loop opens files, for it has two open, looks up by time
-    and makes indexes anew."""
+    and rebuilds indexes."""
     disk = RenamesBesideReaders()
     log = new_log(tmp_path, COMPACT, resources(disk, open_files=2))
     for number in range(60):

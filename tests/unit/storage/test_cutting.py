@@ -100,7 +100,9 @@ def test_nothing_comes_between_the_pieces_of_a_cut(tmp_path: Path, work: str, of
 
 
 @pytest.mark.parametrize("offset", [13, 40, 1_000])
-def test_a_log_that_begins_anew_is_committed_from_there_on(tmp_path: Path, offset: int) -> None:
+def test_a_log_that_restarts_at_an_offset_is_committed_from_that_offset(
+    tmp_path: Path, offset: int
+) -> None:
     log = filled(tmp_path)
     assert log.restart_at(offset, NOW_MS) is None
     found = (log.start_offset, log.high_watermark, log.end_offset)
@@ -108,7 +110,7 @@ def test_a_log_that_begins_anew_is_committed_from_there_on(tmp_path: Path, offse
 
 
 @pytest.mark.parametrize("work", ["truncation", "restart"])
-def test_a_kill_behind_a_cut_below_the_log_start_loses_nothing_that_came_since(
+def test_a_kill_after_a_cut_below_the_log_start_loses_nothing_that_came_since(
     tmp_path: Path, work: str
 ) -> None:
     """An unclean leader may lack what was deleted elsewhere. A checkpoint of the former start would

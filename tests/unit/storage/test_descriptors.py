@@ -159,7 +159,7 @@ def test_the_names_of_a_log_directory_are_synced_without_a_descriptor(tmp_path: 
 
 
 def test_open_files_make_room_for_the_one_that_is_asked_for(tmp_path: Path) -> None:
-    """The operating system allows fewer than we were told: half of what is open is enough."""
+    """The operating system allows fewer than the limit set: half of what is open is enough."""
     files = OpenFiles(RealDisk(), limit=64)
     for number in range(10):
         files.get(str(tmp_path / str(number)), create=True)

@@ -1,6 +1,6 @@
 """Where leader epochs begin, over starts, copies and compaction: never higher than they did.
 
-An epoch that is told to begin too high has a follower keep records that were never committed.
+An epoch whose start is reported too high makes a follower keep records that were never committed.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def below_the_start(path: Path, file: bytes | None, said: int, at: int) -> Parti
 def test_a_removed_file_that_comes_back_torn_tells_no_epoch(
     tmp_path: Path, file: bytes | None, said: int
 ) -> None:
-    """A batch that nobody reads said an epoch above that of the first that is read: the replica was
+    """A batch that is not read had an epoch above that of the first that is read: the replica was
     out of service."""
     found = below_the_start(tmp_path, file, said, 1)
     assert found.damaged is None

@@ -193,7 +193,7 @@ def test_nothing_is_synced_at_append_and_a_roll_leaves_the_closed_segment(
 def test_the_indexes_of_a_segment_that_was_rolled_beside_its_sync_are_synced_too(
     log: PartitionLog, disk: FaultyDisk
 ) -> None:
-    """S16: the sync under way covers its bytes; below the recovery point nobody looks again."""
+    """S16: the sync under way covers its bytes; below the recovery point no start looks again."""
     append(log)
     pending = log.unsynced()
     assert pending is not None
@@ -403,7 +403,7 @@ class Descriptors(FaultyDisk):
 
 
 @pytest.mark.parametrize("left", range(12))
-def test_a_removal_that_stops_half_way_is_told_to_readers(tmp_path: Path, left: int) -> None:
+def test_a_removal_that_stops_half_way_is_seen_by_readers(tmp_path: Path, left: int) -> None:
     disk = Descriptors()
     configs = TopicConfigs(segment_bytes=800, retention_ms=1000, file_delete_delay_ms=0)
     log = new_log(tmp_path, configs, resources(disk, open_files=2))
@@ -415,7 +415,7 @@ def test_a_removal_that_stops_half_way_is_told_to_readers(tmp_path: Path, left: 
     log.housekeep(NOW_MS + 10_000)
     disk.left = None
     assert log.failed is None
-    assert log.start_offset >= log.segments[0].base_offset, "offsets without records behind them"
+    assert log.start_offset >= log.segments[0].base_offset, "offsets without records"
     assert isinstance(append(log), Appended)
     assert len(records_of(log)) == log.end_offset - log.start_offset
     found = reopen(tmp_path, configs, ending=Ending(log.synced_end_offset, 40, log.start_offset))
@@ -424,7 +424,7 @@ def test_a_removal_that_stops_half_way_is_told_to_readers(tmp_path: Path, left: 
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EMFILE])
 @pytest.mark.parametrize("failing", [".index", ".timeindex"])
-def test_who_reads_is_served_while_a_lost_index_cannot_be_written(
+def test_readers_are_served_while_a_lost_index_cannot_be_written(
     log: PartitionLog, disk: FaultyDisk, failing: str, fault: int
 ) -> None:
     for _ in range(10):
@@ -501,11 +501,11 @@ def test_a_cut_that_is_not_finished_lets_nothing_be_appended(
         offsets = [offset for offset, *_ in records_of(again)]
         assert offsets == list(range(len(offsets)))
         if not was_struck:
-            break  # it opens no more than that: later ones would not be struck either
+            break  # it opens only that many: later ones would not be struck either
     assert refused and not was_struck
 
 
-def test_a_cut_that_the_disk_refuses_half_way_is_named_by_who_serves_no_more(
+def test_a_cut_that_the_disk_refuses_half_way_is_the_error_of_the_log(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -582,7 +582,7 @@ def test_what_a_crash_left_unsynced_waits_for_room(
     bases = [segment.base_offset for segment in again.segments if segment.next_offset > synced]
     rewritten = {path for path, _ in written if path.endswith(".log")}
     assert {Path(path).name for path in rewritten} == {f"{base:020}.log" for base in bases}
-    assert rewritten <= set(disk.syncs), "written anew, and synced then"
+    assert rewritten <= set(disk.syncs), "rewritten, and synced then"
     del written[:]
     append(again)
     del written[:]

@@ -43,7 +43,7 @@ def test_the_bytes_of_a_time_index(numbers: list[int], base: int, split: int) ->
     index = TimeIndex(base)
     for at, number in enumerate(numbers):
         index.add(2**41 + number, base + at)
-        index.add(2**41 + number, base + at)  # no news
+        index.add(2**41 + number, base + at)  # no change
     _, content = index.unwritten()
     expected = [struct.pack(">qi", 2**41 + n, at) for at, n in enumerate(numbers)]
     assert content == b"".join(expected)
@@ -91,7 +91,7 @@ def test_what_is_no_time_index(content: bytes) -> None:
     assert TimeIndex.parse(0, content) is None
 
 
-def test_truncation_drops_what_is_behind() -> None:
+def test_truncation_drops_later_entries() -> None:
     index, times = OffsetIndex(10), TimeIndex(10)
     for at in range(5):
         index.add(10 + at, at * 100)
@@ -162,4 +162,4 @@ def test_a_look_up_reads_little_of_a_full_index() -> None:
     assert len(reads) <= 11 and sum(reads) <= 2200
     for at in range(100_000, 100_090):
         assert index.entry_before(at * 4100 + 1) == (at * 4100, at * 40)
-    assert len(reads) <= 11 + 12, "who goes on finds the leaf that was read"
+    assert len(reads) <= 11 + 12, "the next look-up finds the leaf that was read"

@@ -126,7 +126,7 @@ def test_the_directory_of_another_cluster_or_node_is_refused(opener: Opener) -> 
     for cluster, node, name in (("c2", 1, "cluster c1"), ("c1", 2, "node 1")):
         refused = opener.try_open(cluster, node)
         assert isinstance(refused, DirectoryRefused) and name in refused.reason
-    assert isinstance(opener.try_open(), LogDirectory), "a refusal leaves no lock behind"
+    assert isinstance(opener.try_open(), LogDirectory), "a refusal leaves no lock"
 
 
 def test_a_damaged_meta_properties_is_refused(opener: Opener, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_checkpoints_say_only_what_was_synced(opener: Opener, tmp_path: Path) ->
 def test_what_a_power_loss_took_is_known_until_it_is_on_record(
     opener: Opener, tmp_path: Path
 ) -> None:
-    """Promise 17: also after a kill behind the registration: it lowers the checkpoint."""
+    """Promise 17: also after a kill following the registration: it lowers the checkpoint."""
     found = opener.open()
     fill(found)
     found.record_life("b1", durability="replicated")

@@ -76,14 +76,14 @@ def walked_to_the_end(log: PartitionLog) -> int:
 # -- each by itself
 
 
-def test_a_batch_claims_no_more_records_than_its_bytes_can_hold(tmp_path: Path) -> None:
+def test_a_batch_claims_at_most_as_many_records_as_its_bytes_can_hold(tmp_path: Path) -> None:
     """S3: offsets are given out by the count; seven bytes are the least that a record takes."""
     log = new_log(tmp_path)
     for count, size in ((MAX_INT32, 1), (MAX_INT32, 5000), (6, 20), (6000, 41_000)):
         got = log.append_as_leader(claiming(count, size), 0, NOW_MS)
         assert refusal(got) is ErrorCode.INVALID_RECORD and str(count) in got.reason
     assert log.end_offset == 0 and log.segments[-1].size == 0
-    # Nobody looks whether they are there: what could be there passes.
+    # It is not checked whether they are there: what could be there passes.
     assert isinstance(log.append_as_leader(claiming(4, 20), 0, NOW_MS), Appended)
     assert log.end_offset == 4
 
@@ -149,7 +149,7 @@ def test_a_follower_refuses_a_batch_that_ends_before_it_begins(tmp_path: Path) -
 
 
 def test_a_segment_ends_at_the_last_offset_that_its_indexes_can_say(tmp_path: Path) -> None:
-    """Also within the room that an append before it was told of."""
+    """Also within the room that an append before it was given."""
     log = new_log(tmp_path)
     for _ in range(2):
         log.append_as_leader(batch(1), 0, NOW_MS)
@@ -201,7 +201,7 @@ def test_what_an_append_needs_is_read_before_its_bytes_are_written(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_leader_is_told_lies(tmp_path: Path, seed: int, kind: str) -> None:
+def test_a_leader_is_sent_lies(tmp_path: Path, seed: int, kind: str) -> None:
     print(f"seed {seed}")
     dice = random.Random(seed)
     log = new_log(tmp_path, CONFIGS[kind])
@@ -289,7 +289,7 @@ def records_of_honest(log: PartitionLog, from_offset: int) -> list[Record]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_times_are_looked_up_among_lies(tmp_path: Path, seed: int) -> None:
-    """Each look-up ends, and none answers behind the first honest record that is new enough."""
+    """Each look-up ends, and none answers after the first honest record that is new enough."""
     print(f"seed {seed}")
     log = new_log(tmp_path, CONFIGS["plain"])
     placed: list[tuple[int, int]] = []

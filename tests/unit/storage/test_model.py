@@ -135,7 +135,7 @@ class Machine:
         first_base = self.log.segments[0].base_offset
         assert self.log.truncate_to(offset, self.now) is None
         if offset <= first_base and offset < self.model.end:
-            # Below what is left of the log: it begins anew at exactly this offset.
+            # Below what is left of the log: it restarts at exactly this offset.
             self.model.batches.clear()
             self.model.end = offset
         else:
@@ -143,7 +143,7 @@ class Machine:
         self.model.start = min(self.model.start, self.model.end)
         assert self.log.end_offset == self.model.end
         self.checkpoint = min(self.checkpoint, self.model.end)
-        # What was cut may be sent anew by its producer with the same sequence.
+        # What was cut may be sent again by its producer with the same sequence.
         self.resent.clear()
         for pid in self.sequence:
             entry = self.log.producers.entries.get(pid)

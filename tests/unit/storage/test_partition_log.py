@@ -125,7 +125,7 @@ def test_a_follower_keeps_offsets_epochs_and_gaps(tmp_path: Path) -> None:
     got = log.append_as_follower(b"".join(pieces), NOW_MS)
     assert got == Appended(0, 21, -1, 0, False)
     assert [record.offset for record in records_of(log)] == [0, 1, 2, 3, 7, 8, 9, 20, 21]
-    # Epoch 4 may have begun anywhere in the gap: its start is never told too high.
+    # Epoch 4 may have begun anywhere in the gap: its start is never reported too high.
     assert log.epochs.entries == [(0, 0), (3, 2), (4, 10)]
     data = log.read(5, 10**6)
     assert isinstance(data, memoryview)
@@ -199,7 +199,7 @@ def test_a_read_gives_whole_batches_within_its_limits(ten: PartitionLog) -> None
         assert refusal(ten.read(outside, 100)) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_two_readers_at_one_place_and_one_behind_a_roll(ten: PartitionLog) -> None:
+def test_two_readers_at_one_place_and_one_after_a_roll(ten: PartitionLog) -> None:
     at_end = offsets(ten.read(18, 10**6))
     assert at_end == [18, 19]
     ten.roll(NOW_MS)

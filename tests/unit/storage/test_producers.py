@@ -120,7 +120,7 @@ def test_several_batches_in_one_request_follow_each_other(tmp_path: Path) -> Non
     refused = log.append_as_leader(gap, 0, NOW_MS)
     assert isinstance(refused, Rejected) and refused.error is OUT_OF_ORDER
     assert log.end_offset == 4
-    # Nor is the first of them remembered: who sends it again is not told that it is there.
+    # Nor is the first of them remembered: if it is sent again, it is no duplicate.
     assert (sent(log, 4, count=2).duplicate, log.end_offset) == (False, 6)
 
 

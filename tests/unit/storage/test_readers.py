@@ -68,7 +68,7 @@ class Model:
         self.end = end
 
     def between(self, offset: int, limit: int) -> Iterator[Batch]:
-        """The batches with records that end behind an offset and not behind a limit."""
+        """The batches with records that end after an offset and not after a limit."""
         for one in self.batches.values():
             if one.facts and offset < one.end <= limit:
                 yield one
@@ -246,7 +246,7 @@ class Machine:
         self.open(clean=True)
 
     def crash(self) -> None:
-        """kill -9, often within a write: bytes of a batch behind the end, or a batch cut short."""
+        """kill -9, often within a write: bytes of a batch after the end, or a batch cut short."""
         log, active = self.log, self.log.segments[-1]
         self.shared.files.close()
         last = self.model.batches.get(max(self.model.batches, default=-1))
@@ -397,7 +397,7 @@ CHOICES: list[tuple[float, Callable[[Machine], None]]] = [
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_who_reads_on_gets_what_was_written(
+def test_readers_that_go_on_get_what_was_written(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(seed, tmp_path, monkeypatch)
@@ -465,7 +465,7 @@ def test_a_region_ends_with_a_batch_when_an_index_lies(tmp_path: Path) -> None:
     # Now that all was checked nothing is read again.
     log.segments.forget_positions()
     room = 30_100 * 9 + 5000
-    assert find_region(log, 0, room) is None, "the index is found out and made anew"
+    assert find_region(log, 0, room) is None, "the index is found to lie, and rebuilt"
     assert path.read_bytes()[8 * 8 + 4 : 9 * 8 + 4] == truth
     part = find_region(log, 0, room)
     assert part is not None

@@ -96,7 +96,7 @@ def test_a_flipped_byte_in_the_last_batch_is_a_torn_tail(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("where", [100, 700, 1500, 3000])
-def test_damage_with_sound_batches_behind_it_is_named_and_nothing_is_cut(
+def test_damage_with_sound_batches_after_it_is_named_and_nothing_is_cut(
     tmp_path: Path, where: int
 ) -> None:
     write(tmp_path)
@@ -150,7 +150,7 @@ def test_an_end_below_the_high_watermark_is_damage_after_a_kill(tmp_path: Path) 
     put(path, torn)
     found = reopen(tmp_path, SMALL, ending=Ending(0, high_watermark=8))
     assert found.damaged is not None and "high watermark 8" in found.damaged
-    assert path.read_bytes() == torn, "nothing is cut off that somebody may have read"
+    assert path.read_bytes() == torn, "nothing is cut off that may have been read"
     (tmp_path / "t-0" / names.DAMAGED).unlink()
     lost_power = Ending(0, high_watermark=8, unsynced_may_be_gone=True)
     found = reopen(tmp_path, SMALL, ending=lost_power)
@@ -162,7 +162,7 @@ def test_an_end_below_the_high_watermark_is_damage_after_a_kill(tmp_path: Path) 
 def test_whole_batches_that_are_missing_below_the_high_watermark_are_damage_after_a_kill(
     tmp_path: Path, left: int
 ) -> None:
-    """No sync says that they were there, but somebody may have read them: the watermark fell."""
+    """No sync says that they were there, but they may have been read: the watermark fell."""
     log = write(tmp_path, 4)
     path = Path(log.segments[0].log_path)
     whole = path.read_bytes()
@@ -204,7 +204,7 @@ def test_a_log_without_files_below_the_high_watermark_is_damage_after_a_kill(
 
 
 def test_what_was_deleted_is_not_missed_below_the_high_watermark(tmp_path: Path) -> None:
-    """DeleteRecords up to the watermark: nothing is left that somebody could still read."""
+    """DeleteRecords up to the watermark: nothing is left that could still be read."""
     log = write(tmp_path, 4)
     path = Path(log.segments[0].log_path)
     put(path, path.read_bytes()[: log.size // 4 * 3])
@@ -300,7 +300,7 @@ def test_whole_batches_that_are_missing_below_the_recovery_point_are_damage(
     assert f"ends at offset {left * 2}, below its recovery point 8" in found.damaged
 
 
-def test_bytes_behind_the_end_of_a_clean_stop_are_not_appended_to(tmp_path: Path) -> None:
+def test_bytes_after_the_end_of_a_clean_stop_are_not_appended_to(tmp_path: Path) -> None:
     log = write(tmp_path, 4)
     log = reopen(tmp_path, SMALL)
     log.close()
@@ -426,7 +426,7 @@ def test_an_epoch_that_only_the_batches_tell_is_on_disk_after_a_clean_stop(tmp_p
     assert log.epochs.entries == [(3, 0), (4, 2)]
 
 
-def test_recovery_reads_only_what_is_behind_the_recovery_point(tmp_path: Path) -> None:
+def test_recovery_reads_only_what_follows_the_recovery_point(tmp_path: Path) -> None:
     big = TopicConfigs(index_interval_bytes=1000)
     log = new_log(tmp_path, big)
     for _ in range(2000):

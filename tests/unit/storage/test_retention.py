@@ -229,7 +229,7 @@ def test_new_settings_work_at_once(tmp_path: Path) -> None:
     assert len(log.segments) == 2
 
 
-def test_segments_go_a_few_at_a_time_when_told_so(tmp_path: Path) -> None:
+def test_segments_go_a_few_at_a_time_when_a_limit_is_given(tmp_path: Path) -> None:
     log = new_log(tmp_path, KEEP)
     fill(log, 80)
     begins = [segment.base_offset for segment in log.segments]
@@ -313,7 +313,7 @@ class NotingDisk(QuickDisk):
 
 
 def test_what_takes_over_is_durable_before_the_first_segment_goes(tmp_path: Path) -> None:
-    """Else a power loss keeps the removal and not the segment behind it; no crash leaves a hole."""
+    """Otherwise a power loss keeps the removal and not the next segment; no crash leaves a hole."""
     disk = NotingDisk()
     log = new_log(tmp_path, KEEP, resources(disk))
     fill(log, 20)
@@ -329,7 +329,7 @@ def test_what_takes_over_is_durable_before_the_first_segment_goes(tmp_path: Path
 
 
 def test_retention_holds_no_file_open_for_ever(tmp_path: Path) -> None:
-    """A directory that stays pinned for each round is a descriptor that nobody gets back."""
+    """A directory that stays pinned for each round is a descriptor that is never given back."""
     log = new_log(tmp_path, KEEP)
     fill(log, 20)
     log.configure(replace(KEEP, retention_ms=1000))

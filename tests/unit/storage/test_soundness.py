@@ -86,7 +86,7 @@ def test_no_bit_of_a_batch_is_without_a_guard() -> None:
         assert spoilt[:size] == whole[:size], f"bit {bit} was not noticed"
 
 
-def test_a_batch_behind_the_limit_is_checked_too() -> None:
+def test_a_batch_beyond_the_limit_is_checked_too() -> None:
     whole = bytes(batch(2)) + flipped(bytes(batch(2)), 700)
     with pytest.raises(Unsound):
         sound_part(whole, 0, 2, 4, LeaderEpochs())
@@ -94,10 +94,10 @@ def test_a_batch_behind_the_limit_is_checked_too() -> None:
 
 @pytest.mark.parametrize("room", [1, 400, 100_000])
 @pytest.mark.parametrize("bit", [0, 1])
-def test_a_base_offset_that_moved_up_is_found_by_who_reads_batch_by_batch(
+def test_a_base_offset_that_moved_up_is_found_by_reads_of_single_batches(
     bit: int, room: int, tmp_path: Path
 ) -> None:
-    """Nothing but the batch behind it says so, and that was not looked at in such a read."""
+    """Nothing but the next batch says so, and that was not looked at in such a read."""
     log = write(tmp_path)
     path = Path(log.segments[0].log_path)
     size = next(header.size for _, header in walk(path.read_bytes()))
@@ -221,7 +221,7 @@ def test_no_bit_of_an_index_leads_a_time_astray(tmp_path: Path, suffix: str) -> 
     for bit in range(len(contents[spoilt]) * 8):
         for look, answer in zip(looks, expected, strict=True):
             for path, content in contents.items():
-                # What was made anew has fewer entries.
+                # A rebuilt file has fewer entries.
                 put(Path(path), flipped(content, bit) if path == spoilt else content)
             found = reopen(tmp_path, SMALL, ending=clean)
             assert look(found) == answer, f"bit {bit} leads astray"
@@ -278,7 +278,7 @@ def test_a_segment_that_cannot_be_walked_is_not_taken_for_an_old_one(
     newest = log.segments[0].newest[0]
     assert found.housekeep(newest + 999) is None
     found.housekeep(newest + 1000)
-    assert found.start_offset == 0, "the records behind the damage are as young as they were"
+    assert found.start_offset == 0, "the records after the damage are as young as they were"
 
 
 def test_no_bit_of_an_epoch_checkpoint_is_believed(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_tail_that_is_gone_lowers_it_for_good(tmp_path: Path) -> None:
 
 
 def test_what_went_is_known_until_it_is_on_record(tmp_path: Path) -> None:
-    """However often it is killed before: the checkpoint, too, claims no more than the log has."""
+    """However often it is killed before: the checkpoint, too, claims at most what the log has."""
     filled(tmp_path).watermark_note.write(100)
     for _ in range(3):
         log = opened(tmp_path, 0)
@@ -139,7 +139,7 @@ def test_what_went_is_not_lost_any_more(tmp_path: Path, how: str) -> None:
     if how == "committed again":
         log.watermark_note.write(12)
     log = opened(tmp_path, 0)
-    # A power loss that takes its end once more is told of what was committed since.
+    # A power loss that takes its end once more is compared with what was committed since.
     assert log.watermark_note.known <= log.end_offset
     note = WatermarkNote(log.resources, log.path)
     note.begin(note.read(), 3)

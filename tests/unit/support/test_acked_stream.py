@@ -77,7 +77,7 @@ def on_disk(offset: int, count: int, epoch: int) -> BatchOnDisk:
     return BatchOnDisk(offset, 100, 0, 2, 0, count - 1, 7, 0, count, epoch)
 
 
-def test_only_what_a_producer_numbered_anew_is_its_own_doing() -> None:
+def test_only_what_a_producer_renumbered_is_its_own_doing() -> None:
     found = {(0, 0): "w:0", (0, 1): "w:1", (0, 2): "w:1", (0, 3): "w:2", (1, 0): "v:0"}
     bumped = [on_disk(0, 2, epoch=0), on_disk(2, 2, epoch=1)]
     assert renumbered_values(found, {0: bumped}.__getitem__) == {"w:1"}
@@ -104,7 +104,7 @@ class Report:
 
 @pytest.fixture
 def writer() -> Writer:
-    """One that was never started; nobody listens where it would send to."""
+    """One that was never started; no broker listens where it would send to."""
     return Writer("127.0.0.1:1", "t", "w", 1, idempotent=True)
 
 
@@ -137,7 +137,7 @@ def test_a_writer_that_dies_says_so_to_whoever_waits_for_it(writer: Writer) -> N
     assert "KeyError: 7" in writer.state()
 
 
-def test_who_asks_while_a_leader_moves_asks_again() -> None:
+def test_a_request_that_fails_while_a_leader_moves_is_sent_again() -> None:
     refusals = [KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION]
 
     def ask() -> int:

@@ -29,7 +29,7 @@ def test_only_what_was_asked_for_and_as_long(kinds: tuple[Kind, ...]) -> None:
     for seed in SEEDS:
         rounds = schedule(seed, 40, kinds)
         assert {fault.kind for each in rounds for fault in each.faults} <= set(kinds)
-        # Nobody recovers sooner: the run's time ends before its rounds do.
+        # No cluster recovers sooner: the run's time ends before its rounds do.
         assert sum(each.work_s + each.lasts_s + RECOVERY_S for each in rounds) > 39.9
         assert len(rounds) <= 40 / (0.1 + RECOVERY_S) + 1
 

@@ -157,7 +157,7 @@ def test_a_controller_alone_may_advertise_itself() -> None:
     assert configs.advertised_listeners == ()
 
 
-def test_a_file_of_the_time_of_zookeeper_is_told_where_its_address_goes() -> None:
+def test_a_file_of_the_time_of_zookeeper_gets_a_hint_where_its_address_goes() -> None:
     found = load("broker.id=0\nzookeeper.connect=localhost:2181\n")
     assert isinstance(found, tuple)
     assert [refused.name for refused in found] == ["zookeeper.connect"]
@@ -248,7 +248,7 @@ def test_addresses(text: str, expected: tuple[str, int] | None) -> None:
         ("", 2000),
         ("broker.silence.suspect.ms=1500", 1500),
         ("broker.silence.suspect.ms=5999", 5999),
-        # What nobody set follows the session and the heartbeats ...
+        # A value that is not set follows the session and the heartbeats ...
         ("broker.session.timeout.ms=3000", 1500),
         ("broker.session.timeout.ms=20000", 2000),
         ("broker.heartbeat.interval.ms=1000", 3000),
@@ -287,7 +287,9 @@ def test_the_silence_of_a_suspicion(times: str, silence_ms: int) -> None:
         ),
     ],
 )
-def test_times_that_would_suspect_or_bury_who_lives_are_refused(times: str, sentence: str) -> None:
+def test_times_that_would_suspect_or_expire_live_brokers_are_refused(
+    times: str, sentence: str
+) -> None:
     found = load(f"node.id=1\n{times}")
     assert not isinstance(found, ServerConfigs)
     assert [each.sentence for each in found] == [sentence]
