@@ -1,0 +1,157 @@
+"""A hosted partition that serves Produce requests by the fast path or the handler, with no loop.
+
+Owns the two ways in and what can be seen of the partition afterwards. Not what is sent. A request
+that must wait on an event loop (acks=all while followers lag) cannot be served here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from tests.support.storage_logs import NOW_MS, PARTITION, TOPIC_ID, FixedClock, open_as_a_server
+from tidelog.broker.handlers import produce
+from tidelog.broker.partitions import produce_fast_path
+from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import codec
+from tidelog.records.batch import Rejected
+from tidelog.runtime.turns import at_once
+from tidelog.storage.checkpoints import PartitionMetadata
+from tidelog.storage.log.retention import ROLL_WAITS
+
+VERSION, CORRELATION = 11, 77
+
+
+class Role(Protocol):
+    """Whether the partition is led here, and its ISR and replicas."""
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
+
+
+class Now:
+    """An awaited result that is there already."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def __await__(self) -> Iterator[None]:
+        yield from ()
+        return self.result
+
+
+class NoLoop:
+    """What the handler needs of a loop, with all done at once."""
+
+    def create_task(self, work: Any) -> Any:
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("it waits for something")
+
+    def time(self) -> float:
+        return 0.0
+
+
+class Hosted:
+    """A hosted partition with its log on disk, and the broker that requests come to."""
+
+    def __init__(self, folder: Path, configs: TopicConfigs) -> None:
+        self.folder = folder / "t-0"
+        self.clock = FixedClock(NOW_MS)
+        self.directory = open_as_a_server(folder)
+        log = self.directory.create(PARTITION, configs, PartitionMetadata(TOPIC_ID, 0, ()))
+        commit = SimpleNamespace(before_ack=False, want=lambda _: None)
+        self.partition = HostedPartition(PARTITION, log, 1, commit)
+        hints = SimpleNamespace(
+            why_not_here=lambda *_: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            name_leaders=lambda *_, **__: None,
+        )
+        self.broker: Any = SimpleNamespace(
+            partitions=SimpleNamespace(by_topic={"t": {0: self.partition}}),
+            clock=self.clock,
+            leader_hints=hints,
+            inspected_appends=self,
+            loop=NoLoop(),
+            configs=SimpleNamespace(broker_listeners=()),
+        )
+
+    def add(self, partition: HostedPartition, records: Any, looks: Any, *_: Any, **__: Any) -> Now:
+        """As ``inspected_appends`` does it in turns: inspect, sync before a roll, append."""
+        now_ms, log = self.clock.now_ms, partition.log
+        found = at_once(log.look_into(bytes(records), now_ms, looks))
+        if isinstance(found, Rejected):
+            return Now(found)
+        result = partition.append(records, now_ms, looked_into=found)
+        if result is ROLL_WAITS:
+            assert at_once(log.syncing_before_roll()) is None
+            result = partition.append(records, now_ms, looked_into=found)
+        return Now(result)
+
+    def become(self, role: Role, leader_epoch: int) -> None:
+        """Lead or follow, as LeaderAndIsr says it."""
+        isr, replicas = role.layout
+        self.partition.become(
+            LeaderAndIsrState(
+                topic_id=TOPIC_ID,
+                leader=1 if role.leads else 2,
+                leader_epoch=leader_epoch,
+                isr=isr,
+                replicas=replicas,
+            )
+        )
+
+    def general(self, request: Any) -> bytes:
+        """The response of the handler."""
+        connection: Any = SimpleNamespace(listener_name="L")
+        context = RequestContext(connection, VERSION, CORRELATION, "c", "User:ANONYMOUS")
+        response = produce.handle(self.broker, request, context)
+        return b"".join(codec.encode_response(ApiKey.PRODUCE, VERSION, CORRELATION, response))
+
+    def flat(self, request: Any) -> bytes:
+        """The response of the fast path, or of the handler where that leaves the request alone."""
+        chunks = codec.encode_request(ApiKey.PRODUCE, VERSION, CORRELATION, "c", request)
+        frame = memoryview(b"".join(chunks))[4:]
+        at = codec.decode_request_header(frame).body
+        answered: Any = produce_fast_path.answer(self.broker, frame, at, VERSION, CORRELATION)
+        return self.general(request) if answered is None else answered
+
+    def state(self) -> dict[str, Any]:
+        """All that the next request, a reader, a follower or a start can find out."""
+        partition, log = self.partition, self.partition.log
+        counts = partition.counts
+        return {
+            "offsets": (log.start_offset, log.end_offset, log.high_watermark),
+            "epochs": (log.epochs.entries, partition.leader_epoch),
+            "producers": {
+                key: (entry.epoch, entry.batches) for key, entry in log.producers.entries.items()
+            },
+            "idle": list(log.producers.entries),
+            "segments": [self._segment(segment) for segment in log.segments],
+            "files": {
+                path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()
+            },
+            "unsynced": {Path(path).name for path in log.dirty.files},
+            "names": (log.dirty.names_unsynced, log.waits_to_roll),
+            "counted": (counts.appends, counts.refused_appends, counts.messages(log.end_offset)),
+            "bytes": (partition.bytes_in, partition.waiting.uncommitted_bytes),
+        }
+
+    @staticmethod
+    def _segment(segment: Any) -> tuple[Any, ...]:
+        return (
+            (segment.base_offset, segment.size, segment.next_offset, segment.newest),
+            [segment.index.fields(at) for at in range(len(segment.index))],
+            [segment.time_index.fields(at) for at in range(len(segment.time_index))],
+            segment.checked,
+        )
