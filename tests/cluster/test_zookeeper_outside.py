@@ -13,11 +13,12 @@ from tests.support.controller_process import topic
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import ZooKeeper
-from tests.support.zookeeper_world import World, run
+from tests.support.zookeeper_world import World, run, zookeeper
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
 pytestmark = pytest.mark.java
+__all__ = ["zookeeper"]
 
 
 def names(request: Any) -> dict[str, list[int]]:
