@@ -11,7 +11,7 @@ leader (``log_work``).
 | records | append them unchanged; then take the leader's watermark and log start |
 | OFFSET_OUT_OF_RANGE, the leader's log starts after our log end | an empty log at its log start |
 | records whose first batch begins before an empty log | the log begins with that batch |
-| the same, and all records here are before the leader's log start | the log begins with that batch |
+| the same, and all our records are before the leader's log start | the log begins with that batch |
 | any other error, a corrupt batch, a disk failure | pause the partition |
 
 A leader whose log starts after an epoch returns its log start as the end of that epoch. The real
