@@ -6,7 +6,7 @@ order changes with the round. Prints each row's ratio with its exact 90 % interv
 The exit status is 1 when a row is worse: the interval of a CPU row lies above 1.03, that of another
 beyond 0.95 or 1.05 on the bad side.
 
-With two cores or more the servers have one half of them and the clients the other.
+Which cores servers and clients have: see `cores`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from benchmarks import (
     three_nodes,
 )
 from benchmarks.clusters import ClusterTarget
+from benchmarks.cores import Cores, machine, pin_clients, pinned
 from benchmarks.memory import have_memory_at_hand
 from benchmarks.nodes import Target
 from benchmarks.ratios import LEAST_ROUNDS, Compared, Verdict, table
@@ -64,14 +64,6 @@ def chosen_rows(words: str | None) -> list[Row]:
     return found
 
 
-def halves() -> tuple[frozenset[int], frozenset[int]]:
-    """Return the servers' cores and the clients'."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) == 1:
-        return frozenset(cores), frozenset(cores)
-    return frozenset(cores[: len(cores) // 2]), frozenset(cores[len(cores) // 2 :])
-
-
 def run(rows: Sequence[Row], targets: Sequence[Any], rounds: int, quick: bool) -> list[Compared]:
     """Measure all rows on the old and the new version, in turns."""
     old, new = targets
@@ -91,14 +83,22 @@ def run(rows: Sequence[Row], targets: Sequence[Any], rounds: int, quick: bool) -
 
 
 def measure(
-    versions: Sequence[Version], rows: Sequence[Row], folder: Path, rounds: int, quick: bool
+    versions: Sequence[Version],
+    rows: Sequence[Row],
+    folder: Path,
+    rounds: int,
+    quick: bool,
+    cores: Cores,
 ) -> list[Compared]:
     """Measure the rows of one node, then those of a controller and three brokers."""
     compared: list[Compared] = []
     on_nodes = [row for row in NODE_ROWS if row in rows]
     if on_nodes:
         with ExitStack() as running:
-            nodes = [Target(x.name, x.node, folder / f"node-{i}") for i, x in enumerate(versions)]
+            nodes = [
+                Target(x.name, pinned(x.node, cores), folder / f"node-{i}")
+                for i, x in enumerate(versions)
+            ]
             for target in nodes:
                 running.enter_context(target.node)
             compared += run(on_nodes, nodes, rounds, quick)
@@ -106,7 +106,7 @@ def measure(
     if on_clusters:
         with ExitStack() as running:
             clusters = [
-                ClusterTarget(x.name, x.cluster, folder / f"cluster-{i}")
+                ClusterTarget(x.name, pinned(x.cluster, cores), folder / f"cluster-{i}")
                 for i, x in enumerate(versions)
             ]
             for each in clusters:
@@ -116,16 +116,14 @@ def measure(
     return compared
 
 
-def circumstances(versions: Sequence[Version], rounds: int, clients: frozenset[int]) -> str:
+def circumstances(versions: Sequence[Version], rounds: int, cores: Cores) -> str:
     """Return what a reader must know of the run, in one paragraph."""
     load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     old, new = versions
     return (
         f"{new.name} against {old.name}, {when}. {rounds} rounds after {WARM_UP_ROUNDS} to warm "
-        f"up; servers on cores {sorted(old.cores)}, clients on {sorted(clients)}; "
-        f"Linux {platform.release()}, Python {platform.python_version()}; load average at the "
-        f"end {load}."
+        f"up; {machine()}; {cores}; load average at the end {load}."
     )
 
 
@@ -154,15 +152,14 @@ def main() -> None:
     if options.rounds < LEAST_ROUNDS:
         print(f"fewer than {LEAST_ROUNDS} rounds decide nothing: a trial", file=sys.stderr)
     end_on_sigterm()
-    servers, clients = halves()
-    os.sched_setaffinity(0, clients)
+    cores = pin_clients()
     with tempfile.TemporaryDirectory(prefix="tidelog-against-") as name:
         folder = Path(name)
-        with two_versions(options.commit, folder, servers) as versions:
-            compared = measure(versions, rows, folder, options.rounds, options.quick)
+        with two_versions(options.commit, folder) as versions:
+            compared = measure(versions, rows, folder, options.rounds, options.quick, cores)
     page = "\n\n".join(
         (
-            circumstances(versions, options.rounds, clients),
+            circumstances(versions, options.rounds, cores),
             table(compared, versions[0].name, versions[1].name),
         )
     )

@@ -17,7 +17,6 @@ import asyncio
 import datetime
 import math
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from pathlib import Path
 from tests.support.cluster import ControllerNode
 from tests.support.processes import tree_cpu_s, tree_resident_bytes
 
+from benchmarks.cores import machine
 from benchmarks.fake_brokers import FakeBroker
 from benchmarks.measuring import number
 from benchmarks.pauses import Pauses
@@ -247,8 +247,7 @@ def report(scenes: list[Scene]) -> str:
         "sessions, for they share a process). Growth is the exponent over the sizes: 1 is linear,",
         "2 the square. It says something only where the load averages are alike: sizes come one",
         "after another, and on a busier machine the same work takes more CPU seconds, too.\n",
-        f"{when}. {os.cpu_count()} cores, Linux {platform.release()}, Python "
-        f"{platform.python_version()}.\n",
+        f"{when}. {machine()}.\n",
         f"| partitions | {heads} | growth of the seconds | of the CPU |",
         f"|---|{'---|' * len(sizes)}---|---|",
     ]

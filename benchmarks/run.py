@@ -3,6 +3,7 @@
 First one node of each, then a controller and three brokers of each. Both makes run all the time; in
 each round every row measures one and then the other, and the order changes with the round. The
 first rounds warm both up and are thrown away; rows that start something new each time have none.
+Which cores servers and clients have, the same for both makes: see `cores`.
 Prints the table and writes `benchmarks/RESULTS.md`, to which `benchmarks/NOTES.md` is added.
 """
 
@@ -12,7 +13,6 @@ import argparse
 import compileall
 import datetime
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -35,6 +35,7 @@ from benchmarks import (
     three_nodes,
 )
 from benchmarks.clusters import CLUSTER_MAKERS, ClusterTarget
+from benchmarks.cores import Cores, machine, pin_clients, pinned
 from benchmarks.measuring import Metric, Samples, table
 from benchmarks.memory import have_memory_at_hand
 from benchmarks.nodes import MAKERS, Target
@@ -119,15 +120,15 @@ def say(round_number: int, rounds: int, row: Row, target: Any, values: list[floa
     print(f"{which:>9}  {row.title}: {target.name}: {shown}", file=sys.stderr, flush=True)
 
 
-def circumstances(rounds: int, quick: bool) -> str:
+def circumstances(rounds: int, quick: bool, cores: Cores) -> str:
     """What a reader must know of the run, in one paragraph."""
     said = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=30).stderr
     load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return (
-        f"{when}. {os.cpu_count()} cores that broker and client share, "
-        f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB, "
-        f"Linux {platform.release()}, Python {platform.python_version()}, "
+        f"{when}. {machine()}, "
+        f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB; "
+        f"{cores}, for both makes; "
         f"Java {said.split()[2].strip(chr(34))}, librdkafka {version('confluent-kafka')}, "
         f"tidelog {version('tidelog')}, Apache Kafka 4.3.0. {rounds} rounds after "
         f"{warm_up_rounds(quick)} to warm up{', quick form' if quick else ''}; load average at "
@@ -168,6 +169,7 @@ def main() -> None:
     if reason is not None:
         sys.exit(reason)
     compile_as_installed()
+    cores = pin_clients()
     rounds = options.rounds or (3 if options.quick else 5)
     rows = chosen_rows(options.rows)
     samples: list[Samples] = []
@@ -175,8 +177,10 @@ def main() -> None:
         for group, measured in ((NODE_ROWS, on_nodes), (CLUSTER_ROWS, on_clusters)):
             chosen = [row for row in group if row in rows]
             if chosen:
-                samples += measured(chosen, Path(name), rounds, options.quick, options.control)
-    page = report(samples, circumstances(rounds, options.quick))
+                samples += measured(
+                    chosen, Path(name), rounds, options.quick, options.control, cores
+                )
+    page = report(samples, circumstances(rounds, options.quick, cores))
     print(page)
     options.out.write_text(page)
     print(f"written to {options.out}", file=sys.stderr)
@@ -193,26 +197,26 @@ def compile_as_installed() -> None:
 
 
 def on_nodes(
-    rows: list[Row], folder: Path, rounds: int, quick: bool, control: bool
+    rows: list[Row], folder: Path, rounds: int, quick: bool, control: bool, cores: Cores
 ) -> list[Samples]:
     """Measure rows of one node."""
     with ExitStack() as running:
         targets = []
         for name in (THEIRS, OURS):
-            make = MAKERS[THEIRS if control else name]
+            make = pinned(MAKERS[THEIRS if control else name], cores)
             targets.append(Target(name, make, folder / name.replace(" ", "-")))
             running.enter_context(targets[-1].node)
         return run(rows, targets, rounds, quick)
 
 
 def on_clusters(
-    rows: list[Row], folder: Path, rounds: int, quick: bool, control: bool
+    rows: list[Row], folder: Path, rounds: int, quick: bool, control: bool, cores: Cores
 ) -> list[Samples]:
     """Measure rows of a controller and three brokers."""
     with ExitStack() as running:
         targets = []
         for name in (THEIRS, OURS):
-            make = CLUSTER_MAKERS[THEIRS if control else name]
+            make = pinned(CLUSTER_MAKERS[THEIRS if control else name], cores)
             place = folder / f"cluster-{name.replace(' ', '-')}"
             targets.append(ClusterTarget(name, make, place))
             running.enter_context(targets[-1].node)

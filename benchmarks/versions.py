@@ -30,19 +30,14 @@ KNOWN_NAMES = "from tidelog.model.configs.broker import BROKER; print(*BROKER)"
 
 @dataclass(frozen=True)
 class Version:
-    """One version: its name in the table, the folder of its package, the configurations it knows.
-
-    ``cores`` are those its servers run on.
-    """
+    """One version: its name in the table, its package's folder, the configurations it knows."""
 
     name: str
     source: Path
     known: frozenset[str]
-    cores: frozenset[int]
 
     def _prepared(self, node: TidelogNode) -> TidelogNode:
         node.run_with(MAIN, {"PYTHONPATH": str(self.source)})
-        node.cores = self.cores
         # What the test support writes for this checkout may be refused by an older one.
         node.configure({name: None for name in node.config if name not in self.known})
         return node
@@ -60,7 +55,7 @@ class Version:
 
 
 @contextlib.contextmanager
-def two_versions(commit: str, folder: Path, cores: frozenset[int]) -> Iterator[list[Version]]:
+def two_versions(commit: str, folder: Path) -> Iterator[list[Version]]:
     """The commit's version and this checkout's as it stands, both compiled as when installed.
 
     Exits with one line when there is no such commit.
@@ -74,12 +69,12 @@ def two_versions(commit: str, folder: Path, cores: frozenset[int]) -> Iterator[l
         with tarfile.open(fileobj=packed) as files:
             files.extractall(archive, filter="data")
     yield [
-        _version(shown, archive / "src", cores),
-        _version("this checkout", ROOT / "src", cores),
+        _version(shown, archive / "src"),
+        _version("this checkout", ROOT / "src"),
     ]
 
 
-def _version(name: str, source: Path, cores: frozenset[int]) -> Version:
+def _version(name: str, source: Path) -> Version:
     if not compileall.compile_dir(source / "tidelog", quiet=1):
         sys.exit(f"{name} does not compile: see above")
     environment = {**os.environ, "PYTHONPATH": str(source)}
@@ -88,7 +83,7 @@ def _version(name: str, source: Path, cores: frozenset[int]) -> Version:
     )
     if said.returncode:
         sys.exit(f"{name} does not run with this checkout's libraries:\n{said.stderr}")
-    return Version(name, source, frozenset(said.stdout.split()), cores)
+    return Version(name, source, frozenset(said.stdout.split()))
 
 
 def _git(*arguments: str) -> bytes:
