@@ -1,8 +1,8 @@
 """How fast do stock consumers read, and what does it cost the broker?
 
 The same records of 100 bytes in both nodes, written once by the tuned Java producer and read from
-the page cache: by librdkafka assigned to the partition (in C, see `librdkafka.py`), and by Kafka's
-consumer performance test.
+the page cache: by librdkafka assigned to the partition (in C, see `librdkafka.py`), by Kafka's
+consumer performance test, by a client that costs nothing, and by eight of those at once.
 """
 
 from __future__ import annotations
@@ -72,6 +72,33 @@ class FetchLoop:
         return [statistics.median(rates), cpu_s / fetched_gb]
 
 
+class EightConsumers:
+    """What a server gives when it is the bottleneck: eight fetch loops read the topic at once.
+
+    They share a thread of this process and discard what comes (`fetch_loop.py`): eight stock
+    consumers on the clients' cores would be the bottleneck themselves.
+    """
+
+    title = "eight consumers, broker saturated"
+    cold = False
+    metrics = (
+        Metric("eight consumers, broker saturated", "records/s", "more"),
+        Metric("broker CPU, eight consumers, broker saturated", "s per million records", "less"),
+    )
+    clients = 8
+
+    def measure(self, target: Target, quick: bool) -> list[float]:
+        count = filled(target)
+        if quick:
+            count //= 2
+        port = target.node.port
+        steps = fetch_loop.steps(port, TOPIC, count)
+        before = target.cpu_s()
+        rate = fetch_loop.read_all_at_once(port, TOPIC, steps, self.clients)
+        cpu_s = target.cpu_s() - before
+        return [rate, cpu_s / (self.clients * steps[-1].following) * 1e6]
+
+
 class JavaConsumer:
     """Kafka's tool with its defaults; its own rate of fetching, without joining the group."""
 
@@ -97,4 +124,4 @@ class JavaConsumer:
         return [float(fields[9]), cpu_s / (target.log_bytes(TOPIC) / 1e9)]
 
 
-ROWS = (LibrdkafkaConsumer(), FetchLoop(), JavaConsumer())
+ROWS = (LibrdkafkaConsumer(), FetchLoop(), EightConsumers(), JavaConsumer())

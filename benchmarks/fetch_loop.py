@@ -1,26 +1,46 @@
-"""A client that does nothing with what it fetches: what a server can give at most.
+"""Clients that do nothing with what they fetch: what a server can give at most.
 
 Fetch v4 over one connection, 1 MB of one partition at a time, one request after another, as Kafka's
-consumers ask. Of the answer only the batches' headers are looked at, for the next offset.
+consumers ask. Of the response only the batches' headers are read, for the next offset. Several
+clients at once are connections of one thread: together they cost little more than one.
 """
 
 from __future__ import annotations
 
+import selectors
 import socket
 import struct
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 PARTITION_BYTES = 1 << 20
 MAX_BYTES = 50 << 20
 BATCH_HEADER_BYTES = 61
+DEADLINE_S = 30
+
+_DISCARDED = bytearray(4 * PARTITION_BYTES)
+
+
+class Step(NamedTuple):
+    """One request: its offset, the size of its response, and the offset of the next one."""
+
+    offset: int
+    response_bytes: int
+    following: int
 
 
 def read_all(port: int, topic: str, count: int) -> float:
     """Read partition 0 up to offset `count`; records per second."""
+    begun = time.perf_counter()
+    _read(port, topic, count, [])
+    return count / (time.perf_counter() - begun)
+
+
+def _read(port: int, topic: str, count: int, found: list[Step]) -> None:
     name = topic.encode()
     buffer = bytearray(4 * PARTITION_BYTES)
     offset = 0
-    begun = time.perf_counter()
     with socket.create_connection(("127.0.0.1", port), 30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while offset < count:
@@ -28,8 +48,75 @@ def read_all(port: int, topic: str, count: int) -> float:
             end = _receive(connection, buffer)
             following = _next_offset(buffer, end, len(name))
             assert following > offset, f"nothing at offset {offset}"
+            found.append(Step(offset, end, following))
             offset = following
-    return count / (time.perf_counter() - begun)
+
+
+def steps(port: int, topic: str, count: int) -> list[Step]:
+    """Read partition 0 up to offset `count` once: what each request asks for, and what comes."""
+    found: list[Step] = []
+    _read(port, topic, count, found)
+    return found
+
+
+def read_all_at_once(port: int, topic: str, known: Sequence[Step], clients: int) -> float:
+    """Have so many clients take these steps at once; records per second of all together.
+
+    The kernel discards what they receive, unread and uncopied (MSG_TRUNC of TCP): otherwise the
+    clients would be at work for longer than the broker.
+    """
+    begun = time.perf_counter()
+    with selectors.DefaultSelector() as ready:
+        for _ in range(clients):
+            client = _Discarding(port, topic.encode(), known)
+            ready.register(client.connection, selectors.EVENT_READ, client)
+            client.ask()
+        while ready.get_map():
+            events = ready.select(DEADLINE_S)
+            assert events, f"no response for {DEADLINE_S} s"
+            for key, _ in events:
+                if key.data.take() and not key.data.ask():
+                    ready.unregister(key.data.connection)
+                    key.data.connection.close()
+    return clients * known[-1].following / (time.perf_counter() - begun)
+
+
+class _Discarding:
+    """One connection with one request under way, of whose response it looks at the size alone."""
+
+    def __init__(self, port: int, name: bytes, known: Sequence[Step]) -> None:
+        self._name = name
+        self._steps = iter(known)
+        self._step = known[0]
+        self._size = bytearray(4)
+        self._got = 0
+        self.connection = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self) -> bool:
+        """Send the next request; False where there is none."""
+        step = next(self._steps, None)
+        if step is None:
+            return False
+        self._step, self._got = step, 0
+        self.connection.sendall(_request(self._name, step.offset))
+        return True
+
+    def take(self) -> bool:
+        """Take what has come; whether it was the end of the response."""
+        if self._got < 4:
+            room = memoryview(self._size)[self._got :]
+            received = self.connection.recv_into(room)
+        else:
+            # Discarded: nothing is written to the buffer, however many bytes it stands for.
+            left = self._step.response_bytes - self._got
+            received = self.connection.recv_into(_DISCARDED, left, socket.MSG_TRUNC)
+        assert received, "the server closed the connection"
+        self._got += received
+        if self._got == 4:
+            size = 4 + int.from_bytes(self._size, "big")
+            assert size == self._step.response_bytes, f"{size} bytes from {self._step}"
+        return self._got == self._step.response_bytes
 
 
 def _request(name: bytes, offset: int) -> bytes:
