@@ -213,7 +213,7 @@ def test_a_replica_in_two_log_directories_is_one_line(tmp_path: Path) -> None:
             if not place.exists():
                 place, other = other, place
             shutil.copytree(place, other)
-            with pytest.raises(StartFailed, match=r"t-0 lies in .* move the older") as refused:
+            with pytest.raises(StartFailed, match=r"t-0 is in .* move the older") as refused:
                 await broker_of(configs, controller).start()
             assert "\n" not in str(refused.value)
             assert str(first) in str(refused.value) and str(second) in str(refused.value)

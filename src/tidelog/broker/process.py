@@ -47,10 +47,10 @@ FIND_CONTROLLER_MS = 60_000
 """How long a start waits for a controller, and again for registration and the first metadata."""
 
 METADATA_WAIT_MS = 5_000
-"""A start that is registered logs after so long that it has no metadata yet. Divides the above."""
+"""Interval of the log lines of a registered start without metadata. Divides the above."""
 
 SAY_LOADING_AFTER_S, SAY_LOADING_EVERY_S = 2.0, 10.0
-"""After so long opening the logs of a directory a start says how far it is, and then so often."""
+"""When a start first logs the progress of loading a directory, and the interval after that."""
 
 DEFAULT_DESCRIPTORS = Descriptors(log_files=4096, connections=8192)
 
@@ -75,11 +75,11 @@ _BEFORE = {
 
 
 class StartFailed(Exception):
-    """The broker cannot start; one line that says why and what to do."""
+    """The broker cannot start; the text is one line: the reason and what to do."""
 
 
 class BrokerProcess:
-    """One broker. ``controllers`` overrules ``controller.quorum.bootstrap.servers``."""
+    """One broker. ``controllers`` overrides ``controller.quorum.bootstrap.servers``."""
 
     def __init__(
         self,
@@ -89,29 +89,29 @@ class BrokerProcess:
         descriptors: Descriptors = DEFAULT_DESCRIPTORS,
         secret: ClusterSecret | None = None,
     ) -> None:
-        """``descriptors``: how many files and connections this process may have open. ``secret`` is
-        proved to other processes, and asked for; without one all listeners are loopback's."""
+        """``descriptors``: the limits of open files and connections. ``secret``: the cluster secret
+        that processes prove to each other; without one all listeners are on loopback."""
         self._secret = secret
         self.configs = configs
         self.descriptors = descriptors
         self.seams = seams
         self.ports: dict[str, int] = {}
-        """Listener name -> the port really bound."""
+        """Listener name -> the port that it is bound to."""
         self.broker: Broker
         self.server: Server
         self._controllers = list(controllers or configs.controller_quorum_bootstrap_servers)
         self._directories: list[storage.LogDirectory] = []
         self._away: list[str] = []
-        """A sentence for each log directory that cannot be used in this life."""
+        """A sentence for each log directory that cannot be used until the next start."""
         self._boot_id = ""
         self.when_not_notified: Callable[[], None] = lambda: None
-        """Called once by a start whose controller took the registration and says nothing more."""
+        """Called once by a start that is registered and waits long for the metadata."""
         self._session: ControllerSession | None = None
         self._server: Server | None = None
         self._coordinator: Coordinator | None = None
 
     async def start(self) -> None:
-        """Start and serve. Raises StartFailed; then all that was started is stopped."""
+        """Start and serve. Raises StartFailed after all started parts are stopped again."""
         try:
             await self._start()
         except (ListenError, ControllerUnreachable, DamagedFile) as error:
@@ -208,7 +208,7 @@ class BrokerProcess:
         self._need_one()
 
     def _go_on_without(self, sentence: str) -> None:
-        """Serve from the other log directories, as Apache Kafka does; until the next start."""
+        """Serve from the other log directories until the next start, as Apache Kafka does."""
         self._away.append(sentence)
         if len(self.configs.log_dirs) > 1:
             logger.error("%s; its replicas are out of service until the next start", sentence)
@@ -218,9 +218,9 @@ class BrokerProcess:
             raise StartFailed("; ".join(self._away))
 
     async def _load(self, topic_configs: ConfigCache) -> None:
-        """Open all logs, those of one directory beside those of another: each has its own disk."""
+        """Load all log directories concurrently: each has its own disk."""
         loads = [self._loaded(each, topic_configs) for each in self._directories]
-        # All have ended before anything is closed, whatever became of one, or of the start.
+        # All loads end before any directory is closed, also when one or the start fails.
         found = await asyncio.gather(*loads, return_exceptions=True)
         for directory, loaded in zip(list(self._directories), found, strict=True):
             if isinstance(loaded, OSError):
@@ -245,7 +245,7 @@ class BrokerProcess:
             for sentence in loaded.compared:
                 logger.warning("%s", sentence)
             if directory.failed is not None:
-                # When it happened no part was there yet that logs it.
+                # It failed before the part existed that logs it.
                 logger.error("%s is out of service: %s", directory.path, directory.failed)
             for key, why in loaded.damaged:
                 logger.error("%s is out of service: %s", key, why)
@@ -271,7 +271,7 @@ class BrokerProcess:
                 )
                 wait_s = SAY_LOADING_EVERY_S
         except asyncio.CancelledError:
-            # Nothing is closed while the thread still works on it.
+            # The thread must not work on closed files.
             directory.abandon_load()
             await asyncio.wait([loading])
             loading.exception()
@@ -282,7 +282,7 @@ class BrokerProcess:
         return loading.result()
 
     def _refuse_copies(self) -> None:
-        """Refuse a replica that lies in two directories: one is older, and must never lead.
+        """Refuse a replica that is in two directories: one is older, and must never lead.
 
         A replica of a former incarnation is quarantined where that is proved (docs/decisions/0045).
         """
@@ -297,16 +297,16 @@ class BrokerProcess:
             if not verdict.kept:
                 paths = " and in ".join(each.path for each in places)
                 raise StartFailed(
-                    f"{key} lies in {paths}: it was created again in one while the other was "
-                    f"away, and nothing proves in which; move the older folder {key} out of there"
+                    f"{key} is in {paths}: it was created again in one while the other was "
+                    f"missing, and which one is older is unknown; move the older folder {key} away"
                 )
             for directory, what in verdict.left:
                 self._quarantine(directory, key, what)
             if len(verdict.kept) > 1:
                 paths = " and in ".join(each.path for each in verdict.kept)
                 logger.warning(
-                    "%(partition)s lies in %(paths)s, of different topics: the controller knows "
-                    "which one lives",
+                    "%(partition)s is in %(paths)s, of different topics: the controller decides "
+                    "which one is kept",
                     {"partition": key, "paths": paths},
                 )
 
@@ -317,7 +317,7 @@ class BrokerProcess:
                 raise OSError(directory.failed)
             path = directory.mark_stray(key)
         except OSError as error:
-            # It is none of ours from here on; what replaces it says so to the next start, too.
+            # It is not hosted any longer; the replica that replaces it records that on disk.
             if key in directory.logs:
                 directory.leave(key)
             directory.resources.fail(f"{place}, {what}, cannot be quarantined: {error}")
@@ -329,7 +329,7 @@ class BrokerProcess:
         )
 
     def _advertised(self) -> list[Listener]:
-        """Return the advertised listeners; port 0 stands for the port really bound."""
+        """Return the advertised listeners, with the bound port for port 0."""
         return [
             replace(each, port=each.port or self.ports.get(each.name, 0))
             for each in self.configs.advertised_listeners
@@ -353,17 +353,17 @@ class BrokerProcess:
                     recording = directory.recording_life(self._boot_id, durability=durability)
                     if not await self.broker.log_work.run(None, recording):
                         logger.warning(
-                            "%(log_dir)s: no room to put this start on record",
+                            "%(log_dir)s: no space to record this start",
                             {"log_dir": directory.path},
                         )
                 except OSError as error:
                     directory.resources.fail(f"writing to {directory.path} failed: {error}")
 
     async def _until_metadata(self) -> None:
-        """Wait until the controller has said what the cluster is. Raises StartFailed.
+        """Wait until the controller has sent the metadata. Raises StartFailed.
 
-        A controller that takes the registration and commands nothing has its reasons (a store that
-        has gone back in time, a damaged node), and says them: it is waited for.
+        A controller that accepts the registration and sends no metadata has a reason (a restored
+        store, a damaged znode) and logs it: this broker waits for as long as its session is open.
         """
         said, waited_ms = False, 0
         while not await self._has_metadata():
@@ -377,7 +377,7 @@ class BrokerProcess:
                 continue
             if not said or is_due:
                 logger.warning(
-                    "the controller took the registration and tells nothing of the cluster, for "
+                    "the controller accepted the registration and has sent no metadata for "
                     "%(waited_ms)d ms: see its log or `tidelog doctor`",
                     {"waited_ms": waited_ms},
                 )
@@ -400,7 +400,7 @@ class BrokerProcess:
                     )
                     if session.failed.done():
                         raise StartFailed(session.failed.result())
-                    # The handler notes it in the channel after it has changed the cache.
+                    # The handler sets ``had_metadata`` after it has changed the cache.
                     await asyncio.sleep(0)
         except TimeoutError:
             return False
@@ -419,14 +419,14 @@ class BrokerProcess:
         if not configs.controlled_shutdown_enable or session.broker_epoch < 0:
             return
         session.ask_to_leave()
-        # A heartbeat says so at once; the controller moves what others can lead and agrees.
+        # A heartbeat requests it at once; the controller moves leadership and then agrees.
         limit_s = configs.broker_heartbeat_interval_ms / 1000 + STOP_GRACE_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await session.should_shut_down.wait()
 
     async def _undo(self) -> None:
-        """Stop whatever was started, in the reverse order."""
+        """Stop the parts that were started, in the reverse order."""
         if self._coordinator is not None:
             await self._coordinator.close()
             self._coordinator = None
@@ -437,7 +437,7 @@ class BrokerProcess:
             await self.broker.loss_reports.stop()
             await self.broker.isr_changes.stop()
             await self.broker.inspected_appends.stop()
-            # Requests that wait for replication or for more to read are answered now.
+            # Delayed produce and fetch requests get their responses now.
             self.broker.partitions.close()
             await self.broker.followers.close()
             await self.broker.log_work.settled()
@@ -460,7 +460,7 @@ def _life_of(directory: storage.LogDirectory) -> FormerRegistration:
     """Return how a directory's last process ended, as the registration reports it."""
     found = _LIVES[directory.last_life]
     if found is FormerRegistration.UNCLEAN and directory.ran_synced:
-        # With log.durability=sync nothing that was acknowledged can be gone.
+        # With log.durability=sync no acknowledged record can be lost.
         return FormerRegistration.CRASHED
     return found
 
@@ -482,7 +482,7 @@ def limits_of(configs: ServerConfigs, descriptors: Descriptors, dynamic: ConfigC
 
 
 def _boot_id(seams: Seams) -> str:
-    """Return what names this boot of the operating system, "" where nothing does."""
+    """Return the boot id of the operating system, "" where there is none."""
     try:
         return seams.disk.read(BOOT_ID).decode().strip()
     except OSError:

@@ -338,7 +338,7 @@ def test_two_replicas_of_one_topic_without_proof_are_refused(tmp_path: Path) -> 
 
     run(tmp_path, QuickDisk(), make)
     shutil.copytree(tmp_path / "one" / "t-0", tmp_path / "two" / "t-0")
-    with pytest.raises(StartFailed, match=r"t-0 lies in .*one and in .*two: .* move the older"):
+    with pytest.raises(StartFailed, match=r"t-0 is in .*one and in .*two: .* move the older"):
         start_again(tmp_path)
     assert in_directory(tmp_path / "one") == in_directory(tmp_path / "two") == ["t-0"]
 

@@ -1,17 +1,17 @@
-"""Compaction of a broker's logs: which one's turn it is, and what a log that cannot be is spared.
+"""Compaction of a broker's logs: the order of the logs, and the quarantine of those that fail.
 
-Owns the rounds and the quarantine; what is rewritten is decided by ``storage.compaction``. In a
+Owns the rounds and the quarantine. Not which records are removed: see ``storage.compaction``. In a
 round each log that is dirty enough has one turn, the dirtiest first, so that a busy log cannot keep
-the others waiting; rounds follow each other while they get on.
+the others waiting; the next round follows while rounds make progress.
 
-| what goes wrong with a log | what follows |
+| failure of a log's compaction | what follows |
 |---|---|
-| a file is gone, there is no room, the helper process died | the next round tries again |
+| a file is missing, no space, the helper process died | the next round tries again |
 | a write or an fsync fails | its directory is out of service (promise 25) |
-| anything else (a damaged batch, a record that lies, a bug) | the log is quarantined and named |
+| any other (a damaged batch, an inconsistent record, a bug) | the log is quarantined |
 
-A quarantined log (Kafka's ``uncleanable-partitions-count``) is let alone until it is cut, loses its
-oldest records, or the broker is started again. It is no less in service for it.
+A quarantined log (Kafka's ``uncleanable-partitions-count``) is not compacted until it is truncated,
+its log start moves, or the broker restarts. It stays in service.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLANNED_AT_ONCE = 16
-"""Logs that are looked at before others have a turn."""
+"""Logs that are examined between two yields to the event loop."""
 
 
 class Cleaning:
@@ -55,7 +55,7 @@ class Cleaning:
         return list(self._uncleanable)
 
     async def clean(self) -> None:
-        """Compact what is dirty enough, in rounds, until a round gets nowhere."""
+        """Compact the logs that are dirty enough, in rounds, until a round makes no progress."""
         hosted = set(self._partitions.all())
         self._uncleanable = {
             partition: state
@@ -75,7 +75,7 @@ class Cleaning:
                 return
 
     async def _dirty(self, done: set[HostedPartition]) -> list[HostedPartition]:
-        """Return what is dirty enough, the dirtiest first. Grows with all segments."""
+        """Return the logs that are dirty enough, the dirtiest first. O(all segments)."""
         found: list[tuple[float, int, HostedPartition]] = []
         for count, partition in enumerate(list(self._partitions.all()), 1):
             if not count % PLANNED_AT_ONCE:
@@ -100,7 +100,7 @@ class Cleaning:
             return None
 
     async def _compact(self, partition: HostedPartition, plan: CompactionPlan) -> bool:
-        """Rewrite in a helper process, swap in beside the loop; False when it came to nothing."""
+        """Rewrite in a helper process, swap the files in a thread; False without a change."""
         seams = self._seams
         try:
             result = await asyncio.get_running_loop().run_in_executor(
@@ -120,7 +120,7 @@ class Cleaning:
     async def _give_up(
         self, partition: HostedPartition, plan: CompactionPlan, error: Exception
     ) -> None:
-        """Leave no half-made files; a failed write or fsync is final here too (promise 25)."""
+        """Remove the partial files; a failed write or fsync is final here, too (promise 25)."""
         log = partition.log
         if log.closed:
             return  # deleted meanwhile, its directory renamed
@@ -156,5 +156,5 @@ def _discarding(disk: Disk, plan: CompactionPlan) -> Pieces[None]:
 
 
 def _state_of(partition: HostedPartition) -> tuple[int, int]:
-    """Return what changes when a log is cut, or loses its oldest records."""
+    """Return the values that change when a log is truncated or its start moves."""
     return partition.log.generation, partition.log.start_offset

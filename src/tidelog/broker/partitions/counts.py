@@ -1,14 +1,14 @@
 """The counters of one hosted partition since this broker started, as ``/metrics`` shows them.
 
-Owns the counts, each an addition where the work is done. The event loop's thread writes them, the
+Owns the counts; the code that does the work adds to them. The event loop's thread writes them, the
 endpoint's thread reads them. Not the sums of several partitions: see ``sums``.
 
-| count | what it counts |
+| count | meaning |
 |---|---|
 | ``appends`` | batches that this broker appended as leader, for clients and for groups |
-| ``fetches`` | reads for a Fetch of a consumer or follower, where there was something to read |
+| ``fetches`` | reads for a Fetch of a consumer or follower below the read limit |
 | ``refused_appends``, ``refused_fetches`` | those that got an error; not one of ``ELSEWHERE`` |
-| ``replicated_in``, ``replicated_out`` | bytes that a follower got, and that followers were given |
+| ``replicated_in``, ``replicated_out`` | bytes received as a follower, bytes sent to followers |
 | ``isr_shrinks``, ``isr_expansions`` | changes of the ISR of a partition that is led here |
 | ``messages`` | records appended while this broker led |
 """
@@ -30,7 +30,7 @@ ELSEWHERE = frozenset(
 
 
 class Counts:
-    """Of one hosted partition."""
+    """The counts of one hosted partition."""
 
     __slots__ = (
         "_messages",

@@ -1,8 +1,8 @@
 """Produce requests with acks=all that wait until their records are committed.
 
-Owns the wait, its time-out and its ends; the handlers make the responses. Nothing polls: a
-partition calls back each request whose offset is committed, or will not be. The connections bound
-what waits: 256 Produce requests each (``network.limits``).
+Owns the wait, its timeout and its end. Not the responses: see ``handlers.produce``. Nothing polls:
+the partition calls each request back once its offset is committed or never will be. Each connection
+has at most 256 Produce requests here (``network.limits``).
 """
 
 from __future__ import annotations

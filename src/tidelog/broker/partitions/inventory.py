@@ -1,7 +1,7 @@
-"""What this broker reports to its controller of the replicas that it hosts.
+"""Reports of the hosted replicas to the controller: the inventory and the failures.
 
-Owns the inventory of BrokerRegistration, the failures in heartbeats, and the view of a replica that
-``replication.command_rules`` decides by. Not when they are sent: see ``control_plane.session``.
+Owns the inventory of BrokerRegistration, the failures in heartbeats, and the view of a replica for
+``replication.command_rules``. Not when they are sent: see ``control_plane.session``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def failures(replicas: Iterable[HostedPartition], directories: Sequence[LogDirec
 
 
 def local_replica(partition: HostedPartition) -> LocalReplica:
-    """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
+    """Return a local replica as the rules of LeaderAndIsr and StopReplica need it."""
     return LocalReplica(
         topic_id=partition.topic_id,
         partition_epoch=partition.partition_epoch,
@@ -75,7 +75,7 @@ def _may_be_named(partition: HostedPartition) -> bool:
 
 
 def kept_configs(partition: HostedPartition) -> list[Any]:
-    """Return what a replica keeps of its topic's own configurations, for the inventory."""
+    """Return the topic configurations stored with a replica, for the inventory."""
     metadata = partition.log.metadata
     config = messages.BrokerRegistrationRequest.InventoryConfig
     return [] if metadata is None else [config(*each) for each in metadata.configs]

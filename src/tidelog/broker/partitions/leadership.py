@@ -1,16 +1,16 @@
 """One leadership of one partition: the leader's state in one leader epoch.
 
-Owns what counts in one leader epoch with one set of replicas: where the epoch began, what each
-follower has said that it holds, the change of the ISR in flight. Another epoch or another set of
-replicas is another leadership, so that nothing has to be cleared and nothing can be left over:
+Owns the state of one leader epoch with one set of replicas: the start offset of the epoch, the log
+ends of the followers, the ISR change in flight. Another epoch or another set of replicas has
+another object, so that no state must be cleared:
 
-| what comes | what is kept |
+| event | what the next object keeps |
 |---|---|
-| another leader epoch, this broker leads on | since when it leads without a break |
-| the same epoch, other replicas | what those hold that stay; the start of the epoch |
-| the same epoch and replicas, a newer ISR | all but the change in flight, which that settles |
+| a newer leader epoch, the same leader | the first epoch without a break in the leadership |
+| the same epoch, other replicas | the followers that stay; the start of the epoch |
+| the same epoch and replicas, a newer ISR | the same object, without the change in flight |
 
-A replica that was removed and assigned again holds nothing until it has fetched again.
+The log end of a replica that was removed and assigned again is unknown until it fetches again.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from tidelog.replication.isr_change import IsrChange
 
 
 class Leadership:
-    """What a leader knows. Used on the event loop only."""
+    """A leader's state. Used on the event loop only."""
 
     __slots__ = ("certain_from", "change", "epoch", "followers", "replicas", "since", "start")
 
     def __init__(
         self, epoch: int, replicas: tuple[int, ...], start: int, former: Leadership | None = None
     ) -> None:
-        """``start``: where the epoch begins in the log. ``former``: this broker led until now."""
+        """``start``: the epoch's start offset. ``former``: None if this broker did not lead."""
         self.epoch = epoch
         self.replicas = replicas
         self.start = start
         self.since: int = epoch if former is None else former.since
         """The first leader epoch of those in which this broker has led without a break."""
         self.certain_from: int = start if former is None else former.certain_from
-        """From this high watermark on it is certain that no former leader's was higher."""
+        """At this high watermark or above, no former leader had a higher one."""
         self.followers: dict[int, Follower] = {}
-        """What each follower holds, as it has said in this leader epoch."""
+        """The state of each follower, from its fetches in this leader epoch."""
         self.change: IsrChange | None = None
-        """The one change of the ISR in flight."""
+        """The ISR change in flight, or None."""
 
     def settled(self, replicas: tuple[int, ...]) -> Leadership:
-        """Return the leadership after an order of the same epoch: the controller has decided."""
+        """Return the leadership after a LeaderAndIsr of the same epoch: it settles the change."""
         if replicas == self.replicas:
             self.change = None
             return self

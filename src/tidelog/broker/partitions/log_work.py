@@ -1,9 +1,9 @@
-"""Changes of logs in which a thread has a part: cuts, what retention takes out, compactions.
+"""Changes of logs that need a thread: truncation, retention, compaction.
 
-Owns that each one that has begun is gone through to its end, whoever stops waiting for it: half of
-it on the disk is no state that a log can be in. Whoever wants to give a partition another role, or
-to take its log away, waits here before; a stop of the broker waits for all. Which change comes when
-is the log's to say: it refuses a second one (``PartitionLog.changing``).
+Owns that each change that has begun is completed, also when its caller stops waiting: a log must
+not stay half-changed on disk. A change of role and the removal of a log wait here first; a stop of
+the broker waits for all changes. Not the order of changes: a log refuses a second one
+(``PartitionLog.changing``).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Result = TypeVar("Result")
 
 
 class LogWork:
-    """The changes under way on one broker: at most one for each that asks (``run`` waits)."""
+    """The changes in progress on one broker: at most one per caller (``run`` waits)."""
 
     def __init__(self, threads: Executor | None) -> None:
         self._threads = threads
         self._under_way: dict[asyncio.Task[Any], PartitionLog | None] = {}
 
     async def run(self, log: PartitionLog | None, pieces: Pieces[Result]) -> Result:
-        """Do work on a log (None: on what is above all logs) and return its result.
+        """Do work on a log (None: on none in particular) and return its result.
 
         What needs no thread is done in this turn; the rest goes on when the caller is cancelled.
         """
@@ -42,7 +42,7 @@ class LogWork:
         return await asyncio.shield(task)
 
     async def until_free(self, log: PartitionLog, deadline_s: float | None = None) -> bool:
-        """Wait until nothing is under way on a log; False when the loop's time is over before."""
+        """Wait until no change of a log is in progress; False if the timeout ends first."""
         left_s = None
         while busy := [task for task, its in self._under_way.items() if its is log]:
             if deadline_s is not None:
@@ -54,7 +54,7 @@ class LogWork:
         return True
 
     async def settled(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no change is in progress."""
         while self._under_way:
             await asyncio.wait(list(self._under_way))
             await asyncio.sleep(0)

@@ -1,9 +1,10 @@
-"""What a broker does to its logs by the clock: retention, flushing, checkpoints, compaction.
+"""Periodic tasks on a broker's logs: retention, flush, checkpoints, compaction.
 
-Owns when; the logs own what. Each round goes through the hosted partitions one at a time and lets
-the loop run between them, so that no request waits for more than one partition's work. Nothing is
-done to a replica that the controller has not spoken of in this life of the broker: its topic's
-configuration is not known before, and the default retention could delete what must stay.
+Owns their intervals. Not the work on one log: see ``storage.log``. A task takes the hosted
+partitions one at a time and yields to the event loop between them, so that a request waits for the
+work of one partition at most. Retention, flush and configurations skip replicas without a
+LeaderAndIsr since the start of the broker: their topic's configuration is unknown, and the default
+retention could delete records that must stay.
 """
 
 from __future__ import annotations
@@ -30,32 +31,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONGEST_FLUSH_TICK_MS = 1_000
-"""``flush.ms`` is looked at this often at least, whatever log.flush.scheduler.interval.ms says."""
+"""Longest interval of the ``flush.ms`` checks; log.flush.scheduler.interval.ms may be less."""
 
 REMOVAL_TICK_MS = 1_000
-"""How often is looked for what ``file.delete.delay.ms`` and the like let go of."""
+"""Interval of the search for files whose ``file.delete.delay.ms`` or other delay is over."""
 
 PRODUCERS_TICK_MS = 1_000
-"""How often is looked for more idempotent producers than a process may remember."""
+"""Interval of the check of the number of idempotent producers in memory."""
 
 KEEP_TICK_MS = 60_000
-"""How often is looked for replicas that do not keep their topic's configurations yet."""
+"""Interval of the search for replicas without the topic's present configurations on disk."""
 
 KEPT_AT_ONCE, KEPT_WRITES_AT_ONCE = 512, 16
-"""Replicas that are looked at, or written to, before others have a turn: about 1 ms, and on a busy
-disk ``TURN_MS``."""
+"""Replicas that are checked, or written to, between two yields: about 1 ms, and on a busy disk
+``TURN_MS``."""
 
 TURN_MS = 5
 
 FLUSHED_AT_ONCE = 1_024
-"""Logs that are asked whether they are to be synced, before others have a turn: about 1 ms."""
+"""Logs that are checked for a due sync between two yields: about 1 ms."""
 
 REMOVED_AT_ONCE = 8
-"""Segments that retention takes out of a log before others have a turn."""
+"""Segments that retention removes from a log between two yields."""
 
 
 class Maintenance:
-    """The timers of one broker. Made once, started once."""
+    """The periodic tasks of one broker. Started once."""
 
     def __init__(
         self,
@@ -81,11 +82,11 @@ class Maintenance:
         self._cleaner_now = asyncio.Event()
         self._keep_now = asyncio.Event()
         self._under_way: set[asyncio.Future[None]] = set()
-        """What threads do to directories; goes on when the task that waits for it is cancelled."""
+        """Work of threads on directories; it continues when the task that waits is cancelled."""
         self.cleaning = Cleaning(partitions, log_work, seams)
 
     def start(self) -> None:
-        """Begin; ends with ``stop``."""
+        """Start the tasks; ``stop`` ends them."""
         configs = self._configs
         checkpoint_ms = min(
             configs.replica_high_watermark_checkpoint_interval_ms,
@@ -104,17 +105,17 @@ class Maintenance:
             self._every("cleaner", self._cleaner_backoff_ms, self._cleaner_now, self.cleaning.clean)
 
     async def stop(self) -> None:
-        """End all timers; what a thread does to a directory for one of them is finished first."""
+        """End all tasks, then wait for the work of threads on directories."""
         await call_off(self._tasks)
         if self._under_way:
             await asyncio.wait(self._under_way)
 
     def checkpoint_soon(self) -> None:
-        """Write the checkpoints without waiting for their turn."""
+        """Write the checkpoints now, not after the interval."""
         self._checkpoint_now.set()
 
     def configs_changed(self) -> None:
-        """Look at retention and compaction without waiting for their turn."""
+        """Run the tasks that depend on configurations now, not after their intervals."""
         self._retention_now.set()
         self._cleaner_now.set()
         self._keep_now.set()
@@ -154,7 +155,8 @@ class Maintenance:
                 await work()
             except Exception:
                 logger.exception(
-                    "maintenance (%(work)s) failed; it is tried again in its turn", {"work": name}
+                    "maintenance (%(work)s) failed; the next attempt follows after the interval",
+                    {"work": name},
                 )
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
@@ -168,7 +170,7 @@ class Maintenance:
         return [each for each in self._partitions.all() if each.assigned]
 
     async def look_at_retention(self) -> None:
-        """Take out of the logs what retention says, and forget silent producers."""
+        """Apply retention to the logs, and forget expired producers."""
         now_ms = self._clock.wall_ms()
         silence_ms = self._dynamic.number(
             "producer.id.expiration.ms", self._configs.producer_id_expiration_ms
@@ -177,13 +179,13 @@ class Maintenance:
             partition.log.producer_expiration_ms = silence_ms
             while True:
                 before = partition.start_offset
-                # One change of a log at a time: its turn would come again only with the next look.
+                # One change of a log at a time: without this wait the log would be skipped.
                 await self._log_work.until_free(partition.log)
                 try:
                     work = partition.log.housekeeping(now_ms, at_most=REMOVED_AT_ONCE)
                     said = await self._log_work.run(partition.log, work)
                 except Exception:
-                    # One bad log must not keep the others' disks from being freed.
+                    # An error of one log must not stop retention in the others.
                     logger.exception(
                         "%(partition)s: retention failed; tried again later",
                         {"partition": partition.key},
@@ -198,21 +200,21 @@ class Maintenance:
                 if said is None:
                     break
                 logger.info("%s", said)
-                # What was renamed goes after its delay, when a sync covers the renaming.
+                # The renamed files are removed after their delay, once the rename is synced.
                 self._partitions.commit.want(partition, closed_only=True)
         self._repairs.look()
 
     async def look_at_producers(self) -> None:
-        """Forget the longest idle producers where all replicas remember too many together.
+        """Forget the longest idle producers when all replicas together remember too many.
 
-        Any client may name a new one with each batch, in each partition.
+        Any client may send a new producer id with each batch, in each partition.
         """
         states = [partition.log.producers for partition in self._partitions.all()]
         for _ in forgotten_beyond(MAX_PRODUCERS_OF_ALL, states):
             await asyncio.sleep(0)
 
     async def keep_configs(self) -> None:
-        """Have each replica keep its topic's own configurations, for the next start."""
+        """Write the topics' own configurations to replicas without them, for the next start."""
         seen = 0
         turn = Turn(self._clock, KEPT_AT_ONCE, TURN_MS)
         for topic, hosted in list(self._partitions.by_topic.items()):
@@ -228,10 +230,10 @@ class Maintenance:
                     turn = Turn(self._clock, KEPT_AT_ONCE, TURN_MS)
 
     async def remove(self) -> None:
-        """Remove what waited for its delay: files of removed segments, directories of deleted and
-        stale replicas. And end unused fetch sessions.
+        """Remove the files whose delay is over: removed segments, deleted and quarantined replicas.
+        Also end unused fetch sessions.
 
-        Grows with what is due, and the sessions that end.
+        O(files that are due, and sessions that end).
         """
         self._expire_sessions(self._clock.monotonic_ms())
         for directory in self._partitions.directories:

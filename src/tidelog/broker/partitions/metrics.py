@@ -1,7 +1,7 @@
-"""What a broker shows of its partitions, topics and log directories as Prometheus metrics.
+"""Prometheus metrics of partitions, topics and log directories.
 
-Owns names and labels, those of Kafka's JMX beans as exporters give them; ``partition_counts`` has
-the counters. Collected in the endpoint's thread from copies; grows with the hosted partitions.
+Owns names and labels: those of Kafka's JMX beans as exporters show them. Not the counters: see
+``counts``. Collected in the endpoint's thread from copies. O(hosted partitions).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Produce on the short way: from the request's bytes to the answer's, without messages between.
+"""Fast path of Produce: from the bytes of the request to those of the response, without messages.
 
-Owns one shape of a Produce request, the one that librdkafka always and others mostly send on busy
-connections: version 9-11, acks 1 or all, one partition, no tags. It costs half of the way through
-``handlers.produce`` (docs/internals/broker.md has the figures), which serves everything else and
-gives every refusal: whatever is not plain here returns None, with nothing done.
+Owns the plain Produce request, which librdkafka always and others mostly send on busy connections:
+version 9-11, acks 1 or all, one partition, no tags. It costs half as much as ``handlers.produce``
+(figures in docs/internals/broker.md), which handles all other requests and makes all error
+responses: for these the fast path returns None and changes nothing.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _length_in_batch = struct.Struct(">i").unpack_from
 _packers = tuple(
     struct.Struct(f">iixBB{size}sBi2xqqqB8x").pack for size in range(_LONGEST_NAME + 1)
 )
-"""Answers by the length of the topic's name; what is always zero is padding."""
+"""Responses by the length of the topic name; fields that are always zero are padding."""
 
 _FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
 """Bytes of a response after its size field, without the topic name."""
 
 
 class Appends(Protocol):
-    """What a Produce request needs of the broker."""
+    """The parts of the broker that a Produce request needs."""
 
     @property
     def partitions(self) -> Partitions: ...
@@ -75,7 +75,7 @@ class Appends(Protocol):
 def answer(
     broker: Appends, request: memoryview, position: int, version: int, correlation_id: int
 ) -> bytes | asyncio.Future[bytes] | None:
-    """Append and return the answer's whole frame, or a future of it; None: not plain."""
+    """Append, and return the frame of the response or a future of it; None: not plain."""
     if version < 9:
         return None
     try:
@@ -94,7 +94,7 @@ def answer(
         return None
     result = partition.append(records, broker.clock.wall_ms(), looks=ONE_BATCH)
     if result.__class__ is not Appended:
-        # Nothing was appended: the long way tries again, and words the refusal.
+        # Nothing was appended: the general path tries again, and makes the error response.
         return None
     first, last, append_time_ms, start, _ = result
     size = len(name)
@@ -126,7 +126,7 @@ def _refused(
     whole = response([response.TopicProduceResponse(topic, [part])])
     listeners = broker.configs.broker_listeners
     if version >= FIRST_PRODUCE_VERSION and len(listeners) == 1:
-        # By which of several the client came in is not known here: then it asks Metadata.
+        # The listener of the client is unknown here; with several it must request Metadata.
         broker.leader_hints.name_leaders(whole, listeners[0].name)
     return b"".join(codec.encode_response(ApiKey.PRODUCE, version, correlation_id, whole))
 

@@ -1,6 +1,6 @@
-"""The words of a hosted partition: its role, and what LeaderAndIsr says of it.
+"""Types of a hosted partition: its role, and its state from LeaderAndIsr.
 
-Owns types only; what becomes of them is ``partition``'s.
+Owns the types only. Not the changes of role: see ``partition``.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tidelog.protocol.primitives import NO_UUID
 
 NO_LEADER = -1
 NO_VERSION = -1
-"""The ISR version of a replica that no LeaderAndIsr holds for."""
+"""The ISR version of a replica before its first LeaderAndIsr, and after a stop."""
 
 
 class StorageFailed(Exception):
-    """A log directory did not do what was asked of it; the text is one line."""
+    """A log directory refused an operation, or it failed; the text is one line."""
 
 
 class Role(Enum):
-    """What this broker does with the partition."""
+    """The role of this broker for the partition."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -30,7 +30,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAndIsrState:
-    """What LeaderAndIsr says of a partition; the defaults where its version has no such field."""
+    """A partition's state from LeaderAndIsr; defaults for fields that its version lacks."""
 
     topic_id: UUID = NO_UUID
     partition_epoch: int = -1

@@ -1,7 +1,7 @@
 """Counters of several partitions together, and of those that are no longer hosted.
 
-Owns the sums, and what stays of a partition's counts when it goes: a monitoring system takes a
-counter that steps back for a restart, and counts everything after it again.
+Owns the sums, and keeps the counts of a partition that is removed: a monitoring system takes a
+counter that decreases for a restart, and counts its whole value again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sums:
 
     appends: int
     bytes_in: int
-    """Bytes that were produced here, without those of other leaders."""
+    """Bytes produced here, without those replicated from other leaders."""
     bytes_out: int
     """Bytes that consumers read."""
     fetches: int
@@ -83,7 +83,7 @@ class Past:
         self.by_topic: dict[str, Sums] = {}
 
     def went(self, partition: HostedPartition, *, is_last: bool) -> None:
-        """A partition goes; ``is_last``: of its topic."""
+        """Keep the counts of a removed partition; ``is_last``: the last one of its topic."""
         self.all.add(partition)
         if is_last:
             self.by_topic.pop(partition.topic, None)
@@ -96,7 +96,7 @@ class Past:
 
 
 def by_topic(hosted: Iterable[HostedPartition]) -> dict[str, Sums]:
-    """Return the sums of each topic of which something is hosted. O(partitions)."""
+    """Return the sums of each topic with hosted partitions. O(partitions)."""
     found: defaultdict[str, Sums] = defaultdict(Sums)
     for partition in hosted:
         found[partition.topic].add(partition)
