@@ -79,9 +79,9 @@ class FollowerSessions:
         now_ms = self.clock.monotonic_ms()
         if not session.apply_at_once(request, context.connection, now_ms):
             return begun(self._serve(session, request, context))
-        answer = _SessionResponse(self, session, request, context)
+        response = _SessionResponse(self, session, request, context)
         self._note_some(session, session.to_note(), now_ms)
-        return answer.now_or_later_at_once()
+        return response.now_or_later_at_once()
 
     def _serve(
         self, session: FollowerSession, request: messages.FetchRequest, context: RequestContext
@@ -90,11 +90,11 @@ class FollowerSessions:
         yield from session.apply(request, context.connection, now_ms)
         if not self.has(session):
             return SUPERSEDED
-        answer = _SessionResponse(self, session, request, context)
+        response = _SessionResponse(self, session, request, context)
         yield from self._note(session, now_ms)
-        if answer.is_superseded():
+        if response.is_superseded():
             return SUPERSEDED
-        return (yield from answer.now_or_later())
+        return (yield from response.now_or_later())
 
     def has(self, session: FollowerSession) -> bool:
         """Whether no other session of the follower has replaced this one."""
@@ -279,14 +279,14 @@ class _SessionResponse:
             if partition is None:
                 reading.urgent = True
                 error = self._sessions.why_not_here(entry.topic, entry.index)
-                answer = refusal(entry.index, error)
+                part = refusal(entry.index, error)
             elif entry.is_void:
                 reading.urgent = True
-                answer = refusal(entry.index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                part = refusal(entry.index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
-                answer = reading.read(entry, partition)
-            if has_changed(entry, answer):
-                found.append((entry, answer))
+                part = reading.read(entry, partition)
+            if has_changed(entry, part):
+                found.append((entry, part))
             elif partition is None or entry.fetch_offset == partition.end_offset:
                 del session.dirty[entry]
 
@@ -305,16 +305,16 @@ class _SessionResponse:
             put_into(topics, entry, part)
         return _Response(session_id=self._session.id, responses=list(topics.values()))
 
-    def _note_if_current(self, entry: SessionPartition, answer: Any) -> bool:
+    def _note_if_current(self, entry: SessionPartition, part: Any) -> bool:
         if self.is_superseded():
             return False
-        self._note_sent(entry, answer)
+        self._note_sent(entry, part)
         return True
 
-    def _note_sent(self, entry: SessionPartition, answer: Any) -> None:
+    def _note_sent(self, entry: SessionPartition, part: Any) -> None:
         session, partition = self._session, entry.partition
         # A part without records may be one for which this response had no room.
-        unread = not answer.error_code and not len(answer.records)
+        unread = not part.error_code and not len(part.records)
         lacks = unread and partition is not None and entry.fetch_offset < partition.end_offset
         session.dirty.pop(entry, None)
         if lacks or entry.has_moved:

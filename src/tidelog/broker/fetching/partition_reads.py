@@ -157,35 +157,35 @@ class Reading:
         log = partition.log
         offset = wanted.fetch_offset
         mark = log.high_watermark
-        answer = _Partition(wanted.index, 0, mark, mark, log.start_offset)
-        answer.aborted_transactions = (
+        part = _Partition(wanted.index, 0, mark, mark, log.start_offset)
+        part.aborted_transactions = (
             [] if self.request.isolation_level == READ_COMMITTED and not self.follower else None
         )
-        if wanted.last_fetched_epoch >= 0 and self._diverges(wanted, partition, answer):
-            return answer
+        if wanted.last_fetched_epoch >= 0 and self._diverges(wanted, partition, part):
+            return part
         if self.rack:
             if partition.is_leader:
-                if self._sent_to_another(wanted, partition, answer):
-                    return answer
+                if self._sent_to_another(wanted, partition, part):
+                    return part
             elif mark < offset <= log.end_offset:
                 # The leader's high watermark may be higher: its next response brings it.
                 return self._not_yet(wanted, partition)
         room = self.room - self.size
         end = read_limit(log, not self.follower)
         if offset == end:
-            return answer
+            return part
         if room > 0:
             before = partition.bytes_out
-            answer = self._records(wanted, partition, answer, room)
+            part = self._records(wanted, partition, part, room)
             counts = partition.counts
             counts.fetches += 1
             if self.follower:
                 counts.replicated_out += partition.bytes_out - before
-        if 0 < self.size < self.request.min_bytes and not answer.error_code:
-            self.full = self.full or _more_follows(answer.records, offset, end)
-        return answer
+        if 0 < self.size < self.request.min_bytes and not part.error_code:
+            self.full = self.full or _more_follows(part.records, offset, end)
+        return part
 
-    def _records(self, wanted: Wanted, partition: HostedPartition, answer: Any, room: int) -> Any:
+    def _records(self, wanted: Wanted, partition: HostedPartition, part: Any, room: int) -> Any:
         log = partition.log
         offset = wanted.fetch_offset
         most = min(room, wanted.max_bytes)
@@ -194,15 +194,15 @@ class Reading:
             cold = cold_read(log, offset, most, known)
             if cold is not None:
                 self.cold.append(cold)
-                return answer
+                return part
         if room >= LEAST_BYTES and self.context.connection.can_send_files():
             region = find_region(log, offset, most, known)
             if region is not None:
                 parts: Any = [region]
-                answer.records = parts
+                part.records = parts
                 self.size += region.size
                 partition.bytes_out += region.size
-                return answer
+                return part
         committed = not self.follower
         records = partition.read(offset, most, committed=committed, at_least_one=not self.size)
         if isinstance(records, Rejected):
@@ -214,12 +214,12 @@ class Reading:
                 refused.log_start_offset = log.start_offset
             return refused
         self.size += len(records)
-        answer.records = records
+        part.records = records
         # An empty read (no room for the first batch) has no end to continue from.
         if 0 < len(records) < SMALL_READ_BYTES and offset < log.segments[-1].base_offset:
-            answer.records = read_on(partition, records, most, committed=committed)
-            self.size += sum(map(len, answer.records)) - len(records)
-        return answer
+            part.records = read_on(partition, records, most, committed=committed)
+            self.size += sum(map(len, part.records)) - len(records)
+        return part
 
     def _why_not(self, wanted: Wanted, partition: HostedPartition) -> ErrorCode:
         goes_on = self.waited and not self.follower
@@ -234,24 +234,24 @@ class Reading:
                 return ErrorCode.NONE
         return error
 
-    def _diverges(self, wanted: Wanted, partition: HostedPartition, answer: Any) -> bool:
+    def _diverges(self, wanted: Wanted, partition: HostedPartition, part: Any) -> bool:
         log = partition.log
         if wanted.last_fetched_epoch == log.epochs.latest and wanted.fetch_offset <= log.end_offset:
             return False
         epoch, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
         if epoch < 0:
             self.urgent = True
-            answer.error_code = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+            part.error_code = int(ErrorCode.OFFSET_OUT_OF_RANGE)
             return True
         if epoch == wanted.last_fetched_epoch and end >= wanted.fetch_offset:
             return False
         self.urgent = True
-        answer.diverging_epoch = _EpochEndOffset(epoch, end)
+        part.diverging_epoch = _EpochEndOffset(epoch, end)
         return True
 
     # -- the closest replica (KIP-392)
 
-    def _sent_to_another(self, wanted: Wanted, partition: HostedPartition, answer: Any) -> bool:
+    def _sent_to_another(self, wanted: Wanted, partition: HostedPartition, part: Any) -> bool:
         """Set the preferred read replica of the consumer, if it is another broker."""
         reader = self.reader
         if not reader.reads_from_closest:
@@ -274,7 +274,7 @@ class Reading:
         if chosen == reader.node_id:
             return False
         self.urgent = True
-        answer.preferred_read_replica = chosen
+        part.preferred_read_replica = chosen
         return True
 
     def _not_yet(self, wanted: Wanted, partition: HostedPartition) -> Any:
@@ -338,15 +338,15 @@ def note_follower(
     reader.fetched(partition, node_id)
 
 
-def has_changed(wanted: Wanted, answer: Any) -> bool:
+def has_changed(wanted: Wanted, part: Any) -> bool:
     """Return whether an incremental response must include this partition."""
     return bool(
-        answer.error_code
-        or len(answer.records)
-        or answer.high_watermark != wanted.sent_watermark
-        or answer.log_start_offset != wanted.sent_start
-        or answer.diverging_epoch is not None
-        or answer.preferred_read_replica >= 0
+        part.error_code
+        or len(part.records)
+        or part.high_watermark != wanted.sent_watermark
+        or part.log_start_offset != wanted.sent_start
+        or part.diverging_epoch is not None
+        or part.preferred_read_replica >= 0
     )
 
 

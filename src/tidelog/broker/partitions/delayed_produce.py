@@ -136,7 +136,7 @@ def why_too_few(partition: HostedPartition) -> str:
 
 
 def refuse(answer: Any, error: ErrorCode, reason: str | None = None) -> None:
-    """Turn a partition's Produce answer into a refusal."""
+    """Turn a partition's part of a Produce response into a refusal."""
     answer.error_code = int(error)
     answer.base_offset = -1
     answer.log_append_time_ms = -1

@@ -29,16 +29,16 @@ logger = logging.getLogger(__name__)
 
 MOST_PER_TRIP = 100
 TURN_MS = 5
-"""One trip takes so many logs, or what it finds in so long: what each has to sync is written on the
-loop, 20 us for most of them, more where files must be opened. The others have the next trip."""
+"""Limits of one trip: the event loop collects the files of each log to sync, which takes 20 us for
+most logs, and more where files must be opened. The other logs wait for the next trip."""
 
 MOST_SEGMENTS = 32
-"""Closed segments of one log in one trip: three files each, which are opened on the loop. Where
-segments are closed faster than the disk syncs them they would have no end, and when they are more
-files than the process may have open, the log would never be synced again."""
+"""Closed segments of one log in one trip: three files each, opened on the event loop. Without a
+limit, a log whose segments close faster than the disk syncs them could need more files than the
+process may have open, and then would never be synced again."""
 
 RETRY_S = 0.1
-"""How soon a log is looked at again that lacked room or file descriptors, or was being cut."""
+"""Delay of a retry after a lack of space or file descriptors, or during a truncation."""
 
 
 class GroupCommit:
@@ -56,16 +56,16 @@ class GroupCommit:
         self._task: asyncio.Task[None] | None = None
 
     def want(self, partition: HostedPartition, *, closed_only: bool = False) -> None:
-        """Have all that the partition's log holds now synced soon (or its closed segments).
+        """Sync all present records of the partition's log soon (or its closed segments).
 
-        One log is never in two trips at once: what one takes to sync, no other may claim.
+        One log is never in two trips at once: two syncs must not claim the same records.
         """
         self._wanted[partition] = closed_only and self._wanted.get(partition, True)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
 
     async def until_stored(self, partition: HostedPartition) -> None:
-        """Wait until all that the partition's log holds now is stored, or the disk fails."""
+        """Wait until all present records of the partition's log are stored, or its disk fails."""
         log = partition.log
         end = log.end_offset
         while (
@@ -79,7 +79,7 @@ class GroupCommit:
             await waiter
 
     async def settled(self) -> None:
-        """Wait until nothing more is wanted."""
+        """Wait until no sync is wanted."""
         while self._task is not None:
             await asyncio.shield(self._task)
 

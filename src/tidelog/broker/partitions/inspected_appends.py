@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of batches that wait, in all; one that is larger by itself waits alone. An address has its share
-of it, whatever the others hold: together they hold at most twice as much."""
+"""Maximum size of the batches that wait, in bytes; a larger batch waits alone. Each client address
+may use its share, whatever the others use: so the total is at most twice as much."""
 
 Outcome = asyncio.Future[Appended | Rejected]
 
@@ -52,7 +52,7 @@ class InspectedAppends:
     """The queues of one broker."""
 
     def __init__(self, clock: Clock, turns: Turns) -> None:
-        """Made on the broker's loop."""
+        """Must be called on the broker's event loop."""
         self._clock = clock
         self._turns = turns
         self._loop = asyncio.get_running_loop()
@@ -62,7 +62,7 @@ class InspectedAppends:
 
     @property
     def bytes(self) -> int:
-        """What the queues hold."""
+        """Size of the batches in the queues."""
         return self._account.used
 
     def add(
@@ -75,14 +75,14 @@ class InspectedAppends:
         in_sync: bool,
         timeout_ms: int,
     ) -> Outcome:
-        """Append a batch of ``owner`` in its turn. ``in_sync`` (acks=all): only while the ISR has
-        its minimum and the time is not over."""
+        """Append a batch of ``owner`` after those before it. ``in_sync`` (acks=all): only if then
+        the ISR has its minimum and the timeout is not over."""
         loop = self._loop
         outcome: Outcome = loop.create_future()
         size, account = len(records), self._account
         fits = not account.used or account.used + size <= account.limit
         if not fits and not account.in_share(owner, size):
-            sentence = f"{account.used} bytes wait to be looked into: send it again later"
+            sentence = f"{account.used} bytes wait for inspection: send it again later"
             outcome.set_result(Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence))
             return outcome
         account.charge(size, owner)
@@ -97,7 +97,7 @@ class InspectedAppends:
         return outcome
 
     async def stop(self) -> None:
-        """Append nothing more: what waits is refused."""
+        """Stop; the batches that wait are refused."""
         await call_off(self._tasks)
 
     async def _work_off(self, partition: HostedPartition, queue: deque[_Entry]) -> None:
@@ -141,5 +141,5 @@ class InspectedAppends:
                     partition.look_at_disk()
                     return refused
         except Exception:
-            logger.exception("a batch for %s could not be looked into", partition.key)
+            logger.exception("a batch for %s could not be inspected", partition.key)
             return Rejected(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed: see its log")
