@@ -44,8 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure() -> None:
     """Have a file for what the guard of event loops finds, in this process and those it starts."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        # By nohup. A child would ignore it, too, and a server does as it is told then; a handler of
-        # this process is not inherited.
+        # By nohup. A server that inherits this would ignore the signal; a handler is not inherited.
         signal.signal(signal.SIGHUP, lambda number, frame: None)
     handle, path = tempfile.mkstemp(prefix="tidelog-loop-guard-")
     os.close(handle)
