@@ -281,8 +281,8 @@ class RealDisk:
         except FileNotFoundError:
             # makedirs would give its mode to the last directory only.
             above = os.path.dirname(path.rstrip("/"))
-            if not above:
-                raise
+            if not above or os.path.isdir(above):
+                raise  # some file systems, as /proc, take no directory and say ENOENT
             self.make_directory(above)
             self.make_directory(path)
         except FileExistsError:
