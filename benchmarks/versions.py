@@ -25,7 +25,13 @@ from benchmarks.clusters import BROKERS, Cluster
 
 ROOT = Path(__file__).parent.parent
 MAIN = "tidelog.cli.main"
-KNOWN_NAMES = "from tidelog.model.configs.broker import BROKER; print(*BROKER)"
+KNOWN_NAMES = """
+try:
+    from tidelog.model.configs.broker import BROKER
+except ImportError:  # up to 340bf2f
+    from tidelog.model.config_definitions_broker import BROKER
+print(*BROKER)
+"""
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,8 @@ SIMULATED_REGRESSIONS = tuple(
 )
 
 PARTS = (
-    Part("unit", ("tests/unit", "tests/broker", "tests/component", *REGRESSIONS), 130, 3),
-    Part("wire", ("tests/wire",), 95, 2),
+    Part("unit", ("tests/unit", "tests/broker", "tests/component", *REGRESSIONS), 115, 3),
+    Part("wire", ("tests/wire",), 110, 2),
     Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 100),
     Part(
         "simulation",
