@@ -218,4 +218,25 @@ MUTANTS = (
         'same_boot = fields.get("boot.id") == boot_id',
         "tests/unit/storage/test_log_directory.py",
     ),
+    Mutant(
+        "a topic with LogAppendTime keeps the times of its producers",
+        "src/tidelog/storage/log/tail.py",
+        "        and log.keeps_batches\n",
+        "",
+        "tests/unit/storage/test_append_model.py",
+    ),
+    Mutant(
+        "a plain batch of a newer leader epoch begins no epoch",
+        "src/tidelog/broker/partitions/plain_append.py",
+        "        or leader_epoch != log.epochs.latest\n",
+        "",
+        "tests/unit/broker/test_plain_append.py",
+    ),
+    Mutant(
+        "an index entry of a plain batch has its first offset",
+        "src/tidelog/storage/log/tail.py",
+        "active.note(position, size, last, newest,",
+        "active.note(position, size, first, newest,",
+        "tests/unit/storage/test_append_model.py",
+    ),
 )

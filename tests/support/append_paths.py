@@ -6,12 +6,21 @@ that must wait on an event loop (acks=all while followers lag) cannot be served 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from tests.support.storage_logs import NOW_MS, PARTITION, TOPIC_ID, FixedClock, open_as_a_server
+from tests.support.storage_logs import (
+    NOW_MS,
+    PARTITION,
+    TOPIC_ID,
+    FixedClock,
+    QuickDisk,
+    open_as_a_server,
+    resources,
+)
 from tidelog.broker.handlers import produce
 from tidelog.broker.partitions import produce_fast_path
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
@@ -63,13 +72,39 @@ class NoLoop:
         return 0.0
 
 
+class FillingDisk(QuickDisk):
+    """A disk with room for ``room`` more bytes of batches: the write that exceeds it is torn."""
+
+    room: int | None = None
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
+        file: Any = super().open(path, create=create, read_only=read_only)
+        return _FillingFile(self, file) if path.endswith(".log") else file
+
+
+class _FillingFile:
+    def __init__(self, disk: FillingDisk, file: Any) -> None:
+        self._disk, self._file = disk, file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write_at(self, position: int, chunks: Sequence[Any]) -> int:
+        room, whole = self._disk.room, b"".join(chunks)
+        if room is not None and len(whole) > room:
+            self._file.write_at(position, [whole[:room]])
+            raise OSError(errno.ENOSPC, "planted", self._file.path)
+        return int(self._file.write_at(position, [whole]))
+
+
 class Hosted:
     """A hosted partition with its log on disk, and the broker that requests come to."""
 
     def __init__(self, folder: Path, configs: TopicConfigs) -> None:
         self.folder = folder / "t-0"
         self.clock = FixedClock(NOW_MS)
-        self.directory = open_as_a_server(folder)
+        self.disk = FillingDisk()
+        self.directory = open_as_a_server(folder, resources(self.disk))
         log = self.directory.create(PARTITION, configs, PartitionMetadata(TOPIC_ID, 0, ()))
         commit = SimpleNamespace(before_ack=False, want=lambda _: None)
         self.partition = HostedPartition(PARTITION, log, 1, commit)
@@ -112,7 +147,15 @@ class Hosted:
         )
 
     def general(self, request: Any) -> bytes:
-        """The response of the handler."""
+        """The response of the handler, with the general append."""
+        log = self.partition.log
+        kept, log.keeps_batches = log.keeps_batches, False
+        try:
+            return self._handled(request)
+        finally:
+            log.keeps_batches = kept
+
+    def _handled(self, request: Any) -> bytes:
         connection: Any = SimpleNamespace(listener_name="L")
         context = RequestContext(connection, VERSION, CORRELATION, "c", "User:ANONYMOUS")
         response = produce.handle(self.broker, request, context)
@@ -124,7 +167,7 @@ class Hosted:
         frame = memoryview(b"".join(chunks))[4:]
         at = codec.decode_request_header(frame).body
         answered: Any = produce_fast_path.answer(self.broker, frame, at, VERSION, CORRELATION)
-        return self.general(request) if answered is None else answered
+        return self._handled(request) if answered is None else answered
 
     def state(self) -> dict[str, Any]:
         """All that the next request, a reader, a follower or a start can find out."""

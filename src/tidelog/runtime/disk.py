@@ -173,12 +173,11 @@ class RealFile:
         self._fd = fd
 
     def write_at(self, position: int, chunks: Sequence[Buffer]) -> int:
-        total = 0
-        for chunk in chunks:
-            total += len(chunk)
         if len(chunks) == 1:
+            total = len(chunks[0])
             written = os.pwrite(self._fd, chunks[0], position)
         else:
+            total = sum(map(len, chunks))
             written = os.pwritev(self._fd, chunks[:MAX_IOVEC], position)
         if written != total:
             self._write_rest(position, chunks, written)

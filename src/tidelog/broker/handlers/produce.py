@@ -18,19 +18,25 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION
 from tidelog.broker.partitions import produce_fast_path
+from tidelog.broker.partitions.admission import (
+    ALL_IN_SYNC,
+    NOT_HERE,
+    SEVERAL_BATCHES,
+    TOO_FEW,
+    why_not_admitted,
+)
 from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse, why_too_few
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.network.router import CloseConnection, Handler, Peer, RequestContext, Scope, Steps
 from tidelog.protocol import messages
-from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, Rejected
+from tidelog.records.batch import Rejected
 from tidelog.storage.log.inspecting import UNLOOKED, Looks
 from tidelog.storage.log.results import Appended
 
@@ -42,7 +48,6 @@ _Unlooked = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended | 
 """A partition, the responses of its topic, the index of its own, and the result of the append."""
 
 FIRST_SERVED_VERSION = 3
-ALL_IN_SYNC = -1
 NO_TRANSACTIONS = "this version has no transactions: send without a transactional.id"
 INTERNAL = "clients must not write to an internal topic"
 _ONE_BATCH = Rejected(
@@ -56,8 +61,6 @@ AT_ONCE = 8
 
 ANSWER_BYTES = 200
 """Memory of a partition in a response under construction."""
-
-_length_at = struct.Struct(">i").unpack_from
 
 _Response = messages.ProduceResponse
 _Topic = messages.ProduceResponse.TopicProduceResponse
@@ -179,30 +182,26 @@ def _append_all(
     for topic in request.topic_data:
         name = topic.name
         hosted = by_topic.get(name)
-        # Also for Kafka's "__admin_client": any client can send that client id.
-        internal = name in INTERNAL_TOPICS
         answers: list[Any] = []
         topics.append(_Topic(name, answers))
         for data in topic.partition_data:
             yield ANSWER_BYTES
             index = data.index
             partition = None if hosted is None else hosted.get(index)
-            if partition is None or not partition.is_leader or internal:
-                answers.append(_not_here(broker, name, index, partition, internal))
+            records: Any = data.records or b""
+            refusal = why_not_admitted(partition, name, records, request.acks)
+            if partition is None or refusal is NOT_HERE:
+                answers.append(_not_here(broker, name, index, partition))
                 continue
             if partition in seen:
                 answers.append(_rejected(index, _NAMED_TWICE, partition))
                 continue
             seen.add(partition)
-            if committed and len(partition.state.isr) < partition.required_in_sync:
+            if refusal is TOO_FEW:
                 too_few = Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
                 answers.append(_rejected(index, too_few, partition))
                 continue
-            records: Any = data.records or b""
-            if (
-                len(records) > HEADER_SIZE
-                and _length_at(records, 8)[0] < len(records) - LENGTH_OVERHEAD
-            ):
+            if refusal is SEVERAL_BATCHES:
                 answers.append(_rejected(index, _ONE_BATCH, partition))
                 continue
             result = partition.append(records, now_ms, looks=looks)
@@ -234,9 +233,9 @@ def _appended(index: int, result: Appended) -> Any:
     return _Partition(index, 0, first, append_time_ms, start)
 
 
-def _not_here(broker: Broker, topic: str, index: int, partition: Any, internal: bool) -> Any:
+def _not_here(broker: Broker, topic: str, index: int, partition: HostedPartition | None) -> Any:
     answer = _Partition(index)
-    if internal:
+    if topic in INTERNAL_TOPICS:
         refuse(answer, ErrorCode.INVALID_TOPIC_EXCEPTION, INTERNAL)
     elif partition is not None and partition.offline_reason is not None:
         partition.counts.append_refused(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 from uuid import UUID
@@ -28,6 +29,7 @@ from uuid import UUID
 from tidelog.broker.partitions.awaited_commits import Committed
 from tidelog.broker.partitions.counts import Counts
 from tidelog.broker.partitions.leadership import Leadership
+from tidelog.broker.partitions.plain_append import append_plain
 from tidelog.broker.partitions.read_limit import read_limit
 from tidelog.broker.partitions.state import NO_LEADER as NO_LEADER
 from tidelog.broker.partitions.state import NO_VERSION
@@ -327,21 +329,21 @@ class HostedPartition:
             return self._refuse()
         if self.has_unlooked and looks is not None:
             return UNLOOKED
-        append, epoch = self.log.append_as_leader, self.leader_epoch
-        result = append(
-            records, epoch, now_ms, from_client=from_client, looks=looks, looked_into=looked_into
-        )
+        log, epoch, plain = self.log, self.leader_epoch, from_client and looked_into is None
+        result = append_plain(log, records, epoch, now_ms) if plain else None
+        if result is None:
+            append = partial(log.append_as_leader, from_client=from_client, looks=looks)
+            result = append(records, epoch, now_ms, looked_into=looked_into)
         if isinstance(result, Rejected):
             self.look_at_disk()
             return result
-        waiting = self.waiting
+        size, waiting = len(records), self.waiting
         self.counts.appends += 1
-        self.bytes_in += len(records)
-        waiting.uncommitted_bytes += len(records)
+        self.bytes_in += size
+        waiting.uncommitted_bytes += size
         if self._synced:
             self._commit.want(self)
         else:
-            log = self.log
             if log.end_offset - log.synced_end_offset >= log.configs.flush_messages:
                 self._commit.want(self)
             if self._alone:
@@ -351,10 +353,8 @@ class HostedPartition:
                 self.advance()
             if not self.is_leader:
                 return self._refuse()
-            if self._alone:
-                return result
         if waiting.followers:
-            wake(waiting.followers, len(records))
+            wake(waiting.followers, size)
         return result
 
     def when_committed(self, offset: int, committed: Committed, *, patient: bool = True) -> None:

@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION, LeaderHints
+from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import DecodeError, read_uvarint
-from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
+from tidelog.records.batch import HEADER_SIZE
 from tidelog.storage.log.inspecting import ONE_BATCH
 from tidelog.storage.log.results import Appended
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.clock import Clock
 
-ALL_IN_SYNC = -1
 ONE_ELEMENT = 2
 """A compact array's length field with one element: it is the length plus one."""
 
@@ -46,7 +45,6 @@ _before_name = struct.Struct(">BhiBB").unpack_from
 _behind_name = struct.Struct(">BiB").unpack_from
 """Length fields of the partitions and (its first byte) of the records; the partition."""
 
-_length_in_batch = struct.Struct(">i").unpack_from
 _packers = tuple(
     struct.Struct(f">iixBB{size}sBi2xqqqB8x").pack for size in range(_LONGEST_NAME + 1)
 )
@@ -88,9 +86,7 @@ def answer(
         return None
     hosted = broker.partitions.by_topic.get(topic)
     partition = None if hosted is None else hosted.get(index)
-    if partition is None or not partition.is_leader or topic in INTERNAL_TOPICS:
-        return None
-    if acks == ALL_IN_SYNC and len(partition.state.isr) < partition.required_in_sync:
+    if partition is None or why_not_admitted(partition, topic, records, acks) is not None:
         return None
     result = partition.append(records, broker.clock.wall_ms(), looks=ONE_BATCH)
     if result.__class__ is not Appended:
@@ -149,6 +145,4 @@ def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview]
         or acks not in (1, ALL_IN_SYNC)
     ):
         return None
-    if _length_in_batch(frame, start + 8)[0] != stop - start - LENGTH_OVERHEAD:
-        return None  # more than one batch, or a damaged one
     return acks, timeout_ms, bytes(frame[at + 9 : end]), index, frame[start:stop]

@@ -26,7 +26,7 @@ from tidelog.storage.log.producers import KnownBatch
 from tidelog.storage.log.results import Appended, as_appended
 from tidelog.storage.log.retention import ROLL_WAITS, may_outgrow, must_roll, room_in
 from tidelog.storage.log.rolling import puts_roll_off, roll, syncing_before_roll
-from tidelog.storage.log.service import out_of_service, unreadable, write_failed
+from tidelog.storage.log.service import out_of_service, undo_write, unreadable
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.segment import Room
 
@@ -214,7 +214,7 @@ def write(
     try:
         position = active.write(chunks, size)
     except OSError as error:
-        return _undo_write(log, error)
+        return undo_write(log, error)
     if not position:
         log.dirty.note_names()  # the file may be new (``first_segment``)
     interval = log.configs.index_interval_bytes
@@ -270,14 +270,3 @@ def _room_till_sync(log: LogState, room: Room) -> Room:
             return room._replace(size=min(room.size, half))
         log.resources.asks_for_sync(log.partition)
     return room
-
-
-def _undo_write(log: LogState, error: OSError) -> Rejected:
-    """Undo a partial write on a full disk; anything else is final (promises 25 and 28)."""
-    log.undone_writes += 1
-    log.dirty.files.add(log.segments.active.log_path)
-    try:
-        log.segments.active.open_log().truncate(log.segments.active.size)
-    except OSError as second:
-        return write_failed(log, second)
-    return write_failed(log, error)

@@ -46,6 +46,17 @@ def write_failed(log: LogState, error: OSError) -> Rejected:
     return out_of_service(log)
 
 
+def undo_write(log: LogState, error: OSError) -> Rejected:
+    """Undo a partial write on a full disk; anything else is final (promises 25 and 28)."""
+    log.undone_writes += 1
+    log.dirty.files.add(log.segments.active.log_path)
+    try:
+        log.segments.active.open_log().truncate(log.segments.active.size)
+    except OSError as second:
+        return write_failed(log, second)
+    return write_failed(log, error)
+
+
 def out_of_service(log: LogState) -> Rejected:
     """Return the refusal of a log that is damaged, failed, closed or being changed."""
     reason = log.failed or f"{log.path} is {'closed' if log.closed else 'being changed'}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log.dirty_files import DirtyFiles
@@ -44,6 +44,7 @@ class LogState:
         "generation",
         "high_watermark",
         "jitter_ms",
+        "keeps_batches",
         "last_sync_ms",
         "lowered",
         "metadata",
@@ -120,6 +121,8 @@ class LogState:
         self.cutting = False
         """Whether that change is a cut: nothing is appended or synced until it ends."""
         self.jitter_ms = 0
+        self.keeps_batches = False
+        """Whether a produced batch is kept as it was sent, but for its offset and epoch."""
         self.configure(configs)
 
     @property
@@ -158,6 +161,11 @@ class LogState:
         jitter = min(configs.segment_jitter_ms, configs.roll_ms)
         self.jitter_ms = self.resources.random.randrange(jitter) if jitter > 0 else 0
         self.segments.active.room = NO_ROOM
+        self.keeps_batches = (
+            configs.compression_type == "producer"
+            and not configs.compacted
+            and configs.message_timestamp_type is CREATE_TIME
+        )
 
     def take_snapshot(self) -> None:
         """Have the next sync write the producers as they are now."""

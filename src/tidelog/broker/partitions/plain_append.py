@@ -1,0 +1,63 @@
+"""The append of one plain batch of a client: check it, then have storage write it.
+
+Owns the order of the checks, that of the Produce table in docs/design/elastic.md (its rows of
+partition epoch and resize epoch come with growing). The rules are functions of their own, which
+the general append uses too: `storage.log.appending`. It takes all that is not plain: another form
+of the batch, a roll, a new leader epoch, a duplicate, a log out of service.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    BatchHeader,
+    Buffer,
+    Rejected,
+    check_client_batch,
+    unpack_header,
+)
+from tidelog.storage.log.results import Appended, as_appended
+from tidelog.storage.log.tail import has_room, write_one
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.state import LogState
+
+_as_header = tuple.__new__
+
+
+def append_plain(
+    log: LogState, records: Buffer, leader_epoch: int, now_ms: int
+) -> Appended | Rejected | None:
+    """Append a payload of one batch as leader; None, with nothing done, where it is not plain.
+
+    The cost is constant, but for the CRC and the write.
+    """
+    size = len(records)
+    if (
+        size <= HEADER_SIZE
+        or log.damaged
+        or log.resources.failed
+        or log.closed
+        or log.cutting
+        or leader_epoch != log.epochs.latest
+    ):
+        return None
+    batch = records if records.__class__ is memoryview else memoryview(records)
+    header = _as_header(BatchHeader, unpack_header(batch))
+    if header[1] != size - LENGTH_OVERHEAD or header[3] != 2 or not has_room(log, header, size):
+        return None
+    refusal = check_client_batch(header, batch, log.configs, now_ms)
+    if refusal is not None:
+        return refusal
+    if header[9] >= 0:
+        known = log.producers.judge(header)
+        if known is not None:
+            return known if known.__class__ is Rejected else None
+    first = log.end_offset
+    refusal = write_one(log, header, batch, leader_epoch, now_ms)
+    if refusal is not None:
+        return refusal
+    return as_appended(Appended, (first, log.end_offset - 1, -1, log.start_offset, False))
