@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import click
 import pytest
 
-from tidelog.cli import main
+from tidelog.cli import failures, main
+
+
+class Ended(NamedTuple):
+    """How a command ended: its exit status, its standard output, its standard error."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run_command(
+    command: click.Command, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> Ended:
+    """Run one command as `tidelog` does, in this process."""
+    return Ended(failures.run(command, words), *capsys.readouterr())
 
 
 def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from difflib import get_close_matches
 
-from tidelog.cli.failures import WrongUsage
+from tidelog.cli.refusal import WrongUsage
 
 _PREFIXES = ("sasl.", "ssl.")
 """Without effect while security.protocol is PLAINTEXT, as in Kafka's clients."""

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
-from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import print_json, print_table, say
+from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.client.admin.configs import (
     DYNAMIC,
     DescribedConfig,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import click
 
 from tidelog.cli.client_names import check_unused
-from tidelog.cli.failures import WrongUsage
+from tidelog.cli.refusal import WrongUsage
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.metadata import parse_bootstrap

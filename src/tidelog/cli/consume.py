@@ -27,7 +27,6 @@ from tidelog.cli.connecting import (
     key_values,
     run,
 )
-from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note
 from tidelog.cli.record_lines import (
     RecordFormat,
@@ -37,6 +36,7 @@ from tidelog.cli.record_lines import (
     parse_template,
     record_as_json,
 )
+from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.reset_plan import parse_datetime_ms
 from tidelog.cli.topics import topic_pattern
 from tidelog.client.cluster import Cluster

@@ -18,9 +18,9 @@ import click
 
 import tidelog.cli
 from tidelog.cli.connecting import OPEN_TIMEOUT_MS, CommonOptions, run, subcommand_options
-from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.findings import ClusterFacts, Finding, Severity, judge, readable
 from tidelog.cli.output import print_json, print_table, say
+from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.topics import topic_id_text
 from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.admin.groups import groups_of

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import SECRET_FILE, CommonOptions, run, subcommand_options
-from tidelog.cli.failures import Failed
 from tidelog.cli.output import print_json, print_table, say
+from tidelog.cli.refusal import Failed
 from tidelog.client.admin.restored import restored_store
 
 COLUMNS = ("Topic", "TopicId", "Partition", "Broker", "Epoch", "LogEnd")

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import CommonOptions, run, subcommand_options
-from tidelog.cli.failures import Failed
 from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.refusal import Failed
 from tidelog.cli.topics import topic_pattern
 from tidelog.client.admin.nodes import describe_unclean
 

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
-from tidelog.cli.failures import WrongUsage
 from tidelog.cli.output import print_json, say
+from tidelog.cli.refusal import WrongUsage
 from tidelog.client.admin.elections import elect_leaders
 from tidelog.client.errors import Refused
 from tidelog.model.admin_requests import ElectionType

@@ -1,7 +1,7 @@
-"""The exit status of a command (0, 1 or 2), and its one error line on stderr.
+"""How every failure of a command ends: an exit status, one error line, advice where there is some.
 
-Owns the sentences that turn an error of the cluster into advice. Status 0 is success, 1 a failed
-operation, 2 wrong usage.
+Owns the sentences that turn an error of the cluster into advice. Not the refusal type: see
+`refusal`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 
 import click
 
+from tidelog.cli.refusal import FAILED, WRONG_USAGE, Failed, print_error
 from tidelog.client.errors import (
     ClientError,
     ClusterUnreachable,
@@ -20,9 +21,6 @@ from tidelog.client.errors import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.primitives import EncodeError
-
-FAILED = 1
-WRONG_USAGE = 2
 
 _ADVICE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "list the topics with `tidelog topics --list`",
@@ -52,21 +50,6 @@ _SAID_BETTER = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_
 """Codes for which the broker's own message adds nothing."""
 
 
-class Failed(click.ClickException):
-    """The operation failed: exit status 1 and this line."""
-
-    exit_code = FAILED
-
-    def show(self, file: object = None) -> None:
-        print(f"error: {_one_line(self.message)}", file=sys.stderr)
-
-
-class WrongUsage(Failed):
-    """The arguments are wrong: exit status 2 and this line."""
-
-    exit_code = WRONG_USAGE
-
-
 def explain(error: ClientError) -> str:
     """Return one line that says what happened and what to do about it."""
     if isinstance(error, ClusterUnreachable):
@@ -88,10 +71,6 @@ def explain(error: ClientError) -> str:
     return f"{text} ({error.code.name})" + (f"; {advice}" if advice else "")
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def run(command: click.Command, words: list[str]) -> int:
     """Run a command and return its exit status; every failure is one line on stderr."""
     try:
@@ -109,18 +88,18 @@ def run(command: click.Command, words: list[str]) -> int:
         return WRONG_USAGE
     except click.UsageError as error:
         where = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
-        print(f"error: {_one_line(error.format_message()).rstrip('.')}{where}", file=sys.stderr)
+        print_error(f"{error.format_message().strip().rstrip('.')}{where}")
         return WRONG_USAGE
     except click.ClickException as error:
-        error.show()
+        print_error(error.format_message())
         return error.exit_code
+    except Failed as error:
+        return error.show()
     except ClientError as error:
-        print(f"error: {_one_line(explain(error))}", file=sys.stderr)
-        return FAILED
+        return Failed(explain(error)).show()
     except (EncodeError, UnicodeError) as error:
         # A name or value that a request cannot encode, or a file that is not text.
-        print(f"error: {_one_line(str(error))}", file=sys.stderr)
-        return FAILED
+        return Failed(str(error)).show()
     except BrokenPipeError:
         # The reader of the output has exited (`| head`): no error, but nothing left to print.
         _drop_output()

@@ -12,8 +12,9 @@ import click
 
 from tidelog.cli import groups_reset
 from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
-from tidelog.cli.failures import WrongUsage, explain
+from tidelog.cli.failures import explain
 from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.reset_plan import parse_topic
 from tidelog.client.admin import groups as admin
 from tidelog.client.cluster import Cluster

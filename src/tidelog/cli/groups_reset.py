@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from tidelog.cli.connecting import exactly_one, text_of
-from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.reset_plan import (
     Goal,
     OffsetFacts,

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import deque
 
-from tidelog.cli.failures import Failed
+from tidelog.cli.refusal import Failed
 
 CHUNK_BYTES = 262_144
 MAX_LINE_BYTES = 64 * 1024 * 1024

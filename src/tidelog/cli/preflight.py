@@ -16,6 +16,7 @@ import asyncio
 import socket
 from dataclasses import replace
 
+from tidelog.cli.refusal import Failed
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.network import ports
 from tidelog.runtime.disk import Disk
@@ -27,14 +28,10 @@ LOOKUP_S = 5.0
 """How long the lookup of this machine's name may take."""
 
 
-class StartRefused(Exception):
-    """The process cannot start; one line that says why and what to do."""
-
-
 def check(configs: ServerConfigs, disk: Disk) -> str | None:
     """Return the id of the cluster that the log directories belong to; None while they are new.
 
-    Blocks: call it in a thread. Raises StartRefused.
+    Blocks: call it in a thread. Raises Failed.
     """
     cluster_id = _cluster_of(configs, disk) if configs.is_broker else None
     if configs.is_controller and configs.metadata_store.startswith(SQLITE):
@@ -42,16 +39,14 @@ def check(configs: ServerConfigs, disk: Disk) -> str | None:
         from tidelog.metadata.sqlite import why_locked
 
         if (why := why_locked(disk, configs.metadata_store.removeprefix(SQLITE))) is not None:
-            raise StartRefused(why)
+            raise Failed(why)
     for each in configs.listeners:
         if (error := ports.why_not(each.host, each.port)) is not None:
-            raise StartRefused(ports.sentence(each.name, each.host, each.port, error))
+            raise Failed(ports.sentence(each.name, each.host, each.port, error))
     if configs.metrics_address is not None:
         host, port = configs.metrics_address
         if (error := ports.why_not(host, port)) is not None:
-            raise StartRefused(
-                f"metrics_port {host}:{port} cannot be used: {error.strerror or error}"
-            )
+            raise Failed(f"metrics_port {host}:{port} cannot be used: {error.strerror or error}")
     return cluster_id
 
 
@@ -66,14 +61,14 @@ def _cluster_of(configs: ServerConfigs, disk: Disk) -> str | None:
             unusable.append(f"log directory {path} cannot be used: {error.strerror or error}")
             continue
         if isinstance(meta, DirectoryRefused):
-            raise StartRefused(meta.reason)
+            raise Failed(meta.reason)
         if meta is not None:
             found.setdefault(meta.cluster_id, path)
     if len(unusable) == len(configs.log_dirs):
-        raise StartRefused("; ".join(unusable))
+        raise Failed("; ".join(unusable))
     if len(found) > 1:
         said = ", ".join(f"{path} belongs to cluster {each}" for each, path in found.items())
-        raise StartRefused(f"{said}: check log.dirs")
+        raise Failed(f"{said}: check log.dirs")
     return next(iter(found), None)
 
 

@@ -27,10 +27,11 @@ from tidelog.cli.connecting import (
     key_values,
     run,
 )
-from tidelog.cli.failures import Failed, WrongUsage, explain
+from tidelog.cli.failures import explain
 from tidelog.cli.line_input import LineInput
 from tidelog.cli.output import note, print_json
 from tidelog.cli.record_lines import LineFormat, one_by_one, parse_lines
+from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.producing.bulk_sender import BulkSender
@@ -120,7 +121,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     except (ClientError, Failed) as error:
         if not work.tally.taken:
             raise
-        said = explain(error) if isinstance(error, ClientError) else error.message
+        said = explain(error) if isinstance(error, ClientError) else str(error)
         raise Failed(f"{said}; {_records(work.tally.written)} written") from None
     _print_summary(work, flags["topic"], time.monotonic() - begun, as_json=flags["as_json"])
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidelog.cli.failures import WrongUsage
+from tidelog.cli.refusal import WrongUsage
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Columns
 from tidelog.records.record import Header, Record

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
-from tidelog.cli.failures import WrongUsage
+from tidelog.cli.refusal import WrongUsage
 from tidelog.model.topics import TopicPartition
 
 

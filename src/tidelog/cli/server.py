@@ -23,7 +23,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog import __version__
-from tidelog.cli.server_arguments import WRONG_USAGE, parse
+from tidelog.cli.refusal import FAILED, Failed, WrongUsage, print_error
+from tidelog.cli.server_arguments import parse
 from tidelog.model.configs.server import ServerConfigs, from_mapping, parse_properties
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
@@ -44,45 +45,41 @@ logger = logging.getLogger(__name__)
 THREADS = 8
 """Threads for fsync and long CRCs; they release the GIL, so more than cores are useful."""
 
-FAILED = 1
-
-
-class _StartFailed(Exception):
-    """The process cannot start; the text is one line with the reason."""
-
 
 def main(arguments: list[str]) -> int:
     """Run a server until a signal stops it; return the exit status."""
     options = parse(arguments)
     try:
-        with open(options.file, encoding="utf-8") as file:
+        configs = from_mapping(_texts(options.file, options.override))
+        if not isinstance(configs, ServerConfigs):
+            for refused in configs:
+                print_error(f"{options.file}: {refused.sentence}")
+            return FAILED
+        # Imported here: a wrong file is refused without waiting for this import.
+        from tidelog.observe import logs
+
+        logs.configure(line_format=configs.logging_format)
+        keep_from_others()
+        runtime_loop.run(_Process(configs, options.until_stdin_closes).run())
+    except Failed as error:
+        return error.show()
+    return 0
+
+
+def _texts(path: str, overrides: list[str]) -> dict[str, str]:
+    """Return the configurations of the file, overridden by the arguments. Raises Failed."""
+    try:
+        with open(path, encoding="utf-8") as file:
             texts = parse_properties(file.read())
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        print(f"error: {options.file} cannot be read: {why}", file=sys.stderr)
-        return FAILED
-    for pair in options.override:
+        raise Failed(f"{path} cannot be read: {why}") from None
+    for pair in overrides:
         name, equals, value = pair.partition("=")
         if not equals:
-            print(f"error: --override takes NAME=VALUE, not {pair!r}", file=sys.stderr)
-            return WRONG_USAGE
+            raise WrongUsage(f"--override takes NAME=VALUE, not {pair!r}")
         texts[name.strip()] = value
-    configs = from_mapping(texts)
-    if not isinstance(configs, ServerConfigs):
-        for refused in configs:
-            print(f"error: {options.file}: {refused.sentence}", file=sys.stderr)
-        return FAILED
-    # Imported here: a wrong file is refused without waiting for this import.
-    from tidelog.observe import logs
-
-    logs.configure(line_format=configs.logging_format)
-    keep_from_others()
-    try:
-        runtime_loop.run(_Process(configs, options.until_stdin_closes).run())
-    except _StartFailed as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return FAILED
-    return 0
+    return texts
 
 
 class _Process:
@@ -102,7 +99,7 @@ class _Process:
         self._figures: ProcessFigures | None = None
 
     async def run(self) -> None:
-        """Start, print the ready line, wait for a signal, stop. Raises _StartFailed."""
+        """Start, print the ready line, wait for a signal, stop. Raises Failed."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         self._signals = [signal.SIGTERM, signal.SIGINT]
@@ -162,12 +159,9 @@ class _Process:
         from tidelog.runtime.cluster_secret import SecretRefused
 
         loop = asyncio.get_running_loop()
-        try:
-            belongs_to = await loop.run_in_executor(
-                seams.threads, preflight.check, self._configs, seams.disk
-            )
-        except preflight.StartRefused as error:
-            raise _StartFailed(str(error)) from error
+        belongs_to = await loop.run_in_executor(
+            seams.threads, preflight.check, self._configs, seams.disk
+        )
         self._configs, name = await preflight.with_host_name(self._configs)
         self._say_start(name)
         configs = self._configs
@@ -177,7 +171,7 @@ class _Process:
         try:
             self._secret = secret_for(configs, seams)
         except SecretRefused as error:
-            raise _StartFailed(str(error)) from error
+            raise Failed(str(error)) from error
         if configs.is_controller:
             await self._start_controller(seams, belongs_to)
         if configs.is_broker:
@@ -263,7 +257,7 @@ class _Process:
         try:
             await controller.start()
         except (StoreRefused, StoreUnavailable, ListenError, OSError) as error:
-            raise _StartFailed(str(error)) from error
+            raise Failed(str(error)) from error
         self._controller = controller
 
     async def _start_broker(self, seams: Seams) -> None:
@@ -278,7 +272,7 @@ class _Process:
         try:
             await broker.start()
         except StartFailed as error:
-            raise _StartFailed(str(error)) from error
+            raise Failed(str(error)) from error
         self._broker = broker
 
     def _start_endpoint(self, address: tuple[str, int]) -> None:
@@ -287,7 +281,7 @@ class _Process:
         try:
             self._endpoint = Endpoint(*address, self._collector(), self._health)
         except PortInUse as error:
-            raise _StartFailed(str(error)) from error
+            raise Failed(str(error)) from error
 
     def _collector(self) -> Any:
         from prometheus_client.registry import Collector

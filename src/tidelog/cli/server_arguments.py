@@ -12,10 +12,11 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
+from tidelog.cli.refusal import WRONG_USAGE
+
 if TYPE_CHECKING:
     import click
 
-WRONG_USAGE = 2
 OVERRIDE, UNTIL = "--override", "--until-stdin-closes"
 FILE_HELP = "properties file, in the syntax of Kafka's servers"
 HELP = {

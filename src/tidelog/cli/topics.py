@@ -22,8 +22,8 @@ from tidelog.cli.connecting import (
     key_values,
     run,
 )
-from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin.configs import Source, describe_topics_configs
 from tidelog.client.admin.nodes import describe_unclean

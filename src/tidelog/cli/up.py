@@ -25,8 +25,8 @@ import click
 
 from tidelog.cli.cluster_secret import make_secret
 from tidelog.cli.connecting import key_values
-from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, say
+from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import Address, ClusterPlan, why_not_config
 from tidelog.model.configs.types import StoreAddress

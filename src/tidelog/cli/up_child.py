@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidelog.cli.failures import Failed
 from tidelog.cli.output import note
+from tidelog.cli.refusal import Failed
 from tidelog.cli.up_files import Address, ClusterPlan, ClusterProcess, server_properties
 from tidelog.storage.names import LOCK
 

@@ -9,13 +9,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.support.cli_arguments import Ended, run_command
 from tidelog.cli import topics
 from tidelog.client.metadata import Topic
 
 
-def delete(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Result, list[str]]:
+def delete(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> tuple[Ended, list[str]]:
     """Run ``tidelog topics`` where a, b and an internal topic are; return what was deleted."""
     there = {
         name: Topic(
@@ -38,8 +40,8 @@ def delete(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Result, list[s
 
     monkeypatch.setattr(topics, "run", run)
     monkeypatch.setattr("tidelog.client.admin.topics.delete_topics", delete_topics)
-    words = ("--bootstrap-server", "localhost:1", *words)
-    return CliRunner().invoke(topics.command, words), deleted
+    words = ["--bootstrap-server", "localhost:1", "--delete", *words]
+    return run_command(topics.command, words, capsys), deleted
 
 
 @pytest.mark.parametrize(
@@ -55,9 +57,14 @@ def delete(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Result, list[s
     ],
 )
 def test_what_is_deleted_without_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], status: int, deleted: list[str], said: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    status: int,
+    deleted: list[str],
+    said: str,
 ) -> None:
     """U2: a pattern deleted all that it matched at once."""
-    result, found = delete(monkeypatch, "--delete", *words)
-    assert (result.exit_code, found) == (status, deleted), result.output
-    assert said in f"{result.output} {result.exception!r}"
+    ended, found = delete(monkeypatch, capsys, words)
+    assert (ended.status, found) == (status, deleted), ended
+    assert said in ended.out + ended.err

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.support.cli_arguments import Ended, run_command
 from tidelog.cli import doctor_restored
 
 REPORT: dict[str, Any] = {
@@ -21,8 +21,11 @@ Asked = list[tuple[bool, tuple[str, ...]]]
 
 
 def restored(
-    monkeypatch: pytest.MonkeyPatch, report: dict[str, Any], *words: str
-) -> tuple[Result, Asked]:
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    report: dict[str, Any],
+    *words: str,
+) -> tuple[Ended, Asked]:
     """Run the command against a controller that answers with ``report``; return what was asked."""
     asked: Asked = []
 
@@ -40,41 +43,47 @@ def restored(
 
     monkeypatch.setattr(doctor_restored, "restored_store", answer)
     monkeypatch.setattr(doctor_restored, "run", run)
-    words = ("--bootstrap-server", "localhost:1", *words)
-    return CliRunner().invoke(doctor_restored.command, words), asked
+    given = ["--bootstrap-server", "localhost:1", *words]
+    return run_command(doctor_restored.command, given, capsys), asked
 
 
 def test_a_controller_that_would_give_up_what_is_unknown_is_not_asked_to_go_on(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One of an older version takes --accept for leave to delete what its store does not know."""
-    result, asked = restored(monkeypatch, REPORT, "--accept")
+    ended, asked = restored(monkeypatch, capsys, REPORT, "--accept")
     assert asked == [(False, ())]
-    assert result.exit_code == 1 and "older than this command" in result.output
-    result, asked = restored(monkeypatch, REPORT | {"unknown_comes_back": True}, "--accept")
+    assert ended.status == 1 and "older than this command" in ended.err
+    ended, asked = restored(monkeypatch, capsys, REPORT | {"unknown_comes_back": True}, "--accept")
     assert asked == [(False, ()), (True, ())]
-    assert result.exit_code == 0, result.output
+    assert ended.status == 0, ended
 
 
-def test_nothing_is_given_up_without_leave_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_given_up_without_leave_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = REPORT | {"unknown_comes_back": True}
-    result, asked = restored(monkeypatch, report, "--drop-unknown", "t")
-    assert (result.exit_code, asked) == (2, [])
-    assert "--drop-unknown goes with --accept" in result.output
-    result, asked = restored(monkeypatch, report, "--drop-unknown", "t", "--accept")
+    ended, asked = restored(monkeypatch, capsys, report, "--drop-unknown", "t")
+    assert (ended.status, asked) == (2, [])
+    assert "--drop-unknown goes with --accept" in ended.err
+    ended, asked = restored(monkeypatch, capsys, report, "--drop-unknown", "t", "--accept")
     assert asked == [(False, ()), (True, ("t",))]
 
 
-def test_to_look_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    result, asked = restored(monkeypatch, REPORT | {"unknown_comes_back": True})
-    assert (result.exit_code, asked) == (1, [(False, ())])
+def test_to_look_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended, asked = restored(monkeypatch, capsys, REPORT | {"unknown_comes_back": True})
+    assert (ended.status, asked) == (1, [(False, ())])
 
 
-def test_a_topic_without_an_id_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_without_an_id_shows_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It was shown as AAAAAAAAAAAAAAAAAAAAAA, which reads like one."""
     held = {"partition": 0, "broker": 1, "leader_epoch": 3, "end_offset": 7}
     topic = {"topic": "old", "topic_id": None, "is_being_deleted": False, "configs": {}}
     report = REPORT | {"unknown_comes_back": True, "unknown": [topic | {"replicas": [held]}]}
-    result, _ = restored(monkeypatch, report)
-    (row,) = (line for line in result.output.splitlines() if line.endswith(" 7"))
+    ended, _ = restored(monkeypatch, capsys, report)
+    (row,) = (line for line in ended.out.splitlines() if line.endswith(" 7"))
     assert row.split() == ["old", "-", "0", "1", "3", "7"]

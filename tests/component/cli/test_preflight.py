@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import preflight
+from tidelog.cli.refusal import Failed
 from tidelog.model.configs.server import Listener, ServerConfigs, from_mapping
 from tidelog.runtime.disk import RealDisk
 from tidelog.storage import names
@@ -33,7 +34,7 @@ def configs_of(folder: Path, **texts: str) -> ServerConfigs:
 
 
 def refused(configs: ServerConfigs) -> str:
-    with pytest.raises(preflight.StartRefused) as why:
+    with pytest.raises(Failed) as why:
         preflight.check(configs, DISK)
     assert "\n" not in str(why.value)
     return str(why.value)

@@ -13,7 +13,8 @@ import pytest
 from tests.support.cli_arguments import CONSUME, PRODUCE, status_of
 from tidelog.cli import configs, consume, groups, main, produce, topics, up, up_child
 from tidelog.cli.connecting import client_properties, exactly_one, key_values, settings_from
-from tidelog.cli.failures import Failed, WrongUsage, explain
+from tidelog.cli.failures import explain
+from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.up_files import ClusterPlan, ClusterProcess, server_properties
 from tidelog.client.errors import ClusterUnreachable, Refused
 from tidelog.client.fetching.fetcher import OffsetReset

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.cli import main
 from tidelog.cli.elect_leaders import read_partitions
-from tidelog.cli.failures import WrongUsage
+from tidelog.cli.refusal import WrongUsage
 from tidelog.model.topics import TopicPartition
 
 BASE = ("elect-leaders", "--bootstrap-server", "127.0.0.1:1")

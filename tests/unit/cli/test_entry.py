@@ -10,7 +10,7 @@ from tests.support.cli_arguments import CONSUME, PRODUCE, status_of
 from tidelog.cli import connecting, consume, main, produce, server_arguments
 from tidelog.cli.client_names import check_unused
 from tidelog.cli.connecting import SERVER_VARIABLE, settings_from
-from tidelog.cli.failures import WrongUsage
+from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.up_files import DECIDED, ClusterPlan, server_properties, why_not_config
 
 SERVER = ["--bootstrap-server", "127.0.0.1:1"]
@@ -128,7 +128,7 @@ def test_properties_that_are_unknown_or_would_change_what_is_done_are_refused(
 ) -> None:
     with pytest.raises(WrongUsage) as refused:
         check_unused(name, value, kind, ("client.id",))
-    assert said in refused.value.message
+    assert said in str(refused.value)
 
 
 def test_up_refuses_what_each_process_has_of_its_own(

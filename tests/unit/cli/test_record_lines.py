@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.cli.failures import WrongUsage
 from tidelog.cli.record_lines import (
     LineFormat,
     NotARecord,
@@ -20,6 +19,7 @@ from tidelog.cli.record_lines import (
     record_as_json,
     unescape,
 )
+from tidelog.cli.refusal import WrongUsage
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Columns
 from tidelog.records.record import Record

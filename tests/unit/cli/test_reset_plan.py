@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidelog.cli.failures import WrongUsage
 from tidelog.cli.groups_reset import goal_of
+from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.reset_plan import (
     Goal,
     OffsetFacts,

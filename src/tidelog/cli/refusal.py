@@ -1,0 +1,34 @@
+"""The refusal type of the commands: an exit status and one error line on standard error.
+
+Owns the statuses: 0 is success, 1 a failed operation, 2 wrong usage. Not the advice for an error of
+the cluster: see `failures`. Imports no click, because ``tidelog server`` runs without it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+FAILED = 1
+WRONG_USAGE = 2
+
+
+class Failed(Exception):
+    """The operation failed, or the server cannot start: exit status 1 and this text."""
+
+    exit_code = FAILED
+
+    def show(self) -> int:
+        """Print the error line and return the exit status."""
+        print_error(str(self))
+        return self.exit_code
+
+
+class WrongUsage(Failed):
+    """The arguments are wrong: exit status 2 and this text."""
+
+    exit_code = WRONG_USAGE
+
+
+def print_error(text: str) -> None:
+    """Print one error line, however many lines ``text`` has."""
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
