@@ -30,7 +30,9 @@ def test_the_page_has_what_became_of_every_mutant() -> None:
         line.split("|")[1].strip(): line for line in PAGE.read_text().splitlines() if "|" in line
     }
     for mutant in MUTANTS:
-        assert "`tests/" in rows.get(mutant.name, ""), f"run make mutants for {mutant.name!r}"
+        row = rows.get(mutant.name, "")
+        assert "`tests/" in row, f"run make mutants for {mutant.name!r}"
+        assert f"`{mutant.file.removeprefix('src/tidelog/')}`" in row, mutant.name
 
 
 @pytest.mark.parametrize(
