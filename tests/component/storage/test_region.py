@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer
 from tests.support.storage_logs import remove_due
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
@@ -41,7 +42,7 @@ def test_a_region_is_what_a_read_returns(tmp_path: Path) -> None:
         found = 0
         for _ in range(300):
             offset, room = rng.randrange(420), rng.randrange(1, 1_200_000)
-            region = find_region(hosted.log, offset, room)
+            region = find_region(hosted.log, offset, room, hosted.log.high_watermark)
             if region is None:
                 continue
             found += 1
@@ -64,9 +65,9 @@ def test_a_reader_that_goes_on_gets_the_same_as_one_that_begins_there(tmp_path: 
         log = lone.broker.partitions.get("t", 0).log  # type: ignore[union-attr]
         for room in (80_000, 200_000, 1_200_000):
             offset = remembered = 0
-            while (region := find_region(log, offset, room)) is not None:
+            while (region := find_region(log, offset, room, log.high_watermark)) is not None:
                 log.segments.forget_positions()
-                other = find_region(log, offset, room)
+                other = find_region(log, offset, room, log.high_watermark)
                 assert other is not None
                 assert (other.position, other.size) == (region.position, region.size)
                 headers = [
@@ -89,13 +90,13 @@ def test_where_to_read_on_is_forgotten_when_the_log_is_cut(tmp_path: Path) -> No
     async def main() -> None:
         lone = await filled(tmp_path, 60, 9_000)
         log = lone.broker.partitions.get("t", 0).log  # type: ignore[union-attr]
-        region = find_region(log, 0, 100_000)
+        region = find_region(log, 0, 100_000, log.high_watermark)
         assert region is not None
         offset = len(list(walk(os.pread(region.fileno, region.size, region.position))))
         assert log.segments.remembered(offset) is not None
         log.truncate_to(offset, int(time.time() * 1000))
         assert log.segments.remembered(offset) is None
-        assert find_region(log, offset, 100_000) is None
+        assert find_region(log, offset, 100_000, log.high_watermark) is None
         await lone.stop()
 
     asyncio.run(main())
@@ -105,15 +106,88 @@ def test_what_is_not_committed_or_small_is_not_given(tmp_path: Path) -> None:
     async def main() -> None:
         lone = await filled(tmp_path, 60, 9_000)
         log = lone.broker.partitions.get("t", 0).log  # type: ignore[union-attr]
-        assert find_region(log, 10, LEAST_BYTES - 1) is None
-        assert find_region(log, 57, 10**6) is None
-        assert find_region(log, 60, 10**6) is None
-        assert find_region(log, 10, 10**6) is not None
-        log.high_watermark = 50
-        assert find_region(log, 10, 10**6) is None
+        assert find_region(log, 10, LEAST_BYTES - 1, log.high_watermark) is None
+        assert find_region(log, 57, 10**6, log.high_watermark) is None
+        assert find_region(log, 60, 10**6, log.high_watermark) is None
+        assert find_region(log, 10, 10**6, log.high_watermark) is not None
+        assert find_region(log, 10, 10**6, 0) is None
+        assert find_region(log, 10, 10**6, 10) is None
+        assert find_region(log, 10, 10**6, 15) is None
         await lone.stop()
 
     asyncio.run(main())
+
+
+def test_a_region_of_a_segment_that_is_not_wholly_committed_ends_below_the_limit(
+    tmp_path: Path,
+) -> None:
+    """With acks=all the active segment never is, and lagging consumers read most of it."""
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        hosted = lone.lead("t", configs={"segment.bytes": "1000000"})
+        now = int(time.time() * 1000)
+        rng = random.Random(4)
+        for _ in range(300):
+            records = [
+                NewRecord(now, None, rng.randbytes(3_000)) for _ in range(rng.choice((1, 3)))
+            ]
+            hosted.append(build_batch(records), now)
+        log = hosted.log
+        assert len(log.segments) > 1
+        begins = {each.base_offset: each for _, each in walk(all_batches(hosted))}
+        found = 0
+        for _ in range(400):
+            limit = rng.randrange(log.end_offset + 1)
+            offset, room = rng.randrange(limit + 1), rng.choice((100_000, 300_000, 2_000_000))
+            region = find_region(log, offset, room, limit)
+            if region is None:
+                continue
+            found += 1
+            headers = [each for _, each in walk(read_of(region))]
+            last = headers[-1].next_offset
+            assert headers[0].base_offset <= offset and last <= limit
+            following = begins.get(last)
+            readable = following is not None and following.next_offset <= limit
+            assert region.more_follows or not readable
+            # At most the last batch that the index names may be above the limit after all.
+            assert not region.more_follows or last < limit
+        assert found > 200
+        await lone.stop()
+
+    asyncio.run(main())
+
+
+def test_a_limit_is_kept_when_the_index_lies_about_offsets(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = await filled(tmp_path, 60, 9_000)
+        log = lone.broker.partitions.get("t", 0).log  # type: ignore[union-attr]
+        index = log.segments.active.index
+        truth = list(index.first)
+        index.first[:] = type(index.first)("i", [x if x < 9 else 9 + (x - 9) // 2 for x in truth])
+        assert find_region(log, 0, 10**6, 20) is None, "the index is found to lie, and rebuilt"
+        assert list(log.segments.active.index.first) == truth
+        region = find_region(log, 0, 10**6, 20)
+        assert region is not None
+        assert [each.base_offset for _, each in walk(read_of(region))][-1] < 20
+        await lone.stop()
+
+    asyncio.run(main())
+
+
+def all_batches(hosted: HostedPartition) -> bytes:
+    pieces, offset = [], 0
+    while offset < hosted.log.end_offset:
+        piece = hosted.log.read(offset, 1_000_000)
+        assert isinstance(piece, memoryview)
+        pieces.append(bytes(piece))
+        offset = [header for _, header in walk(piece)][-1].next_offset
+    return b"".join(pieces)
+
+
+def read_of(region: FileRegion) -> bytes:
+    return os.pread(region.fileno, region.size, region.position)
 
 
 def test_a_region_outlives_the_removal_of_its_segment(tmp_path: Path) -> None:
@@ -122,7 +196,7 @@ def test_a_region_outlives_the_removal_of_its_segment(tmp_path: Path) -> None:
         hosted = lone.broker.partitions.get("t", 0)
         assert hosted is not None
         before = bytes(hosted.read(3, 500_000))  # type: ignore[arg-type]
-        region = find_region(hosted.log, 3, 500_000)
+        region = find_region(hosted.log, 3, 500_000, hosted.log.high_watermark)
         assert region is not None
         hosted.log.advance_start(250)
         hosted.log.housekeep(int(time.time() * 1000))
@@ -238,7 +312,7 @@ def test_the_descriptor_of_a_removed_segment_does_not_wait_for_the_next_read(
         lone = await filled(tmp_path, 300, 9_000)
         hosted = lone.broker.partitions.get("t", 0)
         assert hosted is not None
-        region = find_region(hosted.log, 3, 500_000)
+        region = find_region(hosted.log, 3, 500_000, hosted.log.high_watermark)
         assert region is not None
         fileno = region.fileno
         assert "t-0" in os.readlink(f"/proc/self/fd/{fileno}")

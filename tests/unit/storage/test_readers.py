@@ -331,7 +331,9 @@ class Machine:
         if not log.start_offset <= reader.offset <= limit:
             reader.offset = min(max(reader.offset, log.start_offset), limit)
         room = self.random.choice(self.rooms)
-        found = find_region(log, reader.offset, room) if reader.committed else None
+        found = (
+            find_region(log, reader.offset, room, log.high_watermark) if reader.committed else None
+        )
         if found is not None:
             self.by_region += 1
             data = memoryview(os.pread(found.fileno, found.size, found.position))
@@ -460,14 +462,16 @@ def test_a_region_ends_with_a_batch_when_an_index_lies(tmp_path: Path) -> None:
     put(path, content)
     ending = Ending(log.end_offset, log.end_offset, clean=True)
     log = reopen(tmp_path, log.configs, ending=ending)
-    all_of_it = find_region(log, 0, 2_000_000)
+    all_of_it = find_region(log, 0, 2_000_000, log.high_watermark)
     assert all_of_it is not None and all_of_it.size == log.segments[0].size
     # Now that all was checked nothing is read again.
     log.segments.forget_positions()
     room = 30_100 * 9 + 5000
-    assert find_region(log, 0, room) is None, "the index is found to lie, and rebuilt"
+    assert find_region(log, 0, room, log.high_watermark) is None, (
+        "the index is found to lie, and rebuilt"
+    )
     assert path.read_bytes()[8 * 8 + 4 : 9 * 8 + 4] == truth
-    part = find_region(log, 0, room)
+    part = find_region(log, 0, room, log.high_watermark)
     assert part is not None
     data = os.pread(part.fileno, part.size, part.position)
     assert sum(header.size for _, header in walk(data)) == part.size

@@ -196,7 +196,7 @@ class Reading:
                 self.cold.append(cold)
                 return part
         if room >= LEAST_BYTES and self.context.connection.can_send_files():
-            region = find_region(log, offset, most, known)
+            region = find_region(log, offset, most, read_limit(log, committed=True), known)
             if region is not None:
                 parts: Any = [region]
                 part.records = parts

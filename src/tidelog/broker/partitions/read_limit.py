@@ -7,8 +7,9 @@ Owns the rule only. Not which readers may read: see ``fetching.partition_reads``
 | a consumer, at any isolation level (there are no transactions yet) | the high watermark |
 | a follower that is a replica | the log's end |
 
-A part of a file is sent with ``sendfile`` only where all of its segment is below the high
-watermark: see ``storage.log.region``.
+What is copied into memory may have all of that. A part of a file, which ``sendfile`` sends later,
+has committed batches only, a follower's too: a truncation must not cut it on its way, or another
+leader's records come in its place.
 """
 
 from __future__ import annotations

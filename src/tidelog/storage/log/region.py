@@ -1,7 +1,8 @@
 """File regions: whole batches of a segment's file that go to the network by sendfile.
 
-Owns finding a region by the index only, and keeping its file open while it is in use. Not other
-reads (batches above the limit, the bytes after the last index entry): see `reading`.
+Owns finding a region by the index only, and keeping its file open while it is in use. Not how far
+a reader may read: the caller says it. Not other reads (the bytes after the last index entry below
+the limit): see `reading`.
 """
 
 from __future__ import annotations
@@ -55,24 +56,33 @@ class FileRegion:
 
 
 def find_region(
-    log: LogState, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
+    log: LogState,
+    offset: int,
+    max_bytes: int,
+    up_to_offset: int,
+    known: tuple[Segment, int] | None = None,
 ) -> FileRegion | None:
-    """Return at most ``max_bytes`` of committed batches from the one that holds ``offset``.
+    """Return at most ``max_bytes`` of batches from the one that holds ``offset``, all below
+    ``up_to_offset``, which is at most the high watermark.
 
-    None when it is to be read instead: fewer than ``LEAST_BYTES``, a segment that is not wholly
-    committed, an offset that is not there, a disk whose files are not the system's. ``known`` is
+    None when it is to be read instead: fewer than ``LEAST_BYTES`` up to the last index entry below
+    the limit, an offset that is not there, a disk whose files are not the system's. ``known`` is
     what ``log.segments.remembered`` said of the offset.
     """
     if max_bytes < LEAST_BYTES or log.damaged or log.closed or offset < log.start_offset:
         return None
     known = known or log.segments.remembered(offset)
     segment = log.segments[log.segments.segment_at(offset)] if known is None else known[0]
-    if segment.next_offset > log.high_watermark or offset >= segment.next_offset:
+    if offset >= min(segment.next_offset, up_to_offset):
         return None
     last_offset = -1
     try:
         start = _start_of(segment, offset) if known is None else known[1]
         end = segment.size
+        is_limited = segment.next_offset > up_to_offset
+        if is_limited:
+            # All batches before this one are below the limit.
+            end, last_offset = segment.index.entry_for(up_to_offset) or (0, -1)
         most = min(start + max_bytes, checked_until(segment, start) + UNCHECKED_BYTES)
         if end > most:
             end, last_offset = segment.index.entry_before(most)
@@ -81,7 +91,11 @@ def find_region(
         boundary, end = end, sound_until(segment, start, end, log.epochs)
         if end - start < LEAST_BYTES:
             return None
-        if last_offset >= 0 and end == boundary and not _remember(log, segment, end, last_offset):
+        if (
+            last_offset >= 0
+            and (is_limited or end == boundary)
+            and not _remember(log, segment, boundary, last_offset)
+        ):
             segment.remake_indexes()
             return None
         files = log.resources.files
@@ -93,7 +107,9 @@ def find_region(
     if fileno is None:
         files.release(file)
         return None
-    more = end < segment.size or segment.next_offset < log.high_watermark
+    # Of what follows at the boundary only the last offset is known; before it all is readable.
+    following = segment.next_offset if last_offset < 0 else last_offset
+    more = end < boundary or following < up_to_offset
     return FileRegion(fileno(), start, end - start, lambda: files.let_go(file), more_follows=more)
 
 
