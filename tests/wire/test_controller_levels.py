@@ -12,10 +12,12 @@ from tests.support.controller_process import RecordedBroker, World, run, topic
 from tests.support.lone_broker import until
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryTree
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LEVEL_NAMES, level_of
+from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
 OLD = ("1.0", "1.1", "1.2", "1.3")
@@ -213,7 +215,15 @@ def test_a_replica_that_was_taken_away_is_stopped_and_its_note_goes() -> None:
                 None, (Put(layout.topic("t"), node), Put(layout.topic_history("t"), history))
             )
 
-        await controller.perform(taken_away)
+        def leaves_the_isr(cluster: ClusterState) -> Decision[None]:
+            where = TopicPartition("t", 0)
+            state = msgspec.structs.replace(cluster.states[where], leader=2, isr=[2])
+            return Decision(None, (put_state(cluster, where, state),))
+
+        _, revision = await controller.perform(taken_away)
+        assert await controller.reached(revision, 60_000)
+        assert broker.told_in(STOP) == [], "it is still in the ISR"
+        await controller.perform(leaves_the_isr)
         await broker.told(lambda requests: bool(broker.told_in(STOP)))
         ((_, stop),) = broker.told_in(STOP)
         (state,) = stop.topic_states[0].partition_states

@@ -79,6 +79,7 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
         if place is not None:
             if isinstance(write, Put) and path.endswith("/state"):
                 found.partitions.add(TopicPartition(*place))
+                found.stops |= _has_stops(before, TopicPartition(*place))
         elif above == layout.TOPICS:
             _add_topic(before, found, write, name)
         elif above == layout.TOPIC_HISTORIES:
@@ -106,14 +107,21 @@ def _add_topic(before: ClusterState, found: Changes, write: Write, name: str) ->
     if isinstance(write, Remove):
         _add_gone(before, found, name)
         return
-    # Even if it has none: so brokers get the revision before its first LeaderAndIsr.
-    found.configs.add((TOPIC, name))
-    indexes = set() if known is None else set(known.partitions)
-    if isinstance(write.record, TopicNode):
+    if not isinstance(write.record, TopicNode):
+        return
+    now = write.record.partitions
+    if known is None or known.topic_id != write.record.topic_id:
         # Also partitions whose states come with a later commit, or when their broker registers:
-        # with a part of a topic, clients would hash keys and place groups by a wrong count.
-        indexes.update(write.record.partitions)
-    # Of a known topic too: its assignment changed, so the replicas of every partition may have.
+        # with a part of a topic, clients would hash keys and place groups by a wrong count. No
+        # broker was sent a topic without an id, so a topic that gets one concerns all partitions.
+        indexes = set(now)
+    else:
+        # A reassignment of one partition sends no command for the others.
+        former = known.partitions
+        indexes = {index for index, replicas in now.items() if former.get(index) != replicas}
+    if known is None or known.topic_id != write.record.topic_id or len(now) > len(known.partitions):
+        # Even if it has none: so brokers get the revision before its first LeaderAndIsr.
+        found.configs.add((TOPIC, name))
     found.partitions.update(TopicPartition(name, index) for index in indexes)
 
 
@@ -129,6 +137,12 @@ def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) ->
     noted = {} if known is None else known.pending_stops
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
         found.stops |= write.record.pending_stops != noted
+
+
+def _has_stops(before: ClusterState, where: TopicPartition) -> bool:
+    # A replica that was moved away is stopped when this write takes it out of the ISR.
+    history = before.topic_histories.get(where.topic)
+    return history is not None and where.partition in history.pending_stops
 
 
 def _add_debts(before: ClusterState, found: Changes, write: Write, name: str) -> None:

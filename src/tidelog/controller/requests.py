@@ -16,7 +16,7 @@ from tidelog.controller.decisions.registration import Address, addresses_of
 from tidelog.controller.decisions.stops import Stop
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, hosts_of
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -94,27 +94,29 @@ def inter_broker_address(cluster: ClusterState, broker: int, listener: str) -> A
 def leader_and_isr(
     cluster: ClusterState, sender: Sender, broker: int, places: Iterable[TopicPartition], kind: int
 ) -> messages.LeaderAndIsrRequest:
-    """Build LeaderAndIsr for the partitions among ``places`` that the broker has replicas of.
+    """Build LeaderAndIsr for the partitions among ``places`` that the broker hosts.
 
     It leaves out topics that are marked for deletion or have no id yet. A partition whose state
     node is damaged or missing has leader -1 and epoch -1.
     """
-    own = _by_topic(cluster, (where for where in places if broker in cluster.replicas(where)))
+    own = _by_topic(cluster, (where for where in places if broker in cluster.hosts(where)))
     return commands(cluster, sender, broker, own, kind, {})
 
 
 def by_broker(cluster: ClusterState, places: Iterable[TopicPartition]) -> Split:
-    """Return the partitions that each broker has replicas of, by topic.
+    """Return the partitions that each broker hosts, by topic.
 
     One pass for all brokers: its time grows with the replicas, not with partitions times brokers.
     """
     found: Split = {}
+    has_others = bool(cluster.moves or cluster.damaged)
     for name, wheres in _by_topic(cluster, places).items():
         assigned = cluster.topics[name].partitions
         of_topic: dict[int, list[TopicPartition]] = {}
         for where in wheres:
+            hosts = cluster.hosts(where) if has_others else assigned[where.partition]
             # A node that a tool wrote may name a broker twice.
-            for broker in dict.fromkeys(assigned[where.partition]):
+            for broker in dict.fromkeys(hosts):
                 of_topic.setdefault(broker, []).append(where)
         for broker, own in of_topic.items():
             found.setdefault(broker, {})[name] = own
@@ -129,7 +131,7 @@ def commands(
     kind: int,
     made: dict[TopicPartition, PartitionCommand],
 ) -> messages.LeaderAndIsrRequest:
-    """Build LeaderAndIsr for partitions that the broker has replicas of, by topic.
+    """Build LeaderAndIsr for partitions that the broker hosts, by topic.
 
     ``made`` has the commands that are built already for other replicas of the same partitions and
     the same state: this takes them from there, and adds those that it builds.
@@ -175,6 +177,8 @@ def _command(
     cluster: ClusterState, where: TopicPartition, replicas: list[int], debts: Collection[int]
 ) -> PartitionCommand:
     state, version = _state(cluster, where)
+    if state.target_replicas is not None and not cluster.level.target_replicas:
+        replicas = list(hosts_of(replicas, state.target_replicas))
     return messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
         partition_index=where.partition,
         controller_epoch=state.controller_epoch,

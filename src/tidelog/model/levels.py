@@ -26,6 +26,12 @@ class Level:
         return self.stop_replica >= 3
 
     @property
+    def target_replicas(self) -> bool:
+        """LeaderAndIsr has the targets of a reassignment; below, they are among the replicas
+        (KIP-455)."""
+        return self.leader_and_isr >= 3
+
+    @property
     def unclean_flag(self) -> bool:
         """LeaderAndIsr brings the unclean flag, AlterIsr may clear it (KIP-704)."""
         return self.leader_and_isr >= 4

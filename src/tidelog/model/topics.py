@@ -1,8 +1,9 @@
-"""Names of topics and partitions: which topic names are valid, and which topics are internal."""
+"""Names of topics and partitions: which topic names are valid, which topics are internal, and which
+brokers host a partition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 MAX_NAME_LENGTH = 249
@@ -49,6 +50,14 @@ def topics_field(
     return [
         topic(name, [part(each) for each in some]) for name, some in by_topic(partitions).items()
     ]
+
+
+def hosts_of(replicas: Sequence[int], targets: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the brokers that host a partition: its replicas, and the targets of its reassignment.
+
+    Commands, stops and inventories go by hosts, clients' metadata by replicas (KIP-455).
+    """
+    return tuple(dict.fromkeys((*replicas, *(targets or ()))))
 
 
 def why_invalid(name: str) -> str | None:

@@ -65,9 +65,25 @@ def test_what_writes_concern() -> None:
     cluster = made.cluster
     state = PartitionState(2, 1, 1, [2])
     history = msgspec.structs.replace(cluster.topic_histories["t"], unclean={1: UncleanDebt(1, 1)})
+    node = cluster.topics["t"]
+    named, moved, grown = (
+        msgspec.structs.replace(node, **changes)
+        for changes in (
+            {"topic_id": "other"},
+            {"partitions": {0: [1, 2], 1: [2]}},
+            {"partitions": {0: [1], 1: [2], 2: [1]}},
+        )
+    )
     rows: list[tuple[Write, Changes]] = [
         (put_state(cluster, T0, state), Changes(partitions={T0})),
-        (Put(layout.topic("t"), cluster.topics["t"]), Changes({(2, "t")}, {T0, T1})),
+        (Put(layout.topic("t"), node), Changes()),
+        (Put(layout.topic("t"), named), Changes({(2, "t")}, {T0, T1})),
+        (Put(layout.topic("t"), moved), Changes(partitions={T0})),
+        (Put(layout.topic("t"), grown), Changes({(2, "t")}, {TopicPartition("t", 2)})),
+        (
+            Put(layout.topic("u"), node),
+            Changes({(2, "u")}, {TopicPartition("u", x) for x in (0, 1)}),
+        ),
         (Put(layout.topic_configs("t"), ConfigNode({})), Changes(configs={(2, "t")})),
         (Put(layout.broker_configs("1"), ConfigNode({})), Changes(configs={(4, "1")})),
         (Put(layout.broker_configs("<default>"), ConfigNode({})), Changes(configs={(4, "")})),

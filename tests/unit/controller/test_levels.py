@@ -24,6 +24,7 @@ from tidelog.controller.decisions.deletion import (
 )
 from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.controller.decisions.nodes import load
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import Stop, stops_of, unconfirmed
 from tidelog.controller.pending import changes_of
 from tidelog.controller.requests import Gone, Sender
@@ -37,7 +38,7 @@ from tidelog.model.topics import TopicPartition
 
 SENDER = Sender(101, "PLAINTEXT")
 A, B = UUID(int=1), UUID(int=2)
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
 
 
 def world_at(level: str, *brokers: int) -> World:
@@ -235,6 +236,18 @@ def test_a_replica_that_was_taken_away_is_stopped_with_the_epoch_of_that_decisio
     assert stops_of(world.cluster, 3) == [Stop("t", created.topic_id, 0, 7)]
     # Assigned again since: the older note does not hit it.
     assert stops_of(world.cluster, 2) == []
+    in_sync = msgspec.structs.replace(world.cluster.states[T0], isr=[1, 2, 3])
+    shrunk = world.cluster.states[T0]
+    world.commit((put_state(world.cluster, T0, in_sync),))
+    assert stops_of(world.cluster, 3) == [], "the high watermark still waits for it"
+    assert changes_of(world.cluster, [put_state(world.cluster, T0, shrunk)]).stops
+    assert not changes_of(world.cluster, [put_state(world.cluster, T2, shrunk)]).stops
+    world.commit((put_state(world.cluster, T0, shrunk),))
+    assert stops_of(world.cluster, 3) == [Stop("t", created.topic_id, 0, 7)]
+    targeted = msgspec.structs.replace(shrunk, target_replicas=[1, 3])
+    world.commit((put_state(world.cluster, T0, targeted),))
+    assert stops_of(world.cluster, 3) == [], "it is wanted again"
+    world.commit((put_state(world.cluster, T0, shrunk),))
     stopped(world, 3, Stop("t", created.topic_id, 0, 6))
     assert world.cluster.topic_histories["t"].pending_stops == {0: {3: 7}, 1: {2: 5}}
     stopped(world, 3, Stop("t", created.topic_id, 0, 7))

@@ -8,7 +8,7 @@ cannot differ. The others are soft state, which the store does not have: see ``s
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -26,7 +26,7 @@ from tidelog.metadata.records import (
 )
 from tidelog.model.configs.resolve import BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.levels import LATEST, Level
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, hosts_of
 
 NO_LEADER = -1
 NO_ID = UUID(int=0)
@@ -70,8 +70,10 @@ class ClusterState:
     controller wrote to it.
 
     ``went_back`` says why the store must be an older copy of itself, until that was accepted.
-    ``ephemeral`` are the nodes, with their versions, at a path of a persistent node: they count as
-    absent, and a write of tidelog's node replaces them (decision 0044).
+    ``moves`` has the targets of every partition that is being reassigned, and ``arrived`` those of
+    them whose ISR has all targets. ``ephemeral`` are the nodes, with their versions, at a path of a
+    persistent node: they count as absent, and a write of tidelog's node replaces them (decision
+    0044).
     """
 
     layers: BrokerLayers = field(default_factory=BrokerLayers)
@@ -82,6 +84,8 @@ class ClusterState:
     topic_histories: dict[str, TopicHistory] = field(default_factory=dict)
     partition_nodes: dict[TopicPartition, PartitionNode] = field(default_factory=dict)
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    moves: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    arrived: set[TopicPartition] = field(default_factory=set)
     deletions: dict[UUID, DeletionNode] = field(default_factory=dict)
     deletions_by_name: dict[str, dict[UUID, DeletionNode]] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)
@@ -168,6 +172,19 @@ class ClusterState:
         node = self.topics.get(where.topic)
         return [] if node is None else node.partitions.get(where.partition, [])
 
+    def hosts(self, where: TopicPartition) -> Sequence[int]:
+        """Return the brokers that host a partition: its replicas and the targets of its move.
+
+        While its state node is damaged its targets are unknown: every broker counts that reported
+        a replica of it, for missing metadata deletes nothing (promise 20).
+        """
+        replicas = self.replicas(where)
+        if self.damaged and layout.state(*where) in self.damaged:
+            others = (x for x in self.inventories.keys() | self.nameless.keys())
+            return hosts_of(replicas, sorted(x for x in others if self.log_end(x, where)))
+        targets = self.moves.get(where)
+        return replicas if targets is None else hosts_of(replicas, targets)
+
     def log_end(self, broker: int, where: TopicPartition) -> LogEnd | None:
         """Return where a broker's replica of a partition ended when it registered.
 
@@ -191,11 +208,21 @@ class ClusterState:
                 yield TopicPartition(name, index)
 
     def partitions_of(self, broker: int) -> Iterable[TopicPartition]:
-        """Yield every partition that is assigned to a broker. Walks over all partitions."""
+        """Yield every partition that a broker hosts. Walks over all partitions."""
+        others = self._hosted_otherwise(broker)
         for name, node in self.topics.items():
             for index, replicas in node.partitions.items():
-                if broker in replicas:
+                if broker in replicas or (others and TopicPartition(name, index) in others):
                     yield TopicPartition(name, index)
+
+    def _hosted_otherwise(self, broker: int) -> set[TopicPartition]:
+        """Return the partitions that may be hosted by a broker without being assigned to it."""
+        found = {where for where, targets in self.moves.items() if broker in targets}
+        for path in self.damaged:
+            place = layout.partition_of(path)
+            if place is not None and broker in self.hosts(TopicPartition(*place)):
+                found.add(TopicPartition(*place))
+        return found
 
     def resolve(self, name: str, configs: Mapping[str, str] | None = None) -> ResolvedTopic:
         """Resolve a topic's configuration, with ``configs`` instead of the stored ones if given."""
@@ -228,6 +255,8 @@ _DRAFTED = (
     "topic_histories",
     "partition_nodes",
     "states",
+    "moves",
+    "arrived",
     "deletions",
     "deletions_by_name",
     "marked",

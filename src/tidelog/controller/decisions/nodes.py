@@ -174,8 +174,23 @@ def _put_partition(
     where = TopicPartition(*found)
     if isinstance(record, PartitionState):
         cluster.states[where] = record
+        _note_move(cluster, where, record)
     else:
         cluster.partition_nodes[where] = record
+
+
+def _note_move(cluster: ClusterState, where: TopicPartition, state: PartitionState | None) -> None:
+    targets = None if state is None else state.target_replicas
+    if state is None or targets is None:
+        if where in cluster.moves:
+            del cluster.moves[where]
+            cluster.arrived.discard(where)
+        return
+    cluster.moves[where] = targets
+    if set(targets) <= set(state.isr):
+        cluster.arrived.add(where)
+    else:
+        cluster.arrived.discard(where)
 
 
 def _put_topic(cluster: ClusterState, name: str, record: TopicNode) -> None:
@@ -205,6 +220,8 @@ def _remove(cluster: ClusterState, path: str) -> None:
             cluster.states if path.endswith("/state") else cluster.partition_nodes  # type: ignore[assignment]
         )
         kind.pop(where, None)
+        if path.endswith("/state"):
+            _note_move(cluster, where, None)
     elif path == layout.WENT_BACK:
         cluster.went_back = None
     elif above == layout.TOPICS:

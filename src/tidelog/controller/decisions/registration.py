@@ -257,7 +257,7 @@ def _concerned(cluster: ClusterState, broker: int) -> list[TopicPartition]:
     return [
         where
         for where, state in cluster.states.items()
-        if broker in cluster.replicas(where)
+        if broker in cluster.hosts(where)
         or broker in state.isr
         or state.leader in (broker, NO_LEADER)
     ]

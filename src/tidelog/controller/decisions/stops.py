@@ -7,6 +7,9 @@ Owns what follows from the nodes. The requests: see ``requests``; a confirmation
 |---|---|
 | a topic that is being deleted, in either queue | -2: it overrides every epoch |
 | a partition that was moved away from the broker (``pending_stops``) | that of the decision |
+
+A replica that was moved away is stopped only when it is out of the ISR in the store: until then the
+high watermark may wait for it (KIP-455). While a state node is damaged no replica of it is stopped.
 """
 
 from __future__ import annotations
@@ -44,11 +47,15 @@ def stops_of(cluster: ClusterState, broker: int) -> list[Stop]:
     for name, history in cluster.topic_histories.items():
         if history.pending_stops and name not in cluster.marked:
             for index, noted in sorted(history.pending_stops.items()):
-                taken = broker not in cluster.replicas(TopicPartition(name, index))
-                if broker in noted and taken:
+                if broker in noted and _may_stop(cluster, broker, TopicPartition(name, index)):
                     stop = Stop(name, cluster.topic_id(name), index, noted[broker])
                     found.append(stop)
     return found
+
+
+def _may_stop(cluster: ClusterState, broker: int, where: TopicPartition) -> bool:
+    state = cluster.states.get(where)
+    return state is not None and broker not in state.isr and broker not in cluster.hosts(where)
 
 
 def _of_a_marked_topic(cluster: ClusterState, broker: int, name: str) -> list[Stop]:
@@ -83,9 +90,7 @@ def unconfirmed(cluster: ClusterState) -> Iterator[tuple[str, set[int]]]:
 def holders(cluster: ClusterState, name: str, index: int) -> list[int]:
     """Return every broker that may have a replica: assigned, a target, or not stopped yet."""
     where = TopicPartition(name, index)
-    found = list(cluster.replicas(where))
-    state, history = cluster.states.get(where), cluster.topic_histories.get(name)
-    also = [] if state is None else list(state.target_replicas or ())
-    if history is not None:
-        also += history.pending_stops.get(index, {})
+    found = list(cluster.hosts(where))
+    history = cluster.topic_histories.get(name)
+    also = {} if history is None else history.pending_stops.get(index, {})
     return found + sorted(set(also).difference(found))
