@@ -1,4 +1,4 @@
-"""Scenarios of one controller's decisions about partitions: elections and changes of the ISR.
+"""Scenarios of one controller's decisions about partitions: elections, ISR changes and moves.
 
 A step is a command; its outcome is indented below it (grammar: `scenario_text`). Every command that
 decides shows each partition whose state it changed, or `no change`; what it decides goes through a
@@ -19,11 +19,20 @@ store and is compared with what a restart would load. The commands:
 | `rebalance PERCENT` | the timer of `leader.imbalance.per.broker.percentage` |
 | `configure t CONFIG=VALUE …` | replace the topic's configuration |
 | `propose LEADER t-0 epoch=E version=V isr=… [epochs=…]` | AlterIsr (KIP-497) of a broker |
+| `reassign t-0 4,5,6`, `cancel t-0` | AlterPartitionReassignments (KIP-455) |
+| `complete` | moves whose targets are all in sync end, as after every change of a controller |
+| `restart` | another controller loads the store |
+| `stops` | the replicas that brokers would be sent to stop now |
+| `confirm 1` | a broker confirms the replicas that it was sent to stop |
+| `list` | ListPartitionReassignments |
 
 END is how the last incarnation of the broker ended: `clean`, `crashed`, `unclean` (power was lost:
 acknowledged records may be missing), or `same` (it still runs; only its connection is new). `log=`
 is where the log of each of its replicas ends (leader epoch of the last record, end offset);
 `missing`: the replica is not in its inventory.
+
+The outcome also has what a move changed: `t-0 replicas=…`, `t-0 original=…` (the replicas before
+the first change) and `t-0 owes 4@7` (the stops noted, each with its leader epoch).
 
 `propose` takes the flags `handled` (data-loss handling is done, KIP-704), `other-id` (another topic
 id) and `old-configs` (the leader does not know the present configurations).
@@ -45,14 +54,24 @@ import msgspec
 
 from tests.support.controller_world import World
 from tests.support.scenario_text import difference, parse
-from tidelog.controller.decisions import isr, rebalance, registration, soft_state
-from tidelog.controller.decisions.cluster import NO_ID, LogEnd
+from tidelog.controller.decisions import (
+    deletion,
+    isr,
+    moves,
+    reassignments,
+    rebalance,
+    registration,
+    soft_state,
+)
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import RequestRefusal
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import Address, LifeEnded, Registration
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.settlement import put_state
+from tidelog.controller.decisions.stops import stops_of
 from tidelog.metadata.records import PartitionState
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition
@@ -107,6 +126,8 @@ def shown(state: PartitionState) -> str:
     """A state in the words of a scenario; what is empty is left out."""
     leader = "none" if state.leader == -1 else state.leader
     words = [f"leader={leader}", f"epoch={state.leader_epoch}", f"isr={_list(state.isr)}"]
+    if state.target_replicas is not None:
+        words.append(f"targets={_list(state.target_replicas)}")
     if state.eligible_replicas:
         words.append(f"eligible={_list(state.eligible_replicas)}")
     if state.unclean_members:
@@ -139,15 +160,37 @@ class Stage:
 
     def decided(self, decide: Callable[[], Any], *lines: str) -> list[str]:
         """Make a decision durable; return the given lines and what it changed, or `no change`."""
-        before, debts = dict(self.cluster.states), self.debts()
+        before, debts, placed = dict(self.cluster.states), self.debts(), self.placements()
         self.world.do(decide())
         found = list(lines)
         for where, state in sorted(self.cluster.states.items()):
             if state != before.get(where):
                 found.append(f"{where} {shown(state)}")
+        found += self.moved(placed)
         found += [line for line in self.debts() if line not in debts]
         found += [f"handled: {line}" for line in debts if line not in self.debts()]
         return found or ["no change"]
+
+    def placements(self) -> dict[tuple[TopicPartition, str], str]:
+        """Return R, O and the noted stops of every partition."""
+        found = {}
+        for where in self.cluster.all_partitions():
+            history = self.cluster.topic_histories[where.topic]
+            owed = history.pending_stops.get(where.partition, {})
+            original = history.original_replicas.get(where.partition, [])
+            notes = [f"{broker}@{epoch}" for broker, epoch in sorted(owed.items())]
+            found[where, "replicas="] = _list(self.cluster.replicas(where))
+            found[where, "original="] = _list(original)
+            found[where, "owes "] = ",".join(notes) or "none"
+        return found
+
+    def moved(self, before: dict[tuple[TopicPartition, str], str]) -> list[str]:
+        """Return a line for each placement that is another one than before."""
+        return [
+            f"{key[0]} {key[1]}{value}"
+            for key, value in self.placements().items()
+            if key in before and before[key] != value
+        ]
 
     def debts(self) -> list[str]:
         """The unclean elections that are not handled yet."""
@@ -191,7 +234,7 @@ class Stage:
             self.cluster.shutting_down.discard(broker)
         inventory = {}
         for where, state in self.cluster.states.items():
-            if broker in self.cluster.replicas(where) and not words.flag("missing"):
+            if broker in self.cluster.hosts(where) and not words.flag("missing"):
                 epoch, _, offset = words.named.get("log", f"{state.leader_epoch}:100").partition(
                     ":"
                 )
@@ -256,6 +299,7 @@ class Stage:
             eligible_replicas=words.brokers("eligible"),
             unclean_members=words.brokers("returned"),
             is_unclean_leader=words.flag("unclean"),
+            target_replicas=self.cluster.moves.get(where),
         )
         self.world.commit((put_state(self.cluster, where, state),))
         return []
@@ -269,6 +313,51 @@ class Stage:
 
     def _do_rebalance(self, words: Arguments) -> list[str]:
         return self.decided(lambda: rebalance.rebalance(self.cluster, int(words.plain[0])))
+
+    def _do_reassign(self, words: Arguments) -> list[str]:
+        where, *targets = words.plain
+        brokers = tuple(numbers(targets[0])) if targets else ()
+        return self._asked(reassignments.Asked(place(where), brokers))
+
+    def _do_cancel(self, words: Arguments) -> list[str]:
+        return self._asked(reassignments.Asked(place(words.plain[0]), None))
+
+    def _asked(self, asked: reassignments.Asked) -> list[str]:
+        decision = reassignments.reassign(self.cluster, [asked])
+        ((where, refusal),) = decision.answer
+        if refusal is not None:
+            assert decision.writes == ()
+            return [f"{where} {refusal.error.name}"]
+        return self.decided(lambda: decision)
+
+    def _do_complete(self, _: Arguments) -> list[str]:
+        return self.decided(lambda: moves.complete(self.cluster))
+
+    def _do_restart(self, _: Arguments) -> list[str]:
+        again = ClusterState(brokers=self.cluster.brokers)
+        load(again, self.world.nodes())
+        self.world.cluster = self.cluster = again
+        return []
+
+    def _do_stops(self, _: Arguments) -> list[str]:
+        return [
+            f"broker {broker} {stop.name}-{stop.partition} epoch={stop.leader_epoch}"
+            for broker in sorted(self.cluster.brokers)
+            for stop in stops_of(self.cluster, broker)
+        ] or ["none"]
+
+    def _do_confirm(self, words: Arguments) -> list[str]:
+        broker = int(words.plain[0])
+        sent = stops_of(self.cluster, broker)
+        return self.decided(lambda: deletion.confirm(self.cluster, broker, sent))
+
+    def _do_list(self, _: Arguments) -> list[str]:
+        return [
+            f"{one.where} replicas={_list(one.replicas)} adding={_list(one.adding)} "
+            f"removing={_list(one.removing)}"
+            for where in reassignments.moves_of(self.cluster)
+            for one in [reassignments.listed(self.cluster, where)]
+        ] or ["none"]
 
     def _do_configure(self, words: Arguments) -> list[str]:
         change = Resource(KIND_TOPIC, words.plain[0]), list(words.named.items())
@@ -288,13 +377,14 @@ class Stage:
         decision = isr.alter_isr(
             self.cluster, leader, [proposal], knows_configs=not words.flag("old-configs")
         )
-        debts = self.debts()
+        debts, placed = self.debts(), self.placements()
         self.world.do(decision)
         (outcome,) = decision.answer
         lines = [f"{where} {outcome.error.name}"]
         if outcome.state is not None:
             lines.append(f"{where} {shown(outcome.state)} version={outcome.isr_version}")
             assert outcome.state == _unsigned(self.cluster.states[where], outcome.state)
+        lines += self.moved(placed)
         return [*lines, *(f"handled: {line}" for line in debts if line not in self.debts())]
 
 

@@ -1,4 +1,4 @@
-"""Elections and ISR changes as text: each file of the two folders is one scenario.
+"""Elections, ISR changes and moves as text: each file of the three folders is one scenario.
 
 The commands are those of `tests/support/partition_scenarios.py`.
 """
@@ -14,14 +14,24 @@ import msgspec
 import pytest
 
 from tests.support.partition_scenarios import play
-from tidelog.controller.decisions import elections, isr, returns, settlement
+from tidelog.controller.decisions import (
+    elections,
+    isr,
+    moves,
+    nodes,
+    reassignments,
+    returns,
+    settlement,
+    stops,
+)
 from tidelog.metadata.records import PartitionState
 from tidelog.model.errors import ErrorCode
 
 HERE = Path(__file__).parent
 ELECTIONS = sorted((HERE / "election_scenarios").glob("*.txt"))
 ISR_CHANGES = sorted((HERE / "isr_scenarios").glob("*.txt"))
-FILES = [*ELECTIONS, *ISR_CHANGES]
+MOVES = sorted((HERE / "move_scenarios").glob("*.txt"))
+FILES = [*ELECTIONS, *ISR_CHANGES, *MOVES]
 
 
 @pytest.mark.parametrize("file", FILES, ids=[f"{x.parent.name}/{x.stem}" for x in FILES])
@@ -33,9 +43,12 @@ def test_scenario(file: Path) -> None:
 def test_there_are_scenarios_of_every_kind() -> None:
     assert len(ELECTIONS) >= 20
     assert len(ISR_CHANGES) >= 10
+    assert len(MOVES) >= 10
 
 
 settle, with_isr, unclean = elections.settle, elections.with_isr, elections.unclean
+cancelled, started, with_stops = moves.cancelled, moves.started, moves._with_stops
+note_move = nodes._note_move
 why_not, alter_isr = isr._why_not, isr.alter_isr
 
 
@@ -105,6 +118,49 @@ def take_any_member(*_: Any) -> ErrorCode:
     return ErrorCode.NONE
 
 
+def stop_before_the_shrink(cluster: Any, broker: int, where: Any) -> bool:
+    return broker not in cluster.hosts(where)
+
+
+def complete_with_one_missing(cluster: Any, where: Any, state: Any) -> None:
+    note_move(cluster, where, state)
+    if state is not None and set(state.target_replicas or ()).intersection(state.isr):
+        cluster.arrived.add(where)
+
+
+def forget_the_epoch_of_a_cancellation(now: Any) -> Any:
+    after = cancelled(now)
+    return replace(after, state=msgspec.structs.replace(after.state, leader_epoch=0))
+
+
+def forget_the_epoch_of_a_start(now: Any, targets: Any) -> Any:
+    after = started(now, targets)
+    epoch = now.state.leader_epoch
+    return replace(after, state=msgspec.structs.replace(after.state, leader_epoch=epoch))
+
+
+def revert(now: Any) -> Any:
+    after = cancelled(now)
+    return replace(after, replicas=now.original or now.replicas, original=None)
+
+
+def remember_the_second_change(now: Any, targets: Any) -> Any:
+    return replace(started(now, targets), original=now.replicas)
+
+
+def stop_with_an_older_epoch(after: Any, former: Any) -> Any:
+    found = with_stops(after, former)
+    return replace(found, stops={x: epoch - 1 for x, epoch in found.stops.items()})
+
+
+def join_only_the_isr(replicas: Any, *_: Any) -> Any:
+    return replicas
+
+
+def keep_removed_members(state: PartitionState, replicas: Any) -> PartitionState:
+    return state
+
+
 @pytest.mark.parametrize(
     ("module", "rule", "planted"),
     [
@@ -125,6 +181,17 @@ def take_any_member(*_: Any) -> ErrorCode:
         (isr, "_why_not", take_any_broker_epoch),
         (isr, "_why_not", take_any_leader),
         (isr, "_why_not_members", take_any_member),
+        (stops, "_may_stop", stop_before_the_shrink),
+        (nodes, "_note_move", complete_with_one_missing),
+        (reassignments, "cancelled", forget_the_epoch_of_a_cancellation),
+        (reassignments, "started", forget_the_epoch_of_a_start),
+        (reassignments, "cancelled", revert),
+        (reassignments, "started", remember_the_second_change),
+        (moves, "_with_stops", stop_with_an_older_epoch),
+        (isr, "joined", join_only_the_isr),
+        (settlement, "within", keep_removed_members),
+        (isr, "within", keep_removed_members),
+        (moves, "within", keep_removed_members),
     ],
 )
 def test_planted_bugs_are_found(

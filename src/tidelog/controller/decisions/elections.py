@@ -96,6 +96,23 @@ def eligible_now(state: PartitionState, min_insync: int) -> list[int]:
     return [] if len(state.isr) >= min_insync else state.eligible_replicas
 
 
+def within(state: PartitionState, replicas: Collection[int]) -> PartitionState:
+    """Return the state without members outside of the replicas, which a move left in the ISR.
+
+    Such a replica is about to be stopped, and may be gone: it is neither elected nor waited for
+    (KIP-455). A state in which no replica is left stays.
+    """
+    isr = [member for member in state.isr if member in replicas]
+    eligible = [member for member in state.eligible_replicas if member in replicas]
+    returned = [member for member in state.unclean_members if member in replicas]
+    known = (state.isr, state.eligible_replicas, state.unclean_members)
+    if (isr, eligible, returned) == known or not (isr or eligible):
+        return state
+    return msgspec.structs.replace(
+        state, isr=isr, eligible_replicas=eligible, unclean_members=returned
+    )
+
+
 def settle(
     state: PartitionState,
     replicas: Sequence[int],
@@ -103,7 +120,10 @@ def settle(
     min_insync: int,
     unclean_allowed: bool,
 ) -> PartitionState:
-    """Return the state that the partition should have now; ``state`` itself if nothing changes."""
+    """Return the state that the partition should have now; ``state`` itself if nothing changes.
+
+    The members of ``state`` are among the ``replicas`` (``within``).
+    """
     isr = [member for member in state.isr if member in standing.fit]
     leads = state.leader in isr and state.leader != standing.new_life
     if leads and (isr == state.isr or not standing.electable.intersection(isr)):
@@ -114,13 +134,12 @@ def settle(
     epoch = state.leader_epoch + 1
     # A replica that may lack committed records leads only after a comparison (``returns``).
     certain = standing.electable.difference(state.unclean_members)
-    order = [*replicas, *state.isr]
-    for member in order:
+    for member in replicas:
         if member in isr and member in certain:
             return with_isr(
                 state, isr, min_insync, leader=member, leader_epoch=epoch, is_unclean_leader=False
             )
-    for member in order:
+    for member in replicas:
         if member in certain and member in eligible_now(state, min_insync):
             return with_isr(
                 state,

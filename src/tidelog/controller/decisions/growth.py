@@ -24,6 +24,7 @@ from tidelog.controller.decisions.new_partitions import (
     why_too_many,
 )
 from tidelog.controller.decisions.placement import place_on
+from tidelog.controller.decisions.reassignments import why_resize_waits
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter
 from tidelog.model.errors import ErrorCode
@@ -112,7 +113,7 @@ def _why_not_grown(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
     if growth.count > MAX_PARTITIONS:
         sentence = f"The number of partitions must be at most {MAX_PARTITIONS}."
         return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
-    return why_too_many(growth.count - now)
+    return why_resize_waits(cluster, growth.name) or why_too_many(growth.count - now)
 
 
 def _grown_replicas(

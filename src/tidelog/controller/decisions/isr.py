@@ -1,13 +1,15 @@
 """AlterIsr: a leader proposes another ISR, or reports that its data-loss handling is done.
 
 Owns the checks, in this order: topic and topic id, leader, leader epoch, ISR version, members.
-Sources: KIP-497 (compare-and-set), KIP-704 (clearing the flag), KIP-516 (topic id),
-docs/design/who-may-lead.md (broker epochs of the members).
+A target of a reassignment that joins the ISR joins the replicas in the same write; a topic's node
+is written once for all its joins.
+Sources: KIP-497 (compare-and-set), KIP-704 (clearing the flag), KIP-516 (topic id), KIP-455 (the
+join), docs/design/who-may-lead.md (broker epochs of the members).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -15,8 +17,9 @@ import msgspec
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
-from tidelog.controller.decisions.elections import with_isr
+from tidelog.controller.decisions.elections import with_isr, within
 from tidelog.controller.decisions.losses import without_debt
+from tidelog.controller.decisions.moves import joined
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
@@ -55,13 +58,14 @@ def alter_isr(
 ) -> Decision[list[Outcome]]:
     """Decide each proposal of the broker ``leader``; its own epoch was checked before.
 
-    A leader without the current configurations may advance its high watermark by a lower
-    ``min.insync.replicas`` than the controller uses: a change that leaves its ISR below the minimum
-    is refused, and the response has no state with eligible replicas. The leader asks again until it
-    has the configurations (docs/decisions/0035).
+    A leader without the current configurations, or with fewer replicas than there are now, may
+    advance its high watermark by a lower ``min.insync.replicas`` than the controller uses: a change
+    that leaves its ISR below the minimum is refused, and the response has no state with eligible
+    replicas. The leader asks again until it has them (docs/decisions/0035).
     """
     writes: list[Write] = []
     handled: dict[str, list[int]] = {}
+    joins: dict[str, dict[int, list[int]]] = {}
     outcomes: list[Outcome] = []
     seen: set[TopicPartition] = set()
     for proposal in proposals:
@@ -87,6 +91,10 @@ def alter_isr(
             # Nothing to write: the version that the leader knows stays current.
             outcomes.append(Outcome(ErrorCode.NONE, state, version))
             continue
+        replicas = cluster.replicas(where)
+        grown = joined(replicas, state, proposal.isr)
+        if grown != replicas:
+            joins.setdefault(where.topic, {})[where.partition] = list(grown)
         writes.append(put_state(cluster, where, new))
         outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
     # Each topic's record once for all its partitions: it may be as large as a commit.
@@ -94,7 +102,25 @@ def alter_isr(
         Put(layout.topic_history(topic), without_debt(cluster.topic_histories[topic], *indexes))
         for topic, indexes in handled.items()
     ]
-    return Decision(outcomes, (*paid, *writes), splits=True)
+    # Before the states: a replica without ISR membership harms less than the reverse.
+    return Decision(outcomes, (*paid, *_assigned(cluster, joins), *writes), splits=True)
+
+
+def joins_of(cluster: ClusterState, where: TopicPartition, isr: Sequence[int]) -> bool:
+    """Return whether an ISR has a target that is not among the replicas yet."""
+    targets = cluster.moves.get(where)
+    return targets is not None and any(
+        x in targets and x not in cluster.replicas(where) for x in isr
+    )
+
+
+def _assigned(
+    cluster: ClusterState, joins: Mapping[str, Mapping[int, list[int]]]
+) -> Iterator[Write]:
+    for topic, grown in joins.items():
+        node = cluster.topics[topic]
+        assigned = {**node.partitions, **grown}
+        yield Put(layout.topic(topic), msgspec.structs.replace(node, partitions=assigned))
 
 
 def _why_not(cluster: ClusterState, leader: int, proposal: Proposal) -> ErrorCode:
@@ -112,8 +138,7 @@ def _why_not(cluster: ClusterState, leader: int, proposal: Proposal) -> ErrorCod
         return ErrorCode.INVALID_REQUEST
     if leader not in proposal.isr or len(set(proposal.isr)) != len(proposal.isr):
         return ErrorCode.INVALID_REQUEST
-    replicas = cluster.replicas(where)
-    allowed = {*replicas, *state.isr, *(state.target_replicas or ())}
+    allowed = {*cluster.hosts(where), *state.isr}
     if not allowed.issuperset(proposal.isr):
         return ErrorCode.INVALID_REQUEST
     return _why_not_members(cluster, state, proposal)
@@ -147,9 +172,12 @@ def _changed(
 ) -> PartitionState:
     new = state
     if list(proposal.isr) != state.isr:
-        minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
+        replicas = cluster.replicas(where)
+        # Without targets that join now: the leader acknowledges by the minimum of those it knows.
+        minimum = cluster.min_insync(where.topic, len(replicas))
         # A leader acts: replicas that came back before it are no longer compared.
-        new = with_isr(state, proposal.isr, minimum, unclean_members=[])
+        known = within(state, replicas)
+        new = with_isr(known, proposal.isr, minimum, unclean_members=[])
     if proposal.unclean_handled and new.is_unclean_leader:
         new = msgspec.structs.replace(new, is_unclean_leader=False)
     return new

@@ -194,8 +194,9 @@ def take_out(cluster: ClusterState, new: Collection[TopicPartition]) -> Decision
 def leads_what_others_could(cluster: ClusterState, broker: int) -> bool:
     """Return whether a leaving broker leads a partition that has another fit ISR member."""
     return any(
-        state.leader == broker and (set(state.isr) & cluster.fit) - {broker}
-        for state in cluster.states.values()
+        state.leader == broker
+        and (set(state.isr) & cluster.fit & set(cluster.replicas(where))) - {broker}
+        for where, state in cluster.states.items()
     )
 
 

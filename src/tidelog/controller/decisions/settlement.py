@@ -17,6 +17,7 @@ from tidelog.controller.decisions.elections import (
     Standing,
     is_unclean_election,
     settle,
+    within,
     without_broken,
 )
 from tidelog.controller.decisions.losses import most_debts, with_debts
@@ -97,7 +98,8 @@ def _settled(
     may_owe: bool,
 ) -> PartitionState:
     """Return the state that a partition should have; without ``may_owe`` no unclean leader."""
-    state, replicas = cluster.states[where], cluster.replicas(where)
+    replicas = cluster.replicas(where)
+    state = within(cluster.states[where], replicas)
     allowed, minimum = rule
     new = state
     broken: list[int] = []
@@ -114,7 +116,10 @@ def _settled(
     if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
         here = standing.without(broken) if broken else standing
         new = settle(new, replicas, here, min(minimum, len(replicas)), allowed and may_owe)
-    return without_broken(new, broken) if broken else new
+    if broken:
+        new = without_broken(new, broken)
+    # The leader drops members outside of the replicas: an event that changes nothing else does not.
+    return cluster.states[where] if new == state else new
 
 
 def elect_put_off(cluster: ClusterState, topics: Set[str]) -> Decision[None]:

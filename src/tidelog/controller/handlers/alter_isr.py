@@ -20,7 +20,7 @@ from functools import partial
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.decision import Decision
-from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
+from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr, joins_of
 from tidelog.controller.decisions.losses import topics_with_room
 from tidelog.controller.decisions.settlement import elect_put_off
 from tidelog.controller.serving import served
@@ -56,7 +56,9 @@ async def serve(
         answer = decision.answer, topics_with_room(cluster, decision.writes)
         return Decision([answer], decision.writes, decision.splits)
 
-    elements = [element for topic in request.topics for element in _elements(topic)]
+    elements = [
+        element for topic in request.topics for element in _elements(controller.cluster, topic)
+    ]
     decided, _ = await perform_in_slices(controller, elements, _cost, decide)
     outcomes: list[Outcome] = []
     topics_to_elect: set[str] = set()
@@ -71,13 +73,21 @@ async def serve(
     return await _response(request, iter(outcomes))
 
 
-def _elements(topic: messages.AlterIsrRequest.TopicData) -> Iterator[Sequence[Asked]]:
-    """Yield the partitions of each decision: one, or all of a topic with finished handlings.
+def _elements(
+    cluster: ClusterState, topic: messages.AlterIsrRequest.TopicData
+) -> Iterator[Sequence[Asked]]:
+    """Yield the partitions of each decision: one, or all of a topic with handlings or joins.
 
     A decision about a finished data-loss handling writes the topic's record, which may be as large
-    as a commit: so such a topic has one decision.
+    as a commit, and targets that join write its node: so such a topic has one decision.
     """
-    if any(partition.unclean_handled for partition in topic.partitions):
+    if any(
+        partition.unclean_handled
+        or joins_of(
+            cluster, TopicPartition(topic.topic_name, partition.partition_index), partition.new_isr
+        )
+        for partition in topic.partitions
+    ):
         yield [(topic, partition) for partition in topic.partitions]
         return
     for partition in topic.partitions:

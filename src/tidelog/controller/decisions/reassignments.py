@@ -1,0 +1,178 @@
+"""Requests to start, change or cancel reassignments: refusals, and the list of moves (KIP-455).
+
+Owns which requests are accepted. What a step changes: see ``moves``.
+
+| request | a move is running | result |
+|---|---|---|
+| other replicas than R | no | it starts |
+| the same targets | yes | success: nothing changes |
+| other targets | yes | it changes: targets that joined stay in R until the completion |
+| R itself | no | success; replicas that a cancelled move left are accepted as they are |
+| R itself | yes | it ends where it stands |
+| none (null) | yes | it is cancelled |
+| none (null) | no | NO_REASSIGNMENT_IN_PROGRESS |
+
+A broker may be dead: the move waits for it. It must be known: registered, or in an assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision, RequestRefusal
+from tidelog.controller.decisions.moves import Placement, cancelled, started, why_damaged, written
+from tidelog.controller.decisions.new_partitions import bad_assignment
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One partition of a request; ``targets`` None cancels its move."""
+
+    where: TopicPartition
+    targets: tuple[int, ...] | None
+
+
+Answered = tuple[TopicPartition, RequestRefusal | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One move as API 46 shows it: T and then the rest of R; T without O; R and O without T."""
+
+    where: TopicPartition
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+
+
+def reassign(
+    cluster: ClusterState, asked: Sequence[Asked], repeated: Collection[TopicPartition] = ()
+) -> Decision[list[Answered]]:
+    """Decide AlterPartitionReassignments for some partitions, each by itself, in one multi-write.
+
+    ``repeated`` has the partitions that the request names more than once.
+    """
+    answers: list[Answered] = []
+    after: dict[TopicPartition, Placement] = {}
+    known = cache(lambda: known_brokers(cluster))
+    for one in asked:
+        refusal = _why_not(cluster, one, known)
+        if refusal is None and one.where in repeated:
+            sentence = f"{one.where} is named more than once."
+            refusal = RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
+        answers.append((one.where, refusal))
+        if refusal is None:
+            now = Placement.of(cluster, one.where)
+            after[one.where] = (
+                cancelled(now) if one.targets is None else started(now, list(one.targets))
+            )
+    return Decision(answers, tuple(written(cluster, after)))
+
+
+def repeated_places(asked: Iterable[Asked]) -> frozenset[TopicPartition]:
+    """Return the partitions that a request names more than once."""
+    seen: set[TopicPartition] = set()
+    return frozenset(x.where for x in asked if x.where in seen or seen.add(x.where))  # type: ignore[func-returns-value]
+
+
+def known_brokers(cluster: ClusterState) -> set[int]:
+    """Return the brokers that are registered or in any assignment. O(partitions)."""
+    found = set(cluster.brokers)
+    for node in cluster.topics.values():
+        found.update(*node.partitions.values())
+    found.update(*cluster.moves.values())
+    for history in cluster.topic_histories.values():
+        found.update(*history.original_replicas.values())
+    return found
+
+
+def moves_of(
+    cluster: ClusterState, topic: str | None = None, indexes: Collection[int] | None = None
+) -> list[TopicPartition]:
+    """Return the running moves, sorted: all, those of a topic, or those of some partitions of it.
+
+    The deletion of a topic ends its moves.
+    """
+    return sorted(
+        where
+        for where in cluster.moves
+        if (topic is None or where.topic == topic)
+        and (indexes is None or where.partition in indexes)
+        and where.topic in cluster.topics
+        and where.topic not in cluster.marked
+    )
+
+
+def listed(cluster: ClusterState, where: TopicPartition) -> Listed:
+    """Return a running move as it is listed."""
+    targets, replicas = cluster.moves[where], cluster.replicas(where)
+    history = cluster.topic_histories.get(where.topic)
+    original = {} if history is None else history.original_replicas
+    before = original.get(where.partition, replicas)
+    return Listed(
+        where,
+        [*targets, *(x for x in replicas if x not in targets)],
+        [x for x in targets if x not in before],
+        [x for x in dict.fromkeys((*replicas, *before)) if x not in targets],
+    )
+
+
+def why_resize_waits(cluster: ClusterState, topic: str) -> RequestRefusal | None:
+    """Return why a topic cannot get another partition count now, or None: its partitions move."""
+    moving = moves_of(cluster, topic)
+    if not moving:
+        return None
+    sentence = (
+        f"{len(moving)} partitions of the topic {topic} are being reassigned: change its count "
+        "when they are done, or cancel their moves."
+    )
+    return RequestRefusal(ErrorCode.REASSIGNMENT_IN_PROGRESS, sentence)
+
+
+def _why_not(
+    cluster: ClusterState, one: Asked, known: Callable[[], set[int]]
+) -> RequestRefusal | None:
+    where = one.where
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if where.topic in cluster.marked:
+        return RequestRefusal(unknown, f"The topic {where.topic} is being deleted.")
+    node = cluster.topics.get(where.topic)
+    damaged = why_damaged(cluster, where)
+    if node is not None and where.partition not in node.partitions:
+        return RequestRefusal(unknown, f"There is no partition {where}.")
+    if node is None and (damaged is None or where.topic not in cluster.topic_histories):
+        return RequestRefusal(unknown, f"There is no topic {where.topic}.")
+    if damaged is not None:
+        return RequestRefusal(ErrorCode.UNKNOWN_SERVER_ERROR, damaged)
+    if one.targets is None:
+        if where in cluster.moves:
+            return None
+        sentence = f"{where} is not being reassigned."
+        return RequestRefusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence)
+    if cluster.topic_histories[where.topic].resize is not None:
+        sentence = f"The topic {where.topic} gets another partition count now: move it afterwards."
+        return RequestRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
+    return _why_not_targets(cluster, one.targets, known)
+
+
+def _why_not_targets(
+    cluster: ClusterState, targets: Sequence[int], known: Callable[[], set[int]]
+) -> RequestRefusal | None:
+    if not targets:
+        return bad_assignment("it is empty; null cancels a reassignment")
+    negative = [broker for broker in targets if broker < 0]
+    if negative:
+        return bad_assignment(f"{negative[0]} is no broker id")
+    repeated = [broker for broker in targets if targets.count(broker) > 1]
+    if repeated:
+        return bad_assignment(f"broker {repeated[0]} is named twice in {list(targets)}")
+    for broker in targets:
+        # The set of all brokers costs a walk over the partitions: only for one that is away.
+        if broker not in cluster.brokers and broker not in known():
+            return bad_assignment(f"there is no broker {broker}, alive or in any assignment")
+    return None
