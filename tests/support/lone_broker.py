@@ -132,6 +132,7 @@ class LoneBroker:
         epoch: int = 0,
         isr: tuple[int, ...] = (1,),
         replicas: tuple[int, ...] = (1,),
+        targets: tuple[int, ...] = (),
         leader: int = 1,
         isr_version: int = 0,
     ) -> HostedPartition:
@@ -150,6 +151,7 @@ class LoneBroker:
             isr=isr,
             isr_version=isr_version,
             replicas=replicas,
+            targets=targets,
         )
         for index in range(partitions):
             broker.partitions.apply(broker.partitions.create(topic, index, state), state)

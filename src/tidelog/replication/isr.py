@@ -10,6 +10,7 @@ KIP-903.
 | a follower fetched in this leader epoch | this broker epoch of it holds all below its offset |
 | it held the whole log at this fetch, or the one before | it is caught up now, or was then |
 | an ISR member not caught up for ``replica.lag.time.max.ms`` | leave the ISR |
+| an ISR member that hosts the partition no longer (KIP-455) | leave the ISR at once |
 | a follower at the high watermark and the epoch's start | may join, with its broker epoch |
 | another broker epoch of it fetches | what the former one held no longer counts |
 | a proposal is in flight | no other one; the watermark counts the larger ISR |
@@ -17,7 +18,7 @@ KIP-903.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 UNKNOWN = -1
@@ -59,6 +60,7 @@ class Follower:
 
 def lagging(
     isr: Iterable[int],
+    hosts: Container[int],
     leader: int,
     followers: Mapping[int, Follower],
     leader_end: int,
@@ -67,11 +69,15 @@ def lagging(
 ) -> set[int]:
     """Return the members that must leave the ISR. O(ISR).
 
-    A member that holds the whole log is never dropped, however long no record was written.
+    A member that holds the whole log is never dropped, however long no record was written; one
+    that is no host any more is dropped at once (KIP-455, the completion of a reassignment).
     """
     gone = set()
     for member in isr:
         follower = followers.get(member)
+        if member not in hosts and member != leader:
+            gone.add(member)
+            continue
         if member == leader or (follower is not None and follower.end_offset >= leader_end):
             continue
         if follower is None or now_ms - follower.caught_up_ms > lag_max_ms:

@@ -33,12 +33,12 @@ def test_members_leave_when_they_lag_for_too_long(
     end_offset: int, caught_up_ms: int, dropped: bool
 ) -> None:
     followers = {2: Follower(end_offset=end_offset, caught_up_ms=caught_up_ms)}
-    gone = lagging([1, 2], 1, followers, leader_end=10, now_ms=101, lag_max_ms=30)
+    gone = lagging([1, 2], (1, 2), 1, followers, leader_end=10, now_ms=101, lag_max_ms=30)
     assert gone == ({2} if dropped else set())
 
 
 def test_a_member_that_never_fetched_is_dropped_and_the_leader_never() -> None:
-    assert lagging([1, 2], 1, {}, leader_end=0, now_ms=1000, lag_max_ms=30) == {2}
+    assert lagging([1, 2], (1, 2), 1, {}, leader_end=0, now_ms=1000, lag_max_ms=30) == {2}
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,10 @@ def test_where_a_follower_cuts(
 ) -> None:
     end_of = own_log(*epochs, end=end)
     assert where_to_cut(*answer, end_of, end, start, watermark) == expected  # type: ignore[arg-type]
+
+
+def test_a_member_that_hosts_the_partition_no_longer_leaves_at_once() -> None:
+    followers = {each: Follower(end_offset=10, caught_up_ms=100) for each in (2, 3)}
+    gone = lagging([1, 2, 3], (1, 3), 1, followers, leader_end=10, now_ms=100, lag_max_ms=30)
+    assert gone == {2}
+    assert lagging([1, 3], (3,), 1, followers, leader_end=10, now_ms=100, lag_max_ms=30) == set()

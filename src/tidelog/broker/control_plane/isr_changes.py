@@ -127,6 +127,9 @@ class IsrChanges:
         for member in partition.state.isr:
             if member != self._node_id:
                 leadership.followers[member] = Follower(caught_up_ms=now_ms)
+        if not set(partition.state.isr).issubset(partition.state.hosts):
+            # The completion of a move: the watermark must not wait for a replica that is removed.
+            self._want(partition)
 
     def fetched(self, partition: HostedPartition, node_id: int) -> None:
         """Check after each fetch of a follower whether it may join the ISR now."""
@@ -186,8 +189,10 @@ class IsrChanges:
         return leadership.change is not None or (shared and bool(self._lagging(partition, now_ms)))
 
     def _lagging(self, partition: HostedPartition, now_ms: int) -> set[int]:
+        """Return the members that leave the ISR now: they lag, or host the partition no longer."""
         return lagging(
             partition.state.isr,
+            partition.state.hosts,
             self._node_id,
             partition.followers,
             partition.log.end_offset,

@@ -107,7 +107,7 @@ class HostedPartition:
         self._synced = commit.before_ack
         self._alone = False
         self._is_short = False
-        """Whether the ISR is smaller than the replicas: then some may lack committed records."""
+        """Whether a replica is not in the ISR: then it may lack committed records."""
         self._leader_mark = UNKNOWN
         """The leader's high watermark in its last response; it may be above the stored end."""
         self._marked_generation = log.generation
@@ -195,7 +195,7 @@ class HostedPartition:
         """
         leadership = self.leadership
         certain_from = 0 if leadership is None else leadership.certain_from
-        return len(self.state.replicas) <= 1 or self.log.high_watermark >= certain_from
+        return len(self.state.hosts) <= 1 or self.log.high_watermark >= certain_from
 
     @property
     def is_following(self) -> bool:
@@ -272,9 +272,9 @@ class HostedPartition:
         self._alone = (
             self.state.isr == (self._node_id,)
             and self.required_in_sync <= 1
-            and len(self.state.replicas) <= 1
+            and len(self.state.hosts) <= 1
         )
-        self._is_short = len(self.state.isr) < len(self.state.replicas)
+        self._is_short = not set(self.state.replicas).issubset(self.state.isr)
         mark, noted = self.log.high_watermark, self.log.watermark_note.offset
         if mark > max(noted, self.log.start_offset):
             # It moved before the ISR shrank, or before this replica received the shrunk ISR.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
+from tidelog.model.topics import hosts_of
 from tidelog.protocol.primitives import NO_UUID
 
 NO_LEADER = -1
@@ -44,15 +45,8 @@ class LeaderAndIsrState:
     is_unclean_leader: bool = False
     has_debt: bool = False
     hosts: tuple[int, ...] = field(init=False, compare=False, repr=False)
-    """The brokers that host the partition: ``hosts_of``."""
+    """The brokers that host the partition, its replicas and targets: they may fetch it and join
+    its ISR."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", hosts_of(self.replicas, self.targets))
-
-
-def hosts_of(replicas: tuple[int, ...], _targets: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the brokers that host a partition: they may fetch it and join its ISR.
-
-    These are its replicas; while partitions move, the targets will be among them.
-    """
-    return replicas
