@@ -19,7 +19,7 @@ def test_a_broker_keeps_what_the_controller_says_and_tells_it_at_its_next_regist
         await lone.start()
         hosted = lone.lead("t", configs=dict(KEPT))
         assert on_disk(tmp_path) == KEPT
-        hosted.log.keep_configs(())  # as 02f3bcb leaves it
+        at_once(hosted.log.keeping_configs(()))  # as 02f3bcb leaves it
         changed = (("cleanup.policy", "compact"), ("retention.ms", "77"))
         at_once(
             lone.broker.topic_configs.apply(

@@ -30,7 +30,7 @@ from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import apply_compaction, applying
@@ -92,6 +92,11 @@ def _checkpoint(node: Node, log: PartitionLog) -> None:
     assert checkpoint is not None
     checkpoint.run()
     node.directory.checkpointed(checkpoint)
+
+
+def _keep_other_configs(_node: Node, log: PartitionLog) -> None:
+    """A power loss before the next sync tore the file, and with it the topic id."""
+    at_once(log.keeping_configs((("retention.ms", "86400000"),)))
 
 
 def _delete_records(node: Node, log: PartitionLog) -> None:
@@ -212,6 +217,7 @@ CASES = [
         may_vanish=True,
     ),
     Case("checkpoint", _checkpoint, lambda offset: offset >= 3),
+    Case("other configurations", _keep_other_configs),
 ]
 
 

@@ -220,7 +220,8 @@ class Maintenance:
         for topic, hosted in list(self._partitions.by_topic.items()):
             own = self._dynamic.own(topic)
             for partition in list(hosted.values()):
-                if partition.assigned and partition.log.keep_configs(own):
+                log = partition.log
+                if partition.assigned and await self._log_work.run(log, log.keeping_configs(own)):
                     self._partitions.commit.want(partition, closed_only=True)
                     seen += KEPT_AT_ONCE // KEPT_WRITES_AT_ONCE
                 seen += 1

@@ -6,6 +6,7 @@ Owns reading and writing it. Not its format: see `storage.checkpoints`.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
@@ -19,6 +20,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.service import write_failed
 from tidelog.storage.log.state import LogState
+from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.resources import Resources
 
 
@@ -47,20 +49,32 @@ def syncing_metadata(log: LogState) -> Pieces[None]:
         files.release(file)
 
 
-def keep_configs(log: LogState, configs: KeptConfigs) -> bool:
-    """Let the replica keep its topic's own configurations; return whether they changed.
+def keeping_configs(log: LogState, configs: KeptConfigs) -> Pieces[bool]:
+    """Let the replica keep its topic's own configurations, in pieces; return whether they changed.
 
-    Durable with the next sync. A replica without a topic id has no file to keep them in, and a
-    full disk the former ones stay.
+    The new bytes are durable before they have the file's name, because the former ones are: a power
+    loss must not tear the topic id. The name is durable with the next sync. A replica without a
+    topic id has no file to keep them in; on a full disk the former ones stay.
     """
     metadata = log.metadata
     if metadata is None or metadata.configs == configs or log.failed or log.closed:
         return False
+    changed = dataclasses.replace(metadata, configs=configs)
+    path = f"{log.path}/{names.PARTITION_METADATA}"
+    draft = path + names.TEMPORARY
+    content = encode_partition_metadata(changed)
     try:
-        set_metadata(log, dataclasses.replace(metadata, configs=configs), durable=False)
+        yield partial(write_whole, log.resources.disk, draft, content, synced=True)
+        if log.metadata is not metadata or log.failed or log.closed:
+            return False
+        log.resources.files.forget(path)
+        log.resources.disk.rename(draft, path)
     except OSError as error:
         write_failed(log, error)
         return False
+    log.dirty.files.add(path)
+    log.dirty.note_names()
+    log.metadata = changed
     return True
 
 

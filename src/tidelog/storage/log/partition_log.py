@@ -65,7 +65,7 @@ class PartitionLog(LogState):
 
     set_metadata = metadata_file.set_metadata
     syncing_metadata = metadata_file.syncing_metadata
-    keep_configs = metadata_file.keep_configs
+    keeping_configs = metadata_file.keeping_configs
 
     advance_start = expiring.advance_start
     housekeep = expiring.housekeep
