@@ -176,9 +176,11 @@ class World:
         self.brokers: list[RecordedBroker] = []
         self.controllers: list[LoneController] = []
 
-    async def controller(self, tree: MemoryTree | None = None, **texts: str) -> LoneController:
+    async def controller(
+        self, tree: MemoryTree | None = None, *, seams: Seams | None = None, **texts: str
+    ) -> LoneController:
         store = MemoryStore(tree if tree is not None else MemoryTree())
-        controller = LoneController(configs(**texts), Seams(), store)
+        controller = LoneController(configs(**texts), seams or Seams(), store)
         self.controllers.append(controller)
         await controller.start()
         return controller

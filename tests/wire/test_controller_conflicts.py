@@ -7,6 +7,7 @@ step down.
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -312,6 +313,13 @@ class DeposedStore(MemoryStore):
         return conflict
 
 
+class WithoutJitter(random.Random):
+    """Randomness that leaves each pause as long as its rule says."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return (a + b) / 2
+
+
 def test_an_activation_that_fails_again_and_again_pauses_longer_and_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -326,7 +334,7 @@ def test_an_activation_that_fails_again_and_again_pauses_longer_and_longer(
         monkeypatch.setattr(process, "RETRY_MS", 10)
         monkeypatch.setattr(process, "RETRY_MAX_MS", 40)
         store = DeposedStore(tree)
-        controller = LoneController(configs(), Seams(), store)
+        controller = LoneController(configs(), Seams(random=WithoutJitter()), store)
         store.at_each_open = lambda: pauses.append(controller._pause_s)
         world.controllers.append(controller)
         pauses: list[float] = []
@@ -347,7 +355,7 @@ def test_a_controller_that_is_lost_again_and_again_pauses_longer_and_longer(
     async def scenario(world: World) -> None:
         monkeypatch.setattr(process, "RETRY_MS", 10)
         monkeypatch.setattr(process, "RETRY_MAX_MS", 40)
-        controller = await world.controller()
+        controller = await world.controller(seams=Seams(random=WithoutJitter()))
         pauses: list[float] = []
         for _ in range(5):
             await until(lambda: controller.active)
@@ -362,6 +370,17 @@ def test_a_controller_that_is_lost_again_and_again_pauses_longer_and_longer(
         assert controller._pause_s == 0.0
 
     run(scenario)
+
+
+def test_controllers_that_lost_their_store_together_do_not_return_to_it_together() -> None:
+    pauses = set()
+    for _ in range(3):
+        controller = LoneController(configs(), Seams(), MemoryStore(MemoryTree()))
+        controller._failures = 3
+        pauses.add(controller._pause_s)
+    assert len(pauses) == 3
+    longest_s = process.RETRY_MAX_MS / 1000
+    assert all(0.8 * longest_s <= pause <= 1.2 * longest_s for pause in pauses)
 
 
 # -- C10

@@ -85,7 +85,7 @@ def assemble(given: Given) -> Broker:
     # What leads: the changes of the ISR, the groups, the handling of lost data.
     debts = Debts(are_reported=configs.level.unclean_flag)
     isr_changes = IsrChanges(configs, clock, session, partitions, debts)
-    loss_reports = LossReports(node_id, session, partitions, log_work)
+    loss_reports = LossReports(node_id, session, partitions, log_work, seams.random)
     topic_creation = TopicCreation(session, metadata, configs.request_timeout_ms)
     coordinator = Coordinator(configs, seams, metadata, topic_creation)
     metadata.when_gone = coordinator.topic_gone

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Collection
 from itertools import islice
 from typing import Any, Protocol
@@ -34,7 +35,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.codec import EncodedRequest
-from tidelog.runtime.backoff import steady
+from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
@@ -82,12 +83,18 @@ class Outbox:
     """The channel to one incarnation of a broker; closed when it expires or registers again."""
 
     def __init__(
-        self, owner: ChannelOwner, broker: int, timeout_ms: int, delete_retry_ms: int
+        self,
+        owner: ChannelOwner,
+        broker: int,
+        timeout_ms: int,
+        delete_retry_ms: int,
+        entropy: random.Random,
     ) -> None:
         self._last_reason = ""
         self.broker = broker
         self.reached = -1
         self._owner = owner
+        self._backoff = Backoff(RETRY_MS, RETRY_MAX_MS, entropy)
         self._timeout_ms = timeout_ms
         self._connect_timeout = GrowingTimeout(CONNECT_TIMEOUT_MS)
         self._delete_retry_ms = delete_retry_ms
@@ -124,7 +131,6 @@ class Outbox:
             await asyncio.wait({self._task}, timeout=CANCEL_AGAIN_S)
 
     async def _run(self) -> None:
-        backoff = steady(RETRY_MS, RETRY_MAX_MS)
         failures = 0
         while True:
             try:
@@ -149,7 +155,7 @@ class Outbox:
                 logger.exception(
                     "the control channel to broker %(broker)s failed", {"broker": self.broker}
                 )
-            await asyncio.sleep(backoff.pause_s(failures))
+            await asyncio.sleep(self._backoff.pause_s(failures))
             failures += 1
 
     async def _connect(self) -> ClientConnection:

@@ -28,7 +28,7 @@ from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 from tidelog.network.server import Server
-from tidelog.runtime.backoff import steady
+from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
 
@@ -181,7 +181,7 @@ class ControllerProcess:
 
     @property
     def _pause_s(self) -> float:
-        backoff = steady(RETRY_MS, RETRY_MAX_MS)
+        backoff = Backoff(RETRY_MS, RETRY_MAX_MS, self.seams.random)
         return backoff.pause_s(self._failures - 1) if self._failures else 0.0
 
     async def _try_to_activate(self) -> None:

@@ -110,6 +110,7 @@ class SessionWatch:
                 broker,
                 configs.controller_socket_timeout_ms,
                 configs.delete_topic_retry_ms,
+                controller.seams.random,
             )
 
     def answered(self, broker: int, peer: Peer) -> None:

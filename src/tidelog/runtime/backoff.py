@@ -41,5 +41,5 @@ class Backoff:
 
 
 def steady(first_ms: int, max_ms: int) -> Backoff:
-    """Return a back-off without jitter: its pauses are the same each time."""
+    """Return a back-off without jitter, for work that no other process repeats at the same time."""
     return Backoff(first_ms, max_ms, _NEVER_DRAWN, jitter=0)

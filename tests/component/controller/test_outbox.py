@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -81,7 +82,7 @@ class Office(World):
 @asynccontextmanager
 async def commanded(office: Office) -> AsyncIterator[Outbox]:
     """The channel of a controller, from its FULL on."""
-    outbox = Outbox(office, 1, 5_000, RETRY_MS)
+    outbox = Outbox(office, 1, 5_000, RETRY_MS, random.Random(1))
     try:
         await until(lambda: outbox.reached >= 0)
         yield outbox
@@ -135,7 +136,7 @@ def test_a_full_is_looked_at_once_more_when_its_turn_has_come(
         await lone.start()
         office.found_at(lone.port)
         office.create(TopicToCreate("t", 1, 1))
-        outbox = Outbox(office, 1, 5_000, RETRY_MS)
+        outbox = Outbox(office, 1, 5_000, RETRY_MS, random.Random(1))
         try:
             await until(lambda: sent.count("OpenControlChannelRequest") == 2)
             assert sent.count("UpdateConfigsRequest") == 1

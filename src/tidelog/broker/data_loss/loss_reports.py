@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from tidelog.broker.control_plane.session import ControllerSession, ask_once
 from tidelog.broker.data_loss.loss_notes import LossNote, LossNotes, note_of
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
-from tidelog.runtime.backoff import steady
+from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -38,12 +39,18 @@ class LossReports:
     """The reports of one broker. Created once, started once; takes notes before the start, too."""
 
     def __init__(
-        self, node_id: int, session: ControllerSession, partitions: Partitions, log_work: LogWork
+        self,
+        node_id: int,
+        session: ControllerSession,
+        partitions: Partitions,
+        log_work: LogWork,
+        entropy: random.Random,
     ) -> None:
         self._node_id = node_id
         self._session = session
         self._log_work = log_work
         self._notes = LossNotes(partitions)
+        self._random = entropy
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -127,7 +134,7 @@ class LossReports:
     # -- reporting
 
     async def _report(self) -> None:
-        backoff = steady(RETRY_MS, RETRY_MAX_MS)
+        backoff = Backoff(RETRY_MS, RETRY_MAX_MS, self._random)
         failures = 0
         while True:
             await self._wake.wait()
