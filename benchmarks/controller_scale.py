@@ -199,8 +199,8 @@ class Scene:
     async def _return(self) -> None:
         await self._come_back(self._brokers[BROKERS[0]], FormerRegistration.CRASHED)
 
-    async def _come_back(self, broker: FakeBroker, last_life: FormerRegistration) -> None:
-        await broker.begin(last_life)
+    async def _come_back(self, broker: FakeBroker, last_stop: FormerRegistration) -> None:
+        await broker.begin(last_stop)
         await self._until(lambda: broker.complete_in > 0)
         fit = set(self._brokers)
         while any(x.seen.thin for x in self._brokers.values()):

@@ -77,9 +77,9 @@ class FakeBroker:
         self._server: Server | None = None
         self.session: ControllerSession | None = None
 
-    async def begin(self, last_life: FormerRegistration) -> None:
+    async def begin(self, last_stop: FormerRegistration) -> None:
         """Begin a life (or a session of the same one) and seek the controller."""
-        if last_life is not FormerRegistration.SAME:
+        if last_stop is not FormerRegistration.SAME:
             self._incarnation = uuid4()
         if self._server is None:
             self._server = Server(_router(), self)
@@ -87,7 +87,7 @@ class FakeBroker:
         self.session = ControllerSession(
             [("127.0.0.1", self._controller)],
             *(HEARTBEAT_MS, PATIENCE_MS, REQUEST_TIMEOUT_MS),
-            report=lambda: Reported(last_life, self._epoch, self._revision, self._inventory()),
+            report=lambda: Reported(last_stop, self._epoch, self._revision, self._inventory()),
             when_registered=lambda _: self._changed.set(),
         )
         listener = Listener("PLAINTEXT", "127.0.0.1", self._port)

@@ -32,7 +32,7 @@ from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.storage.directory.log_directory import LastLife
+from tidelog.storage.directory.log_directory import LastStop
 from tidelog.storage.segments.scan import CHUNK_BYTES
 
 
@@ -109,7 +109,7 @@ def test_a_clean_stop_leaves_its_marker_and_all_data(tmp_path: Path) -> None:
             again = broker_of(configs, controller)
             await again.start()
             (directory,) = again.broker.directories
-            assert directory.last_life is LastLife.CLEAN
+            assert directory.last_stop is LastStop.CLEAN
             await until(lambda: again.broker.partitions.get("t", 0).is_leader)
             peer = await Peer.connect(again.ports["PLAINTEXT"])
             assert (await produce(peer, "t", b"b")).base_offset == 1
@@ -526,7 +526,7 @@ def test_a_start_that_is_called_off_while_it_loads_closes_nothing_early(tmp_path
             assert not (tmp_path / ".kafka_cleanshutdown").exists()
             third = broker_of(configs, controller)
             await third.start()
-            assert third.broker.directories[0].last_life is LastLife.CRASHED
+            assert third.broker.directories[0].last_stop is LastStop.CRASHED
             await third.stop()
 
     asyncio.run(main())

@@ -34,7 +34,7 @@ from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import apply_compaction, applying
-from tidelog.storage.directory.log_directory import LastLife
+from tidelog.storage.directory.log_directory import LastStop
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.segments.index_files import open_indexes
 
@@ -304,12 +304,12 @@ def test_power_loss_a_start_that_dies_before_registering_a_second_start_still_un
     node.prepare()
     node.disk.lose_power()
     node.boot += 1
-    assert node.open().last_life is LastLife.UNCLEAN
+    assert node.open().last_stop is LastStop.UNCLEAN
     node.disk.kill(node.view)
-    assert node.open().last_life is LastLife.UNCLEAN
+    assert node.open().last_stop is LastStop.UNCLEAN
     node.directory.record_life(str(node.boot), durability="sync")
     node.disk.kill(node.view)
-    assert node.open().last_life is LastLife.CRASHED
+    assert node.open().last_stop is LastStop.CRASHED
 
 
 @pytest.mark.parametrize("ending", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])

@@ -59,18 +59,18 @@ STOP_GRACE_S = 5.0
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-_LIVES = {
-    storage.LastLife.NEW: FormerRegistration.CLEAN,
-    storage.LastLife.CLEAN: FormerRegistration.CLEAN,
-    storage.LastLife.CRASHED: FormerRegistration.CRASHED,
-    storage.LastLife.UNCLEAN: FormerRegistration.UNCLEAN,
+_FORMER_REGISTRATIONS = {
+    storage.LastStop.NEW: FormerRegistration.CLEAN,
+    storage.LastStop.CLEAN: FormerRegistration.CLEAN,
+    storage.LastStop.CRASHED: FormerRegistration.CRASHED,
+    storage.LastStop.UNCLEAN: FormerRegistration.UNCLEAN,
 }
 
 _BEFORE = {
-    storage.LastLife.NEW: "a new directory",
-    storage.LastLife.CLEAN: "after a clean stop",
-    storage.LastLife.CRASHED: "after a kill",
-    storage.LastLife.UNCLEAN: "after the machine stopped, so that unsynced records may be lost",
+    storage.LastStop.NEW: "a new directory",
+    storage.LastStop.CLEAN: "after a clean stop",
+    storage.LastStop.CRASHED: "after a kill",
+    storage.LastStop.UNCLEAN: "after the machine stopped, so that unsynced records may be lost",
 }
 
 
@@ -232,11 +232,11 @@ class BrokerProcess:
             if isinstance(loaded, BaseException):
                 raise loaded
             logger.info(
-                "%(log_dir)s: %(logs)d logs, %(last_life)s, %(bytes_checked)d bytes checked",
+                "%(log_dir)s: %(logs)d logs, %(last_stop)s, %(bytes_checked)d bytes checked",
                 {
                     "log_dir": directory.path,
                     "logs": loaded.logs,
-                    "last_life": _BEFORE[directory.last_life],
+                    "last_stop": _BEFORE[directory.last_stop],
                     "bytes_checked": loaded.recovered_bytes,
                 },
             )
@@ -337,9 +337,8 @@ class BrokerProcess:
 
     def _report(self) -> Reported:
         seen = self.broker.control.seen_epochs
-        lives = [_life_of(directory) for directory in self._directories]
         return Reported(
-            last_life=min(lives),
+            last_stop=min(_former_registration(directory) for directory in self._directories),
             controller_epoch=seen.controller_epoch,
             store_revision=seen.store_revision,
             inventory=self.broker.partitions.inventory(),
@@ -456,9 +455,9 @@ class BrokerProcess:
             await session.stop()
 
 
-def _life_of(directory: storage.LogDirectory) -> FormerRegistration:
+def _former_registration(directory: storage.LogDirectory) -> FormerRegistration:
     """Return how a directory's last process ended, as the registration reports it."""
-    found = _LIVES[directory.last_life]
+    found = _FORMER_REGISTRATIONS[directory.last_stop]
     if found is FormerRegistration.UNCLEAN and directory.ran_synced:
         # With log.durability=sync no acknowledged record can be lost.
         return FormerRegistration.CRASHED

@@ -53,7 +53,7 @@ from tidelog.records.record import CorruptRecords
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.compaction.plan import CompactionResult
-from tidelog.storage.directory.log_directory import LastLife, LogDirectory, open_directory
+from tidelog.storage.directory.log_directory import LastStop, LogDirectory, open_directory
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.syncing import PendingSync
 
@@ -311,8 +311,8 @@ class LogRun(Steps):
             self._commit(model, log, log.end_offset)
         self._close_cleanly()
         self._open()
-        if self.directory.last_life is not LastLife.CLEAN:
-            self.found.append(f"after a clean stop the life counts as {self.directory.last_life}")
+        if self.directory.last_stop is not LastStop.CLEAN:
+            self.found.append(f"after a clean stop the life counts as {self.directory.last_stop}")
         for model in self.models:
             log = self.logs[model.name]
             found = self._read_back(log)

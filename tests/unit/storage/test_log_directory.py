@@ -30,7 +30,7 @@ from tidelog.storage.checkpoints import PartitionMetadata, decode_offsets, encod
 from tidelog.storage.directory.identity import how_it_ended
 from tidelog.storage.directory.log_directory import (
     DirectoryRefused,
-    LastLife,
+    LastStop,
     LogDirectory,
     open_directory,
 )
@@ -138,21 +138,21 @@ def test_a_damaged_meta_properties_is_refused(opener: Opener, tmp_path: Path) ->
 
 def test_how_the_last_life_ended(opener: Opener) -> None:
     found = opener.open()
-    assert found.last_life is LastLife.NEW
+    assert found.last_stop is LastStop.NEW
     opener.kill(found)
     found = opener.open()
-    assert found.last_life is LastLife.UNCLEAN, "no boot on record: it may have been another one"
+    assert found.last_stop is LastStop.UNCLEAN, "no boot on record: it may have been another one"
     found.record_life("b1", durability="replicated")
     opener.kill(found)
     found = opener.open()
-    assert found.last_life is LastLife.CRASHED
+    assert found.last_stop is LastStop.CRASHED
     found.record_life("b1", durability="replicated")
     assert found.close()
     found = opener.open(boot="b2")
-    assert found.last_life is LastLife.CLEAN
+    assert found.last_stop is LastStop.CLEAN
     opener.kill(found)
     found = opener.open(boot="b2")
-    assert found.last_life is LastLife.UNCLEAN, "the boot on record is older than this life"
+    assert found.last_stop is LastStop.UNCLEAN, "the boot on record is older than this life"
 
 
 def test_a_clean_stop_brings_everything_back_without_a_scan(opener: Opener) -> None:
@@ -363,7 +363,7 @@ def test_a_stop_that_could_not_write_everything_is_not_clean(tmp_path: Path, clo
     assert found.failed is None, "a full disk is not a broken one"
     disk.fault = None
     found = opened()
-    assert found.last_life is LastLife.CRASHED
+    assert found.last_stop is LastStop.CRASHED
     assert len(records_of(found.logs[T0])) == 40
     assert found.close()
 
@@ -410,7 +410,7 @@ def test_a_start_that_ends_before_loading_leaves_the_directory_as_it_is(
     abandoned.close()
     assert files_beside_logs(tmp_path / "data") == before
     found = opener.open(boot="b2")
-    assert found.last_life is LastLife.UNCLEAN
+    assert found.last_stop is LastStop.UNCLEAN
     assert (found.logs[T0].start_offset, found.logs[T0].synced_end_offset) == (12, 40)
 
 
@@ -421,14 +421,14 @@ def test_an_unclean_end_is_forgotten_only_when_it_was_reported(opener: Opener) -
     opener.kill(found)
     for _ in range(2):
         found = opener.open(boot="b2")
-        assert found.last_life is LastLife.UNCLEAN
+        assert found.last_stop is LastStop.UNCLEAN
         assert found.close()
     found = opener.open(boot="b2")
     found.record_life("b2", durability="replicated")
     assert found.close()
     for _ in range(2):
         found = opener.open(boot="b2")
-        assert found.last_life is LastLife.CLEAN, "a start that does not register loses nothing"
+        assert found.last_stop is LastStop.CLEAN, "a start that does not register loses nothing"
         assert found.close()
 
 
@@ -487,7 +487,7 @@ def test_a_full_disk_takes_no_directory_out_at_a_registration(tmp_path: Path, cl
     assert found.failed is None
     assert "boot.id=b2\n" in (tmp_path / "d" / "tidelog.life").read_text()
     assert found.close()
-    assert opened("b2").last_life is LastLife.CLEAN
+    assert opened("b2").last_stop is LastStop.CLEAN
 
 
 def test_a_record_that_claims_too_much_does_not_stay(tmp_path: Path, clock: Clock) -> None:
@@ -551,8 +551,8 @@ def test_one_bad_directory_keeps_no_other(tmp_path: Path, clock: Clock) -> None:
 def test_where_nothing_names_a_boot_it_may_have_been_another_one(tmp_path: Path) -> None:
     disk = QuickDisk()
     put(tmp_path / names.LIFE, b"boot.id=\n")
-    assert how_it_ended(disk, str(tmp_path), "") == (LastLife.UNCLEAN, False)
+    assert how_it_ended(disk, str(tmp_path), "") == (LastStop.UNCLEAN, False)
     put(tmp_path / names.LIFE, b"boot.id=one\n")
-    assert how_it_ended(disk, str(tmp_path), "") == (LastLife.UNCLEAN, False)
-    assert how_it_ended(disk, str(tmp_path), "another") == (LastLife.UNCLEAN, False)
-    assert how_it_ended(disk, str(tmp_path), "one") == (LastLife.CRASHED, False)
+    assert how_it_ended(disk, str(tmp_path), "") == (LastStop.UNCLEAN, False)
+    assert how_it_ended(disk, str(tmp_path), "another") == (LastStop.UNCLEAN, False)
+    assert how_it_ended(disk, str(tmp_path), "one") == (LastStop.CRASHED, False)

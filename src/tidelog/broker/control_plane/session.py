@@ -91,7 +91,7 @@ class Identity:
 class Reported:
     """The state that a broker reports in a registration."""
 
-    last_life: FormerRegistration
+    last_stop: FormerRegistration
     controller_epoch: int
     store_revision: int
     inventory: list[Any]
@@ -390,7 +390,7 @@ class ControllerSession:
             listeners=[request.Listener(x.name, x.host, x.port) for x in identity.listeners],
             rack=identity.rack,
             last_life_ended=int(
-                FormerRegistration.SAME if self.registrations else reported.last_life
+                FormerRegistration.SAME if self.registrations else reported.last_stop
             ),
             highest_seen=request.HighestSeen(reported.controller_epoch, reported.store_revision),
             inventory=reported.inventory,

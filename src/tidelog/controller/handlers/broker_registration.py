@@ -102,8 +102,8 @@ async def serve(
         # Whatever time that took: a broker sends heartbeats once it knows its epoch.
         controller.session_watch.answered(broker, context.connection)
     logger.info(
-        "broker %(broker)s registered, epoch %(broker_epoch)s, %(last_life)s",
-        {"broker": broker, "broker_epoch": answer, "last_life": _BEFORE[registration.ended]},
+        "broker %(broker)s registered, epoch %(broker_epoch)s, %(last_stop)s",
+        {"broker": broker, "broker_epoch": answer, "last_stop": _BEFORE[registration.ended]},
     )
     return _accepted(controller, broker, answer)
 

@@ -22,7 +22,7 @@ from tidelog.storage.checkpoints import (
 )
 
 
-class LastLife(StrEnum):
+class LastStop(StrEnum):
     """How the previous process of this directory ended; ``NEW`` for a fresh directory."""
 
     NEW = "new"
@@ -44,7 +44,7 @@ class Claimed:
 
     lock: File
     meta: MetaProperties
-    last_life: LastLife
+    last_stop: LastStop
     names: Directory
     """The directory, open for its syncs."""
     ran_synced: bool
@@ -65,16 +65,16 @@ def claim(
         meta = identify(seams, path, cluster_id, node_id)
         if isinstance(meta, DirectoryRefused):
             return meta
-        found, last_life = meta
+        found, last_stop = meta
         directory = disk.open_directory(path)
         on_failure.callback(directory.close)
         # Files that a killed process created may have no durable names yet.
         directory.sync()
         ran_synced = False
-        if last_life is not LastLife.NEW:
-            last_life, ran_synced = how_it_ended(disk, path, boot_id)
+        if last_stop is not LastStop.NEW:
+            last_stop, ran_synced = how_it_ended(disk, path, boot_id)
         on_failure.pop_all()
-    return Claimed(lock, found, last_life, directory, ran_synced)
+    return Claimed(lock, found, last_stop, directory, ran_synced)
 
 
 def look(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
@@ -129,7 +129,7 @@ def _sync_names_above(disk: Disk, path: str) -> None:
 
 def identify(
     seams: Seams, path: str, cluster_id: str, node_id: int
-) -> tuple[MetaProperties, LastLife] | DirectoryRefused:
+) -> tuple[MetaProperties, LastStop] | DirectoryRefused:
     """Read ``meta.properties``, or write it for a fresh directory. OSError as the disk gives it."""
     meta = _written(seams.disk, path, node_id)
     if isinstance(meta, DirectoryRefused):
@@ -138,16 +138,16 @@ def identify(
         meta = MetaProperties(cluster_id, node_id, uuid.UUID(int=seams.new_uuid().int))
         _sync_names_above(seams.disk, path)
         seams.disk.replace(f"{path}/{names.META_PROPERTIES}", encode_meta_properties(meta))
-        return meta, LastLife.NEW
+        return meta, LastStop.NEW
     if meta.cluster_id != cluster_id:
         return DirectoryRefused(
             f"{path} belongs to cluster {meta.cluster_id}, this server to {cluster_id}: "
             "check log.dirs"
         )
-    return meta, LastLife.CRASHED
+    return meta, LastStop.CRASHED
 
 
-def how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastLife, bool]:
+def how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastStop, bool]:
     """Return how the last process ended, and whether it ran with ``log.durability=sync``."""
     try:
         fields = decode_properties(disk.read(f"{path}/{names.LIFE}"))
@@ -155,7 +155,7 @@ def how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastLife, bool]:
         fields = {}
     synced = fields.get("log.durability") == "sync"
     if disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
-        return LastLife.CLEAN, synced
+        return LastStop.CLEAN, synced
     # An unknown boot may be another one.
     same_boot = boot_id != "" and fields.get("boot.id") == boot_id
-    return (LastLife.CRASHED if same_boot else LastLife.UNCLEAN), synced
+    return (LastStop.CRASHED if same_boot else LastStop.UNCLEAN), synced

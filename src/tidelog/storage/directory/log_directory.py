@@ -31,7 +31,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.directory.checkpointing import Checkpoint, Checkpoints
 from tidelog.storage.directory.claims import CLAIMS, Offsets, claims_of
 from tidelog.storage.directory.identity import DirectoryRefused as DirectoryRefused
-from tidelog.storage.directory.identity import LastLife as LastLife
+from tidelog.storage.directory.identity import LastStop as LastStop
 from tidelog.storage.directory.identity import claim
 from tidelog.storage.directory.side_by_side import Opening
 from tidelog.storage.loaded import Loaded as Loaded
@@ -56,7 +56,7 @@ class LogDirectory:
         path: str,
         lock: File,
         meta: MetaProperties,
-        last_life: LastLife,
+        last_stop: LastStop,
         names_of_directory: Directory,
         *,
         ran_synced: bool,
@@ -65,7 +65,7 @@ class LogDirectory:
     ) -> None:
         self.path = path
         self.meta = meta
-        self.last_life = last_life
+        self.last_stop = last_stop
         self.ran_synced = ran_synced
         """Whether the last process ran with ``log.durability=sync``: acked means synced."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -132,7 +132,7 @@ class LogDirectory:
                 found.strays.append(name)
             else:
                 hosted.append((parsed.partition, path))
-        clean, unclean = (self.last_life is each for each in (LastLife.CLEAN, LastLife.UNCLEAN))
+        clean, unclean = (self.last_stop is each for each in (LastStop.CLEAN, LastStop.UNCLEAN))
 
         def ending_of(key: TopicPartition) -> Ending:
             at = recovery.get(key, 0), watermarks.get(key, 0), starts.get(key, 0)
@@ -176,7 +176,7 @@ class LogDirectory:
         )
         log.producer_expiration_ms = self._producer_expiration_ms
         self.logs[partition] = log
-        if self.ran_synced and self.last_life is not LastLife.CLEAN and not log.failed:
+        if self.ran_synced and self.last_stop is not LastStop.CLEAN and not log.failed:
             # Readers got all that was synced: it must be durable again before they read it.
             sync_anew(log)
         self.resources.loading.opened += 1
@@ -439,7 +439,7 @@ class LogDirectory:
             checkpoint.run()
             self.checkpointed(checkpoint)
             clean = checkpoint.error is None
-        reported = self._registered or self.last_life in (LastLife.NEW, LastLife.CLEAN)
+        reported = self._registered or self.last_stop in (LastStop.NEW, LastStop.CLEAN)
         if clean and reported:
             marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
             try:
@@ -485,7 +485,7 @@ def open_directory(
         path,
         claimed.lock,
         claimed.meta,
-        claimed.last_life,
+        claimed.last_stop,
         claimed.names,
         ran_synced=claimed.ran_synced,
         open_files=open_files,
