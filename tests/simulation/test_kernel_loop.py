@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from pathlib import Path
 
@@ -310,6 +311,40 @@ def test_a_closed_world_is_forgotten() -> None:
     gc.collect()
     gc.collect()
     assert kept() is None
+
+
+def test_the_end_closes_what_waits_again_while_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coroutine that was left in its ``finally`` printed an error when it was collected."""
+    ended, printed = [], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda said: printed.append(said.exc_value))
+
+    async def leaves() -> None:
+        try:
+            await asyncio.sleep(1)
+        finally:
+            await asyncio.sleep(1)
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            try:
+                await leaves()
+            finally:
+                await leaves()
+                ended.append("never")
+
+    async def main(world: World) -> None:
+        world.machine("a").process("p").run(waits())
+        await asyncio.sleep(1)
+
+    with World(1) as world:
+        world.run(main(world))
+    del world
+    gc.collect()
+    assert (ended, printed) == ([], [])
 
 
 SCENARIO = """

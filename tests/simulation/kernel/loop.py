@@ -32,6 +32,9 @@ START_SECONDS = 1_000.0
 MAX_STEPS = 20_000_000
 """Callbacks after which a run counts as one that never ends."""
 
+MAX_CLOSES = 100
+"""How often a coroutine is closed that waits again each time."""
+
 
 class SimulationError(Exception):
     """The simulation itself cannot go on: a deadlock, or no end in sight."""
@@ -365,14 +368,27 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         try:
             for task in list(self._tasks.values()):
                 task._log_destroy_pending = False
-                with contextlib.suppress(BaseException):
-                    task.get_coro().close()
+                _end(task.get_coro())
         finally:
             asyncio._set_running_loop(None)
         self._tasks.clear()
         self._ready_queue.clear()
         self._timers.clear()
         super().close()
+
+
+def _end(coroutine: Any) -> None:
+    """Close a coroutine, also one that waits again in each of its ``finally`` blocks.
+
+    Such a wait ends the first ``close`` with a RuntimeError; a coroutine that is left there would
+    print that error when it is collected.
+    """
+    for _ in range(MAX_CLOSES):
+        with contextlib.suppress(BaseException):
+            coroutine.close()
+            return
+        if coroutine.cr_frame is None:
+            return
 
 
 def _note_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
