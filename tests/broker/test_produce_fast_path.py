@@ -18,6 +18,8 @@ from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, Producer, build_batch
 
 CORRELATION = 77
+NOBODY: Any = None
+"""The connection: Produce asks it nothing."""
 
 
 def batch(value: bytes = b"v", producer: Producer | None = None) -> bytes:
@@ -36,7 +38,7 @@ def directly(lone: LoneBroker, whole: Any, version: int) -> Any:
     chunks = codec.encode_request(ApiKey.PRODUCE, version, CORRELATION, "c", whole)
     frame = memoryview(b"".join(chunks))[4:]
     body = codec.decode_request_header(frame).body
-    return produce_fast_path.answer(lone.broker, frame, body, version, CORRELATION)
+    return produce_fast_path.answer(lone.broker, frame, body, version, CORRELATION, NOBODY)
 
 
 async def start(folder: Path, topic: str = "t") -> LoneBroker:
@@ -119,14 +121,14 @@ def test_cut_and_flipped_requests_never_raise(tmp_path: Path) -> None:
         body = codec.decode_request_header(memoryview(frame)).body
         for cut in range(body, len(frame)):
             view = memoryview(frame[:cut])
-            assert produce_fast_path.answer(lone.broker, view, body, 9, 1) is None
+            assert produce_fast_path.answer(lone.broker, view, body, 9, 1, NOBODY) is None
         seed = random.randrange(2**32)
         print(f"seed {seed}")
         rng = random.Random(seed)
         for _ in range(3000):
             changed = bytearray(frame)
             changed[rng.randrange(body, len(frame))] = rng.randrange(256)
-            produce_fast_path.answer(lone.broker, memoryview(changed), body, 9, 1)
+            produce_fast_path.answer(lone.broker, memoryview(changed), body, 9, 1, NOBODY)
         await lone.stop()
 
     asyncio.run(main())

@@ -35,6 +35,7 @@ from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.log.retention import ROLL_WAITS
 
 VERSION, CORRELATION = 11, 77
+_PEER: Any = SimpleNamespace(listener_name="L")
 
 
 class Role(Protocol):
@@ -156,8 +157,7 @@ class Hosted:
             log.keeps_batches = kept
 
     def _handled(self, request: Any) -> bytes:
-        connection: Any = SimpleNamespace(listener_name="L")
-        context = RequestContext(connection, VERSION, CORRELATION, "c", "User:ANONYMOUS")
+        context = RequestContext(_PEER, VERSION, CORRELATION, "c", "User:ANONYMOUS")
         response = produce.handle(self.broker, request, context)
         return b"".join(codec.encode_response(ApiKey.PRODUCE, VERSION, CORRELATION, response))
 
@@ -166,7 +166,9 @@ class Hosted:
         chunks = codec.encode_request(ApiKey.PRODUCE, VERSION, CORRELATION, "c", request)
         frame = memoryview(b"".join(chunks))[4:]
         at = codec.decode_request_header(frame).body
-        answered: Any = produce_fast_path.answer(self.broker, frame, at, VERSION, CORRELATION)
+        answered: Any = produce_fast_path.answer(
+            self.broker, frame, at, VERSION, CORRELATION, _PEER
+        )
         return self._handled(request) if answered is None else answered
 
     def state(self) -> dict[str, Any]:

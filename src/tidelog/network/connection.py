@@ -308,25 +308,25 @@ class Connection(Answering, asyncio.BufferedProtocol):
             ):
                 return False
             route.tally.requests += 1
+            self._taken = len(frame)
             if route.direct is not None and (position := frames.message_at(length, route, frame)):
                 try:
-                    answer = route.direct(self._context, frame, position, version, correlation_id)
+                    answer = route.direct(
+                        self._context, frame, position, version, correlation_id, self
+                    )
                 except Exception:
                     # Not an unreadable request: this is a bug of the handler.
                     self._failed(route, None)
                     return False
                 if answer is not None:
                     if answer.__class__ is not bytes:
-                        self._taken = len(frame)
-                        self._park(route, None, correlation_id, answer)
-                        return True
+                        return self._answer(route, None, correlation_id, answer)
                     route.tally.took(self._now_ns() - self._began_ns)
                     if self._pending:
                         self._wait_for_earlier([answer])
                     else:
                         self._out.append(answer)
                     return True
-            self._taken = len(frame)
             client_id, position = frames.read_rest(header, route, frame)
             if len(frame) > PARSED_AT_ONCE_BYTES and not route.long_records:
                 context = RequestContext(self, version, correlation_id, client_id, self.principal)

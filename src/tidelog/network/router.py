@@ -168,10 +168,10 @@ Refuse = Callable[[Any, ErrorCode, int], Any]
 """(request, error code, version) -> a response with this error for every item."""
 
 
-Direct = Callable[[Any, memoryview, int, int, int], Any]
-"""(server context, frame, position of the message, version, correlation id) -> the whole frame
-of the response as bytes, a future of the frame or of the message, or None without any effect: then
-the request is decoded."""
+Direct = Callable[[Any, memoryview, int, int, int, Peer], Any]
+"""(server context, frame, position of the message, version, correlation id, connection) -> the
+whole frame of the response, as bytes or as a list of the chunks to send, a future of the frame or
+of the message, or None without any effect: then the request is decoded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ AT_ONCE = 1000
 """Partitions of a request that are applied to a session in one step."""
 
 UNUSABLE = -2
-"""The epoch of a session while a request is applied to it: no request has this epoch."""
+"""The epoch of a session while a request is applied to it: no request with it is served."""
 
 MAX_BYTES = 67_108_864
 """Maximum memory of all sessions together: about 150,000 partitions."""
@@ -98,13 +98,22 @@ class Wanted:
 
     def update(self, topic_id: UUID, asked: messages.FetchRequest.FetchPartition) -> None:
         """Apply a request's entry of this partition; only followers send a topic id."""
-        if topic_id != self.topic_id:
+        if topic_id is not self.topic_id and topic_id != self.topic_id:
             self.topic_id = topic_id
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start = asked.log_start_offset
+
+    def is_news(self, high_watermark: int, log_start: int) -> bool:
+        """Whether one of these differs from what was last sent."""
+        return high_watermark != self.sent_watermark or log_start != self.sent_start
+
+    def sent(self, high_watermark: int, log_start: int) -> None:
+        """Note the offsets of a response; -2: they must be sent again."""
+        self.sent_watermark = high_watermark
+        self.sent_start = log_start
 
 
 class ClientFetchSession:
@@ -214,21 +223,32 @@ class FetchSessions:
             if epoch == INITIAL_EPOCH and wanted:
                 session = self._open(wanted, now_ms, client)
             return Plan(list(wanted.values()), session, full=True)
-        session = self._sessions.get(request.session_id)
+        known = self.find(request.session_id, epoch)
+        if isinstance(known, ErrorCode):
+            return known
+        self.use(known, now_ms)
+        if not (yield from self._updated(known, request)):
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        if not known.wanted:
+            self._end(known.id)
+            return Plan([], None, full=True)
+        known.epoch = next_epoch(epoch)
+        return Plan(list(known.wanted.values()), known, full=False)
+
+    def find(self, session_id: int, epoch: int) -> ClientFetchSession | ErrorCode:
+        """Return the session whose next request has this epoch, or why there is none."""
+        session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        if session.epoch != epoch:
+        if session.epoch != epoch or epoch == UNUSABLE:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        return session
+
+    def use(self, session: ClientFetchSession, now_ms: int) -> None:
+        """Begin to apply a request: the session is unusable until its next epoch is set."""
         session.epoch = UNUSABLE
         session.used_ms = now_ms
         self._sessions.move_to_end(session.id)
-        if not (yield from self._updated(session, request)):
-            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        if not session.wanted:
-            self._end(session.id)
-            return Plan([], None, full=True)
-        session.epoch = next_epoch(epoch)
-        return Plan(list(session.wanted.values()), session, full=False)
 
     def _updated(self, session: ClientFetchSession, request: messages.FetchRequest) -> Steps:
         """Apply a request to its session; return whether the session still exists."""

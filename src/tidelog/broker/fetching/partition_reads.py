@@ -22,18 +22,19 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.partitions.read_limit import read_limit
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
-from tidelog.protocol.primitives import NO_UUID
+from tidelog.protocol.primitives import NO_UUID, records_size
 from tidelog.records.batch import Rejected, walk
 from tidelog.replication.closest import Candidate, closest
 from tidelog.storage.log.cold import ColdRead, cold_read, run_all
-from tidelog.storage.log.region import LEAST_BYTES, FileRegion, find_region
+from tidelog.storage.log.region import FileRegion, find_region
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from tidelog.broker.fetching.client_sessions import Wanted
     from tidelog.broker.partitions.partition import HostedPartition
-    from tidelog.network.router import RequestContext, Steps
+    from tidelog.network.router import Peer, RequestContext, Steps
+    from tidelog.storage.log.partition_log import PartitionLog
 
 ADDED_AT_ONCE = 1000
 """Partitions added to a response in one step."""
@@ -71,6 +72,11 @@ class Reader:
     """The live brokers (node id, host, port, rack) as the clients of a listener see them."""
     fetched: Callable[[HostedPartition, int], None]
     """Called when a follower's fetch offset was noted: it may join the ISR now."""
+
+    def room(self, max_bytes: int, client: Peer) -> int:
+        """Return how many bytes of records a response to this client may have."""
+        # None at all while other clients leave too much unread: the next request waits.
+        return min(max(1, min(max_bytes, self.most_bytes)), client.answer_budget())
 
 
 class Reading:
@@ -143,9 +149,7 @@ class Reading:
     def begin(self) -> None:
         """Begin a read: determine how many bytes the response may have."""
         self.size, self.full = 0, False
-        room = max(1, min(self.request.max_bytes, self.reader.most_bytes))
-        # None at all while other clients leave too much unread: the next request waits.
-        self.room = min(room, self.context.connection.answer_budget())
+        self.room = self.reader.room(self.request.max_bytes, self.context.connection)
 
     def read(self, wanted: Wanted, partition: HostedPartition) -> Any:
         """Return the partition's part of the response."""
@@ -186,39 +190,31 @@ class Reading:
         return part
 
     def _records(self, wanted: Wanted, partition: HostedPartition, part: Any, room: int) -> Any:
-        log = partition.log
-        offset = wanted.fetch_offset
-        most = min(room, wanted.max_bytes)
-        known = log.segments.remembered(offset)
-        if self.warmed < MOST_WARM_UPS:
-            cold = cold_read(log, offset, most, known)
-            if cold is not None:
-                self.cold.append(cold)
-                return part
-        if room >= LEAST_BYTES and self.context.connection.can_send_files():
-            region = find_region(log, offset, most, read_limit(log, committed=True), known)
-            if region is not None:
-                parts: Any = [region]
-                part.records = parts
-                self.size += region.size
-                partition.bytes_out += region.size
-                return part
-        committed = not self.follower
-        records = partition.read(offset, most, committed=committed, at_least_one=not self.size)
+        records = records_at(
+            partition,
+            wanted.fetch_offset,
+            min(room, wanted.max_bytes),
+            committed=not self.follower,
+            at_least_one=not self.size,
+            from_file=self.context.connection.can_send_files(),
+            may_be_cold=self.warmed < MOST_WARM_UPS,
+        )
+        if isinstance(records, ColdRead):
+            self.cold.append(records)
+            return part
         if isinstance(records, Rejected):
             self.urgent = True
             partition.counts.fetch_refused(records.error)
             refused = refusal(wanted.index, records.error)
             if records.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                log = partition.log
                 refused.high_watermark = refused.last_stable_offset = log.high_watermark
                 refused.log_start_offset = log.start_offset
             return refused
-        self.size += len(records)
+        size = records_size(records)
+        self.size += size
+        partition.bytes_out += size
         part.records = records
-        # An empty read (no room for the first batch) has no end to continue from.
-        if 0 < len(records) < SMALL_READ_BYTES and offset < log.segments[-1].base_offset:
-            part.records = read_on(partition, records, most, committed=committed)
-            self.size += sum(map(len, part.records)) - len(records)
         return part
 
     def _why_not(self, wanted: Wanted, partition: HostedPartition) -> ErrorCode:
@@ -343,8 +339,7 @@ def has_changed(wanted: Wanted, part: Any) -> bool:
     return bool(
         part.error_code
         or len(part.records)
-        or part.high_watermark != wanted.sent_watermark
-        or part.log_start_offset != wanted.sent_start
+        or wanted.is_news(part.high_watermark, part.log_start_offset)
         or part.diverging_epoch is not None
         or part.preferred_read_replica >= 0
     )
@@ -381,15 +376,50 @@ def put_into(topics: dict[str, Any], wanted: Wanted, part: Any) -> None:
     topic.partitions.append(part)
     if part.error_code or part.diverging_epoch is not None:
         # The receiver ignores both offsets of such a part: they must be sent again.
-        wanted.sent_watermark = wanted.sent_start = -2
+        wanted.sent(-2, -2)
     else:
-        wanted.sent_watermark = part.high_watermark
-        wanted.sent_start = part.log_start_offset
+        wanted.sent(part.high_watermark, part.log_start_offset)
 
 
-def read_on(
-    partition: HostedPartition, found: memoryview, room: int, *, committed: bool = True
-) -> list[memoryview]:
+def records_at(
+    partition: HostedPartition,
+    offset: int,
+    most: int,
+    *,
+    committed: bool,
+    at_least_one: bool,
+    from_file: bool,
+    may_be_cold: bool,
+) -> memoryview | list[Any] | ColdRead | Rejected:
+    """Return whole batches from ``offset`` on, at most ``most`` bytes up to ``read_limit``: in
+    memory, or, ``from_file`` and if they are many, as a part of the file. Counts nothing.
+
+    ``committed``: the reader is no follower. ``at_least_one``: a larger first batch is returned
+    whole. With ``may_be_cold`` a ``ColdRead`` of what a thread must read first.
+    """
+    log = partition.log
+    known = log.segments.remembered(offset)
+    if may_be_cold:
+        cold = cold_read(log, offset, most, known)
+        if cold is not None:
+            return cold
+    if from_file:
+        region = find_region(log, offset, most, read_limit(log, committed=True), known)
+        if region is not None:
+            return [region]
+    limit = read_limit(log, committed)
+    records = log.read(offset, most, limit, at_least_one=at_least_one)
+    if isinstance(records, Rejected):
+        if records.error is ErrorCode.KAFKA_STORAGE_ERROR:
+            partition.look_at_disk()
+        return records
+    # An empty read (no room for the first batch) has no end to continue from.
+    if 0 < len(records) < SMALL_READ_BYTES and offset < log.segments.active.base_offset:
+        return _read_on(log, records, most, limit)
+    return records
+
+
+def _read_on(log: PartitionLog, found: memoryview, room: int, limit: int) -> list[memoryview]:
     """Return the records read and those that follow in later segments, at most ``room`` bytes.
 
     For small reads: where compaction left almost nothing of a segment (perhaps one batch without
@@ -403,7 +433,7 @@ def read_on(
             next_offset = header.next_offset
         if next_offset < 0 or room <= 0:
             break
-        more = partition.read(next_offset, room, committed=committed, at_least_one=False)
+        more = log.read(next_offset, room, limit, at_least_one=False)
         if isinstance(more, Rejected) or not more:
             break
         parts.append(more)

@@ -10,6 +10,7 @@
 - v11+: a consumer with a rack id is directed to the replica in its rack, and may read from a
   follower (KIP-392): ``replica.selector.class``.
 - Large reads are sent from the file without a copy in memory (``storage.log.region``).
+- Plain requests with something to read have a fast path: ``fetching.fetch_fast_path``.
 - Batches may begin before the requested offset: clients skip the records that they did not request.
 - A request with a replica id is a follower's: it reads up to the log end, and waits for new records
   there. Its fetch offsets count for the ISR if topic id and leader epoch are this leader's and the
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.fetching import fetch_fast_path
 from tidelog.broker.fetching.client_sessions import Plan, Wanted
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
 from tidelog.broker.fetching.partition_reads import (
@@ -259,5 +261,11 @@ def _refuse_all(request: messages.FetchRequest, error: ErrorCode, version: int) 
 
 
 HANDLER = Handler(
-    ApiKey.FETCH, range(4, 13), Scope.CLIENT, handle, large_answer=True, refuse=_refuse_all
+    ApiKey.FETCH,
+    range(4, 13),
+    Scope.CLIENT,
+    handle,
+    large_answer=True,
+    refuse=_refuse_all,
+    direct=fetch_fast_path.answer,
 )

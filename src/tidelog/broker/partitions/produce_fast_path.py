@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.model.configs.server import ServerConfigs
+    from tidelog.network.router import Peer
     from tidelog.runtime.clock import Clock
 
 ONE_ELEMENT = 2
@@ -71,7 +72,12 @@ class Appends(Protocol):
 
 
 def answer(
-    broker: Appends, request: memoryview, position: int, version: int, correlation_id: int
+    broker: Appends,
+    request: memoryview,
+    position: int,
+    version: int,
+    correlation_id: int,
+    _client: Peer,
 ) -> bytes | asyncio.Future[bytes] | None:
     """Append, and return the frame of the response or a future of it; None: not plain."""
     if version < 9:

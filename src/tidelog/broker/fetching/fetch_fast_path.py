@@ -1,0 +1,281 @@
+"""Fast path of Fetch: from the bytes of the request to those of the response, without messages.
+
+Owns the plain Fetch request with something to read, as busy Java and librdkafka consumers send it:
+version 12, ``min_bytes`` up to 1, no rack, no tags, at most 100 partitions, without a session or as
+the next request of one that forgets no partition. Not its rules: it reads with the functions of
+``partition_reads`` and ``client_sessions``, as ``handlers.fetch`` does, which handles all other
+requests, waits, warms up and makes all error responses: for these the fast path returns None and
+changes nothing but the fetch offsets of a session, which the same request sets again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from tidelog.broker.fetching.client_sessions import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    ClientFetchSession,
+    FetchSessions,
+    Wanted,
+    next_epoch,
+)
+from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
+from tidelog.broker.partitions.read_limit import read_limit
+from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID, Buffer, put_records, records_size, uvarint
+from tidelog.records.batch import Rejected
+from tidelog.storage.log.cold import ColdRead
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.registry import Partitions
+    from tidelog.network.router import Peer
+    from tidelog.runtime.clock import Clock
+
+VERSION = 12
+MOST_PARTITIONS = 100
+CONSUMER = -1
+
+_LONGEST_NAME = 126
+"""Longer names have a length field of two bytes."""
+
+_head = struct.Struct(">iiiibiiB").unpack_from
+"""Replica id, wait, least and most bytes, isolation level, session id and epoch; topics."""
+
+_HEAD_BYTES = 26
+
+_asked_partition = struct.Struct(">iiqiqiB").unpack_from
+"""The fields of ``FetchPartition`` in their order; tags."""
+
+_ASKED_BYTES = 33
+
+_END = b"\1\1\0"
+"""No forgotten topics, no rack, no tags."""
+
+_pack_head = struct.Struct(">iix6xi").pack
+"""Size, correlation id, no tags, no throttle time and no error, session id."""
+
+_pack_part = struct.Struct(">ixxqqqBi").pack
+"""Index, no error, high watermark, last stable offset, log start offset, aborted transactions,
+preferred read replica."""
+
+_pack_size_into = struct.Struct(">i").pack_into
+
+_NOTHING = memoryview(b"")
+
+_FetchPartition = messages.FetchRequest.FetchPartition
+
+
+class Reads(Protocol):
+    """The parts of the broker that a Fetch request needs."""
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def reader(self) -> Reader: ...
+
+    @property
+    def fetch_sessions(self) -> FetchSessions: ...
+
+
+class _Plain(NamedTuple):
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    named: list[tuple[str, Any]]
+    """Topics and ``FetchPartition`` elements."""
+
+
+class _Part(NamedTuple):
+    wanted: Wanted
+    partition: HostedPartition
+    high_watermark: int
+    log_start: int
+    records: Any
+    size: int
+    is_read: bool
+    """Whether the log was read: there was something, and room for it."""
+
+
+def answer(
+    broker: Reads,
+    request: memoryview,
+    position: int,
+    version: int,
+    correlation_id: int,
+    client: Peer,
+) -> list[Buffer] | None:
+    """Read, and return the chunks of the response's frame; None: not plain, or nothing to read."""
+    if version != VERSION:
+        return None
+    try:
+        plain = _read(request, position)
+    except (struct.error, IndexError, ValueError):
+        return None
+    if plain is None:
+        return None
+    sessions, now_ms = broker.fetch_sessions, broker.clock.monotonic_ms()
+    sessions.expire(now_ms)
+    session = None
+    if plain.session_epoch != FINAL_EPOCH:
+        found = sessions.find(plain.session_id, plain.session_epoch)
+        if not isinstance(found, ClientFetchSession) or not _update(found, plain.named):
+            return None
+        session, wanted = found, found.wanted
+    elif plain.session_id == NO_SESSION:
+        # A partition named twice is read once, as in its last entry.
+        wanted = {
+            (topic, asked.partition): Wanted(topic, NO_UUID, asked) for topic, asked in plain.named
+        }
+    else:
+        return None
+    parts = _parts(broker, wanted.values(), plain.max_bytes, client)
+    if parts is None:
+        return None
+    session_id = NO_SESSION
+    if session is not None:
+        epoch, session_id = session.epoch, session.id
+        sessions.use(session, now_ms)
+        session.epoch = next_epoch(epoch)
+        parts = _noted(session, parts)
+    return _frame(correlation_id, session_id, parts, plain.isolation_level == READ_COMMITTED)
+
+
+def _read(frame: memoryview, at: int) -> _Plain | None:
+    """Return what a plain request asks for."""
+    replica, _, least, most, isolation, session_id, epoch, topics = _head(frame, at)
+    if replica != CONSUMER or least > 1 or not 0 < topics < 128:
+        return None
+    at += _HEAD_BYTES
+    named: list[tuple[str, Any]] = []
+    for _ in range(topics - 1):
+        length = frame[at]
+        end = at + length
+        count = frame[end]
+        if not 1 < length <= _LONGEST_NAME + 1 or not 0 < count < 128:
+            return None
+        topic = str(frame[at + 1 : end], "utf-8")
+        at = end + 1
+        for _ in range(count - 1):
+            *asked, tags = _asked_partition(frame, at)
+            if tags or asked[3] >= 0:
+                return None  # it has an epoch to compare with the log's
+            named.append((topic, _FetchPartition(*asked)))
+            at += _ASKED_BYTES
+        if frame[at]:
+            return None
+        at += 1
+    if frame[at:] != _END or len(named) > MOST_PARTITIONS:
+        return None
+    return _Plain(most, isolation, session_id, epoch, named)
+
+
+def _update(session: ClientFetchSession, named: list[tuple[str, Any]]) -> bool:
+    """Apply the request's entries to its session; return False where it has others, or too many."""
+    wanted = session.wanted
+    if len(wanted) > MOST_PARTITIONS:
+        return False
+    for topic, asked in named:
+        known = wanted.get((topic, asked.partition))
+        if known is None:
+            return False
+        known.update(NO_UUID, asked)
+    return True
+
+
+def _parts(
+    broker: Reads, wanted: Iterable[Wanted], max_bytes: int, client: Peer
+) -> list[_Part] | None:
+    """Read and count the partitions; None, without any effect, where one has an error or is cold,
+    or none has records."""
+    by_topic, from_file = broker.partitions.by_topic, client.can_send_files()
+    room = broker.reader.room(max_bytes, client)
+    size = 0
+    parts = []
+    for each in wanted:
+        hosted = by_topic.get(each.topic)
+        partition = None if hosted is None else hosted.get(each.index)
+        if partition is None or partition.why_not_serving(each.leader_epoch):
+            return None
+        log, offset = partition.log, each.fetch_offset
+        mark, start = log.high_watermark, log.start_offset
+        is_read = offset != read_limit(log, committed=True) and room > size
+        records: Any = b""
+        length = 0
+        if is_read:
+            left = room - size
+            records = records_at(
+                partition,
+                offset,
+                left if left < each.max_bytes else each.max_bytes,
+                committed=True,
+                at_least_one=not size,
+                from_file=from_file,
+                may_be_cold=True,
+            )
+            if isinstance(records, ColdRead):
+                records.done()
+                return None
+            if isinstance(records, Rejected):
+                return None
+            length = records_size(records)
+            size += length
+        parts.append(_Part(each, partition, mark, start, records, length, is_read))
+    if not size:
+        return None
+    for part in parts:
+        if part.is_read:
+            part.partition.counts.fetches += 1
+            part.partition.bytes_out += part.size
+    return parts
+
+
+def _noted(session: ClientFetchSession, parts: list[_Part]) -> list[_Part]:
+    """Return the changed parts, and note them in the session."""
+    changed = []
+    for part in parts:
+        wanted, mark, start = part.wanted, part.high_watermark, part.log_start
+        if part.size or wanted.is_news(mark, start):
+            changed.append(part)
+            wanted.sent(mark, start)
+            if part.size:
+                session.move_last(wanted)
+    return changed
+
+
+def _frame(
+    correlation_id: int, session_id: int, parts: list[_Part], committed: bool
+) -> list[Buffer]:
+    """Return the chunks of a response."""
+    by_topic: dict[str, list[_Part]] = {}
+    for part in parts:
+        by_topic.setdefault(part.wanted.topic, []).append(part)
+    chunks: list[Buffer] = []
+    head = out = bytearray(_pack_head(0, correlation_id, session_id))
+    out.append(len(by_topic) + 1)
+    for topic, of_topic in by_topic.items():
+        name = topic.encode()
+        out.append(len(name) + 1)
+        out += name
+        out.append(len(of_topic) + 1)
+        for part in of_topic:
+            mark = part.high_watermark
+            index = part.wanted.index
+            # Committed: an empty list of aborted transactions; otherwise none.
+            out += _pack_part(index, mark, mark, part.log_start, committed, -1)
+            out += uvarint(part.size + 1)
+            out = put_records(chunks, out, part.records)
+            out.append(0)
+        out.append(0)
+    out.append(0)
+    chunks.append(out)
+    _pack_size_into(head, 0, sum(map(len, chunks)) - 4)
+    return chunks

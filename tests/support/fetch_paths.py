@@ -1,0 +1,155 @@
+"""Hosted partitions that serve Fetch requests by the fast path or the handler, with no loop.
+
+Owns the two ways in and what can be seen afterwards. Not what is sent. A request that must wait on
+an event loop cannot be served here: each has ``max_wait_ms`` 0, and its records are in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.support.fetch_steps import finished
+from tests.support.storage_logs import NOW_MS, TOPIC_ID, FixedClock, open_as_a_server
+from tidelog.broker.fetching import fetch_fast_path
+from tidelog.broker.fetching.client_sessions import FetchSessions
+from tidelog.broker.fetching.partition_reads import Reader
+from tidelog.broker.handlers import fetch
+from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.network.limits import Account
+from tidelog.network.router import RequestContext
+from tidelog.protocol import codec
+from tidelog.storage.checkpoints import PartitionMetadata
+
+CORRELATION = 77
+MOST_BYTES = 400_000
+"""``fetch.max.bytes``."""
+
+
+class Client:
+    """The connection of a consumer."""
+
+    client_host = "a"
+    listener_name = "L"
+    is_trusted = False
+
+    def __init__(self) -> None:
+        self.account = Account(1_000_000)
+        self.budget = 2**30
+        self.sends_files = True
+
+    def answer_budget(self) -> int:
+        return self.budget
+
+    def can_send_files(self) -> bool:
+        return self.sends_files
+
+
+class Hosts:
+    """Partitions of a broker with their logs on disk, and one client of it."""
+
+    def __init__(self, folder: Path, keys: Iterable[TopicPartition], configs: TopicConfigs) -> None:
+        self.clock = FixedClock(NOW_MS)
+        self.client = Client()
+        self.partitions: dict[TopicPartition, HostedPartition] = {}
+        self.fast = 0
+        """Requests that the fast path has served."""
+        directory = open_as_a_server(folder)
+        commit = SimpleNamespace(before_ack=False, want=lambda _: None)
+        by_topic: dict[str, dict[int, HostedPartition]] = {}
+        for key in keys:
+            log = directory.create(key, configs, PartitionMetadata(TOPIC_ID, 0, ()))
+            hosted = self.partitions[key] = HostedPartition(key, log, 1, commit)
+            by_topic.setdefault(key.topic, {})[key.partition] = hosted
+        self.sessions = FetchSessions(100, random.Random(1))
+        self.broker: Any = SimpleNamespace(
+            partitions=SimpleNamespace(by_topic=by_topic),
+            clock=self.clock,
+            reader=Reader(1, None, MOST_BYTES, False, None, lambda _: [], lambda *_: None),
+            fetch_sessions=self.sessions,
+            leader_hints=SimpleNamespace(
+                why_not_here=lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ),
+        )
+
+    def become(self, key: TopicPartition, leads: bool, leader_epoch: int, replicas: Any) -> None:
+        """Lead or follow, as LeaderAndIsr says it."""
+        state = LeaderAndIsrState(
+            topic_id=TOPIC_ID,
+            leader=1 if leads else 2,
+            leader_epoch=leader_epoch,
+            isr=replicas,
+            replicas=replicas,
+        )
+        self.partitions[key].become(state)
+
+    def general(self, request: Any, version: int) -> bytes:
+        """The bytes of the handler's response."""
+        context = RequestContext(
+            self.client,
+            version,
+            CORRELATION,
+            "c",
+            "User:ANONYMOUS",  # type: ignore[arg-type]
+        )
+        response = fetch.handle(self.broker, request, context)
+        if not hasattr(response, "error_code"):
+            response = finished(response)
+        return sent(codec.encode_response(ApiKey.FETCH, version, CORRELATION, response))
+
+    def flat(self, request: Any, version: int) -> bytes:
+        """The same of the fast path, or of the handler where that leaves the request alone."""
+        frame = memoryview(b"".join(codec.encode_request(1, version, CORRELATION, "c", request)))[
+            4:
+        ]
+        at = codec.decode_request_header(frame).body
+        client: Any = self.client
+        self.sessions.expire(self.clock.now_ms)
+        before = self.state()
+        chunks = fetch_fast_path.answer(self.broker, frame, at, version, CORRELATION, client)
+        if chunks is not None:
+            self.fast += 1
+            return sent(chunks)
+        assert self.state() == before, "no effect but on the fetch offsets of a session"
+        return self.general(request, version)
+
+    def state(self) -> dict[str, Any]:
+        """All that the next request or an operator can find out, but the fetch offsets."""
+        return {
+            "counts": {
+                key: (each.bytes_out, each.counts.fetches, each.counts.refused_fetches)
+                for key, each in self.partitions.items()
+            },
+            "sessions": [
+                (
+                    (each.id, each.epoch, each.used_ms, each.held),
+                    [(key, x.sent_watermark, x.sent_start) for key, x in each.wanted.items()],
+                )
+                for each in self.sessions._sessions.values()
+            ],
+            "account": self.client.account.used,
+        }
+
+    def asked(self) -> list[Any]:
+        """The fetch offsets of the sessions."""
+        return [
+            (x.fetch_offset, x.max_bytes, x.leader_epoch, x.last_fetched_epoch, x.log_start)
+            for each in self.sessions._sessions.values()
+            for x in each.wanted.values()
+        ]
+
+
+def sent(chunks: Any) -> bytes:
+    """The bytes that the network sends."""
+    return b"".join(
+        os.pread(chunk.fileno, chunk.size, chunk.position) if hasattr(chunk, "fileno") else chunk
+        for chunk in chunks
+    )

@@ -1,0 +1,338 @@
+"""The fast path of Fetch gives the bytes of the handler, or leaves a request alone.
+
+Random Fetch requests, mostly plain ones, go to two brokers with the same partitions: to one by the
+fast path (what it leaves alone goes to the handler, as the router does it), to the other by the
+handler. The responses, sessions and counts are the same, after appends, changes of role, moves of
+watermark and log start, and for clients with more or less room.
+
+Not covered: waits (they need a loop: `tests/broker`) and records outside of the page cache.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.fetch_paths import Hosts
+from tests.support.storage_logs import NOW_MS, batch
+from tidelog.broker.fetching.client_sessions import EXPIRY_MS
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import codec, messages
+
+KEYS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u" * 126, 0)]
+UNKNOWN = [TopicPartition("t", 9), TopicPartition("other", 0), TopicPartition("x" * 127, 0)]
+CONFIGS = TopicConfigs(segment_bytes=300_000)
+LARGE = 40_000
+
+Request = messages.FetchRequest
+
+
+@dataclass(frozen=True)
+class Append:
+    at: int
+    size: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Role:
+    at: int
+    leads: bool
+    newer: bool
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Move:
+    """The watermark of a partition moves, and perhaps its log start."""
+
+    at: int
+    part: float
+    start: bool
+
+
+@dataclass(frozen=True)
+class Offline:
+    at: int
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the client, and all clients together, have room for, and the time that passes."""
+
+    budget: int
+    sends_files: bool
+    wait_ms: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One partition of a request; what depends on the log is resolved when it is sent."""
+
+    at: int
+    unknown: bool
+    place: float
+    beyond: int
+    epoch: int | None
+    last_fetched: bool
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class Fetch:
+    asked: list[Asked]
+    session: str
+    version: int
+    isolation: int
+    least: int
+    most: int
+    forget: bool
+    rack: str
+    replica: int
+
+
+def mostly(usual: Any, *rare: Any) -> st.SearchStrategy[Any]:
+    """The usual value nine times out of ten."""
+    return st.sampled_from((usual,) * 9 * len(rare) + rare)
+
+
+AT = st.integers(0, len(KEYS) - 1)
+APPENDS = st.builds(Append, AT, st.sampled_from((1, 100, LARGE, LARGE)), st.integers(1, 3))
+ROLES = st.builds(
+    Role, AT, mostly(True, False), st.booleans(), st.sampled_from(((1,), (1,), (1, 2)))
+)
+MOVES = st.builds(Move, AT, st.sampled_from((0.0, 0.4, 0.9, 1.0)), mostly(False, True))
+ROOMS = st.builds(
+    Room, st.sampled_from((2**30, 2**30, 70_000, 0)), st.booleans(), mostly(1, EXPIRY_MS)
+)
+ASKED = st.builds(
+    Asked,
+    AT,
+    mostly(False, True),
+    st.sampled_from((0.0, 0.0, 0.3, 0.7, 1.0)),
+    mostly(0, -1, 1, 5),
+    mostly(0, None, -1, 1),
+    mostly(False, True),
+    st.sampled_from((1_048_576, 1_048_576, 100_000, 500, 0)),
+)
+FETCHES = st.builds(
+    Fetch,
+    st.lists(ASKED, max_size=4),
+    st.sampled_from(
+        (*["none"] * 6, "begin", *["next"] * 12, "wrong id", "wrong epoch", "unusable", "end")
+    ),
+    mostly(12, 11, 4),
+    st.sampled_from((0, 1)),
+    mostly(1, 0, 5000),
+    mostly(52_428_800, 90_000, 0),
+    mostly(False, True),
+    mostly("", "r"),
+    mostly(-1, -2),
+)
+STEPS = st.lists(
+    st.one_of(*[FETCHES] * 10, *[APPENDS] * 5, ROLES, MOVES, MOVES, ROOMS, st.builds(Offline, AT)),
+    min_size=20,
+    max_size=60,
+)
+
+
+class Sides:
+    """The two brokers, and the client's session."""
+
+    def __init__(self, folder: Path) -> None:
+        self.flat = Hosts(folder / "flat", KEYS, CONFIGS)
+        self.general = Hosts(folder / "general", KEYS, CONFIGS)
+        self.both = (self.flat, self.general)
+        self.epochs = dict.fromkeys(KEYS, 0)
+        self.session = (0, 0)
+        for at in range(len(KEYS)):
+            self.take(Role(at, leads=True, newer=True, replicas=(1,)))
+            self.take(Append(at, LARGE, 5))
+
+    def take(self, step: Any) -> None:
+        if isinstance(step, Fetch):
+            self.fetch(step)
+            return
+        if isinstance(step, Role) and step.newer:
+            self.epochs[KEYS[step.at]] += 1
+        for hosts in self.both:
+            self.change(hosts, step)
+
+    def change(self, hosts: Hosts, step: Any) -> None:
+        if isinstance(step, Room):
+            hosts.client.budget, hosts.client.sends_files = step.budget, step.sends_files
+            hosts.clock.now_ms += step.wait_ms
+            return
+        key = KEYS[step.at]
+        partition = hosts.partitions[key]
+        log = partition.log
+        if isinstance(step, Append):
+            for _ in range(step.count):
+                partition.append(batch(2, size=step.size), NOW_MS)
+        elif isinstance(step, Role):
+            hosts.become(key, step.leads, self.epochs[key], step.replicas)
+        elif isinstance(step, Offline):
+            partition.go_offline("its disk failed")
+        else:
+            log.high_watermark = place_in(log, step.part)
+            if step.start:
+                log.advance_start(log.high_watermark)
+
+    def request(self, step: Fetch) -> Any:
+        topics: dict[str, list[Any]] = {}
+        for asked in step.asked:
+            key = (UNKNOWN if asked.unknown else KEYS)[asked.at]
+            log = self.flat.partitions[KEYS[asked.at]].log
+            epoch = (
+                -1 if asked.epoch is None else max(-1, self.epochs[KEYS[asked.at]] + asked.epoch)
+            )
+            part = Request.FetchPartition(
+                partition=key.partition,
+                fetch_offset=place_in(log, asked.place) + asked.beyond,
+                current_leader_epoch=epoch,
+                last_fetched_epoch=self.epochs[KEYS[asked.at]] if asked.last_fetched else -1,
+                partition_max_bytes=asked.max_bytes,
+            )
+            topics.setdefault(key.topic, []).append(part)
+        session_id, epoch = self.session
+        sessions = {
+            "none": (0, -1),
+            "begin": (session_id, 0),
+            "next": (session_id, epoch),
+            "wrong id": (session_id + 1, epoch),
+            "wrong epoch": (session_id, epoch + 1),
+            "unusable": (session_id, -2),
+            "end": (session_id, -1),
+        }
+        asked_session = sessions[step.session] if step.version >= 7 else (0, -1)
+        forget = [Request.ForgottenTopic(topic="t", partitions=[1])] if step.forget else []
+        return Request(
+            replica_id=step.replica,
+            max_wait_ms=0,
+            min_bytes=step.least,
+            max_bytes=step.most,
+            isolation_level=step.isolation,
+            session_id=asked_session[0],
+            session_epoch=asked_session[1],
+            topics=[Request.FetchTopic(topic=name, partitions=x) for name, x in topics.items()],
+            forgotten_topics_data=forget if step.version >= 7 else [],
+            rack_id=step.rack if step.version >= 11 else "",
+        )
+
+    def fetch(self, step: Fetch) -> None:
+        request = self.request(step)
+        flat = self.flat.flat(request, step.version)
+        general = self.general.general(request, step.version)
+        assert flat == general
+        assert self.flat.state() == self.general.state()
+        assert self.flat.asked() == self.general.asked()
+        response = codec.decode_response(ApiKey.FETCH, step.version, memoryview(flat)[4:])[1]
+        if step.session in ("begin", "end") and step.version >= 7:
+            self.session = (response.session_id, 1)
+        elif step.session == "next" and response.error_code == ErrorCode.NONE:
+            self.session = (self.session[0], request.session_epoch + 1)
+
+
+def place_in(log: Any, part: float) -> int:
+    return int(log.start_offset + part * (log.end_offset - log.start_offset))
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_the_bytes_of_the_handler(steps: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        sides = Sides(Path(folder))
+        for step in steps:
+            sides.take(step)
+
+
+def plain(at: int = 0, place: float = 0.0, **changes: Any) -> Fetch:
+    asked = Asked(at, False, place, 0, 0, False, 1_048_576)
+    fields = {
+        "asked": [asked],
+        "session": "none",
+        "version": 12,
+        "isolation": 1,
+        "least": 1,
+        "most": 52_428_800,
+        "forget": False,
+        "rack": "",
+        "replica": -1,
+    }
+    return Fetch(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sends_files", [False, True])
+def test_what_stock_consumers_send_has_the_fast_path(tmp_path: Path, sends_files: bool) -> None:
+    """librdkafka names its partitions each time; Java has a session, and names what changed."""
+    sides = Sides(tmp_path)
+    sides.take(Room(2**30, sends_files, 0))
+    librdkafka = [plain(), plain(2), plain(asked=plain().asked + plain(1, 0.3).asked)]
+    java = [
+        plain(session="next", isolation=0),
+        plain(1, 0.3, session="next", isolation=0),
+        plain(asked=[], session="next", isolation=0),
+    ]
+    for step in librdkafka:
+        sides.take(step)
+    sides.take(plain(asked=[x for at in (0, 1) for x in plain(at).asked], session="begin"))
+    for step in java:
+        sides.take(step)
+    assert sides.flat.fast == 6
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        plain(version=11),
+        plain(place=1.0),
+        plain(rack="r"),
+        plain(replica=-2),
+        plain(least=2),
+        plain(session="begin"),
+        plain(session="next"),
+        plain(session="end", asked=[]),
+        plain(asked=[Asked(0, True, 0.0, 0, None, False, 1000)]),
+        plain(asked=[Asked(0, False, 0.0, -1, None, False, 1000)]),
+        plain(asked=[Asked(0, False, 1.0, 1, None, False, 1000)]),
+        plain(asked=[Asked(0, False, 0.0, 0, 1, False, 1000)]),
+        plain(asked=[Asked(0, False, 0.0, 0, 0, True, 1000)]),
+        plain(asked=[]),
+    ],
+)
+def test_what_is_left_to_the_handler(tmp_path: Path, step: Fetch) -> None:
+    sides = Sides(tmp_path)
+    sides.take(step)
+    assert sides.flat.fast == 0
+
+
+def test_bytes_that_are_no_request_are_left_to_the_decoder(tmp_path: Path) -> None:
+    from tidelog.broker.fetching import fetch_fast_path
+
+    sides = Sides(tmp_path)
+    request = sides.request(plain(asked=plain().asked + plain(1).asked))
+    frame = b"".join(codec.encode_request(1, 12, 7, "c", request))[4:]
+    at = codec.decode_request_header(memoryview(frame)).body
+    client: Any = sides.flat.client
+    before = sides.flat.state()
+
+    def answered(changed: bytes) -> Any:
+        return fetch_fast_path.answer(sides.flat.broker, memoryview(changed), at, 12, 7, client)
+
+    for end in range(at, len(frame)):
+        assert answered(frame[:end]) is None
+    assert answered(frame + b"\0") is None
+    assert sides.flat.state() == before
+    for position in range(at, len(frame)):
+        for value in (0, 1, 127, 128, 255):
+            answered(frame[:position] + bytes([value]) + frame[position + 1 :])
+    assert answered(frame) is not None
