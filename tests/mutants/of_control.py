@@ -208,6 +208,42 @@ MUTANTS = (
         "tests/unit/controller/test_topics.py tests/unit/controller/test_commands.py",
     ),
     Mutant(
+        "a removed replica is stopped while the high watermark waits for it",
+        f"{DECISIONS}/stops.py",
+        "    return state is not None and broker not in state.isr and "
+        "broker not in cluster.hosts(where)\n",
+        "    return state is not None and broker not in cluster.hosts(where)\n",
+        "tests/unit/controller/test_partition_scenarios.py",
+    ),
+    Mutant(
+        "a target has no place in a FULL",
+        "src/tidelog/controller/decisions/cluster.py",
+        "        found = {where for where, targets in self.moves.items() if broker in targets}\n",
+        "        found: set[TopicPartition] = set()\n",
+        "tests/unit/controller/test_moves.py tests/wire/test_controller_moves.py",
+    ),
+    Mutant(
+        "a cancelled move keeps the leader epoch",
+        f"{DECISIONS}/moves.py",
+        "        now.state, leader_epoch=now.state.leader_epoch + 1, target_replicas=None\n",
+        "        now.state, leader_epoch=now.state.leader_epoch, target_replicas=None\n",
+        "tests/unit/controller/test_reassignments.py",
+    ),
+    Mutant(
+        "a start keeps removed members of the ISR whose replicas may be gone",
+        f"{DECISIONS}/moves.py",
+        "    state = within(now.state, now.replicas)\n",
+        "    state = now.state\n",
+        "tests/unit/controller/test_reassignments.py tests/unit/controller/test_moves_model.py",
+    ),
+    Mutant(
+        "no controller completes a move whose targets are all in sync",
+        "src/tidelog/controller/controller.py",
+        "            await self._complete_moves()\n            return answer",
+        "            return answer",
+        "tests/wire/test_controller_moves.py",
+    ),
+    Mutant(
         "a store that has gone back in time is not noticed by its revision",
         f"{DECISIONS}/registration.py",
         "    if epoch > cluster.controller_epoch or revision > highest:\n",

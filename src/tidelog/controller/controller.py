@@ -22,7 +22,7 @@ from uuid import UUID
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.audit_lines import audit_lines, say
 from tidelog.controller.channel_keys import ChannelKeys
-from tidelog.controller.decisions import config_effects, deletion
+from tidelog.controller.decisions import config_effects, deletion, moves
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Write
@@ -175,7 +175,23 @@ class Controller:
                 raise NotActive
             answer = await self.carry_out(decide)
             applied(answer)
+            await self._complete_moves()
             return answer, self.cluster.revision
+
+    async def _complete_moves(self) -> None:
+        """Complete reassignments whose targets are all in sync; called in the turn of a change.
+
+        After every change, also the first registration after a start: so the next controller
+        completes what one left that ended between the last join and the completion.
+        """
+        while self.cluster.arrived:
+            try:
+                if not await self.carry_out(moves.complete):
+                    return
+            except WriteTooLarge as error:
+                # They wait: the change that this follows is durable.
+                logger.error("moves of partitions cannot be completed: %(error)s", {"error": error})
+                return
 
     async def carry_out(self, decide: Callable[[ClusterState], Decision[A]]) -> A:
         """Decide and persist; called in the turn of a change.

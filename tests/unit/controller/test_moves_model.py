@@ -117,7 +117,16 @@ class Move(RuleBasedStateMachine):
             return
         hosts = sorted(set(self.cluster.hosts(T0)) - {leader})
         others = data.draw(st.lists(st.sampled_from(hosts), unique=True)) if hosts else []
-        isr = (leader, *others)
+        self._propose((leader, *others))
+
+    @precondition(lambda self: self._is_moving() and self.state.leader in self.cluster.brokers)
+    @rule()
+    def every_target_joins(self) -> None:
+        targets = self.state.target_replicas or []
+        self._propose(tuple(dict.fromkeys((*self.state.isr, *targets))))
+
+    def _propose(self, isr: tuple[int, ...]) -> None:
+        leader = self.state.leader
         replicas, before = self.replicas, self.state
         proposal = Proposal(T0, UUID(int=0), before.leader_epoch, isr, self.cluster.isr_version(T0))
         (outcome,) = self._step(alter_isr(self.cluster, leader, [proposal]))

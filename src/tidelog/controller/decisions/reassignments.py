@@ -74,6 +74,12 @@ def reassign(
     return Decision(answers, tuple(written(cluster, after)))
 
 
+def cost_of_moves(cluster: ClusterState, asked: Sequence[Asked]) -> int:
+    """Return the cost of requests for one topic in writes: its assignment may be long."""
+    node = cluster.topics.get(asked[0].where.topic)
+    return 4 * len(asked) + (0 if node is None else len(node.partitions) // 10)
+
+
 def repeated_places(asked: Iterable[Asked]) -> frozenset[TopicPartition]:
     """Return the partitions that a request names more than once."""
     seen: set[TopicPartition] = set()

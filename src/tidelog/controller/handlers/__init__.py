@@ -10,6 +10,7 @@ from tidelog.controller.handlers import (
     allocate_producer_ids,
     alter_configs,
     alter_isr,
+    alter_partition_reassignments,
     broker_heartbeat,
     broker_registration,
     create_partitions,
@@ -20,6 +21,7 @@ from tidelog.controller.handlers import (
     elect_leaders,
     envelope,
     incremental_alter_configs,
+    list_partition_reassignments,
     report_truncation,
     restored_store,
 )
@@ -29,6 +31,7 @@ HANDLERS: tuple[Handler, ...] = (
     allocate_producer_ids.HANDLER,
     alter_configs.HANDLER,
     alter_isr.HANDLER,
+    alter_partition_reassignments.HANDLER,
     broker_heartbeat.HANDLER,
     broker_registration.HANDLER,
     create_partitions.HANDLER,
@@ -39,6 +42,7 @@ HANDLERS: tuple[Handler, ...] = (
     elect_leaders.HANDLER,
     envelope.HANDLER,
     incremental_alter_configs.HANDLER,
+    list_partition_reassignments.HANDLER,
     report_truncation.HANDLER,
     restored_store.HANDLER,
 )

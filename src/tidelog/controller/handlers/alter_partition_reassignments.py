@@ -1,0 +1,137 @@
+"""AlterPartitionReassignments v0: starts, changes or cancels moves of partitions (KIP-455).
+
+- Null replicas cancel the move of one partition, null partitions those of a topic, null topics all;
+  NO_REASSIGNMENT_IN_PROGRESS where there is none: for a topic in a row of partition -1, for all of
+  them at the top.
+- Each partition by itself, with a sentence: INVALID_REPLICA_ASSIGNMENT,
+  UNKNOWN_TOPIC_OR_PARTITION; the others go on.
+- Responds once the targets are durable: a move goes on by itself, also under another controller.
+- Decided in slices of whole topics or of ``AT_ONCE`` partitions (docs/decisions/0036).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tidelog.controller.controller import Controller
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision, RequestRefusal
+from tidelog.controller.decisions.moves import AT_ONCE
+from tidelog.controller.decisions.reassignments import (
+    Answered,
+    Asked,
+    cost_of_moves,
+    moves_of,
+    reassign,
+    repeated_places,
+)
+from tidelog.controller.serving import served
+from tidelog.controller.slices import perform_in_slices
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.network.router import RequestContext, Scope
+from tidelog.protocol import messages
+
+ALL = -1
+"""The partition of a row that is about a whole topic."""
+
+
+async def serve(
+    controller: Controller,
+    request: messages.AlterPartitionReassignmentsRequest,
+    context: RequestContext,
+) -> messages.AlterPartitionReassignmentsResponse:
+    asked, without = _asked(controller.cluster, request)
+    if request.topics is None and not asked:
+        error, sentence = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition is being reassigned."
+        return messages.AlterPartitionReassignmentsResponse(
+            error_code=error, error_message=sentence
+        )
+    repeated = repeated_places(asked)
+
+    def decide(cluster: ClusterState, part: Sequence[Sequence[Asked]]) -> Decision[list[Answered]]:
+        return reassign(cluster, [one for element in part for one in element], repeated)
+
+    answers, _ = await perform_in_slices(
+        controller,
+        list(_elements(asked)),
+        lambda element: cost_of_moves(controller.cluster, element),
+        decide,
+    )
+    return _response([*answers, *without])
+
+
+def _asked(
+    cluster: ClusterState, request: messages.AlterPartitionReassignmentsRequest
+) -> tuple[list[Asked], list[Answered]]:
+    """Return what a request asks for each partition, and the results of topics without a move."""
+    if request.topics is None:
+        return [Asked(where, None) for where in moves_of(cluster)], []
+    asked: list[Asked] = []
+    without: list[Answered] = []
+    for topic in request.topics:
+        if topic.partitions is None:
+            moving = moves_of(cluster, topic.name)
+            asked += [Asked(where, None) for where in moving]
+            if not moving:
+                without.append((TopicPartition(topic.name, ALL), _why_none(cluster, topic.name)))
+            continue
+        asked += [
+            Asked(
+                TopicPartition(topic.name, one.partition_index),
+                None if one.replicas is None else tuple(one.replicas),
+            )
+            for one in topic.partitions
+        ]
+    return asked, without
+
+
+def _why_none(cluster: ClusterState, topic: str) -> RequestRefusal:
+    if topic not in cluster.topics or topic in cluster.marked:
+        sentence = f"There is no topic {topic}."
+        return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
+    sentence = f"No partition of {topic} is being reassigned."
+    return RequestRefusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence)
+
+
+def _elements(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
+    """Yield partitions of one topic each, in an order that writes each topic seldom."""
+    by_place: dict[TopicPartition, list[Asked]] = {}
+    for one in asked:
+        by_place.setdefault(one.where, []).append(one)
+    for places in by_topic(by_place).values():
+        of_topic = [one for where in places for one in by_place[where]]
+        for start in range(0, len(of_topic), AT_ONCE):
+            yield of_topic[start : start + AT_ONCE]
+
+
+def _response(answers: Sequence[Answered]) -> messages.AlterPartitionReassignmentsResponse:
+    response = messages.AlterPartitionReassignmentsResponse
+    topics: dict[str, messages.AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = {}
+    for where, refusal in answers:
+        topic = topics.setdefault(where.topic, response.ReassignableTopicResponse(where.topic))
+        row = response.ReassignablePartitionResponse(where.partition, error_message=None)
+        if refusal is not None:
+            row.error_code, row.error_message = refusal.error, refusal.sentence
+        topic.partitions.append(row)
+    return response(error_message=None, responses=list(topics.values()))
+
+
+def refuse_all(
+    request: messages.AlterPartitionReassignmentsRequest, error: ErrorCode, sentence: str
+) -> messages.AlterPartitionReassignmentsResponse:
+    """Respond with one error for every partition named, and at the top."""
+    refusal = RequestRefusal(error, sentence)
+    made = _response(
+        [
+            (TopicPartition(topic.name, one.partition_index), refusal)
+            for topic in request.topics or ()
+            for one in topic.partitions or ()
+        ]
+    )
+    made.error_code, made.error_message = error, sentence
+    return made
+
+
+HANDLER = served(ApiKey.ALTER_PARTITION_REASSIGNMENTS, range(1), Scope.CLIENT, serve, refuse_all)
