@@ -2,7 +2,8 @@
 
 Owns the sentences and their fields: for each topic that is created, grows or is deleted, each
 changed configuration, each unclean election, each report of its losses and each finished handling
-of a loss. Pure, except ``say``.
+of a loss, and for each start, change, completion and cancellation of a reassignment. Pure, except
+``say``.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def audit_lines(before: ClusterState, writes: Iterable[Write]) -> list[AuditLine
     """Return the lines of writes; ``before`` is the state without them."""
     writes = list(writes)
     gone = {write.path for write in writes if isinstance(write, Remove)}
-    return [line for write in writes for line in _of(before, write, gone)]
+    found = [line for write in writes for line in _of(before, write, gone)]
+    return [*found, *_of_moves(before, writes)]
 
 
 def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[AuditLine]:
@@ -126,3 +128,45 @@ def _of_state(before: ClusterState, path: str, state: PartitionState) -> Iterato
             "%(leader_epoch)d; committed records may be lost",
             {"partition": where, "leader": state.leader, "leader_epoch": state.leader_epoch},
         )
+
+
+def _of_moves(before: ClusterState, writes: Iterable[Write]) -> Iterator[AuditLine]:
+    states: dict[TopicPartition, PartitionState] = {}
+    assigned: dict[str, Mapping[int, list[int]]] = {}
+    for write in writes:
+        if not isinstance(write, Put):
+            continue
+        if isinstance(write.record, TopicNode):
+            assigned[write.path.rpartition("/")[2]] = write.record.partitions
+        elif isinstance(write.record, PartitionState):
+            place = layout.partition_of(write.path)
+            if place is not None and (write.record.target_replicas or before.moves):
+                states[TopicPartition(*place)] = write.record
+    for where, state in states.items():
+        replicas = assigned.get(where.topic, {}).get(where.partition, before.replicas(where))
+        yield from _of_move(before, where, state, replicas)
+
+
+def _of_move(
+    before: ClusterState, where: TopicPartition, state: PartitionState, replicas: list[int]
+) -> Iterator[AuditLine]:
+    former, targets = before.moves.get(where), state.target_replicas
+    if former == targets:
+        return
+    fields: dict[str, Any] = {
+        "partition": where,
+        "replicas": list(before.replicas(where)),
+        "targets": former if targets is None else targets,
+        "leader_epoch": state.leader_epoch,
+    }
+    what = "reassignment of %(partition)s "
+    if targets is not None and former is None:
+        what += "started: from %(replicas)s to %(targets)s"
+    elif targets is not None:
+        fields["former_targets"] = former
+        what += "changed: to %(targets)s instead of %(former_targets)s"
+    elif replicas == former:
+        what += "completed: from %(replicas)s to %(targets)s"
+    else:
+        what += "cancelled: to %(targets)s; it stays on %(replicas)s"
+    yield AuditLine(what + ", leader epoch %(leader_epoch)d", fields, logging.INFO)

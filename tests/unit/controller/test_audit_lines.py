@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
+from uuid import UUID
 
 from tests.support.controller_world import World
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions.creation import Defaults, TopicToCreate, create_topics
-from tidelog.controller.decisions.decision import Put, Remove, Write
+from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.growth import Growth, create_partitions
+from tidelog.controller.decisions.isr import Proposal, alter_isr
+from tidelog.controller.decisions.moves import complete
+from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
+from tidelog.model.topics import TopicPartition
 
 
 def said(world: World, *writes: Write) -> list[str]:
@@ -40,6 +46,35 @@ def test_a_topic_that_comes_grows_and_goes() -> None:
     assert str(line).startswith("topic t deleted, id ") and line.level == logging.WARNING
     # A write that changes nothing is not logged again.
     assert said(world, Put(layout.topic("t"), world.cluster.topics["t"])) == []
+
+
+def test_each_step_of_a_move() -> None:
+    world = World(1, 2, 3, 4, 5)
+    world.create(TopicToCreate("t", assignment=((0, (1, 2)),)))
+    where = TopicPartition("t", 0)
+
+    def did(decision: Decision[Any]) -> list[str]:
+        lines = said(world, *decision.writes)
+        world.do(decision)
+        return lines
+
+    def asked(*targets: int) -> list[str]:
+        return did(reassign(world.cluster, [Asked(where, targets or None)]))
+
+    def joins(*isr: int) -> list[str]:
+        state, version = world.cluster.states[where], world.cluster.isr_version(where)
+        proposal = Proposal(where, UUID(int=0), state.leader_epoch, isr, version)
+        return did(alter_isr(world.cluster, 1, [proposal]))
+
+    move = "reassignment of t-0"
+    assert asked(3, 4) == [f"{move} started: from [1, 2] to [3, 4], leader epoch 1"]
+    assert joins(1, 2, 3) == []
+    assert asked(3, 5) == [f"{move} changed: to [3, 5] instead of [3, 4], leader epoch 2"]
+    assert asked() == [f"{move} cancelled: to [3, 5]; it stays on [1, 2, 3], leader epoch 3"]
+    assert asked(3, 4) == [f"{move} started: from [1, 2, 3] to [3, 4], leader epoch 4"]
+    assert joins(1, 2, 3, 4) == []
+    ended = f"{move} completed: from [1, 2, 3, 4] to [3, 4], leader epoch 5"
+    assert did(complete(world.cluster)) == [ended]
 
 
 def test_what_changed_of_a_configuration() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions import moves
+from tidelog.controller.decisions.condition import counts
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
@@ -333,6 +334,29 @@ def test_a_move_is_listed_as_kafkas_tools_show_it(
     assert moves_of(cluster) == moves_of(cluster, "t") == moves_of(cluster, "t", [0, 1]) == [T0]
     assert moves_of(cluster, "u") == moves_of(cluster, "t", [1]) == []
     assert listed(cluster, T0) == Listed(T0, *expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "isr", "under"),
+    [
+        ("started", "12", 0),
+        ("started", "1", 1),
+        # Replica 3 joined and left again: the partition has as many in sync as before the move.
+        ("joined and fell out", "12", 0),
+        ("one joined", "13", 0),
+        ("one joined", "1", 1),
+        ("cancelled", "12", 0),
+        ("completed", "34", 0),
+        ("completed", "3", 1),
+    ],
+)
+def test_under_replication_is_counted_by_the_replicas_before_the_move(
+    name: str, isr: str, under: int
+) -> None:
+    world = prepared(name)
+    state = msgspec.structs.replace(world.cluster.states[T0], isr=brokers(isr))
+    world.commit((put_state(world.cluster, T0, state),))
+    assert counts(world.cluster)["partitions_under_replicated"] == under
 
 
 def test_a_leader_without_the_present_replicas_does_not_shrink_below_the_minimum() -> None:

@@ -186,6 +186,15 @@ class ClusterState:
         targets = self.moves.get(where)
         return replicas if targets is None else hosts_of(replicas, targets)
 
+    def original(self, where: TopicPartition) -> list[int]:
+        """Return the replicas before the first change of a move, otherwise the replicas.
+
+        Under-replication is counted by them, never by a set that grows (KIP-455).
+        """
+        history = self.topic_histories.get(where.topic)
+        known = None if history is None else history.original_replicas.get(where.partition)
+        return self.replicas(where) if known is None else known
+
     def log_end(self, broker: int, where: TopicPartition) -> LogEnd | None:
         """Return where a broker's replica of a partition ended when it registered.
 

@@ -103,6 +103,7 @@ def _copied(cluster: ClusterState) -> ClusterState:
     made = copy.copy(cluster)
     made.counters = dict(cluster.counters)
     made.brokers, made.topics = dict(cluster.brokers), dict(cluster.topics)
+    made.moves, made.arrived = dict(cluster.moves), set(cluster.arrived)
     made.states, made.topic_histories = dict(cluster.states), dict(cluster.topic_histories)
     made.deletions, made.marked = dict(cluster.deletions), set(cluster.marked)
     made.confirmed, made.damaged = dict(cluster.confirmed), dict(cluster.damaged)
@@ -155,9 +156,10 @@ def _judge(
         looked.below_minimum.append(where)
         if is_led:
             looked.led_below.append(where)
-    if len(state.isr) < len(replicas):
+    wanted = cluster.original(where)
+    if len(state.isr) < len(wanted):
         looked.under_replicated.append(where)
-        looked.missing.update(set(replicas).difference(state.isr))
+        looked.missing.update(set(wanted).difference(state.isr))
         if is_led and not is_below:
             looked.led_under.append(where)
 

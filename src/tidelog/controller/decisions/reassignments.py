@@ -117,9 +117,7 @@ def moves_of(
 def listed(cluster: ClusterState, where: TopicPartition) -> Listed:
     """Return a running move as it is listed."""
     targets, replicas = cluster.moves[where], cluster.replicas(where)
-    history = cluster.topic_histories.get(where.topic)
-    original = {} if history is None else history.original_replicas
-    before = original.get(where.partition, replicas)
+    before = cluster.original(where)
     return Listed(
         where,
         [*targets, *(x for x in replicas if x not in targets)],

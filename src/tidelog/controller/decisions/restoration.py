@@ -8,6 +8,8 @@ stored ISR is used, and every replica of a known topic keeps its records:
 |---|---|
 | replicas reported | the one with the highest (leader epoch, end offset) leads, flagged |
 | their broker is not assigned | it joins the assignment: the partition moved after the backup |
+| it is a target of a move | it joins only if it leads; the move goes on (KIP-455) |
+| it was moved away before the backup, and not stopped yet | it joins only if it leads |
 | no replica reported, an assigned broker is away | no leader: that broker may have it |
 | no replica reported, all are present | the first of them leads, empty, flagged |
 
@@ -151,9 +153,12 @@ def _restored_topic(
     standing = set() if history is None else set(history.unclean)
     for index in node.partitions:
         where = TopicPartition(name, index)
-        others = sorted(ends[index].keys() - set(assignment[index]))
+        outside = _outside(cluster, where, history, ends[index])
+        others = sorted(ends[index].keys() - set(assignment[index]) - outside)
         assignment[index] = [*assignment[index], *others]
         state = _restored_state(cluster, where, assignment[index], ends[index])
+        if state.leader not in (NO_LEADER, *assignment[index]):
+            assignment[index].append(state.leader)
         if state.leader != NO_LEADER:
             standing.add(index)
             if len(standing) > most_debts(len(assignment[index])):
@@ -163,7 +168,7 @@ def _restored_topic(
                     state,
                     leader=NO_LEADER,
                     is_unclean_leader=False,
-                    unclean_members=list(ends[index]) or state.isr,
+                    unclean_members=[x for x in ends[index] if x in assignment[index]] or state.isr,
                 )
         states += new.of(where, ends[index])
         states.append(put_state(cluster, where, state))
@@ -172,6 +177,22 @@ def _restored_topic(
     # The topic before its partitions: an unfinished acceptance finds its topics again.
     topic = msgspec.structs.replace(node, partitions=assignment)
     return [*_topic_writes(cluster, name, topic, history, debts), *states]
+
+
+def _outside(
+    cluster: ClusterState,
+    where: TopicPartition,
+    history: TopicHistory | None,
+    ends: Mapping[int, LogEnd],
+) -> set[int]:
+    """Return the brokers whose replicas do not join the assignment unless they lead.
+
+    Targets of a move, whose copies may be partial, and replicas that owe a stop. One with records
+    of a later leader epoch than its stop was assigned again after the backup.
+    """
+    owed = {} if history is None else history.pending_stops.get(where.partition, {})
+    removed = {x for x, epoch in owed.items() if x in ends and ends[x].leader_epoch <= epoch}
+    return removed.union(cluster.moves.get(where, ()))
 
 
 def _without_former(cluster: ClusterState, name: str, node: TopicNode) -> Iterator[Write]:
@@ -229,6 +250,7 @@ def _missing(cluster: ClusterState) -> set[int]:
         for replicas in node.partitions.values()
         for broker in replicas
     }
+    assigned.update(*cluster.moves.values())
     return (assigned | cluster.brokers.keys()) - _present(cluster)
 
 
@@ -259,7 +281,10 @@ def _restored_state(
     able = [broker for broker in ends if broker in present]
     away = [broker for broker in replicas if broker not in present]
     if able:
-        best = max(able, key=lambda x: (ends[x].leader_epoch, ends[x].end_offset, -x))
+        # Among equals a replica: a target of a move would have to join the assignment.
+        best = max(
+            able, key=lambda x: (ends[x].leader_epoch, ends[x].end_offset, x in replicas, -x)
+        )
     elif not away and present.intersection(replicas):
         best = next(broker for broker in replicas if broker in present)
     else:
@@ -282,6 +307,13 @@ def _topic_writes(
     if history.resize_epoch:
         # No broker can have a higher resize epoch of a topic that was never resized.
         changed = msgspec.structs.replace(changed, resize_epoch=history.resize_epoch + JUMP)
+    if history.pending_stops:
+        stops = {
+            index: left
+            for index, owed in history.pending_stops.items()
+            if (left := {x: owed[x] for x in owed if x not in node.partitions.get(index, ())})
+        }
+        changed = msgspec.structs.replace(changed, pending_stops=stops)
     if changed != cluster.topic_histories.get(name):
         yield Put(layout.topic_history(name), changed)
 
@@ -361,7 +393,7 @@ def _partitions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     for name, node in sorted(cluster.topics.items()):
         for index, replicas in sorted(node.partitions.items()):
             ends = _ends(cluster, TopicPartition(name, index))
-            if ends and ends.keys() <= set(replicas):
+            if ends and ends.keys() <= set(cluster.hosts(TopicPartition(name, index))):
                 continue
             held = [_replica(broker, index, end) for broker, end in sorted(ends.items())]
             yield {"topic": name, "partition": index, "assigned": replicas, "replicas": held}
