@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-from collections import Counter
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +16,6 @@ from tidelog.controller.decisions.decision import Decision, Put, Remove, Request
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.controller.decisions.nodes import load
-from tidelog.controller.decisions.placement import place, place_on
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.metadata import layout
 from tidelog.metadata import records as nodes
@@ -333,32 +330,6 @@ def test_a_next_life_begins_above_the_leader_epochs_of_former_ones_that_are_not_
     assert world.cluster.deletions_by_name == {}
 
 
-def test_placement_takes_turns() -> None:
-    placed = place({1: None, 2: None, 3: None}, 6, 2, start=0)
-    assert placed == [[1, 2], [2, 3], [3, 1], [1, 3], [2, 1], [3, 2]]
-    assert place({5: None}, 3, 1, start=2) == [[5], [5], [5]]
-
-
-@pytest.mark.parametrize(
-    ("fit", "factor", "expected"),
-    [
-        # Enough are fit: no other broker gets a replica.
-        ({1, 2, 3}, 3, [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]]),
-        ({1, 3}, 2, [[1, 3], [3, 1], [1, 3], [3, 1]]),
-        ({2}, 1, [[2], [2], [2], [2]]),
-        # Too few: all of them have each partition, and the others take turns for the rest.
-        ({3}, 2, [[3, 1], [2, 3], [3, 1], [2, 3]]),
-        ({1, 3}, 3, [[1, 3, 2], [3, 2, 1], [2, 1, 3], [1, 3, 2]]),
-        # No broker is fit: as if all were.
-        (set(), 2, [[1, 2], [2, 3], [3, 1], [1, 3]]),
-    ],
-)
-def test_placement_prefers_fit_brokers(
-    fit: set[int], factor: int, expected: list[list[int]]
-) -> None:
-    assert place_on({1: None, 2: None, 3: None}, fit, 4, factor, start=0) == expected
-
-
 @pytest.mark.parametrize("kind", ["suspected", "shutting_down"])
 def test_a_suspected_or_leaving_broker_gets_no_new_replicas(kind: str) -> None:
     world = World(1, 2, 3)
@@ -370,24 +341,6 @@ def test_a_suspected_or_leaving_broker_gets_no_new_replicas(kind: str) -> None:
     added = [*new.values(), *(old[index] for index in range(1, 13))]
     assert len(added) == 24
     assert all(set(replicas) == {1, 3} for replicas in added)
-
-
-def test_placement_is_even_and_spreads_over_racks() -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    for _ in range(100):
-        count = chance.randrange(1, 10)
-        racks = {broker: chance.choice("abc") for broker in range(count)}
-        factor = chance.randrange(1, min(3, count) + 1)
-        partitions = count * count
-        placed = place(racks, partitions, factor, chance.randrange(100))
-        leaders = Counter(replicas[0] for replicas in placed)
-        assert set(leaders.values()) == {count}
-        for replicas in placed:
-            assert len(set(replicas)) == factor
-            spread = len({racks[broker] for broker in replicas})
-            assert spread == min(factor, len(set(racks.values())))
 
 
 def test_unknown_topic_node_ids_never_match() -> None:

@@ -25,7 +25,6 @@ from tidelog.controller.decisions.new_partitions import (
     why_not_numbers,
     why_too_many,
 )
-from tidelog.controller.decisions.placement import place_on
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
@@ -36,6 +35,7 @@ from tidelog.metadata.records import (
 from tidelog.model.configs.resolve import ConfigEntry, check_topic_configs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import METADATA_TOPIC, metric_name, why_invalid
+from tidelog.planning.placement import place_on
 
 USE_DEFAULT = -1
 """A count or factor of CreateTopics v4+ that the broker's configuration fills in."""

@@ -23,12 +23,12 @@ from tidelog.controller.decisions.new_partitions import (
     why_not_numbers,
     why_too_many,
 )
-from tidelog.controller.decisions.placement import place_on
 from tidelog.controller.decisions.reassignments import why_resize_waits
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.planning.placement import place_on
 
 
 @dataclass(frozen=True, slots=True)

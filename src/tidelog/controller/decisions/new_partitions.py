@@ -1,7 +1,7 @@
 """New partitions: the checks of their number and replicas, and their nodes in the store.
 
 Owns what ``creation`` and ``growth`` share: limits, Kafka's error codes for counts and assignments,
-and the first state of a partition. On which brokers replicas go: see ``placement``.
+and the first state of a partition. On which brokers replicas go: see ``planning.placement``.
 """
 
 from __future__ import annotations

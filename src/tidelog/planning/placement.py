@@ -1,8 +1,9 @@
 """Replica placement: the brokers of new partitions.
 
-Owns the placement. Whether a topic may be created: see ``creation``. Brokers take turns as first
-replica; the distance to the second one grows by one with each turn, so that the load of a dead
-broker spreads over all others; a rack without a replica comes before a rack that has one.
+Owns the placement. Whether a topic may be created: see ``controller.decisions.creation``. Brokers
+take turns as first replica; the distance to the second one grows by one with each turn, so that the
+load of a dead broker spreads over all others; a rack without a replica comes before a rack that has
+one.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Plans of which brokers replicas are on: placement, plans to move them, their cost. Pure."""
