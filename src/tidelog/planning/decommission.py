@@ -1,0 +1,65 @@
+"""Plans that empty a broker: each of its replicas goes to another broker, leaders first.
+
+Owns the choice of the new brokers: a rack without a replica first, then fewest replicas, then
+fewest bytes. The other replicas stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tidelog.planning.plan import Assigned, Change, Plan, Racks, loads
+
+NAMED = 3
+"""The most partitions that a refusal names."""
+
+
+def why_not_emptied(
+    partitions: Sequence[Assigned], leaving: int, brokers: Collection[int]
+) -> str | None:
+    """Return why the broker ``leaving`` cannot be emptied onto these brokers, or None."""
+    left = set(brokers) - {leaving}
+    stuck = [
+        str(each.where)
+        for each in partitions
+        if leaving in each.replicas and left.issubset(each.replicas)
+    ]
+    if not stuck:
+        return None
+    others = f" and {len(stuck) - NAMED} more" if len(stuck) > NAMED else ""
+    return (
+        f"broker {leaving} cannot be emptied: {', '.join(stuck[:NAMED])}{others} would have fewer "
+        f"replicas, as no other broker may take one; brokers that may: "
+        f"{', '.join(map(str, sorted(left))) or 'none'}"
+    )
+
+
+def empty(
+    partitions: Sequence[Assigned], leaving: int, brokers: Collection[int], racks: Racks
+) -> Plan:
+    """Return the plan that takes every replica off a broker; ``why_not_emptied`` is None for it.
+
+    ``brokers`` may get replicas; ``racks`` has every known broker. Each replica keeps its place in
+    the list, so the broker that takes a preferred leader's replica is the preferred leader.
+    """
+    left = sorted(set(brokers) - {leaving})
+    load = loads(partitions, left)
+    counts = {broker: load[broker].replicas for broker in left}
+    sizes = {broker: load[broker].size for broker in left}
+    # The largest first: the small ones then even out what those left uneven.
+    moving = sorted(
+        (each for each in partitions if leaving in each.replicas),
+        key=lambda each: (each.replicas[0] != leaving, -each.size, each.where),
+    )
+    changes = []
+    for each in moving:
+        used = {racks[b] for b in each.replicas if b != leaving and b in racks}
+        chosen = min(
+            (broker for broker in left if broker not in each.replicas),
+            key=lambda b: (racks[b] in used, counts[b], sizes[b], b),
+        )
+        counts[chosen] += 1
+        sizes[chosen] += each.size
+        after = tuple(chosen if broker == leaving else broker for broker in each.replicas)
+        changes.append(Change(each.where, each.replicas, after, each.size))
+    return Plan(tuple(changes))
