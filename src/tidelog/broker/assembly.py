@@ -39,6 +39,7 @@ from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.refused_writes import RefusedWrites
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.repairs import Repairs
+from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
 from tidelog.broker.role_steps import RoleSteps
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime.cluster_secret import ClusterSecret
@@ -91,13 +92,13 @@ def assemble(given: Given) -> Broker:
     metadata.when_gone = coordinator.topic_gone
     data_loss = DataLoss(debts, loss_reports, isr_changes, coordinator, clock)
     # What follows.
-    followers = Followers(
-        Shared(configs, clock, metadata, session, given.secret, commit, log_work, loss_reports)
-    )
+    fetched, sent = (Throttles(topic_configs, clock, side) for side in (FOLLOWER, LEADER))
+    ends = configs, clock, metadata, session, given.secret
+    followers = Followers(Shared(*ends, commit, log_work, loss_reports, fetched))
     partitions.steps = RoleSteps(isr_changes, loss_reports, coordinator, data_loss, followers)
 
     # What reads, and what is done by the clock.
-    reader = _reader(configs, seams, metadata, isr_changes)
+    reader = _reader(configs, seams, metadata, sent, isr_changes)
     slots = configs.max_incremental_fetch_session_cache_slots
     fetch_sessions, departures = FetchSessions(slots, seams.random), Departures(clock)
     repairs = Repairs(node_id, partitions, delay_ms)
@@ -163,7 +164,11 @@ def _control(
 
 
 def _reader(
-    configs: ServerConfigs, seams: Seams, metadata: MetadataCache, isr_changes: IsrChanges
+    configs: ServerConfigs,
+    seams: Seams,
+    metadata: MetadataCache,
+    throttles: Throttles,
+    isr_changes: IsrChanges,
 ) -> Reader:
     return Reader(
         node_id=configs.node_id,
@@ -172,6 +177,7 @@ def _reader(
         reads_from_closest=configs.reads_from_closest,
         threads=seams.threads,
         addresses=metadata.addresses,
+        throttles=throttles,
         fetched=isr_changes.fetched,
     )
 

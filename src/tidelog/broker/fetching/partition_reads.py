@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.fetching.client_sessions import Wanted
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.throttles import Throttles
     from tidelog.network.router import Peer, RequestContext, Steps
     from tidelog.storage.log.partition_log import PartitionLog
 
@@ -70,6 +71,8 @@ class Reader:
     threads: Executor | None
     addresses: Callable[[str], list[tuple[int, str, int, str | None]]]
     """The live brokers (node id, host, port, rack) as the clients of a listener see them."""
+    throttles: Throttles
+    """Of copies that this broker sends."""
     fetched: Callable[[HostedPartition, int], None]
     """Called when a follower's fetch offset was noted: it may join the ISR now."""
 
@@ -178,13 +181,17 @@ class Reading:
         end = read_limit(log, not self.follower)
         if offset == end:
             return part
+        if self.follower and self.reader.throttles.free_in_ms(partition, self.node_id):
+            return part  # it stays to be read: a later request of the follower finds it free
         if room > 0:
             before = partition.bytes_out
             part = self._records(wanted, partition, part, room)
             counts = partition.counts
             counts.fetches += 1
             if self.follower:
-                counts.replicated_out += partition.bytes_out - before
+                sent = partition.bytes_out - before
+                counts.replicated_out += sent
+                self.reader.throttles.copied(partition, self.node_id, sent)
         if 0 < self.size < self.request.min_bytes and not part.error_code:
             self.full = self.full or _more_follows(part.records, offset, end)
         return part

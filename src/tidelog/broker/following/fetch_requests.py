@@ -9,6 +9,7 @@ request grows with the changes since the last one, not with the partitions follo
 | a partition is followed, in this leader epoch | the next request names it |
 | its response was applied | the next request names it, if the log end or start has changed |
 | its response was an error | the next request forgets it; named again after its pause |
+| a throttle limits it | the same |
 | a partition is no longer followed | the next request forgets it |
 | the session is lost | the next request begins a new session, and names all |
 """
@@ -89,9 +90,13 @@ class FollowedPartitions:
 
     def rest(self, followed: Followed, until_ms: int) -> None:
         """Pause a partition after an error, until this time."""
+        followed.failures += 1
+        self.pause(followed, until_ms)
+
+    def pause(self, followed: Followed, until_ms: int) -> None:
+        """Pause a partition until this time: a throttle limits it."""
         key = followed.hosted.key
         followed.asked = None
-        followed.failures += 1
         followed.resting = True
         self._due.pop(key, None)
         self._forget(key)

@@ -18,6 +18,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from math import ceil
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.group_commit import GroupCommit
     from tidelog.broker.partitions.log_work import LogWork
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.throttles import Throttles
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.clock import Clock
     from tidelog.runtime.cluster_secret import ClusterSecret
@@ -96,6 +98,8 @@ class Shared:
     commit: GroupCommit
     log_work: LogWork
     loss_reports: LossReports
+    throttles: Throttles
+    """Of copies that this broker fetches."""
 
 
 class FollowerFetcher:
@@ -432,10 +436,20 @@ class FollowerFetcher:
                 if self._partitions.asked(key) is not followed:
                     continue  # no longer followed
                 if error_text is None:
-                    self._partitions.taken(followed)
+                    self._taken(followed, len(part.records or b""), now_ms)
                 else:
                     self._pause_partition(followed, error_text, now_ms)
         self._log_pauses()
+
+    def _taken(self, followed: Followed, size: int, now_ms: int) -> None:
+        """The records of a partition were applied: fetch it again, at once or when it may be."""
+        throttles, hosted = self._shared.throttles, followed.hosted
+        throttles.copied(hosted, self._configs.node_id, size)
+        pause_ms = throttles.free_in_ms(hosted, self._configs.node_id)
+        if pause_ms:
+            self._partitions.pause(followed, now_ms + ceil(pause_ms))
+        else:
+            self._partitions.taken(followed)
 
     def _committed_cuts(self, response: Any) -> Iterator[tuple[HostedPartition, int, int]]:
         for topic in response.responses:

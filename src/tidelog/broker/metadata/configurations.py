@@ -44,6 +44,8 @@ class ConfigCache:
         """For the current layers: values that no topic overrides are resolved once."""
         self._resolved: dict[str, TopicConfigs] = {}
         self._at_start: dict[KeptConfigs, TopicConfigs] = {}
+        self.changes = 0
+        """+1 with each change: a part that keeps values compares it."""
         self.when_changed: Callable[[Collection[str] | None], Pieces[None]] = _ignore
         """Applies a change to the topics (None: all), in pieces."""
 
@@ -135,6 +137,7 @@ class ConfigCache:
         That is the first piece; the following ones run ``when_changed``.
         """
         self._at_start.clear()
+        self.changes += 1
         changed = {(kind, name): dict(values) for kind, name, values in entities}
         before = self._sets
         kept = {} if complete else dict(before)

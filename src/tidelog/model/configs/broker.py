@@ -1,6 +1,7 @@
 """The table of a server's configurations: Kafka's names and defaults, and ours.
 
-Owns the definitions of all but the log and its cleaner (see `broker_log`). Not the typed values of
+Owns the definitions of all but the log and its cleaner (`broker_log`) and replication
+(`broker_replication`). Not the typed values of
 a process: see `server`.
 
 Defaults that are not Kafka's, each for a reason in docs/design: ``broker.session.timeout.ms``,
@@ -12,12 +13,12 @@ Defaults that are not Kafka's, each for a reason in docs/design: ``broker.sessio
 from __future__ import annotations
 
 from tidelog.model.configs.broker_log import CLEANER, LOG
+from tidelog.model.configs.broker_replication import REPLICATION
 from tidelog.model.configs.rows import (
     AT_LEAST_0,
     AT_LEAST_1,
     idle,
     idle_machinery,
-    rate,
     row,
     topic_default,
 )
@@ -39,13 +40,6 @@ from tidelog.model.configs.types import (
     Update,
 )
 from tidelog.model.levels import LATEST, LEVEL_NAMES
-
-RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-REPLICA_SELECTORS = (
-    "org.apache.kafka.common.replica.LeaderSelector",
-    RACK_AWARE_SELECTOR,
-)
-"""Kafka's class names; no others can be loaded here."""
 
 _B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _LIST, _SHORT = ConfigType.LIST, ConfigType.SHORT
@@ -375,42 +369,6 @@ _GROUPS = (
     idle("offsets.load.buffer.size", _I, "5242880", "The buffer for loading.", AT_LEAST_1),
 )
 
-_REPLICATION = (
-    row(
-        "replica.lag.time.max.ms",
-        _L,
-        "30000",
-        "A follower whose lag lasts for so long leaves the ISR, in ms.",
-        AT_LEAST_0,
-    ),
-    row("replica.fetch.max.bytes", _I, "1048576", "Bytes per partition and fetch.", AT_LEAST_0),
-    row("replica.fetch.wait.max.ms", _I, "500", "How long a follower's fetch waits.", AT_LEAST_0),
-    row(
-        "replica.selector.class",
-        _S,
-        None,
-        "Which replica consumers with a client.rack are sent to: the leader, or with "
-        "RackAwareReplicaSelector one of their rack (KIP-392).",
-        OneOf(REPLICA_SELECTORS),
-    ),
-    row("replica.fetch.min.bytes", _I, "1", "The least a follower's fetch waits for.", AT_LEAST_0),
-    row("replica.fetch.response.max.bytes", _I, "10485760", "Bytes per fetch.", AT_LEAST_0),
-    row("replica.fetch.backoff.ms", _I, "1000", "The pause after a failed fetch.", AT_LEAST_0),
-    row("replica.socket.timeout.ms", _I, "30000", "How long a follower waits for an answer."),
-    row(
-        "replica.high.watermark.checkpoint.interval.ms",
-        _L,
-        "5000",
-        "How often high watermarks are written, in ms.",
-        AT_LEAST_1,
-        _HIGH,
-    ),
-    idle_machinery("num.replica.fetchers", _I, "1", "Fetchers per source broker.", AT_LEAST_1),
-    rate("leader.replication.throttled.rate"),
-    rate("follower.replication.throttled.rate"),
-    rate("replica.alter.log.dirs.io.max.bytes.per.second"),
-)
-
 _CONTROL = (
     row(
         "broker.session.timeout.ms",
@@ -486,7 +444,7 @@ SECTIONS: dict[str, tuple[ConfigDefinition, ...]] = {
     "Log": LOG,
     "Cleaner": CLEANER,
     "Groups": _GROUPS,
-    "Replication": _REPLICATION,
+    "Replication": REPLICATION,
     "Controller": _CONTROL,
     "Transactions": _TRANSACTIONS,
     "Share groups": _SHARE_GROUPS,

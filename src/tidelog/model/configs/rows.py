@@ -58,7 +58,12 @@ def topic_default(
     return row(name, kind, default, documentation, check, update=Update.CLUSTER_WIDE)
 
 
-def rate(name: str) -> ConfigDefinition:
+def rate(
+    name: str,
+    doc: str = "A throttle of replication, in bytes per second.",
+    *,
+    without_effect: bool = False,
+) -> ConfigDefinition:
     """A throttle: Kafka's reassignment tool removes it from every broker, so it is dynamic."""
-    doc = "A throttle of replication, in bytes per second."
-    return row(name, ConfigType.LONG, MAX, doc, AT_LEAST_0, Importance.LOW, Update.PER_BROKER, True)
+    kind, importance = ConfigType.LONG, Importance.LOW
+    return row(name, kind, MAX, doc, AT_LEAST_0, importance, Update.PER_BROKER, without_effect)

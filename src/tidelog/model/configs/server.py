@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tidelog.model.configs.broker import BROKER, RACK_AWARE_SELECTOR
+from tidelog.model.configs.broker import BROKER
+from tidelog.model.configs.broker_replication import RACK_AWARE_SELECTOR
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.configs.types import InvalidConfig, Value, parse, unknown

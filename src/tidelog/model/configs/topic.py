@@ -154,7 +154,6 @@ _ROWS = (
         "",
         "The replicas whose copying is slowed on the follower's side.",
         check=ThrottledReplicas(),
-        without_effect=True,
     ),
     _topic(
         "index.interval.bytes",
@@ -170,7 +169,6 @@ _ROWS = (
         "",
         "The replicas whose copying is slowed on the leader's side.",
         check=ThrottledReplicas(),
-        without_effect=True,
     ),
     _topic(
         "local.retention.bytes",

@@ -1,0 +1,98 @@
+"""The throttles of replication on one broker, as leader and as follower.
+
+Owns the buckets, and which of them limit a copy by the configurations as they are now. Not the
+rules: see `replication.throttling`. Not the pauses: a leader leaves a limited partition out of its
+response (`fetching.partition_reads`), a follower out of its requests (`following`). Other
+partitions of the same session are never delayed. The costs are constant while no throttle is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.broker.metadata.configurations import ConfigCache, EntityType
+from tidelog.model.configs.topic import TOPIC
+from tidelog.model.configs.types import parse
+from tidelog.replication.throttling import Bucket, is_listed
+from tidelog.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
+
+LEADER, FOLLOWER = "leader", "follower"
+REASSIGNMENT_RATE = "reassignment.throttled.rate"
+UNLIMITED = 2**63 - 1
+"""The default of the rates."""
+
+
+class Throttles:
+    """The throttles of one broker for one direction: what it sends (leader) or fetches."""
+
+    def __init__(self, configs: ConfigCache, clock: Clock, side: str) -> None:
+        """``side``: ``LEADER`` or ``FOLLOWER``."""
+        self._configs = configs
+        self._clock = clock
+        self._list = f"{side}.replication.throttled.replicas"
+        self._rates = (f"{side}.replication.throttled.rate", REASSIGNMENT_RATE)
+        self._buckets: dict[str, Bucket] = {}
+        self._listed: dict[str, tuple[str, ...]] = {}
+        """The throttled replicas of each topic that was asked for since the last change."""
+        self._changes = -1
+
+    def free_in_ms(self, partition: HostedPartition, replica: int) -> float:
+        """Return when this replica of a partition may be copied on, in ms from now; 0: now."""
+        if self._changes != self._configs.changes:
+            self._configure()
+        if not self._buckets or replica in partition.state.isr:
+            return 0
+        now_ms = self._clock.monotonic_ms()
+        return max(
+            (bucket.free_in_ms(now_ms) for bucket in self._of(partition, replica)), default=0
+        )
+
+    def copied(self, partition: HostedPartition, replica: int, size: int) -> None:
+        """Count bytes that were copied to this replica."""
+        if not self._buckets or replica in partition.state.isr:
+            return
+        now_ms = self._clock.monotonic_ms()
+        for bucket in self._of(partition, replica):
+            bucket.charge(size, now_ms)
+
+    def _of(self, partition: HostedPartition, replica: int) -> list[Bucket]:
+        """Return the buckets that limit a copy. A target is limited without a list."""
+        listed, moving = (self._buckets.get(name) for name in self._rates)
+        found = []
+        if moving is not None and replica in partition.state.targets:
+            found.append(moving)
+        if listed is not None and is_listed(
+            self._listed_of(partition.topic), partition.partition, replica
+        ):
+            found.append(listed)
+        return found
+
+    def _listed_of(self, topic: str) -> tuple[str, ...]:
+        found = self._listed.get(topic)
+        if found is None:
+            texts = self._configs.of(EntityType.TOPIC, topic)
+            value = parse(TOPIC[self._list], texts[self._list]) if self._list in texts else ()
+            found = self._listed[topic] = value if isinstance(value, tuple) else ()
+        return found
+
+    def _configure(self) -> None:
+        """Take over the rates of now; a bucket keeps its debt."""
+        self._changes = self._configs.changes
+        self._listed.clear()
+        now_ms = self._clock.monotonic_ms()
+        former: Mapping[str, Bucket] = self._buckets
+        self._buckets = {}
+        for name in self._rates:
+            rate = self._configs.number(name, UNLIMITED)
+            if rate >= UNLIMITED:
+                continue
+            bucket = former.get(name)
+            if bucket is None:
+                bucket = Bucket(rate, now_ms)
+            else:
+                bucket.change_rate(rate, now_ms)
+            self._buckets[name] = bucket
