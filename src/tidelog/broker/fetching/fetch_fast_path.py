@@ -11,7 +11,7 @@ changes nothing but the fetch offsets of a session, which the same request sets 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tidelog.broker.fetching.client_sessions import (
@@ -90,8 +90,8 @@ class _Plain(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    named: list[tuple[str, Any]]
-    """Topics and ``FetchPartition`` elements."""
+    named: list[tuple[str, list[int]]]
+    """Topics, and the fields of ``FetchPartition``."""
 
 
 class _Part(NamedTuple):
@@ -122,7 +122,8 @@ def answer(
         return None
     if plain is None:
         return None
-    sessions, now_ms = broker.fetch_sessions, broker.clock.monotonic_ms()
+    sessions, by_topic = broker.fetch_sessions, broker.partitions.by_topic
+    now_ms = broker.clock.monotonic_ms()
     sessions.expire(now_ms)
     session = None
     if plain.session_epoch != FINAL_EPOCH:
@@ -130,10 +131,16 @@ def answer(
         if not isinstance(found, ClientFetchSession) or not _update(found, plain.named):
             return None
         session, wanted = found, found.wanted
+        places = [(each.topic, each.index, each.fetch_offset) for each in wanted.values()]
+        if not _has_more(by_topic, places):
+            return None
     elif plain.session_id == NO_SESSION:
+        if not _has_more(by_topic, [(topic, asked[0], asked[2]) for topic, asked in plain.named]):
+            return None
         # A partition named twice is read once, as in its last entry.
         wanted = {
-            (topic, asked.partition): Wanted(topic, NO_UUID, asked) for topic, asked in plain.named
+            (topic, asked[0]): Wanted(topic, NO_UUID, _FetchPartition(*asked))
+            for topic, asked in plain.named
         }
     else:
         return None
@@ -155,7 +162,7 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
     if replica != CONSUMER or least > 1 or not 0 < topics < 128:
         return None
     at += _HEAD_BYTES
-    named: list[tuple[str, Any]] = []
+    named: list[tuple[str, list[int]]] = []
     for _ in range(topics - 1):
         length = frame[at]
         end = at + length
@@ -168,7 +175,7 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
             *asked, tags = _asked_partition(frame, at)
             if tags or asked[3] >= 0:
                 return None  # it has an epoch to compare with the log's
-            named.append((topic, _FetchPartition(*asked)))
+            named.append((topic, asked))
             at += _ASKED_BYTES
         if frame[at]:
             return None
@@ -178,16 +185,28 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
     return _Plain(most, isolation, session_id, epoch, named)
 
 
-def _update(session: ClientFetchSession, named: list[tuple[str, Any]]) -> bool:
+def _has_more(
+    by_topic: Mapping[str, Mapping[int, HostedPartition]], places: list[tuple[str, int, int]]
+) -> bool:
+    """Whether one of these (topic, partition, offset) is no end: otherwise the request waits."""
+    for topic, index, offset in places:
+        hosted = by_topic.get(topic)
+        partition = None if hosted is None else hosted.get(index)
+        if partition is not None and offset != read_limit(partition.log, committed=True):
+            return True
+    return False
+
+
+def _update(session: ClientFetchSession, named: list[tuple[str, list[int]]]) -> bool:
     """Apply the request's entries to its session; return False where it has others, or too many."""
     wanted = session.wanted
     if len(wanted) > MOST_PARTITIONS:
         return False
     for topic, asked in named:
-        known = wanted.get((topic, asked.partition))
+        known = wanted.get((topic, asked[0]))
         if known is None:
             return False
-        known.update(NO_UUID, asked)
+        known.update(NO_UUID, _FetchPartition(*asked))
     return True
 
 
