@@ -29,6 +29,7 @@ from tidelog.broker.fetching.partition_reads import (
     Reading,
     has_changed,
     note_follower,
+    put_into,
     refusal,
     respond,
 )
@@ -85,9 +86,11 @@ def _serve(broker: Broker, request: messages.FetchRequest, context: RequestConte
             raise
     if answering.reading.cold:
         return answering.warmed()
-    if answering.is_due():
-        return (yield from answering.respond(found))
-    return (yield from answering.later())
+    if not answering.is_due():
+        return (yield from answering.later())
+    if len(plan.wanted) <= AT_ONCE:
+        return answering.respond_at_once(found)
+    return (yield from answering.respond(found))
 
 
 class _FetchResponse:
@@ -194,14 +197,13 @@ class _FetchResponse:
 
     def _finish(self) -> Any:
         """Read again after the wait and respond with the records that there are."""
+        self.reading.again()
+        if len(self._plan.wanted) <= AT_ONCE:
+            return self.respond_at_once(self.read())
         return begun(self._finished())
 
     def _finished(self) -> Steps:
-        self.reading.again()
-        if len(self._plan.wanted) <= AT_ONCE:
-            found = self.read()
-        else:
-            found = yield from self.read_in_steps()
+        found = yield from self.read_in_steps()
         return (yield from self.respond(found))
 
     async def warmed(self) -> Any:
@@ -226,6 +228,19 @@ class _FetchResponse:
         if response is None or self._plan.superseded:
             return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         return response
+
+    def respond_at_once(self, found: list[tuple[Wanted, Any]]) -> Any:
+        """Do as ``respond`` in one step, for few partitions."""
+        session = self._plan.session
+        if self._plan.superseded:
+            return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        topics: dict[str, Any] = {}
+        for wanted, part in found:
+            if session is not None:
+                self._note_sent(wanted, part)
+            put_into(topics, wanted, part)
+        session_id = 0 if session is None else session.id
+        return _Response(session_id=session_id, responses=list(topics.values()))
 
     def _note_sent(self, wanted: Wanted, part: Any) -> bool:
         session = self._plan.session
