@@ -19,7 +19,6 @@ from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
-    LifeEnded,
     Registration,
     expire,
     register,
@@ -29,6 +28,7 @@ from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.metadata.records import PartitionState
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode as E
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -45,7 +45,7 @@ class Story:
         self.cluster = self.world.cluster
         self.ends: dict[int, LogEnd] = {}
         for broker in (1, 2, 3):
-            self.comes(broker, LifeEnded.CLEAN, None)
+            self.comes(broker, FormerRegistration.CLEAN, None)
         named = tuple((name.replace("_", "."), value) for name, value in configs.items())
         (created,) = self.world.create(TopicToCreate("t", 1, 3, configs=named))
         assert created.refusal is None
@@ -54,7 +54,9 @@ class Story:
     def now(self) -> PartitionState:
         return self.cluster.states[T0]
 
-    def comes(self, broker: int, ended: LifeEnded, end: tuple[int, int] | None = (0, 100)) -> None:
+    def comes(
+        self, broker: int, ended: FormerRegistration, end: tuple[int, int] | None = (0, 100)
+    ) -> None:
         """A new life of a broker registers; ``end``: epoch and end of its log, None for no log."""
         inventory = {}
         if end is not None:
@@ -116,12 +118,12 @@ def test_two_members_are_killed_and_the_last_one_loses_power() -> None:
     # From here on 1 acknowledges nothing: 2 holds everything that was.
     assert (story.now.isr, story.now.eligible_replicas) == ([1], [2])
     story.dies(1)
-    story.comes(1, LifeEnded.UNCLEAN, (0, 50))
+    story.comes(1, FormerRegistration.UNCLEAN, (0, 50))
     assert (story.now.leader, story.now.isr, story.now.eligible_replicas) == (-1, [], [2])
     # 3 had left while the ISR was large enough: it may lack what was acknowledged since.
-    story.comes(3, LifeEnded.CRASHED)
+    story.comes(3, FormerRegistration.CRASHED)
     assert story.now.leader == -1
-    story.comes(2, LifeEnded.CRASHED)
+    story.comes(2, FormerRegistration.CRASHED)
     assert (story.now.leader, story.now.isr) == (2, [2])
     assert not story.now.is_unclean_leader
     assert story.cluster.topic_histories["t"].unclean == {}
@@ -138,7 +140,7 @@ def test_a_lowered_minimum_clears_the_eligible_replicas_before_brokers_receive_i
         assert story.now.eligible_replicas == []
         # 1 may acknowledge alone now: no other replica is elected without the flag.
         story.dies(1)
-        story.comes(2, LifeEnded.CRASHED)
+        story.comes(2, FormerRegistration.CRASHED)
         assert story.now.leader == -1
     # A minimum that one topic lowers leaves others alone, and a raised one clears nothing.
     story = Story(min_insync_replicas="2")
@@ -199,13 +201,13 @@ def test_a_member_that_came_back_empty_while_its_joining_was_in_flight_is_refuse
     story.proposes(1, 2)
     former = (story.epoch(1), story.epoch(2), story.epoch(3))
     story.dies(3)
-    story.comes(3, LifeEnded.CLEAN, None)
+    story.comes(3, FormerRegistration.CLEAN, None)
     assert story.proposes(1, 2, 3, broker_epochs=former).error is E.INELIGIBLE_REPLICA
     assert story.now.isr == [1, 2]
     # As its present life it joins.
     assert story.proposes(1, 2, 3).error is E.NONE
     # The change committed first: then its registration takes it out again.
-    story.comes(3, LifeEnded.CLEAN, None)
+    story.comes(3, FormerRegistration.CLEAN, None)
     assert story.now.isr == [1, 2]
 
 
@@ -232,11 +234,11 @@ def test_a_leader_that_returns_before_it_was_missed_leads_in_a_new_epoch_only() 
     """It may have lost an unsynced tail that a follower has: the follower truncates."""
     story = Story()
     before = story.now.leader_epoch
-    story.comes(1, LifeEnded.CRASHED)
+    story.comes(1, FormerRegistration.CRASHED)
     assert story.now.leader_epoch == before + 1
     assert (story.now.leader, story.now.isr) == (1, [1, 2, 3])
     # After a power loss it leads not at all while another member lives.
-    story.comes(1, LifeEnded.UNCLEAN)
+    story.comes(1, FormerRegistration.UNCLEAN)
     assert story.now.leader in (2, 3)
     assert story.now.isr == [2, 3]
 
@@ -259,14 +261,14 @@ def test_an_unclean_election_on_request_waits_for_replicas_that_may_have_everyth
     story.suspects(2)
     assert (story.now.isr, story.now.eligible_replicas) == ([1], [2])
     story.dies(1)
-    story.comes(3, LifeEnded.CRASHED)
+    story.comes(3, FormerRegistration.CRASHED)
     assert story.now.leader == -1
     answer = story.world.do(elect_on_request(story.cluster, ElectionType.UNCLEAN, [T0]))
     assert answer[T0].error is E.ELIGIBLE_LEADERS_NOT_AVAILABLE
     assert answer[T0].sentence.startswith("Broker 2 may still come back with all of t-0")
     assert story.now.leader == -1
     # It comes back, with everything that was acknowledged.
-    story.comes(2, LifeEnded.CRASHED)
+    story.comes(2, FormerRegistration.CRASHED)
     assert (story.now.leader, story.now.is_unclean_leader) == (2, False)
 
 
@@ -276,7 +278,7 @@ def test_the_death_of_the_last_eligible_replica_allows_what_the_configuration_do
     story.dies(3)
     assert (story.now.isr, story.now.eligible_replicas) == ([1], [3])
     story.suspects(1)
-    story.comes(2, LifeEnded.CRASHED)
+    story.comes(2, FormerRegistration.CRASHED)
     story.cluster.suspected.discard(1)
     story.dies(1)
     assert story.now.leader == 2
@@ -303,7 +305,7 @@ def test_switching_unclean_elections_on_elects_where_there_is_no_leader(kind: in
 def test_preferred_replicas_that_only_seem_to_be_there_are_not_elected() -> None:
     story = Story()
     story.dies(1)
-    story.comes(1, LifeEnded.CRASHED)
+    story.comes(1, FormerRegistration.CRASHED)
     story.proposes(*story.now.isr, 1)
     assert story.now.leader != 1
     for kept in (story.cluster.presumed, story.cluster.broken):

@@ -68,19 +68,20 @@ from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.nodes import load
-from tidelog.controller.decisions.registration import Address, LifeEnded, Registration
+from tidelog.controller.decisions.registration import Address, Registration
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.metadata.records import PartitionState
 from tidelog.model.admin_requests import ElectionType
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 ENDS = {
-    "clean": LifeEnded.CLEAN,
-    "crashed": LifeEnded.CRASHED,
-    "unclean": LifeEnded.UNCLEAN,
-    "same": LifeEnded.SAME_LIFE,
+    "clean": FormerRegistration.CLEAN,
+    "crashed": FormerRegistration.CRASHED,
+    "unclean": FormerRegistration.UNCLEAN,
+    "same": FormerRegistration.SAME,
 }
 KIND_TOPIC = 2
 OTHER_ID = UUID(int=999)
@@ -205,12 +206,12 @@ class Stage:
     def _do_brokers(self, words: Arguments) -> list[str]:
         for name in words.plain:
             self.running[int(name)] = next(self.incarnations)
-            epoch = self.world.do(self.registration(int(name), LifeEnded.CLEAN, {}))
+            epoch = self.world.do(self.registration(int(name), FormerRegistration.CLEAN, {}))
             assert not isinstance(epoch, RequestRefusal), epoch
         return []
 
     def registration(
-        self, broker: int, end: LifeEnded, inventory: dict[tuple[UUID, int], LogEnd]
+        self, broker: int, end: FormerRegistration, inventory: dict[tuple[UUID, int], LogEnd]
     ) -> Any:
         """Return the decision about a registration."""
         request = Registration(

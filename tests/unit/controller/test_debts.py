@@ -175,7 +175,7 @@ def test_an_uncertain_last_member_is_not_elected_without_room_but_compared_later
     full = {index: UncleanDebt(2, 6) for index in range(1, MOST + 1)}
     made.commit((Put(layout.topic_history("t"), msgspec.structs.replace(history, unclean=full)),))
     made.cluster.brokers[1] = made.cluster.brokers[2]
-    standing = Standing.of(made.cluster, new_life=1)
+    standing = Standing.of(made.cluster, new_incarnation=1)
     made.commit(tuple(settle_all(made.cluster, [where], standing, [where])))
     state = made.cluster.states[where]
     assert (state.leader, state.isr, state.unclean_members) == (NO_LEADER, [1], [1])

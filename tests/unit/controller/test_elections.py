@@ -19,7 +19,6 @@ from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.elections import Standing, settle, with_isr
 from tidelog.controller.decisions.registration import (
     Address,
-    LifeEnded,
     Registration,
     expire,
     register,
@@ -31,6 +30,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode as E
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -41,12 +41,14 @@ def state(leader: int, isr: list[int], *, eligible: list[int] | None = None, epo
 
 
 def standing(
-    fit: str, registered: str = "", new_life: int | None = None, presumed: str = ""
+    fit: str, registered: str = "", new_incarnation: int | None = None, presumed: str = ""
 ) -> Standing:
     def brokers(text: str) -> frozenset[int]:
         return frozenset(map(int, text))
 
-    return Standing(brokers(fit), brokers(fit) | brokers(registered), new_life, brokers(presumed))
+    return Standing(
+        brokers(fit), brokers(fit) | brokers(registered), new_incarnation, brokers(presumed)
+    )
 
 
 REPLICAS = [1, 2, 3]
@@ -124,7 +126,7 @@ RULE = [
     (
         "the leader has a new life: it leads in a new epoch only",
         state(1, [1, 2]),
-        standing("12", new_life=1),
+        standing("12", new_incarnation=1),
         1,
         False,
         state(1, [1, 2], epoch=6),
@@ -202,7 +204,7 @@ def request(
     broker: int,
     incarnation: int = 1,
     directory: int = 1,
-    ended: LifeEnded = LifeEnded.CLEAN,
+    ended: FormerRegistration = FormerRegistration.CLEAN,
     inventory: dict[tuple[UUID, int], LogEnd] | None = None,
     cluster_id: str = "",
 ) -> Registration:
@@ -284,7 +286,9 @@ IN_FULL = LogEnd(1, 5, 100)
 incarnations = count(1000)
 
 
-def came_back(world: World, broker: int, ended: LifeEnded, end: LogEnd | None = IN_FULL) -> None:
+def came_back(
+    world: World, broker: int, ended: FormerRegistration, end: LogEnd | None = IN_FULL
+) -> None:
     """A new life of a broker registers, with or without the replica."""
     topic_id = world.cluster.topic_id("t")
     inventory = {} if end is None else {(topic_id, 0): end}
@@ -296,10 +300,10 @@ def came_back(world: World, broker: int, ended: LifeEnded, end: LogEnd | None = 
 
 def test_a_crashed_broker_stays_in_the_isr_and_leads_in_a_new_epoch() -> None:
     world = world_with(state(1, [1, 2, 3]), 1, 2, 3)
-    came_back(world, 1, LifeEnded.CRASHED)
+    came_back(world, 1, FormerRegistration.CRASHED)
     now = world.cluster.states[T0]
     assert (now.leader, now.leader_epoch, now.isr) == (1, 6, [1, 2, 3])
-    came_back(world, 2, LifeEnded.CLEAN)
+    came_back(world, 2, FormerRegistration.CLEAN)
     assert world.cluster.states[T0] == now
 
 
@@ -307,9 +311,9 @@ def test_a_crashed_broker_stays_in_the_isr_and_leads_in_a_new_epoch() -> None:
 def test_a_broker_that_may_have_lost_data_leaves_the_isr(missing: bool) -> None:
     world = world_with(state(1, [1, 2, 3]), 1, 2, 3)
     if missing:
-        came_back(world, 1, LifeEnded.CLEAN, None)
+        came_back(world, 1, FormerRegistration.CLEAN, None)
     else:
-        came_back(world, 1, LifeEnded.UNCLEAN)
+        came_back(world, 1, FormerRegistration.UNCLEAN)
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (2, [2, 3], False)
     assert now.leader_epoch > 5
@@ -320,13 +324,13 @@ def test_a_broker_that_may_have_lost_data_leaves_the_isr(missing: bool) -> None:
 def test_the_only_replica_that_lost_power_leads_at_once_flagged() -> None:
     world = registered(1)
     world.create(TopicToCreate("t", 1, 1))
-    came_back(world, 1, LifeEnded.UNCLEAN, LogEnd(1, 0, 10))
+    came_back(world, 1, FormerRegistration.UNCLEAN, LogEnd(1, 0, 10))
     now = world.cluster.states[T0]
     assert (now.leader, now.leader_epoch, now.isr) == (1, 1, [1])
     assert now.is_unclean_leader
     assert world.cluster.topic_histories["t"].unclean == {0: UncleanDebt(1, 1)}
     # An in-sync election clears the flag, not the debt.
-    came_back(world, 1, LifeEnded.CLEAN, LogEnd(1, 1, 10))
+    came_back(world, 1, FormerRegistration.CLEAN, LogEnd(1, 1, 10))
     assert not world.cluster.states[T0].is_unclean_leader
     assert world.cluster.topic_histories["t"].unclean == {0: UncleanDebt(1, 1)}
 
@@ -334,11 +338,11 @@ def test_the_only_replica_that_lost_power_leads_at_once_flagged() -> None:
 def test_after_a_power_cut_over_all_the_longest_log_leads() -> None:
     """docs/design/who-may-lead.md: highest (leader epoch, end offset), whatever the config says."""
     world = world_with(state(1, [1, 2, 3]), 1, 2, 3)
-    came_back(world, 1, LifeEnded.UNCLEAN, LogEnd(1, 5, 90))
-    came_back(world, 2, LifeEnded.UNCLEAN, LogEnd(1, 4, 200))
+    came_back(world, 1, FormerRegistration.UNCLEAN, LogEnd(1, 5, 90))
+    came_back(world, 2, FormerRegistration.UNCLEAN, LogEnd(1, 4, 200))
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (3, [3], False)
-    came_back(world, 3, LifeEnded.UNCLEAN, LogEnd(1, 5, 80))
+    came_back(world, 3, FormerRegistration.UNCLEAN, LogEnd(1, 5, 80))
     now = world.cluster.states[T0]
     assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
     assert set(world.cluster.topic_histories["t"].unclean) == {0}
@@ -348,7 +352,7 @@ def test_a_leader_that_dies_is_replaced_and_comes_back_as_a_follower() -> None:
     world = world_with(state(1, [1, 2]), 1, 2, 3)
     world.do(expire(world.cluster, [1]))
     assert world.cluster.states[T0].isr == [2]
-    came_back(world, 1, LifeEnded.CRASHED)
+    came_back(world, 1, FormerRegistration.CRASHED)
     now = world.cluster.states[T0]
     assert (now.leader, now.isr) == (2, [2])
 

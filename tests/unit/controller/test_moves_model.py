@@ -24,7 +24,7 @@ from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.reassignments import Asked, known_brokers, reassign
 from tidelog.controller.decisions.registration import (
     Address,
-    LifeEnded,
+    FormerRegistration,
     Registration,
     expire,
     register,
@@ -78,7 +78,7 @@ class Move(RuleBasedStateMachine):
     @initialize(replicas=replicas_of_a_partition, unclean=st.booleans(), minimum=st.integers(1, 3))
     def begin(self, replicas: list[int], unclean: bool, minimum: int) -> None:
         for broker in BROKERS:
-            self._register(broker, LifeEnded.CLEAN, new=True)
+            self._register(broker, FormerRegistration.CLEAN, new=True)
         configs = (
             ("unclean.leader.election.enable", str(unclean).lower()),
             ("min.insync.replicas", str(minimum)),
@@ -168,8 +168,11 @@ class Move(RuleBasedStateMachine):
             self.cluster.suspected.discard(broker)
             self._step(settle_returned(self.cluster, broker))
 
-    @rule(broker=some_broker, ended=st.sampled_from([LifeEnded.CRASHED, LifeEnded.UNCLEAN]))
-    def restarts(self, broker: int, ended: LifeEnded) -> None:
+    @rule(
+        broker=some_broker,
+        ended=st.sampled_from([FormerRegistration.CRASHED, FormerRegistration.UNCLEAN]),
+    )
+    def restarts(self, broker: int, ended: FormerRegistration) -> None:
         self._register(broker, ended, new=True)
 
     @rule()
@@ -186,7 +189,7 @@ class Move(RuleBasedStateMachine):
     @rule(data=st.data())
     def registers_with_the_new_controller(self, data: st.DataObject) -> None:
         broker = data.draw(st.sampled_from(sorted(self.cluster.presumed)))
-        self._register(broker, LifeEnded.SAME_LIFE, new=False)
+        self._register(broker, FormerRegistration.SAME, new=False)
 
     @rule(broker=some_broker)
     def is_sent_its_stops(self, broker: int) -> None:
@@ -240,7 +243,7 @@ class Move(RuleBasedStateMachine):
             assert epoch <= self.state.leader_epoch
         return answer
 
-    def _register(self, broker: int, ended: LifeEnded, *, new: bool) -> None:
+    def _register(self, broker: int, ended: FormerRegistration, *, new: bool) -> None:
         if new:
             self.lives += 1
             self.running[broker] = self.lives

@@ -62,7 +62,7 @@ def never_allow_unclean(*args: Any) -> PartitionState:
 
 def ignore_new_incarnations(*args: Any) -> PartitionState:
     state, replicas, standing, *rule = args
-    return settle(state, replicas, replace(standing, new_life=None), *rule)
+    return settle(state, replicas, replace(standing, new_incarnation=None), *rule)
 
 
 def elect_presumed_brokers(*args: Any) -> PartitionState:

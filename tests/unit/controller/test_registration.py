@@ -17,7 +17,6 @@ from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
-    LifeEnded,
     Registration,
     expire,
     register,
@@ -31,6 +30,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -40,7 +40,7 @@ _incarnations = count(1)
 def came(
     world: World,
     broker: int,
-    ended: LifeEnded = LifeEnded.UNCLEAN,
+    ended: FormerRegistration = FormerRegistration.UNCLEAN,
     end: tuple[int, int] | None = (5, 100),
     *,
     damaged: bool = False,
@@ -84,7 +84,7 @@ def _life(world: World, broker: int) -> UUID:
 def world_with(state: PartitionState) -> World:
     world = World()
     for broker in (1, 2, 3):
-        came(world, broker, LifeEnded.CLEAN)
+        came(world, broker, FormerRegistration.CLEAN)
     (created,) = world.create(TopicToCreate("t", 1, 3))
     assert created.refusal is None
     world.commit((put_state(world.cluster, T0, state),))
@@ -139,7 +139,7 @@ def test_a_replica_that_returned_before_a_leader_changed_the_isr_no_longer_count
 
 def test_a_damaged_replica_leaves_and_is_never_elected() -> None:
     world = world_with(PartitionState(1, 5, 1, [1, 2]))
-    now = came(world, 1, LifeEnded.CLEAN, damaged=True)
+    now = came(world, 1, FormerRegistration.CLEAN, damaged=True)
     assert now is not None and (now.leader, now.isr, now.eligible_replicas) == (2, [2], [])
     assert (1, T0) in world.cluster.broken
     # Rebuilt, it is an ordinary follower: no longer damaged, and in no ISR.
@@ -150,7 +150,7 @@ def test_a_damaged_replica_leaves_and_is_never_elected() -> None:
 def test_a_damaged_only_replica_does_not_lead_while_an_empty_one_does() -> None:
     for damaged, leader in ((True, -1), (False, 1)):
         world = world_with(PartitionState(1, 5, 1, [1]))
-        now = came(world, 1, LifeEnded.CLEAN, None, damaged=damaged)
+        now = came(world, 1, FormerRegistration.CLEAN, None, damaged=damaged)
         assert now is not None and (now.leader, now.isr) == (leader, [1])
         # The last one that had the data stays damaged, whatever its broker makes of it.
         assert note_damaged(world.cluster, 1, []) == ([], [])
@@ -203,7 +203,7 @@ def test_damage_named_at_a_registration_begins_a_new_epoch_in_the_same_life(
 ) -> None:
     """Of another life a leader does not count what the former one had fetched."""
     world = world_with(PartitionState(1, 5, 1, [1]))
-    now = came(world, 2, LifeEnded.CLEAN, None, damaged=True, again=again)
+    now = came(world, 2, FormerRegistration.CLEAN, None, damaged=True, again=again)
     assert now is not None and (now.leader, now.leader_epoch) == (1, epoch)
 
 
@@ -211,7 +211,7 @@ def test_a_replica_without_a_topic_id_counts_where_the_topic_takes_it() -> None:
     world = world_with(PartitionState(1, 5, 1, [1]))
     cluster = world.cluster
     assert not cluster.takes_nameless("t"), "it was born with its id"
-    now = came(world, 1, LifeEnded.CLEAN, (5, 7), nameless=True)
+    now = came(world, 1, FormerRegistration.CLEAN, (5, 7), nameless=True)
     assert now is not None and now.is_unclean_leader, "a replica of a former life is none"
 
     world = world_with(PartitionState(1, 5, 1, [1]))
@@ -234,7 +234,7 @@ def returned_under_the_former_controller() -> World:
     return world
 
 
-def same_life(world: World, broker: int, end: int) -> PartitionState:
+def same_incarnation(world: World, broker: int, end: int) -> PartitionState:
     """A broker that is registered in the store registers with this controller too."""
     cluster = world.cluster
     known = cluster.brokers[broker]
@@ -245,7 +245,14 @@ def same_life(world: World, broker: int, end: int) -> PartitionState:
     cluster.inventories[broker] = inventory
     addresses = (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),)
     asked = Registration(
-        broker, "", incarnation, UUID(int=broker), addresses, None, LifeEnded.SAME_LIFE, inventory
+        broker,
+        "",
+        incarnation,
+        UUID(int=broker),
+        addresses,
+        None,
+        FormerRegistration.SAME,
+        inventory,
     )
     assert world.do(register(cluster, asked, 1)) == known.broker_epoch
     cluster.presumed.discard(broker)
@@ -261,7 +268,7 @@ def test_the_comparison_waits_for_brokers_not_registered_with_a_new_controller()
     for kind in ElectionType:
         (refused,) = world.do(elect_on_request(world.cluster, kind, [T0])).values()
         assert refused is not None
-    now = same_life(world, 1, 200)
+    now = same_incarnation(world, 1, 200)
     assert (now.leader, now.isr, now.unclean_members, now.is_unclean_leader) == (1, [1], [], True)
     assert world.cluster.topic_histories["t"].unclean[0].leader == 1
 
@@ -278,14 +285,14 @@ def test_a_comparison_that_was_put_off_outlives_the_next_controller() -> None:
     world = returned_under_the_former_controller()
     came(world, 2, end=(5, 100))
     cut(world)
-    now = same_life(world, 1, 200)
+    now = same_incarnation(world, 1, 200)
     assert (now.leader, now.isr, now.unclean_members) == (-1, [2], [1, 2])
     # The last member had the data: if it dies, there is no replica to compare.
     again = dict(world.cluster.brokers)
     world.commit(expire(world.cluster, [2]).writes)
     assert world.cluster.states[T0].leader == -1
     assert world.cluster.brokers.keys() == again.keys() - {2}
-    now_or_none = came(world, 2, LifeEnded.CLEAN, end=(5, 300))
+    now_or_none = came(world, 2, FormerRegistration.CLEAN, end=(5, 300))
     assert now_or_none is not None and (now_or_none.leader, now_or_none.isr) == (2, [2])
 
 
@@ -295,7 +302,7 @@ def test_a_suspected_one_is_waited_for_too() -> None:
     world.cluster.suspected.add(1)
     now = came(world, 2, end=(5, 100))
     assert now is not None and now.leader == -1
-    now = same_life(world, 1, 200)
+    now = same_incarnation(world, 1, 200)
     assert (now.leader, now.isr) == (1, [1])
 
 

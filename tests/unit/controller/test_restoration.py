@@ -22,7 +22,6 @@ from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.producer_ids import next_block
 from tidelog.controller.decisions.registration import (
     Address,
-    LifeEnded,
     Registration,
     register,
     why_gone_back,
@@ -39,6 +38,7 @@ from tidelog.metadata.records import (
     WentBack,
 )
 from tidelog.model.errors import ErrorCode
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -53,7 +53,7 @@ def request(broker: int, seen: tuple[int, int] = (-1, -1)) -> Registration:
         UUID(int=broker),
         (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
         None,
-        LifeEnded.CLEAN,
+        FormerRegistration.CLEAN,
         {},
         seen=seen,
     )

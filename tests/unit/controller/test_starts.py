@@ -20,7 +20,6 @@ from tidelog.controller.decisions.elections import Standing, eligible_now, with_
 from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import (
     Address,
-    LifeEnded,
     Registration,
     register,
     replace_unfit,
@@ -32,6 +31,7 @@ from tidelog.metadata.records import ConfigNode, PartitionState
 from tidelog.metadata.store import Set
 from tidelog.model.configs.resolve import BrokerLayers
 from tidelog.model.levels import LEVELS
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -163,7 +163,7 @@ def registration(broker: int, host: str = "h") -> Registration:
         UUID(int=100 + broker),
         (Address("PLAINTEXT", host, 1, "PLAINTEXT"),),
         None,
-        LifeEnded.SAME_LIFE,
+        FormerRegistration.SAME,
         {},
     )
 

@@ -24,7 +24,6 @@ from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import (
     Address,
-    LifeEnded,
     Registration,
     expire,
     register,
@@ -32,6 +31,7 @@ from tidelog.controller.decisions.registration import (
 from tidelog.controller.decisions.restoration import accept
 from tidelog.metadata import layout
 from tidelog.metadata.records import WentBack
+from tidelog.model.registration import FormerRegistration
 
 PARTITIONS = 12
 LIMIT = 700
@@ -45,7 +45,9 @@ def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "MANY", 1)
 
 
-def request(broker: int, incarnation: int, ended: LifeEnded, cluster: ClusterState) -> Registration:
+def request(
+    broker: int, incarnation: int, ended: FormerRegistration, cluster: ClusterState
+) -> Registration:
     return Registration(
         broker,
         "",
@@ -71,7 +73,7 @@ def die(cluster: ClusterState, world: World) -> Decision[Any]:
 
 
 def return_unclean(cluster: ClusterState, world: World) -> Decision[Any]:
-    return register(cluster, request(1, 99, LifeEnded.UNCLEAN, cluster), 1)
+    return register(cluster, request(1, 99, FormerRegistration.UNCLEAN, cluster), 1)
 
 
 def delete(cluster: ClusterState, world: World) -> Decision[Any]:
@@ -86,7 +88,9 @@ def prepared(*, topic: bool, gone_back: bool = False) -> World:
     world = World()
     for broker in (1, 2, 3):
         world.do(
-            register(world.cluster, request(broker, broker, LifeEnded.CLEAN, world.cluster), 1)
+            register(
+                world.cluster, request(broker, broker, FormerRegistration.CLEAN, world.cluster), 1
+            )
         )
     if topic:
         world.do(create(world.cluster, world))

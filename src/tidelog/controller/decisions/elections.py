@@ -36,12 +36,12 @@ class Standing:
     event.
 
     ``presumed`` brokers keep their leadership and are not elected: they have not registered with
-    this controller yet. ``new_life`` is a broker that restarted.
+    this controller yet. ``new_incarnation`` is a broker that restarted.
     """
 
     fit: frozenset[int]
     registered: frozenset[int]
-    new_life: int | None = None
+    new_incarnation: int | None = None
     presumed: frozenset[int] = frozenset()
 
     @property
@@ -57,18 +57,18 @@ class Standing:
     def without(self, brokers: Collection[int]) -> Standing:
         """Return the standing at a partition whose replicas on some brokers are damaged."""
         out = frozenset(brokers)
-        return Standing(self.fit - out, self.registered - out, self.new_life, self.presumed)
+        return Standing(self.fit - out, self.registered - out, self.new_incarnation, self.presumed)
 
     @staticmethod
     def of(
-        cluster: ClusterState, gone: Collection[int] = (), new_life: int | None = None
+        cluster: ClusterState, gone: Collection[int] = (), new_incarnation: int | None = None
     ) -> Standing:
         """Return it for all brokers, without those that are ``gone``, with one that restarted."""
-        extra = set() if new_life is None else {new_life}
+        extra = set() if new_incarnation is None else {new_incarnation}
         fit = (cluster.fit - set(gone)) | extra
         registered = (cluster.brokers.keys() - set(gone)) | extra
         presumed = cluster.presumed - extra
-        return Standing(frozenset(fit), frozenset(registered), new_life, frozenset(presumed))
+        return Standing(frozenset(fit), frozenset(registered), new_incarnation, frozenset(presumed))
 
 
 def with_isr(
@@ -125,7 +125,7 @@ def settle(
     The members of ``state`` are among the ``replicas`` (``within``).
     """
     isr = [member for member in state.isr if member in standing.fit]
-    leads = state.leader in isr and state.leader != standing.new_life
+    leads = state.leader in isr and state.leader != standing.new_incarnation
     if leads and (isr == state.isr or not standing.electable.intersection(isr)):
         # No member leaves in favour of members that this controller had no sign of life from.
         return state

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from uuid import UUID
 
 import msgspec
@@ -29,19 +28,11 @@ from tidelog.controller.decisions.settlement import settle_all
 from tidelog.metadata import layout
 from tidelog.metadata.records import BrokerNode, Counter
 from tidelog.model.errors import ErrorCode
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 BROKER_NODE_VERSION = 5
 """Version of Kafka's ``/brokers/ids`` JSON that has endpoints, map, rack and features."""
-
-
-class LifeEnded(IntEnum):
-    """How a broker's last life ended (tag 10000 of BrokerRegistration)."""
-
-    UNCLEAN = 0
-    CRASHED = 1
-    CLEAN = 2
-    SAME_LIFE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ class Registration:
     directory: UUID
     addresses: tuple[Address, ...]
     rack: str | None
-    ended: LifeEnded
+    ended: FormerRegistration
     inventory: dict[tuple[UUID, int], LogEnd]
     nameless: dict[TopicPartition, LogEnd] = field(default_factory=dict)
     damaged: frozenset[tuple[UUID, TopicPartition]] = frozenset()
@@ -87,10 +78,10 @@ def register(
         return Decision(refusal)
     known = cluster.brokers.get(request.broker)
     incarnation = layout.id_text(request.incarnation)
-    same_life = known is not None and known.incarnation_id == incarnation
+    same_incarnation = known is not None and known.incarnation_id == incarnation
     epoch = cluster.counters.get(layout.BROKER_EPOCH, 0) + 1
     writes: list[Write] = []
-    if same_life and known is not None:
+    if same_incarnation and known is not None:
         epoch = known.broker_epoch
     else:
         writes.append(Put(layout.BROKER_EPOCH, Counter(epoch)))
@@ -102,17 +93,19 @@ def register(
     )
     if not is_known:
         writes.append(Put(layout.broker(request.broker), node))
-    new_life = None if same_life else request.broker
-    standing = Standing.of(cluster, new_life=new_life)
-    if same_life:
+    new_incarnation = None if same_incarnation else request.broker
+    standing = Standing.of(cluster, new_incarnation=new_incarnation)
+    if same_incarnation:
         # The session opens again: a suspicion ends with it.
         again = frozenset({request.broker})
         fit = standing.fit | (again - cluster.shutting_down)
         standing = Standing(fit, standing.registered, None, standing.presumed - again)
     places = list(_concerned(cluster, request.broker))
-    lost = set() if same_life else _lost(cluster, request, places)
+    lost = set() if same_incarnation else _lost(cluster, request, places)
     # A leader does not count what a former incarnation has fetched: no new epoch is needed.
-    new_epochs = {x for broker, x in cluster.broken if same_life and broker == request.broker}
+    new_epochs = {
+        x for broker, x in cluster.broken if same_incarnation and broker == request.broker
+    }
     # The node last: without it the next controller finds the restart again.
     settled = settle_all(cluster, places, standing, lost, new_epochs=new_epochs)
     return Decision(epoch, (*settled, *writes), splits=True)
@@ -284,7 +277,7 @@ def _led_or_in_sync(
 def _lost(
     cluster: ClusterState, request: Registration, places: Sequence[TopicPartition]
 ) -> set[TopicPartition]:
-    if request.ended is LifeEnded.UNCLEAN:
+    if request.ended is FormerRegistration.UNCLEAN:
         return set(places)
     # A replica that is missing from the inventory counts as lost, however the life ended.
     return {where for where in places if cluster.log_end(request.broker, where) is None}

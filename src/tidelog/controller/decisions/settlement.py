@@ -105,10 +105,10 @@ def _settled(
     broken: list[int] = []
     if cluster.broken:
         broken = [x for x in replicas if (x, where) in cluster.broken]
-    if is_lost and standing.new_life is not None:
+    if is_lost and standing.new_incarnation is not None:
         ends = _known_ends(cluster, where, replicas, standing)
-        awaited = standing.awaited if may_owe else {standing.new_life}
-        new = without_lost(new, standing.new_life, ends, broken, awaited)
+        awaited = standing.awaited if may_owe else {standing.new_incarnation}
+        new = without_lost(new, standing.new_incarnation, ends, broken, awaited)
     if may_owe and is_put_off(new):
         ends = _known_ends(cluster, where, replicas, standing)
         new = compared(new, standing, ends, broken)

@@ -26,7 +26,6 @@ from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal
 from tidelog.controller.decisions.levels import why_broker_refused
 from tidelog.controller.decisions.registration import (
     Address,
-    LifeEnded,
     Registration,
     register,
     why_gone_back,
@@ -42,6 +41,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import HEARTBEATS_IN_SILENCE
 from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition, why_invalid
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
@@ -85,7 +85,7 @@ async def serve(
         if not isinstance(answer[1], RequestRefusal):
             controller.session_watch.heard(broker, is_answered=False)
 
-    (new_life, answer), _ = await controller.perform(decide, heard)
+    (new_incarnation, answer), _ = await controller.perform(decide, heard)
     if isinstance(answer, RequestRefusal):
         logger.warning("registration refused: %(why)s", {"why": answer.sentence})
         return messages.BrokerRegistrationResponse(error_code=answer.error)
@@ -93,7 +93,7 @@ async def serve(
         # It disconnected during the write: its session never began, so it expires by time-out.
         controller.session_watch.heard(broker)
         return _accepted(controller, broker, answer)
-    await controller.session_watch.opened(broker, context.connection, new_life)
+    await controller.session_watch.opened(broker, context.connection, new_incarnation)
     try:
         await controller.perform(partial(elect_awaited, broker=broker))
         # A topic without an id may have waited for the replicas of this broker.
@@ -109,10 +109,10 @@ async def serve(
 
 
 _BEFORE = {
-    LifeEnded.UNCLEAN: "after its machine stopped: it may have lost unsynced records",
-    LifeEnded.CRASHED: "after a kill",
-    LifeEnded.CLEAN: "after a clean stop, or for the first time",
-    LifeEnded.SAME_LIFE: "as the same process",
+    FormerRegistration.UNCLEAN: "after its machine stopped: it may have lost unsynced records",
+    FormerRegistration.CRASHED: "after a kill",
+    FormerRegistration.CLEAN: "after a clean stop, or for the first time",
+    FormerRegistration.SAME: "as the same process",
 }
 
 
@@ -186,7 +186,9 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
         ),
         rack=request.rack,
         # An undefined number does not prove that the records are still there.
-        ended=LifeEnded(ended) if ended in tuple(LifeEnded) else LifeEnded.UNCLEAN,
+        ended=FormerRegistration(ended)
+        if ended in tuple(FormerRegistration)
+        else FormerRegistration.UNCLEAN,
         inventory=inventory,
         nameless=nameless,
         damaged=frozenset(damaged),
