@@ -68,7 +68,7 @@ class Cluster:
         self._view = ClusterMetadata()
         self._view_time: float | None = None
         self._stale = True
-        self._told_by = ""
+        self._asked_last = ""
         self._doubted: set[str] = set()
         self._wanted: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
@@ -315,7 +315,7 @@ class Cluster:
         found = self._view.partition(partition)
         if found is None:
             # A partitioned broker does not know new partitions: try another one next time.
-            self._doubted.add(self._told_by)
+            self._doubted.add(self._asked_last)
             topic = self._view.topics.get(partition.topic)
             code = topic.error if topic is not None else 0
             raise Refused(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(partition))
@@ -325,7 +325,7 @@ class Cluster:
         if 0 <= found.leader_epoch < least_epoch:
             # Try others first next time: a partitioned broker stays stale for long.
             self._stale = True
-            self._doubted.add(self._told_by)
+            self._doubted.add(self._asked_last)
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, str(partition))
         if least_epoch >= 0:
             self._doubted.clear()
@@ -356,7 +356,7 @@ class Cluster:
         self._stale = False
         try:
             connection = await self.any_connection(self._doubted)
-            self._told_by = connection.peer
+            self._asked_last = connection.peer
             answer = await connection.send(request, None, self.settings.request_timeout_ms)
             found = metadata.read_answer(answer)
         except BaseException:

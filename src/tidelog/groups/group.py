@@ -332,7 +332,7 @@ class Group:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
-    def park_join(
+    def delay_join(
         self, member: Member, pending_response: PendingResponse
     ) -> PendingResponse | None:
         """Keep a member's join pending; return its former one, which the caller must answer."""

@@ -18,7 +18,7 @@ from tidelog.groups.rebalancing import (
     prepare_or_complete,
     prepare_rebalance,
     present_generation,
-    remove_parked,
+    remove_waiting,
 )
 from tidelog.model.errors import ErrorCode
 
@@ -112,7 +112,7 @@ def _has_room(group: Group, event: Join) -> bool:
 
 def _turn_away(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
     known = event.member_id in group.members or event.member_id in group.pending_joins
-    remove_parked(group, event.member_id, out)
+    remove_waiting(group, event.member_id, out)
     out.answer(event.pending_response, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
     if known:
         member_gone(group, "there is no room for a member", now_ms, out)
@@ -149,7 +149,7 @@ def _add_member(
     if group.initial_rebalance_left_ms is not None:
         group.new_member_added = True
     group.add(member)
-    group.park_join(member, event.pending_response)
+    group.delay_join(member, event.pending_response)
     # A new member has no id to send heartbeats with until its response. If it disconnects
     # meanwhile, this deadline keeps its entry from delaying rebalances for ever.
     timeout_ms = group.rules.settings.group_new_member_join_timeout_ms
@@ -176,7 +176,7 @@ def _rejoin(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> Non
         out.answer(event.pending_response, present_generation(group, member))
         return
     group.update(member, protocols, event.rebalance_timeout_ms, event.session_timeout_ms)
-    former = group.park_join(member, event.pending_response)
+    former = group.delay_join(member, event.pending_response)
     out.answer(former, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     what = "its leader joined again" if same else "a member's subscription changed"
     prepare_or_complete(group, _reason(what, event), now_ms, out)
@@ -203,7 +203,7 @@ def _replace_static(
     _restore_order(group, position, former_id, member_id)
     if led:
         group.leader = member_id
-    group.park_join(member, event.pending_response)
+    group.delay_join(member, event.pending_response)
     group.touch(member, now_ms)
     out.note("a static member came back", instance=event.instance_id, member=member_id)
     if group.state is GroupState.STABLE:

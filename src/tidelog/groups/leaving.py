@@ -16,7 +16,7 @@ from tidelog.groups.events import (
     StatusResult,
 )
 from tidelog.groups.group import Group, GroupState
-from tidelog.groups.rebalancing import complete_join_if_ready, member_gone, remove_parked
+from tidelog.groups.rebalancing import complete_join_if_ready, member_gone, remove_waiting
 from tidelog.model.errors import ErrorCode
 
 
@@ -47,7 +47,7 @@ def leave(group: Group, event: Leave, now_ms: int, out: DecisionBuilder) -> None
         member_id, error = _find(group, leaver)
         if error is ErrorCode.NONE:
             any_member = any_member or member_id in group.members
-            remove_parked(group, member_id, out)
+            remove_waiting(group, member_id, out)
             gone.append(member_id)
         answers.append((leaver, error))
     if gone and not any_member:

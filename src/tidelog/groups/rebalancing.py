@@ -150,7 +150,7 @@ def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: DecisionB
             group.touch(member, now_ms)
 
 
-def remove_parked(group: Group, member_id: str, out: DecisionBuilder) -> None:
+def remove_waiting(group: Group, member_id: str, out: DecisionBuilder) -> None:
     """Remove a member; its waiting requests get UNKNOWN_MEMBER_ID."""
     member = group.remove(member_id)
     if member is None:
@@ -173,7 +173,7 @@ def sync_deadline(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     if not late or group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
         return
     for member_id in late:
-        remove_parked(group, member_id, out)
+        remove_waiting(group, member_id, out)
     prepare_rebalance(group, f"{len(late)} members did not sync in time", now_ms, out)
 
 
@@ -190,7 +190,7 @@ def session_deadline(group: Group, member_id: str, now_ms: int, out: DecisionBui
     member = group.members.get(member_id)
     if member is None or (member.waits and not member.is_new):
         return
-    remove_parked(group, member_id, out)
+    remove_waiting(group, member_id, out)
     out.note("a member's session is over", member=member_id)
     member_gone(group, "a member's session is over", now_ms, out)
 

@@ -91,7 +91,7 @@ def refused(
     if not removal.whole or removal.parts == 1:
         give_up(group, error, out)
         return
-    _tell(removal, error, out)
+    _refuse_waiting(removal, error, out)
     removal.parts -= 1
     removal.put_back(records)
     removal.is_refused = True
@@ -102,12 +102,12 @@ def give_up(group: Group, error: ErrorCode, out: DecisionBuilder) -> None:
     """Stop a removal: the group is as before, without the positions that were removed."""
     removal, group.removal = group.removal, None
     if removal is not None:
-        _tell(removal, error, out)
+        _refuse_waiting(removal, error, out)
         if removal.whole:
             group.state = GroupState.EMPTY
 
 
-def _tell(removal: PendingRemoval, error: ErrorCode, out: DecisionBuilder) -> None:
+def _refuse_waiting(removal: PendingRemoval, error: ErrorCode, out: DecisionBuilder) -> None:
     answers, removal.answers = removal.answers, ()
     for answer in answers:
         out.answer(answer.pending_response, answer.result.refused(error_for(answer.result, error)))

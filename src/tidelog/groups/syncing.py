@@ -103,7 +103,7 @@ def static_member_stored(
             group.generation,
             group.protocol_type,
             group.protocol_name,
-            _somebody_else(group, member),
+            _another_member(group, member),
         )
     out.answer(purpose.pending_response, result)
 
@@ -118,7 +118,7 @@ def static_member_not_stored(
     out.answer(purpose.pending_response, JoinResult(error))
 
 
-def _somebody_else(group: Group, member: Member) -> str:
+def _another_member(group: Group, member: Member) -> str:
     # Any id other than the member's own works; a real one reads better in the client's log.
     others = (name for name in group.members if name != member.member_id)
     return next(others, f"{member.member_id}-before")

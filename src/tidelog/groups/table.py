@@ -215,14 +215,14 @@ class GroupTable:
         group.ahead_ms = self.ahead_ms
         out = DecisionBuilder(write.group_id)
         for answer in write.answers:
-            told = error_for(answer.result, error)
-            out.answer(answer.pending_response, answer.result.refused(told))
-        told = error_for_members(error)
+            refusal = error_for(answer.result, error)
+            out.answer(answer.pending_response, answer.result.refused(refusal))
+        code = error_for_members(error)
         match write.purpose:
             case StoreAssignment(generation):
-                assignment_not_stored(group, generation, told, now_ms, out)
+                assignment_not_stored(group, generation, code, now_ms, out)
             case ReplaceStaticMember() as purpose:
-                static_member_not_stored(group, purpose, told, out)
+                static_member_not_stored(group, purpose, code, out)
         return self._settle(group, out)
 
     def lost(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
@@ -233,8 +233,8 @@ class GroupTable:
         out = DecisionBuilder(write.group_id)
         if isinstance(write.purpose, RemovePart | RemoveGroup):
             removals.refused(group, write.records, error, now_ms, out)
-        told = self.delayed(write, error, now_ms)
-        return GroupDecision((*out.decision().effects, *told.effects), told.writes)
+        delayed = self.delayed(write, error, now_ms)
+        return GroupDecision((*out.decision().effects, *delayed.effects), delayed.writes)
 
     def interrupted(self, group_id: str) -> GroupDecision:
         """A part of a removal failed before it was written: a bug."""

@@ -56,14 +56,14 @@ class Collections:
 
     def start(self) -> None:
         """Begin to measure: some 0.2 us for each collection."""
-        gc.callbacks.append(self._told)
+        gc.callbacks.append(self._collected)
 
     def stop(self) -> None:
         """End it; a second call does nothing."""
         with contextlib.suppress(ValueError):
-            gc.callbacks.remove(self._told)
+            gc.callbacks.remove(self._collected)
 
-    def _told(self, phase: str, info: dict[str, Any]) -> None:
+    def _collected(self, phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             self._began = time.perf_counter()
         else:
@@ -138,7 +138,7 @@ class ProcessFigures(Collector):
 def _disk() -> Iterator[Metric]:
     try:
         with open("/proc/self/io") as file:
-            told = dict(line.split(": ") for line in file.read().splitlines())
+            counted = dict(line.split(": ") for line in file.read().splitlines())
     except OSError:
         return
     for kind in ("read", "write"):
@@ -146,5 +146,5 @@ def _disk() -> Iterator[Metric]:
         yield GaugeMetricFamily(
             f"{DISK}_{kind}_bytes",
             f"Bytes that this process had disks {kind}",
-            value=int(told[f"{kind}_bytes"]),
+            value=int(counted[f"{kind}_bytes"]),
         )

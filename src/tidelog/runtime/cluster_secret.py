@@ -43,7 +43,7 @@ class ClusterSecret:
         disk: Disk,
         path: str,
         clock: Clock,
-        chance: random.Random,
+        entropy: random.Random,
         optional: bool = False,
         why_unfit: Callable[[str], str | None] | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class ClusterSecret:
         self.optional = optional
         self._disk = disk
         self._clock = clock
-        self._chance = chance
+        self._entropy = entropy
         self._read_at_ms = clock.monotonic_ms()
         self._why_unfit = why_unfit
         self._said = ""
@@ -75,7 +75,7 @@ class ClusterSecret:
 
     def nonce(self, size: int) -> bytes:
         """Return random bytes that were never used before."""
-        return self._chance.randbytes(size)
+        return self._entropy.randbytes(size)
 
     def others_wrong_proof(self, peer: str) -> int | None:
         """Count a wrong proof of ``peer``; return None unless a log line may report it now.

@@ -330,11 +330,11 @@ class LedPartition:
     async def _end_of(self, offset: int) -> ErrorCode:
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
-        def tell(error: ErrorCode) -> None:
+        def settle(error: ErrorCode) -> None:
             if not done.done():
                 done.set_result(error)
 
-        self.hosted.when_committed(offset, tell)
+        self.hosted.when_committed(offset, settle)
         return await done
 
     # Sweeps ------------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ EMPTY = AuditRecord(SCHEMA.empty_table())
 
 def seal_of(manifest: Manifest) -> str:
     """What the record remembers of the last manifest that it covers."""
-    told = json.dumps([manifest.batch, manifest.query_id, manifest.end], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()
+    parts = json.dumps([manifest.batch, manifest.query_id, manifest.end], sort_keys=True)
+    return hashlib.sha256(parts.encode()).hexdigest()
 
 
 def load(root: Path) -> AuditRecord | None:
@@ -67,11 +67,11 @@ def load(root: Path) -> AuditRecord | None:
     try:
         with pa.OSFile(str(root / FOLDER / _FILE)) as file, pa.ipc.open_file(file) as lines:
             table = lines.read_all()
-        told = json.loads((table.schema.metadata or {})[_META])
-        if told["version"] != _VERSION or not table.schema.equals(SCHEMA):
+        meta = json.loads((table.schema.metadata or {})[_META])
+        if meta["version"] != _VERSION or not table.schema.equals(SCHEMA):
             return None
-        losses = tuple(RecordedLoss(**each) for each in told["losses"])
-        return AuditRecord(table.replace_schema_metadata(None), told["batch"], told["seal"], losses)
+        losses = tuple(RecordedLoss(**each) for each in meta["losses"])
+        return AuditRecord(table.replace_schema_metadata(None), meta["batch"], meta["seal"], losses)
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
         return None
 
@@ -80,13 +80,13 @@ def save(root: Path, record: AuditRecord) -> None:
     """Replace the record. Raises OSError; what was there stays then."""
     folder = root / FOLDER
     folder.mkdir(exist_ok=True)
-    told = {
+    meta = {
         "version": _VERSION,
         "batch": record.batch,
         "seal": record.seal,
         "losses": [asdict(loss) for loss in record.losses],
     }
-    table = record.table.replace_schema_metadata({_META: json.dumps(told).encode()})
+    table = record.table.replace_schema_metadata({_META: json.dumps(meta).encode()})
     draft = folder / f"{_FILE}.{os.getpid()}.draft"
     try:
         options = pa.ipc.IpcWriteOptions(compression="zstd")
