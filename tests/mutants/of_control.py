@@ -196,8 +196,8 @@ MUTANTS = (
     Mutant(
         "a broker that is silent is dead before its session ends",
         f"{DECISIONS}/sessions.py",
-        "        if now_ms - self.heard_ms >= patience.timeout_ms:\n",
-        "        if now_ms - self.heard_ms >= patience.silence_ms:\n",
+        "        if now_ms - self.received_ms >= patience.timeout_ms:\n",
+        "        if now_ms - self.received_ms >= patience.silence_ms:\n",
         "tests/unit/controller/test_sessions.py",
     ),
     Mutant(

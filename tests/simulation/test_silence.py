@@ -258,12 +258,12 @@ def test_doubts_that_leave_no_time_to_those_that_shared_them_are_found(
 
 
 def test_a_heartbeat_that_ends_no_suspicion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def heard(self: Sessions, broker: int, now_ms: int) -> None:
+    def received(self: Sessions, broker: int, now_ms: int) -> None:
         before = self.by_broker.get(broker)
         suspected = before is not None and before.suspected
         self.by_broker[broker] = replace(BrokerSession(now_ms), suspected=suspected)
 
-    monkeypatch.setattr(Sessions, Sessions.heard.__name__, heard)
+    monkeypatch.setattr(Sessions, Sessions.received.__name__, received)
 
     async def again(run: ScriptedRun) -> None:
         await stopped_leader(run)

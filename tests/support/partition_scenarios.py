@@ -10,7 +10,7 @@ store and is compared with what a restart would load. The commands:
 | `topic t 1,2,3 [2,3,1 …] [CONFIG=VALUE …]` | create a topic: the replicas of each partition |
 | `state t-0 leader=2 epoch=5 isr=2,3 [eligible=1] [returned=1] [unclean]` | set a state |
 | `dies 1 [2 …]` | sessions time out: the brokers are removed together |
-| `suspect 1`, `heard 1` | a broker falls silent; its next heartbeat arrives |
+| `suspect 1`, `heartbeat 1` | a broker falls silent; its next heartbeat arrives |
 | `leaves 1` | controlled shutdown: a heartbeat says that the broker wants to stop |
 | `presume 1` | this controller is new: it knows the broker from the store only |
 | `damaged 1 t-0` | a broker reports its replica as damaged |
@@ -258,7 +258,7 @@ class Stage:
         self.cluster.suspected.update(map(int, words.plain))
         return self.decided(lambda: registration.replace_unfit(self.cluster))
 
-    def _do_heard(self, words: Arguments) -> list[str]:
+    def _do_heartbeat(self, words: Arguments) -> list[str]:
         broker = int(words.plain[0])
         self.cluster.suspected.discard(broker)
         return self.decided(lambda: registration.settle_returned(self.cluster, broker))

@@ -469,7 +469,7 @@ def test_a_broker_does_not_expire_in_the_moment_that_it_registers() -> None:
         await until(store.reached.is_set)
         # Its write takes longer than its former session lasts: its expiry is next.
         session = controller.session_watch.sessions.by_broker[1]
-        session.heard_ms -= controller.session_watch.sessions.patience.timeout_ms
+        session.received_ms -= controller.session_watch.sessions.patience.timeout_ms
         judging = asyncio.create_task(controller.session_watch.judge())
         await until(lambda: bool(controller.turn._waiters))
         store.free.set()
@@ -492,7 +492,7 @@ def test_a_registration_after_an_expiry_is_kept() -> None:
         former = broker.session
         assert former is not None
         session = controller.session_watch.sessions.by_broker[1]
-        session.heard_ms -= controller.session_watch.sessions.patience.timeout_ms
+        session.received_ms -= controller.session_watch.sessions.patience.timeout_ms
         store.free.clear()
         store.reached.clear()
         judging = asyncio.create_task(controller.session_watch.judge())

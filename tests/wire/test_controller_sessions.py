@@ -253,10 +253,10 @@ def test_a_suspected_broker_keeps_no_other_from_being_suspected() -> None:
         controller = await world.controller(broker_silence_suspect_ms="2000")
         clock = stand_still(controller)
         brokers = [await world.broker(controller, node_id) for node_id in (1, 2, 3)]
-        for heard, suspected in ((brokers[1:], {1}), (brokers[1:], {1}), (brokers[2:], {1, 2})):
+        for received, suspected in ((brokers[1:], {1}), (brokers[1:], {1}), (brokers[2:], {1, 2})):
             for _ in range(9):
                 clock.passed_ms += 250
-                for each in heard:
+                for each in received:
                     assert (await each.heartbeat()).error_code == 0
                 await controller.session_watch.judge()
             assert controller.cluster.suspected == suspected
@@ -280,7 +280,7 @@ def test_a_broker_without_the_response_to_its_registration_is_not_suspected_for_
                 assert (await two.heartbeat()).error_code == 0
                 await watch.judge()
 
-        watch.heard(1, is_answered=False)
+        watch.received(1, is_answered=False)
         await silent_for_a_while()
         assert controller.cluster.suspected == set()
         watch.answered(1, watch._peers[1])
@@ -336,7 +336,7 @@ def test_a_heartbeat_after_a_change_of_the_isr_counts_while_that_waits() -> None
             clock.passed_ms = 30_000
             behind = asyncio.ensure_future(one.heartbeat())
             now = clock.monotonic_ms()
-            await until(lambda: sessions[1].heard_ms >= now)
+            await until(lambda: sessions[1].received_ms >= now)
             assert not waiting.done() and not behind.done(), "answers leave in order"
         assert (await waiting).error_code == (await behind).error_code == 0
 

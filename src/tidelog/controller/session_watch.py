@@ -95,7 +95,7 @@ class SessionWatch:
         self._peers[broker] = peer
         peer.on_close(lambda: self._closed(broker, peer))
         soft_state.note_session(controller.cluster, broker)
-        self.heard(broker, is_answered=False)
+        self.received(broker, is_answered=False)
         former = controller.outboxes.get(broker)
         if former is not None and not new_channel:
             return
@@ -116,9 +116,9 @@ class SessionWatch:
     def answered(self, broker: int, peer: Peer) -> None:
         """Count silence from now: the registration on ``peer`` has its response."""
         if self.is_session_of(broker, peer):
-            self.heard(broker)
+            self.received(broker)
 
-    def heard(self, broker: int, *, is_answered: bool = True) -> bool:
+    def received(self, broker: int, *, is_answered: bool = True) -> bool:
         """Note a sign of life of a broker; return whether that ended a suspicion.
 
         Until its registration ``is_answered`` its silence causes no suspicion.
@@ -128,7 +128,7 @@ class SessionWatch:
         if session is None or session.presumed or session.closed_ms is not None:
             # The next check of its silence is due earlier than the one that is scheduled.
             self._changed.set()
-        self.sessions.heard(broker, self._now_ms(), is_answered=is_answered)
+        self.sessions.received(broker, self._now_ms(), is_answered=is_answered)
         return was_suspected
 
     def is_session(self, peer: Peer) -> bool:

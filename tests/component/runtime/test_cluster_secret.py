@@ -302,10 +302,10 @@ def test_a_peer_that_sends_our_own_words_back_proves_nothing(tmp_path: Path) -> 
 
     async def work() -> None:
         secret = reading(write_secret(tmp_path, OLD))
-        heard: list[bytes] = []
+        received: list[bytes] = []
 
         def echo(_: Any, request: Any, context: RequestContext) -> Any:
-            heard.append(bytes(request.auth_bytes))
+            received.append(bytes(request.auth_bytes))
             return messages.SaslAuthenticateResponse(auth_bytes=bytes(request.auth_bytes) * 2)
 
         handshake, _ = proving.handlers(secret)
@@ -314,8 +314,8 @@ def test_a_peer_that_sends_our_own_words_back_proves_nothing(tmp_path: Path) -> 
             for _ in range(2):
                 with pytest.raises(ProofFailed):
                     await connect("127.0.0.1", port, negotiate=False, secret=secret)
-        assert len(heard) == 2, "the code was never sent"
-        assert heard[0] != heard[1]
+        assert len(received) == 2, "the code was never sent"
+        assert received[0] != received[1]
 
     run(work())
 

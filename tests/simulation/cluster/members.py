@@ -391,11 +391,11 @@ class _NotingConnection:
     def __init__(
         self,
         inner: ClientConnection,
-        heard: Callable[[messages.ListOffsetsRequest, Any], None],
+        answered: Callable[[messages.ListOffsetsRequest, Any], None],
         told: Callable[[Any], None],
     ) -> None:
         self._inner = inner
-        self._heard = heard
+        self._answered = answered
         self._told = told
 
     def __getattr__(self, name: str) -> Any:
@@ -404,7 +404,7 @@ class _NotingConnection:
     async def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         answer = await self._inner.send(request, *args, **kwargs)
         if isinstance(request, messages.ListOffsetsRequest):
-            self._heard(request, answer)
+            self._answered(request, answer)
         elif isinstance(request, messages.OffsetForLeaderEpochRequest):
             self._told(answer)
         return answer

@@ -12,16 +12,16 @@ PATIENCE = Patience(grace_ms=200, silence_ms=2000, timeout_ms=6000)
 HEARTBEAT_MS = 500
 
 
-def heard(**at_ms: int) -> Sessions:
+def received(**at_ms: int) -> Sessions:
     """Sessions of brokers whose last heartbeat came at these times: `b1=0`."""
     sessions = Sessions(PATIENCE)
     for name, ms in at_ms.items():
-        sessions.heard(int(name[1:]), ms)
+        sessions.received(int(name[1:]), ms)
     return sessions
 
 
 def test_conditions_by_time() -> None:
-    sessions = heard(b1=0, b2=0)
+    sessions = received(b1=0, b2=0)
     sessions.closed(2, 100)
     assert sessions.in_condition(Condition.ALIVE, 299) == {1, 2}
     assert sessions.in_condition(Condition.SUSPECTED, 300) == {2}
@@ -63,12 +63,12 @@ def test_sessions(
 
 
 def test_a_session_that_opens_again_is_alive() -> None:
-    sessions = heard(b1=0)
+    sessions = received(b1=0)
     sessions.closed(1, 10)
     sessions.closed(1, 100)
     sessions.closed(9, 100)
     assert sessions.in_condition(Condition.SUSPECTED, 210) == {1}
-    sessions.heard(1, 220)
+    sessions.received(1, 220)
     assert sessions.in_condition(Condition.ALIVE, 500) == {1}
     assert sessions.in_condition(Condition.DEAD, 6220) == {1}
     sessions.forget(1)
@@ -77,66 +77,66 @@ def test_a_session_that_opens_again_is_alive() -> None:
 
 
 def test_one_silent_broker_is_suspected_until_its_heartbeat_comes() -> None:
-    sessions = heard(b1=0, b2=1800, b3=1700)
+    sessions = received(b1=0, b2=1800, b3=1700)
     assert sessions.silent(1999) == set()
     assert sessions.silent(2000) == {1}
     sessions.suspect({1})
     assert sessions.in_condition(Condition.SUSPECTED, 2000) == {1}
     assert sessions.silent(2001) == set()
-    sessions.heard(1, 2500)
+    sessions.received(1, 2500)
     assert sessions.in_condition(Condition.ALIVE, 2500) == {1, 2, 3}
 
 
 def test_a_broker_without_the_response_to_its_registration_is_not_suspected_for_silence() -> None:
     """It sends no heartbeat before that, however long a store takes."""
-    sessions = heard(b2=4500, b3=4600)
-    sessions.heard(1, 1000, is_answered=False)
+    sessions = received(b2=4500, b3=4600)
+    sessions.received(1, 1000, is_answered=False)
     assert sessions.silent(5000) == sessions.in_doubt(5000) == set()
-    sessions.heard(1, 5000)
+    sessions.received(1, 5000)
     for broker, now in itertools.product((2, 3), (5400, 6300)):
-        sessions.heard(broker, now)
+        sessions.received(broker, now)
     assert (sessions.silent(6999), sessions.silent(7000)) == (set(), {1})
-    sessions.heard(1, 7000, is_answered=False)
+    sessions.received(1, 7000, is_answered=False)
     assert sessions.in_condition(Condition.DEAD, 13_000) == {1, 2, 3}
 
 
 @pytest.mark.parametrize("other_ms", [0, 400, 900, 1000])
 def test_no_broker_is_suspected_while_another_is_in_doubt(other_ms: int) -> None:
-    sessions = heard(b1=0, b2=other_ms, b3=1900)
+    sessions = received(b1=0, b2=other_ms, b3=1900)
     assert sessions.silent(2000) == set()
     # Nor when both are silent for long: then death judges them, together.
-    sessions.heard(3, 5000)
+    sessions.received(3, 5000)
     assert sessions.silent(5999) == set()
 
 
 def test_a_silence_with_one_cause_suspects_no_broker_when_it_ends() -> None:
     """No heartbeat came for 3 s; then one broker after the other sends one."""
     for order in itertools.permutations((1, 2, 3)):
-        sessions = heard(b1=0, b2=150, b3=400)
+        sessions = received(b1=0, b2=150, b3=400)
         for now in range(400, 3000, 10):
             assert sessions.silent(now) == set()
         for broker, now in zip(order, (3000, 3400, 3900), strict=True):
-            sessions.heard(broker, now)
+            sessions.received(broker, now)
             assert sessions.silent(now) == sessions.silent(now + 390) == set()
 
 
 def test_a_broker_silent_after_a_doubt_is_suspected_half_a_silence_later() -> None:
-    sessions = heard(b1=0, b2=500)
-    sessions.heard(2, 1600)
+    sessions = received(b1=0, b2=500)
+    sessions.received(2, 1600)
     # It was in doubt as well: what they shared may end for broker 1 a moment later.
     assert [sessions.silent(ms) for ms in (2000, 2599)] == [set(), set()]
     assert sessions.silent(2600) == set(), "broker 2 is in doubt again"
-    sessions.heard(2, 2300)
+    sessions.received(2, 2300)
     assert sessions.silent(2600) == {1}
 
 
 @pytest.mark.parametrize("ends", ["heartbeat", "closed", "suspected", "dead"])
 def test_a_doubt_holds_back_as_long_as_it_lasts(ends: str) -> None:
-    sessions = heard(b1=3000, b2=0)
+    sessions = received(b1=3000, b2=0)
     assert sessions.silent(4500) == set()
     if ends == "heartbeat":
-        sessions.heard(2, 4600)
-        sessions.heard(2, 5000)  # in doubt again at 6000
+        sessions.received(2, 4600)
+        sessions.received(2, 5000)  # in doubt again at 6000
     elif ends == "closed":
         sessions.closed(2, 4600)
     elif ends == "suspected":
@@ -149,24 +149,24 @@ def test_a_doubt_holds_back_as_long_as_it_lasts(ends: str) -> None:
 
 
 def test_a_presumed_broker_is_neither_suspected_nor_in_doubt() -> None:
-    sessions = heard(b1=0)
+    sessions = received(b1=0)
     sessions.presume(2, 0)
     assert sessions.silent(2000) == {1}
-    sessions.heard(1, 2000)
+    sessions.received(1, 2000)
     assert sessions.silent(5900) == {1}
     assert sessions.in_condition(Condition.DEAD, 6000) == {2}
 
 
 def test_without_room_below_the_session_a_silence_suspects_no_broker() -> None:
     sessions = Sessions(Patience(200, 600, 600))
-    sessions.heard(1, 0)
+    sessions.received(1, 0)
     assert sessions.silent(599) == sessions.silent(600) == set()
     assert sessions.by_broker[1].next_change_ms(0, sessions.patience) == 600
 
 
 def test_a_loop_that_stood_still_starts_all_clocks_again() -> None:
-    sessions = heard(b1=0, b2=300)
-    sessions.heard(3, 300)
+    sessions = received(b1=0, b2=300)
+    sessions.received(3, 300)
     sessions.closed(3, 450)
     for now in (0, 250, 500):
         assert sessions.look(now) == 0
@@ -176,7 +176,7 @@ def test_a_loop_that_stood_still_starts_all_clocks_again() -> None:
     assert sessions.without_connection(3700) == {3}
     assert sessions.silent(5499) == set()
     for now in (4400, 5300):
-        sessions.heard(2, now)
+        sessions.received(2, now)
     assert sessions.silent(5499) == set()
     assert sessions.silent(5500) == {1}
     # Time that the loop stood still does not count for a session.
@@ -186,7 +186,7 @@ def test_a_loop_that_stood_still_starts_all_clocks_again() -> None:
 
 def test_a_loop_that_stands_still_now_and_then_still_expires_dead_brokers() -> None:
     """A clock that could start again without limit would never find a broker dead."""
-    sessions = heard(b1=0)
+    sessions = received(b1=0)
     now = 0
     for _ in range(100):
         sessions.look(now)
@@ -199,29 +199,29 @@ def test_a_loop_that_stands_still_now_and_then_still_expires_dead_brokers() -> N
 @pytest.mark.parametrize(("late_ms", "stood_ms"), [(0, 0), (249, 0), (499, 0), (500, 500)])
 def test_a_loop_that_is_a_little_late_did_not_stand_still(late_ms: int, stood_ms: int) -> None:
     """A quarter of the silence is what it may be late."""
-    sessions = heard(b1=0)
+    sessions = received(b1=0)
     assert [sessions.look(now) for now in (0, late_ms)] == [0, stood_ms]
 
 
 def test_dead_brokers_expire_when_no_other_is_in_doubt() -> None:
-    sessions = heard(b1=0, b2=5800, b3=5900)
+    sessions = received(b1=0, b2=5800, b3=5900)
     assert sessions.to_expire(5999) == set()
     assert sessions.to_expire(6000) == {1}
 
 
 def test_a_silence_with_one_cause_expires_all_together() -> None:
     """No heartbeat came: expired one by one, each would leave the ISR to the next."""
-    sessions = heard(b1=400, b2=200, b3=0)
+    sessions = received(b1=400, b2=200, b3=0)
     assert [sessions.to_expire(ms) for ms in (6000, 6200, 6399)] == [set()] * 3
     assert sessions.to_expire(6400) == {1, 2, 3}
 
 
 def test_a_doubt_ends_when_a_heartbeat_comes_or_the_connection_closes() -> None:
-    sessions = heard(b1=0, b2=2000)
+    sessions = received(b1=0, b2=2000)
     assert sessions.to_expire(6000) == set()
-    sessions.heard(2, 6100)
+    sessions.received(2, 6100)
     assert sessions.to_expire(6100) == {1}
-    closed = heard(b1=0, b2=2000)
+    closed = received(b1=0, b2=2000)
     closed.closed(2, 2100)
     # It is suspected, and no ISR shrinks in its favour.
     assert closed.to_expire(6000) == {1}

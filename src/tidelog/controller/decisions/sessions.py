@@ -67,18 +67,18 @@ class BrokerSession:
     ``suspected`` one stays so until its next sign of life.
     """
 
-    heard_ms: int
+    received_ms: int
     closed_ms: int | None = None
     counted_ms: int = -1
     presumed: bool = False
     suspected: bool = False
 
     def __post_init__(self) -> None:
-        self.counted_ms = max(self.counted_ms, self.heard_ms)
+        self.counted_ms = max(self.counted_ms, self.received_ms)
 
     def condition(self, now_ms: int, patience: Patience) -> Condition:
         """Return the condition now."""
-        if now_ms - self.heard_ms >= patience.timeout_ms:
+        if now_ms - self.received_ms >= patience.timeout_ms:
             return Condition.DEAD
         closed = self.closed_ms is not None and now_ms - self.closed_ms >= patience.grace_ms
         return Condition.SUSPECTED if closed or self.suspected else Condition.ALIVE
@@ -98,7 +98,7 @@ class BrokerSession:
 
     def next_change_ms(self, judged_ms: int, patience: Patience) -> int:
         """Return when to judge it again after ``judged_ms`` without a sign of life."""
-        dies = self.heard_ms + patience.timeout_ms
+        dies = self.received_ms + patience.timeout_ms
         if self.closed_ms is not None:
             suspected = self.closed_ms + patience.grace_ms
             return min(dies, suspected) if suspected > judged_ms else dies
@@ -128,7 +128,7 @@ class Sessions:
         """Begin the session of a broker that registered with an earlier controller."""
         self.by_broker[broker] = BrokerSession(now_ms, presumed=True)
 
-    def heard(self, broker: int, now_ms: int, *, is_answered: bool = True) -> None:
+    def received(self, broker: int, now_ms: int, *, is_answered: bool = True) -> None:
         """Note a heartbeat or a registration; until that ``is_answered`` a broker sends none."""
         self._settle(broker, now_ms)
         self.by_broker[broker] = BrokerSession(now_ms, presumed=not is_answered)
@@ -162,7 +162,7 @@ class Sessions:
         for broker, session in self.by_broker.items():
             self.by_broker[broker] = replace(
                 session,
-                heard_ms=min(now_ms, session.heard_ms + stood_ms),
+                received_ms=min(now_ms, session.received_ms + stood_ms),
                 counted_ms=now_ms,
                 closed_ms=None if session.closed_ms is None else now_ms,
             )
@@ -214,7 +214,8 @@ class Sessions:
         """Return all dead brokers once no broker is in doubt: within half a session time-out."""
         dead = self.in_condition(Condition.DEAD, now_ms)
         in_doubt = any(
-            session.closed_ms is None and now_ms - session.heard_ms >= self.patience.timeout_ms // 2
+            session.closed_ms is None
+            and now_ms - session.received_ms >= self.patience.timeout_ms // 2
             for broker, session in self.by_broker.items()
             if broker not in dead
         )

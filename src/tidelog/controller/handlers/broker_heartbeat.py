@@ -45,7 +45,7 @@ async def serve(
     if not controller.session_watch.is_session_of(broker, context.connection):
         # A broker registers on every new connection; this one belongs to a session that ended.
         return response(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
-    if controller.session_watch.heard(broker):
+    if controller.session_watch.received(broker):
         logger.info("broker %(broker)s sends heartbeats again", {"broker": broker})
         await controller.perform(partial(registration.settle_returned, broker=broker))
     # Every heartbeat names all damaged replicas: a replica that is no longer named was rebuilt.

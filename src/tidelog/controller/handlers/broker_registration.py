@@ -79,19 +79,19 @@ async def serve(
                 writes = (Put(layout.WENT_BACK, WentBack(why)), *writes)
         return Decision((changed, decision.answer), writes, decision.splits)
 
-    def heard(answer: tuple[bool, int | RequestRefusal]) -> None:
+    def received(answer: tuple[bool, int | RequestRefusal]) -> None:
         # In the turn of the registration: the next decision could otherwise expire or replace a
         # broker that has just registered, because of its silence before.
         if not isinstance(answer[1], RequestRefusal):
-            controller.session_watch.heard(broker, is_answered=False)
+            controller.session_watch.received(broker, is_answered=False)
 
-    (new_incarnation, answer), _ = await controller.perform(decide, heard)
+    (new_incarnation, answer), _ = await controller.perform(decide, received)
     if isinstance(answer, RequestRefusal):
         logger.warning("registration refused: %(why)s", {"why": answer.sentence})
         return messages.BrokerRegistrationResponse(error_code=answer.error)
     if context.connection.is_closing:
         # It disconnected during the write: its session never began, so it expires by time-out.
-        controller.session_watch.heard(broker)
+        controller.session_watch.received(broker)
         return _accepted(controller, broker, answer)
     await controller.session_watch.opened(broker, context.connection, new_incarnation)
     try:
