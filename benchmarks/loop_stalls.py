@@ -1,11 +1,11 @@
 """How long does each operation of storage hold the event loop, at the size of a large partition?
 
-Run: ``python -m benchmarks.loop_stalls [--mib 1024] [--producers 100000] [--against 02f3bcb]``.
+Run: ``python -m benchmarks.loop_stalls [--mib 1024] [--producers 100000] [--against COMMIT]``.
 Each line is the longest step that the loop does itself, in ms of wall time without the time that
 the thread waited for a processor; the work of threads and helper processes is not included. With
-``--against`` the same operations run first on the code of that commit, in their own process
-("before"). The page cache is warm, so a cold read is one of bytes whose CRC this process has not
-checked yet.
+``--against`` the same operations run first on the code of that commit (16f51e7 or later, which has
+these packages), in their own process ("before"). The page cache is warm, so a cold read is one of
+bytes whose CRC this process has not checked yet.
 Result: benchmarks/NOTES.md.
 """
 
@@ -19,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -34,9 +34,10 @@ from tidelog.records.compression import Codec
 from tidelog.runtime.seams import Seams
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
-from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.compaction.swap import applying
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.log.syncing import run_all
+from tidelog.storage.log.time_lookup import Allowance
 
 ROOT = Path(__file__).resolve().parent.parent
 NOW_MS = 1_700_000_000_000
@@ -107,24 +108,8 @@ class Bench:
             self.longest_ms[name] = max(self.longest_ms.get(name, 0.0), took_ms)
 
     def search(self, name: str, timestamp: int) -> None:
-        """Look up a time: in steps if the code has them, otherwise in one call."""
-        make: Callable[..., Any] | None = getattr(self.log, "search_time", None)
-        if make is None:
-            with self.measured(name):
-                self.log.offset_for_time(timestamp)
-            return
-        from tidelog.storage.log.time_lookup import Allowance
-
-        self._in_pieces(name, make(timestamp, Allowance()))
-
-    def change(self, name: str, at_once: str, in_pieces: str, *given: Any, **options: Any) -> None:
-        """Call a method of the log that changes it: in pieces, where the code has it so."""
-        make: Callable[..., Any] | None = getattr(self.log, in_pieces, None)
-        if make is not None:
-            self._in_pieces(name, make(*given, **options))
-            return
-        with self.measured(name):
-            getattr(self.log, at_once)(*given, **options)
+        """Look up a time, in pieces."""
+        self._in_pieces(name, self.log.search_time(timestamp, Allowance()))
 
     def _in_pieces(self, name: str, pieces: Any) -> None:
         while True:
@@ -156,17 +141,16 @@ class Bench:
         self.sync()
         self._compact()
         self._append_unsynced(self.bytes // 8)
-        cut = "truncate_to", "truncation"
-        self.change("truncation by a record, much unsynced", *cut, self.log.end_offset - 1, NOW_MS)
-        self.change("truncation to the middle", *cut, self.log.end_offset * 2 // 3, NOW_MS)
+        last, middle = self.log.end_offset - 1, self.log.end_offset * 2 // 3
+        self._in_pieces("truncation by a record, much unsynced", self.log.truncation(last, NOW_MS))
+        self._in_pieces("truncation to the middle", self.log.truncation(middle, NOW_MS))
         self._append_unsynced(self.bytes // 2)  # compaction has left little
         self.sync()
         self.log.configure(replace(self.configs, retention_bytes=self.bytes // 4))
-        retention = "housekeep", "housekeeping"
-        self.change("retention", *retention, NOW_MS + 10**7, at_most=8)
+        self._in_pieces("retention", self.log.housekeeping(NOW_MS + 10**7, at_most=8))
         self.sync()
         again = "retention, when a sync has made its snapshot durable"
-        self.change(again, *retention, NOW_MS + 10**7, at_most=8)
+        self._in_pieces(again, self.log.housekeeping(NOW_MS + 10**7, at_most=8))
         self.sync()
         with self.measured("removal of what retention renamed"):
             removal = self.directory.due_removal()
@@ -180,8 +164,8 @@ class Bench:
             self.directory = self.open()
         self.log = self.directory.logs[PARTITION]
         self._append_unsynced(self.bytes // 8)
-        restart = "restart_at", "restart"
-        self.change("restart at another offset", *restart, self.log.end_offset + 1000, NOW_MS)
+        restart = self.log.restart(self.log.end_offset + 1000, NOW_MS)
+        self._in_pieces("restart at another offset", restart)
         self.directory.close(1)
 
     def _append_unsynced(self, size: int) -> None:
@@ -209,8 +193,7 @@ class Bench:
             plan = plan_compaction(self.log, NOW_MS)
         assert plan is not None
         result = compact(self.log.resources.disk, plan)  # a helper's
-        with self.measured("swap of a compaction"):
-            apply_compaction(self.log, result, NOW_MS)
+        self._in_pieces("swap of a compaction", applying(self.log, result, NOW_MS))
         self.log.configure(self.configs)
 
 

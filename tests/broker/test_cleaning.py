@@ -25,7 +25,7 @@ from tidelog.broker.partitions.cleaning import PLANNED_AT_ONCE
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
 
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0"}
@@ -226,7 +226,7 @@ def test_a_quarantined_log_that_changed_is_tried_again(tmp_path: Path, how: str)
             await cleaning.clean()
             assert cleaning.uncleanable() == [hosted]
             if how == "cut":
-                assert hosted.log.truncate_to(50, NOW_MS) is None
+                assert at_once(hosted.log.truncation(50, NOW_MS)) is None
             else:
                 assert hosted.log.advance_start(5) is None
             await cleaning.clean()

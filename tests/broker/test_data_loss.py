@@ -222,7 +222,7 @@ def test_new_records_at_the_same_offsets_are_not_the_old_ones(tmp_path: Path) ->
             loss = note_of(hosted, 2, 10)
             assert loss.epochs == (1, 3)
             assert not loss_notes.has_happened(loss, hosted.log)
-            hosted.log.truncate_to(2, NOW_MS)
+            at_once(hosted.log.truncation(2, NOW_MS))
             assert loss_notes.has_happened(loss, hosted.log)
             hosted = lone.lead("t", epoch=6, isr_version=3)
             write(hosted, 20)

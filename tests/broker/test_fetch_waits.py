@@ -24,6 +24,7 @@ from tidelog.broker.handlers import fetch as handler
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
 from tidelog.network.turns import TURN_MS
+from tidelog.runtime.turns import at_once
 
 LONG_MS = 3_600_000
 MANY = 10_000
@@ -116,7 +117,7 @@ def records_are_replicated(lone: LoneBroker, index: int) -> None:
 
 
 def it_is_cut(lone: LoneBroker, index: int) -> None:
-    assert partition(lone, index).log.truncate_to(AHEAD - 1, NOW_MS) is None
+    assert at_once(partition(lone, index).log.truncation(AHEAD - 1, NOW_MS)) is None
 
 
 def another_one_leads_and_has_less(lone: LoneBroker, index: int) -> None:

@@ -251,7 +251,7 @@ def test_a_watermark_sent_before_a_cut_no_longer_counts(tmp_path: Path) -> None:
             follower.log.synced_end_offset = 1
             follower.replicated(0, 3)
             assert follower.high_watermark == 1, "not above what is synced"
-            assert follower.log.truncate_to(2, 0) is None
+            assert at_once(follower.log.truncation(2, 0)) is None
             follower.log.synced_end_offset = 2
             follower.synced()
             assert follower.high_watermark == 1
@@ -379,7 +379,7 @@ def test_a_corrupt_answer_is_fetched_again(tmp_path: Path) -> None:
             sound = bytes(leader.log.read(0, 1_000_000))
             follower = pair.follow()
             await until_same(leader, follower)
-            assert follower.log.truncate_to(0, 0) is None
+            assert at_once(follower.log.truncation(0, 0)) is None
             for records, end in ((sound[:100] + b"?" + sound[101:], 0), (sound, 2)):
                 answer = messages.FetchResponse.PartitionData(0, 0, 0, 0, 0, records=records)
                 reports = pair.follower.broker.loss_reports

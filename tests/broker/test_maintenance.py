@@ -320,7 +320,7 @@ def test_a_damaged_log_is_not_compacted_again_and_again(tmp_path: Path) -> None:
             assert helper.tasks == 1
             assert not left(tmp_path, ".cleaned")
             hosted.log.advance_start(hosted.log.segments[2].base_offset)
-            hosted.log.housekeep(int(time.time() * 1000))
+            at_once(hosted.log.housekeeping(int(time.time() * 1000)))
             await lone.broker.maintenance.cleaning.clean()
             assert helper.tasks > 1 and stored(hosted) == 10
             await lone.stop()

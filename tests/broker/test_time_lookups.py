@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer, until, with_broker
 from tests.support.lying_batches import changed
-from tests.support.storage_logs import NOW_MS, batch, new_log
+from tests.support.storage_logs import NOW_MS, batch, new_log, newest_record, offset_for_time
 from tests.support.turn_costs import TurnCosts
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -127,11 +127,11 @@ def test_a_batch_without_the_time_that_it_claims_is_passed_over(tmp_path: Path) 
     log.append_as_leader(liar, 0, NOW_MS)
     log.append_as_leader(garbage, 0, NOW_MS)
     log.append_as_leader(batch(2, timestamp=NOW_MS + 1000), 0, NOW_MS)
-    assert log.offset_for_time(NOW_MS + 500) == TimeOffset(NOW_MS + 1000, 4, 0)
-    assert log.offset_for_time(NOW_MS + 2) == TimeOffset(NOW_MS + 2, 2, 0)
-    assert log.offset_for_time(NOW_MS + 4000) is None
+    assert offset_for_time(log, NOW_MS + 500) == TimeOffset(NOW_MS + 1000, 4, 0)
+    assert offset_for_time(log, NOW_MS + 2) == TimeOffset(NOW_MS + 2, 2, 0)
+    assert offset_for_time(log, NOW_MS + 4000) is None
     # The newest is what the headers say: of the first batch, for it claims most.
-    assert log.newest_record(6) == TimeOffset(NOW_MS + 3_000_000, 2, 0)
+    assert newest_record(log, 6) == TimeOffset(NOW_MS + 3_000_000, 2, 0)
 
 
 def test_a_spent_allowance_answers_a_little_too_early(tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_a_batch_that_is_too_large_inside_is_answered_by_its_header(tmp_path: Pa
     )
     fields = {"attributes": Codec.ZSTD, "record_count": 2, "last_offset_delta": 1}
     log.append_as_leader(changed(batch(1), compress(Codec.ZSTD, hidden), **fields), 0, NOW_MS)
-    assert log.offset_for_time(NOW_MS - 5) == TimeOffset(NOW_MS - 5, 0, 0)
-    assert log.offset_for_time(NOW_MS) == TimeOffset(NOW_MS, 0, 0), "record 1 is the true answer"
+    assert offset_for_time(log, NOW_MS - 5) == TimeOffset(NOW_MS - 5, 0, 0)
+    assert offset_for_time(log, NOW_MS) == TimeOffset(NOW_MS, 0, 0), "record 1 is the true answer"
 
 
 def test_headers_are_walked_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

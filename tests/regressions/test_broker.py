@@ -114,7 +114,7 @@ def test_a_retried_batch_after_a_leader_change_and_retention_succeeds_once(tmp_p
             # Everything is too old by now: the segment that holds the batches goes.
             assert leading.log.roll(0) is None
             assert leading.log.advance_start(3) is None
-            leading.log.housekeep(int(time.time() * 1000))
+            at_once(leading.log.housekeeping(int(time.time() * 1000)))
             assert len(leading.log.segments) == 1
             for at, records in enumerate(known):
                 again = await sent(pair.follower.port, records)

@@ -33,7 +33,7 @@ from tidelog.records.reader import read_all
 from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
-from tidelog.storage.compaction.swap import apply_compaction, applying
+from tidelog.storage.compaction.swap import applying
 from tidelog.storage.directory.log_directory import LastStop
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.segments.index_files import open_indexes
@@ -52,7 +52,7 @@ class Case:
 
 def _expire(node: Node, log: PartitionLog) -> None:
     log.configure(TopicConfigs(segment_bytes=400, retention_bytes=800, file_delete_delay_ms=0))
-    log.housekeep(node.clock.now_ms)
+    at_once(log.housekeeping(node.clock.now_ms))
     log.sync()
     node.clock.now_ms += 1
     node.directory.remove_due()
@@ -61,7 +61,7 @@ def _expire(node: Node, log: PartitionLog) -> None:
 def _expire_all(node: Node, log: PartitionLog) -> None:
     log.configure(TopicConfigs(segment_bytes=400, retention_ms=1, file_delete_delay_ms=0))
     node.clock.now_ms += 1_000_000
-    log.housekeep(node.clock.now_ms)
+    at_once(log.housekeeping(node.clock.now_ms))
     log.sync()
     node.directory.remove_due()
 
@@ -69,7 +69,7 @@ def _expire_all(node: Node, log: PartitionLog) -> None:
 def _compact(node: Node, log: PartitionLog) -> None:
     plan = plan_compaction(log, node.clock.now_ms)
     assert plan is not None
-    assert apply_compaction(log, compact(node.view, plan), node.clock.now_ms) is not None
+    assert at_once(applying(log, compact(node.view, plan), node.clock.now_ms)) is not None
     log.sync()
     node.clock.now_ms += 1
     node.directory.remove_due()
@@ -101,7 +101,7 @@ def _keep_other_configs(_node: Node, log: PartitionLog) -> None:
 
 def _delete_records(node: Node, log: PartitionLog) -> None:
     log.advance_start(13)
-    log.housekeep(node.clock.now_ms)
+    at_once(log.housekeeping(node.clock.now_ms))
     log.sync()
 
 
@@ -172,12 +172,12 @@ CASES = [
     Case("delete records", _delete_records, lambda offset: offset >= 13),
     Case(
         "truncate into an old segment",
-        lambda node, log: log.truncate_to(11, node.clock.now_ms) and None,
+        lambda node, log: at_once(log.truncation(11, node.clock.now_ms)) and None,
         lambda offset: offset < 11,
     ),
     Case(
         "truncate to the start",
-        lambda node, log: log.truncate_to(0, node.clock.now_ms) and None,
+        lambda node, log: at_once(log.truncation(0, node.clock.now_ms)) and None,
         lambda offset: False,
     ),
     Case(

@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.kernel import Crash, DiskOperation, ProcessKilled, fail_once
 from tests.simulation.log_node import RECORDS, SMALL, Node, P
 from tidelog.records.batch import Rejected
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log import rewriting
 from tidelog.storage.log.partition_log import PartitionLog
@@ -47,7 +47,7 @@ def a_cut_below_the_recovery_point_then_a_kill(seed: int) -> None:
     """Seed 58: it was taken for damage."""
     node = Node(seed, SMALL)
     log = node.prepare()
-    assert log.truncate_to(11, node.clock.now_ms) is None
+    assert at_once(log.truncation(11, node.clock.now_ms)) is None
     node.disk.kill(node.view)
     log = node.open().logs[P]
     assert log.damaged is None, log.damaged
@@ -60,7 +60,7 @@ def a_cut_that_a_kill_left_unsynced_then_a_power_loss(seed: int) -> None:
     log = node.prepare()
     node.disk.plan = kill_in_the_sync
     with pytest.raises(ProcessKilled):
-        log.truncate_to(CUT, node.clock.now_ms)
+        at_once(log.truncation(CUT, node.clock.now_ms))
     node.disk.plan = None
     log = next_life(node)
     assert (log.damaged, log.end_offset) == (None, CUT)
@@ -73,7 +73,7 @@ def a_cut_whose_fsync_failed_and_a_power_loss_two_lives_later(seed: int) -> None
     node = Node(seed, SMALL)
     log = node.prepare()
     node.disk.plan = fail_once("sync", ".log")
-    assert isinstance(log.truncate_to(CUT, node.clock.now_ms), Rejected)
+    assert isinstance(at_once(log.truncation(CUT, node.clock.now_ms)), Rejected)
     assert log.failed
     node.disk.plan = None
     for _ in range(2):
@@ -88,7 +88,7 @@ def a_cut_then_a_power_loss(seed: int) -> None:
     """A truncation is durable when it is over."""
     node = Node(seed, SMALL)
     log = node.prepare()
-    assert log.truncate_to(CUT, node.clock.now_ms) is None
+    assert at_once(log.truncation(CUT, node.clock.now_ms)) is None
     log = after_a_power_loss(node)
     assert (log.damaged, log.end_offset) == (None, CUT)
 

@@ -22,6 +22,7 @@ from tidelog.records.reader import read_all
 from tidelog.records.record import Record
 from tidelog.runtime.disk import Buffer, Directory, RealDisk, RealFile
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
     KeptConfigs,
@@ -32,6 +33,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.time_lookup import Allowance, TimeFound
 from tidelog.storage.segments.resources import Resources
 
 NOW_MS = 1_700_000_000_000
@@ -39,6 +41,16 @@ PARTITION = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=7)
 BOOT = "this-boot"
 DEFAULTS = TopicConfigs()
+
+
+def offset_for_time(log: PartitionLog, timestamp: int) -> TimeFound:
+    """Look up the first record not older than `timestamp` (ms), in one turn."""
+    return at_once(log.search_time(timestamp, Allowance()))
+
+
+def newest_record(log: PartitionLog, limit_offset: int) -> TimeFound:
+    """Look up the first record below `limit_offset` with the greatest timestamp, in one turn."""
+    return at_once(log.search_newest(limit_offset, Allowance()))
 
 
 def _looked_at(sync: Callable[..., None]) -> Callable[..., None]:

@@ -16,10 +16,11 @@ from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control_records import ChangeKind, Fence, change_batch
 from tidelog.runtime.disk import RealDisk
+from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
-from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.compaction.swap import applying
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
@@ -146,8 +147,8 @@ def test_a_compacted_log(tools: ToolRunner, tmp_path: Path) -> None:
         log.sync()
         plan = plan_compaction(log, NOW_MS + 1000)
         assert plan is not None
-        assert apply_compaction(log, compact(RealDisk(), plan), NOW_MS + 1000)
-    assert log.housekeep(2 * NOW_MS) is None
+        assert at_once(applying(log, compact(RealDisk(), plan), NOW_MS + 1000))
+    assert at_once(log.housekeeping(2 * NOW_MS)) is None
     kept = len(records_of(log))
     log.close()
     assert check_all(tools, log, gaps=True).count("| offset:") == kept

@@ -25,6 +25,7 @@ from tests.support.storage_logs import (
     QuickDisk,
     batch,
     new_log,
+    offset_for_time,
     records_of,
     reopen,
     resources,
@@ -42,6 +43,7 @@ from tidelog.records.batch import Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import decode_offsets
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
@@ -123,7 +125,7 @@ def test_no_snapshot_of_what_was_cut_appears_when_its_thread_is_late(tmp_path: P
     log.roll(NOW_MS)
     pending = log.unsynced()
     assert pending is not None and pending.snapshots
-    assert log.truncate_to(5, NOW_MS) is None
+    assert at_once(log.truncation(5, NOW_MS)) is None
     pending.run()
     log.synced(pending)
     assert not list((tmp_path / "t-0").glob("*.snapshot"))
@@ -141,9 +143,11 @@ def test_retention_keeps_producers_whose_snapshot_a_kill_prevented(tmp_path: Pat
     log = reopen(tmp_path, configs)
     sent(log, 8)
     log.high_watermark = log.end_offset
-    assert log.housekeep(NOW_MS) is None, "a snapshot of what a power loss takes is none"
+    assert at_once(log.housekeeping(NOW_MS)) is None, (
+        "a snapshot of what a power loss takes is none"
+    )
     log.sync()
-    assert log.housekeep(NOW_MS) is not None
+    assert at_once(log.housekeeping(NOW_MS)) is not None
     assert log.start_offset == 3
     log.resources.files.close()
     found = reopen(tmp_path, configs)
@@ -169,7 +173,7 @@ def test_a_snapshot_for_retention_tells_of_nothing_that_came_while_a_thread_look
     for path in Path(log.path).glob("*.snapshot"):
         entry = ProducerState.decode(path.read_bytes()).entries[7]
         assert entry.last_offset < int(path.stem)
-    assert log.truncate_to(2, NOW_MS) is None
+    assert at_once(log.truncation(2, NOW_MS)) is None
     assert log.producers.entries[7].last_sequence == 1
 
 
@@ -583,7 +587,7 @@ def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path, monkeypatch: Any) 
     # Each has its offset as of a moment of the walk; a removed log has none.
     pieces = found.checkpointing()
     assert next(pieces) is None
-    assert found.logs[names[1]].truncate_to(0, NOW_MS) is None
+    assert at_once(found.logs[names[1]].truncation(0, NOW_MS)) is None
     found.delete(names[2], durable=False)
     checkpoint(found)
     again = found.create(names[2], TopicConfigs())
@@ -706,7 +710,7 @@ def log_bytes(disk: WatchedDisk) -> int:
 def test_the_first_look_up_by_time_reads_little_of_each_index(tmp_path: Path) -> None:
     disk = WatchedDisk()
     log = indexed(tmp_path, disk)
-    found = log.offset_for_time(NOW_MS + 2 * ENTRIES + 7)
+    found = offset_for_time(log, NOW_MS + 2 * ENTRIES + 7)
     assert found is not None and not isinstance(found, Rejected)
     assert found.offset == 2 * ENTRIES + 7
     assert index_bytes(disk) < 40_000, "of 180 kB: three leaves of a segment at most"

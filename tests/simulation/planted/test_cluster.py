@@ -47,6 +47,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.replication.command_rules import LeaderAndIsrType
 from tidelog.replication.isr_change import IsrChange
+from tidelog.runtime.turns import at_once
 from tidelog.storage.log import appending
 from tidelog.storage.log.producers import ProducerState
 
@@ -93,7 +94,7 @@ def truncate_to_the_high_watermark(patch: Patch) -> None:
 
     def eager(self: Any, hosted: Any) -> None:
         if hosted.high_watermark < hosted.end_offset:
-            hosted.log.truncate_to(hosted.high_watermark, self._clock.wall_ms())
+            at_once(hosted.log.truncation(hosted.high_watermark, self._clock.wall_ms()))
         follow(self, hosted)
 
     patch.setattr(FollowerFetcher, "follow", eager)

@@ -67,10 +67,10 @@ def test_nothing_comes_between_the_pieces_of_a_cut(tmp_path: Path, work: str, of
         refused = log.append_as_leader(batch(), 0, NOW_MS)
         assert isinstance(refused, Rejected) and refused.error is ErrorCode.KAFKA_STORAGE_ERROR
         assert isinstance(log.append_as_follower(batch(), NOW_MS), Rejected)
-        assert isinstance(log.truncate_to(3, NOW_MS), Rejected)
+        assert isinstance(at_once(log.truncation(3, NOW_MS)), Rejected)
         assert isinstance(log.restart_at(3, NOW_MS), Rejected)
         assert log.unsynced() is None
-        assert log.housekeep(NOW_MS) is None
+        assert at_once(log.housekeeping(NOW_MS)) is None
         assert plan_compaction(log, NOW_MS) is None
         if late is not None:
             log.synced(late)
@@ -145,8 +145,8 @@ def test_what_is_appended_beside_retention_stays(tmp_path: Path) -> None:
         if pending is not None:
             pending.run()
             log.synced(pending)
-        assert isinstance(log.truncate_to(3, NOW_MS), Rejected), "one change at a time"
-        assert log.housekeep(NOW_MS + 10**9) is None
+        assert isinstance(at_once(log.truncation(3, NOW_MS)), Rejected), "one change at a time"
+        assert at_once(log.housekeeping(NOW_MS + 10**9)) is None
 
     said = by_threads(log.housekeeping(NOW_MS + 10**9), others)
     assert said is not None and "5 segments" in said

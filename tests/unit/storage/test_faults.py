@@ -15,6 +15,7 @@ from tests.support.storage_logs import (
     FaultyDisk,
     batch,
     new_log,
+    offset_for_time,
     open_as_a_server,
     records_of,
     remove_due,
@@ -26,6 +27,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import Directory, RealFile
+from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import encode_offsets
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
@@ -220,7 +222,7 @@ def test_a_sync_that_was_under_way_claims_nothing_after_a_truncation(log: Partit
     pending = log.unsynced()
     assert pending is not None
     pending.run()
-    log.truncate_to(0, NOW_MS)
+    at_once(log.truncation(0, NOW_MS))
     append(log, 5)
     log.synced(pending)
     assert log.synced_end_offset == 0
@@ -260,7 +262,7 @@ def test_segments_may_be_deleted_while_they_are_synced(log: PartitionLog) -> Non
     assert pending is not None
     log.configure(TopicConfigs(segment_bytes=800, retention_bytes=0, file_delete_delay_ms=0))
     log.high_watermark = log.end_offset
-    assert log.housekeep(NOW_MS)
+    assert at_once(log.housekeeping(NOW_MS))
     assert len(log.segments) == 1
     pending.run()
     log.synced(pending)
@@ -362,12 +364,12 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path, disk: FaultyDisk) -
     disk.failing = (".tmp", ".log")
     disk.fill_up()
     later = NOW_MS + 10_000
-    assert log.housekeep(later) is not None
+    assert at_once(log.housekeeping(later)) is not None
     assert len(log.segments) == 2 and log.failed is None
-    assert log.housekeep(later) is None, "its producer would not be known after a crash"
+    assert at_once(log.housekeeping(later)) is None, "its producer would not be known after a crash"
     assert log.start_offset < log.end_offset
     disk.fault = None
-    assert log.housekeep(later) is not None
+    assert at_once(log.housekeeping(later)) is not None
     assert log.start_offset == log.end_offset == 40
 
 
@@ -412,7 +414,7 @@ def test_a_removal_that_stops_half_way_is_seen_by_readers(tmp_path: Path, left: 
     log.high_watermark = log.end_offset
     log.sync()
     disk.left = left
-    log.housekeep(NOW_MS + 10_000)
+    at_once(log.housekeeping(NOW_MS + 10_000))
     disk.left = None
     assert log.failed is None
     assert log.start_offset >= log.segments[0].base_offset, "offsets without records"
@@ -436,7 +438,7 @@ def test_readers_are_served_while_a_lost_index_cannot_be_written(
         Path(segment.index_path).unlink()
     disk.failing, disk.fault = (failing,), fault
     assert len(records_of(log)) == 20
-    assert log.offset_for_time(NOW_MS) is not None
+    assert offset_for_time(log, NOW_MS) is not None
     assert log.failed is None
     disk.fault = None
     assert log.close()
@@ -481,13 +483,13 @@ def test_a_cut_that_is_not_finished_lets_nothing_be_appended(
             made = batch(1, producer=Producer(1, 0, number))
             assert isinstance(log.append_as_leader(made, 0, NOW_MS), Appended)
         disk.left = left
-        got = log.truncate_to(cut_to, NOW_MS)
+        got = at_once(log.truncation(cut_to, NOW_MS))
         was_struck = disk.left is None
         disk.left = None
         refused += got is not None
         if got is not None and log.failed is None:
             # Nothing was cut: it can be tried again.
-            assert log.truncate_to(cut_to, NOW_MS) is None
+            assert at_once(log.truncation(cut_to, NOW_MS)) is None
         retried = log.append_as_leader(batch(1, producer=Producer(1, 0, cut_to)), 1, NOW_MS)
         if log.failed is None:
             # It was not there any more, so it is no duplicate.
@@ -520,7 +522,7 @@ def test_a_cut_that_the_disk_refuses_half_way_is_the_error_of_the_log(
         truncate(file, size)  # of the checkpoints that are lowered before
 
     monkeypatch.setattr(RealFile, "truncate", refuse)
-    assert isinstance(log.truncate_to(2, NOW_MS), Rejected)
+    assert isinstance(at_once(log.truncation(2, NOW_MS)), Rejected)
     assert log.failed is not None and f"a cut of {log.path} was not finished" in log.failed
     assert isinstance(append(log), Rejected)
 

@@ -25,6 +25,7 @@ from tests.support.storage_logs import (
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 from tidelog.storage import names
 from tidelog.storage.checkpoints import PartitionMetadata, decode_offsets, encode_uuid
 from tidelog.storage.directory.identity import how_it_ended
@@ -437,7 +438,7 @@ def test_a_late_checkpoint_does_not_replace_a_newer_one(opener: Opener, tmp_path
     fill(found)
     late = found.checkpoint()
     assert late is not None
-    found.logs[T0].truncate_to(10, NOW_MS)  # lowers the checkpoints at once
+    at_once(found.logs[T0].truncation(10, NOW_MS))  # lowers the checkpoints at once
     late.run()
     found.checkpointed(late)
     watermarks = tmp_path / "data" / "replication-offset-checkpoint"

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.lying_batches import changed, family, honest
-from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+from tests.support.storage_logs import (
+    NOW_MS,
+    batch,
+    new_log,
+    newest_record,
+    offset_for_time,
+    records_of,
+    reopen,
+)
 from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import (
@@ -29,9 +37,10 @@ from tidelog.records.batch import (
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_batch
 from tidelog.records.record import Record, encode_record
+from tidelog.runtime.turns import at_once
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
-from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.compaction.swap import applying
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended, TimeOffset
@@ -179,7 +188,7 @@ def test_what_an_append_needs_is_read_before_its_bytes_are_written(tmp_path: Pat
     log = new_log(tmp_path)
     for _ in range(3):
         log.append_as_leader(batch(2), 0, NOW_MS)
-    log.truncate_to(2, NOW_MS)
+    at_once(log.truncation(2, NOW_MS))
     segment = log.segments[-1]
     segment._newest = None  # as in a segment that must read its newest time
     assert segment.first_timestamp is not None, "of what is read that alone is known"
@@ -266,7 +275,7 @@ def test_lies_are_compacted_around(tmp_path: Path, seed: int) -> None:
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
     result = compact(log.resources.disk, plan)
-    assert apply_compaction(log, result, NOW_MS) is not None
+    assert at_once(applying(log, result, NOW_MS)) is not None
     assert result.clean_end_offset == before and log.size < result.bytes_read
     assert walked_to_the_end(log) == log.end_offset == before
     found = {}
@@ -300,11 +309,11 @@ def test_times_are_looked_up_among_lies(tmp_path: Path, seed: int) -> None:
         assert isinstance(got, Appended)
         placed.append((time, got.first_offset))
     for time, offset in placed:
-        found = log.offset_for_time(time)
+        found = offset_for_time(log, time)
         assert isinstance(found, TimeOffset) and found.offset <= offset
         assert time <= found.timestamp <= MAX_INT64
     for limit in (placed[0][1], placed[-1][1], log.end_offset):
-        newest = log.newest_record(limit)
+        newest = newest_record(log, limit)
         assert newest is None or (isinstance(newest, TimeOffset) and newest.offset < limit)
 
 
@@ -322,7 +331,7 @@ def test_an_offset_that_a_batch_does_not_have_removes_no_newer_record(tmp_path: 
     log.configure(replace(CONFIGS["compacted"], min_cleanable_dirty_ratio=0.0))
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
-    assert apply_compaction(log, compact(log.resources.disk, plan), NOW_MS) is not None
+    assert at_once(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
     assert [record.value for record in records_of_honest(log, 1)] == [b"2"]
     # As a compacted topic such a batch would not have been taken.
     got = log.append_as_leader(changed(batch(1), liar), 0, NOW_MS)

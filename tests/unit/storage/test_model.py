@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen, resources
+from tests.support.storage_logs import (
+    NOW_MS,
+    batch,
+    new_log,
+    newest_record,
+    offset_for_time,
+    records_of,
+    reopen,
+    resources,
+)
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
+from tidelog.runtime.turns import at_once
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended, TimeOffset
@@ -133,7 +143,7 @@ class Machine:
     def truncate(self) -> None:
         offset = self.random.randrange(max(0, self.model.end - 12), self.model.end + 1)
         first_base = self.log.segments[0].base_offset
-        assert self.log.truncate_to(offset, self.now) is None
+        assert at_once(self.log.truncation(offset, self.now)) is None
         if offset <= first_base and offset < self.model.end:
             # Below what is left of the log: it restarts at exactly this offset.
             self.model.batches.clear()
@@ -155,7 +165,7 @@ class Machine:
         offset = self.random.randrange(self.model.start, self.model.end)
         assert self.log.advance_start(offset) is None
         self.model.start = offset
-        self.log.housekeep(self.now)
+        at_once(self.log.housekeeping(self.now))
         self.sync()
         assert self.log.segments[0].base_offset <= offset
 
@@ -187,7 +197,7 @@ class Machine:
     def check_time(self, expected: list) -> None:  # type: ignore[type-arg]
         target = self.now - self.random.randrange(-400, 4000)
         first = next((record for record in expected if record[1] >= target), None)
-        found = self.log.offset_for_time(target)
+        found = offset_for_time(self.log, target)
         if first is None:
             assert found is None
         else:
@@ -196,7 +206,7 @@ class Machine:
         ends = [self.log.end_offset, *(first for first, *_ in self.model.batches)]
         limit = self.random.choice(ends)
         inside = [record for record in expected if record[0] < limit]
-        newest = self.log.newest_record(limit)
+        newest = newest_record(self.log, limit)
         if inside:
             best = max(inside, key=lambda record: record[1])
             assert isinstance(newest, TimeOffset)

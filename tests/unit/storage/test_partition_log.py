@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+from tests.support.storage_logs import (
+    NOW_MS,
+    batch,
+    new_log,
+    newest_record,
+    offset_for_time,
+    records_of,
+    reopen,
+)
 from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
 from tidelog.records.control_records import ChangeKind, Fence, change_batch
+from tidelog.runtime.turns import at_once
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import inspecting
 from tidelog.storage.log.partition_log import PartitionLog
@@ -70,7 +79,7 @@ def test_the_brokers_time_can_stand_in_for_the_senders(tmp_path: Path) -> None:
     got = log.append_as_leader(batch(2, timestamp=5), 0, NOW_MS)
     assert isinstance(got, Appended) and got.append_time_ms == NOW_MS
     assert {record.timestamp for record in records_of(log)} == {NOW_MS}
-    assert log.offset_for_time(NOW_MS) == TimeOffset(NOW_MS, 0, 0)
+    assert offset_for_time(log, NOW_MS) == TimeOffset(NOW_MS, 0, 0)
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
@@ -211,35 +220,35 @@ def test_two_readers_at_one_place_and_one_after_a_roll(ten: PartitionLog) -> Non
 
 
 def test_times_are_found(ten: PartitionLog) -> None:
-    assert ten.offset_for_time(0) == TimeOffset(NOW_MS, 0, 0)
-    assert ten.offset_for_time(NOW_MS + 1) == TimeOffset(NOW_MS + 1, 1, 0)
-    assert ten.offset_for_time(NOW_MS + 2) == TimeOffset(NOW_MS + 10, 2, 0)
-    assert ten.offset_for_time(NOW_MS + 91) == TimeOffset(NOW_MS + 91, 19, 0)
-    assert ten.offset_for_time(NOW_MS + 92) is None
-    assert ten.newest_record(20) == TimeOffset(NOW_MS + 91, 19, 0)
+    assert offset_for_time(ten, 0) == TimeOffset(NOW_MS, 0, 0)
+    assert offset_for_time(ten, NOW_MS + 1) == TimeOffset(NOW_MS + 1, 1, 0)
+    assert offset_for_time(ten, NOW_MS + 2) == TimeOffset(NOW_MS + 10, 2, 0)
+    assert offset_for_time(ten, NOW_MS + 91) == TimeOffset(NOW_MS + 91, 19, 0)
+    assert offset_for_time(ten, NOW_MS + 92) is None
+    assert newest_record(ten, 20) == TimeOffset(NOW_MS + 91, 19, 0)
 
 
 def test_the_newest_is_that_of_what_can_be_read(ten: PartitionLog) -> None:
     ten.append_as_leader(batch(3, timestamp=NOW_MS + 1000, step=-100), 0, NOW_MS)
     ten.append_as_leader(batch(2, timestamp=NOW_MS + 5), 0, NOW_MS)
-    assert ten.newest_record(25) == TimeOffset(NOW_MS + 1000, 20, 0)
+    assert newest_record(ten, 25) == TimeOffset(NOW_MS + 1000, 20, 0)
     # Not committed yet: the newest of what is.
-    assert ten.newest_record(20) == TimeOffset(NOW_MS + 91, 19, 0)
-    assert ten.newest_record(18) == TimeOffset(NOW_MS + 81, 17, 0)
+    assert newest_record(ten, 20) == TimeOffset(NOW_MS + 91, 19, 0)
+    assert newest_record(ten, 18) == TimeOffset(NOW_MS + 81, 17, 0)
     # Deleted within a batch, and the whole batch: the newest of what is left.
     ten.high_watermark = 25
     ten.advance_start(21)
-    assert ten.newest_record(25) == TimeOffset(NOW_MS + 900, 21, 0)
+    assert newest_record(ten, 25) == TimeOffset(NOW_MS + 900, 21, 0)
     ten.advance_start(23)
-    assert ten.newest_record(25) == TimeOffset(NOW_MS + 6, 24, 0)
-    assert ten.newest_record(23) is None
+    assert newest_record(ten, 25) == TimeOffset(NOW_MS + 6, 24, 0)
+    assert newest_record(ten, 23) is None
 
 
 def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    assert log.offset_for_time(0) is None and log.newest_record(1) is None
+    assert offset_for_time(log, 0) is None and newest_record(log, 1) is None
     log.append_as_leader(batch(1, timestamp=-1, step=0), 0, NOW_MS)
-    assert log.newest_record(1) is None
+    assert newest_record(log, 1) is None
 
 
 # -- cutting
@@ -247,8 +256,8 @@ def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
 
 def test_truncation_across_segments(ten: PartitionLog) -> None:
     assert len(ten.segments) > 1
-    assert ten.truncate_to(25, NOW_MS) is None and ten.end_offset == 20
-    assert ten.truncate_to(3, NOW_MS) is None
+    assert at_once(ten.truncation(25, NOW_MS)) is None and ten.end_offset == 20
+    assert at_once(ten.truncation(3, NOW_MS)) is None
     assert (ten.end_offset, len(ten.segments)) == (2, 1)
     assert refusal(ten.read(3, 100)) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert ten.append_as_leader(batch(1), 0, NOW_MS).first_offset == 2  # type: ignore[union-attr]

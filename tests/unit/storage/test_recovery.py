@@ -21,6 +21,7 @@ from tests.support.storage_logs import (
     QuickFile,
     batch,
     new_log,
+    offset_for_time,
     open_as_a_server,
     records_of,
     reopen,
@@ -31,11 +32,12 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import MAGIC_POSITION, Rejected, read_header, walk
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import RealFile
+from tidelog.runtime.turns import at_once
 from tidelog.storage import names
 from tidelog.storage.checkpoints import decode_offsets, encode_offsets
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
-from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.compaction.swap import applying
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended, TimeOffset
@@ -252,7 +254,7 @@ def test_what_was_removed_and_comes_back_torn_is_no_damage(tmp_path: Path, tail:
     content = path.read_bytes()
     before = reopen(tmp_path, replace(SMALL, retention_ms=1000, file_delete_delay_ms=0))
     before.high_watermark = before.end_offset
-    before.housekeep(NOW_MS + 2000)
+    at_once(before.housekeeping(NOW_MS + 2000))
     assert (before.start_offset, before.end_offset) == (8, 8) and len(before.segments) == 1
     before.resources.files.close()
     # Its tail was never synced.
@@ -273,7 +275,7 @@ def test_what_was_removed_and_comes_back_torn_is_no_damage(tmp_path: Path, tail:
     assert isinstance(appended, Appended) and appended.first_offset == 8, appended
     assert [record.offset for record in records_of(found)] == [8, 9]
     found.high_watermark = 10
-    found.housekeep(NOW_MS)
+    at_once(found.housekeeping(NOW_MS))
     assert found.damaged is None and len(found.segments) == 1
 
 
@@ -373,7 +375,7 @@ def test_torn_or_insane_indexes_are_rebuilt(
         assert log.damaged is None
         assert [record.offset for record in records_of(log)] == expected
         for number in range(30):
-            found = log.offset_for_time(NOW_MS + number)
+            found = offset_for_time(log, NOW_MS + number)
             assert found is not None and found.offset == max(0, number * 2 - 1)  # type: ignore[union-attr]
 
 
@@ -472,7 +474,7 @@ def test_random_bytes_never_kill_a_start(tmp_path: Path, seed: int) -> None:
     log = reopen(tmp_path, SMALL, ending=ending)
     if log.damaged is None:
         assert log.append_as_leader(batch(1), 3, NOW_MS)
-        log.offset_for_time(NOW_MS + 10)
+        offset_for_time(log, NOW_MS + 10)
         log.close()
 
 
@@ -508,7 +510,7 @@ def test_a_kill_between_the_two_index_files_hides_no_time(tmp_path: Path) -> Non
     os.truncate(torn, sizes[torn])
     assert os.path.getsize(written) > sizes[written]
     log = reopen(tmp_path, configs, ending=Ending(9, 9))
-    found = log.offset_for_time(NOW_MS + 1)
+    found = offset_for_time(log, NOW_MS + 1)
     assert isinstance(found, TimeOffset) and found.offset == 3
     assert log.segments[0].newest == (NOW_MS + 5000, 3)
 
@@ -526,7 +528,7 @@ def test_times_that_a_power_loss_took_are_noted_again(tmp_path: Path, left: int)
     found = reopen(tmp_path, configs, ending=Ending(8, 8, unsynced_may_be_gone=True))
     assert found.segments[0].newest == (NOW_MS + 5000, 3)
     assert largest_timestamp(found.segments[0]) == NOW_MS + 5000
-    answer = found.offset_for_time(NOW_MS + 2001)
+    answer = offset_for_time(found, NOW_MS + 2001)
     assert isinstance(answer, TimeOffset) and answer.offset == 3
 
 
@@ -629,7 +631,7 @@ def test_neighbours_of_a_log_that_our_cleaner_has_compacted_stand_without_a_gap(
     log.sync()
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
-    assert apply_compaction(log, compact(log.resources.disk, plan), NOW_MS) is not None
+    assert at_once(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
     assert log.close()
     found = reopen(tmp_path, configs, ending=Ending(log.end_offset, log.end_offset, clean=True))
     assert found.damaged is None and found.first_dirty_offset == 0

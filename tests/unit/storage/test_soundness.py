@@ -17,6 +17,8 @@ from tests.support.storage_logs import (
     FaultyDisk,
     batch,
     new_log,
+    newest_record,
+    offset_for_time,
     reopen,
     resources,
 )
@@ -25,6 +27,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import Producer
+from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import (
     DamagedFile,
     PartitionMetadata,
@@ -148,7 +151,7 @@ def test_damage_that_is_met_by_a_cut_takes_the_log_out_of_service(tmp_path: Path
     content = bytearray(path.read_bytes())
     content[8:12] = b"\0\0\0\1"  # the length of its first batch
     put(path, content)
-    got = found.truncate_to(cut, NOW_MS)
+    got = at_once(found.truncation(cut, NOW_MS))
     assert isinstance(got, Rejected) and got.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert found.damaged is not None and str(path) in found.damaged
     assert (found.high_watermark, found.end_offset) == (log.end_offset, log.end_offset)
@@ -212,8 +215,8 @@ def test_no_bit_of_an_index_leads_a_time_astray(tmp_path: Path, suffix: str) -> 
     clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
     places = range(segment.base_offset + 7, segment.next_offset, 4)
     looks: list[Callable[[PartitionLog], object]] = [
-        *(lambda found, at=at: found.offset_for_time(NOW_MS + (at + 1) // 2) for at in places),
-        *(lambda found, at=at: found.newest_record(at + 1) for at in places),
+        *(lambda found, at=at: offset_for_time(found, NOW_MS + (at + 1) // 2) for at in places),
+        *(lambda found, at=at: newest_record(found, at + 1) for at in places),
     ]
     sound = reopen(tmp_path, SMALL, ending=clean)
     expected = [look(sound) for look in looks]
@@ -236,8 +239,8 @@ def test_a_look_up_of_a_time_that_meets_damage_says_so(tmp_path: Path) -> None:
     indexes = {each: each.read_bytes() for each in path.parent.glob(f"{path.stem}.*index")}
     clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
     looks: list[Callable[[PartitionLog], object]] = [
-        lambda found: found.offset_for_time(NOW_MS + segment.next_offset // 2 - 1),
-        lambda found: found.newest_record(segment.next_offset - 1),
+        lambda found: offset_for_time(found, NOW_MS + segment.next_offset // 2 - 1),
+        lambda found: newest_record(found, segment.next_offset - 1),
     ]
     sound = reopen(tmp_path, SMALL, ending=clean)
     expected = [look(sound) for look in looks]
@@ -276,8 +279,8 @@ def test_a_segment_that_cannot_be_walked_is_not_taken_for_an_old_one(
     clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
     found = reopen(tmp_path, configs, ending=clean)
     newest = log.segments[0].newest[0]
-    assert found.housekeep(newest + 999) is None
-    found.housekeep(newest + 1000)
+    assert at_once(found.housekeeping(newest + 999)) is None
+    at_once(found.housekeeping(newest + 1000))
     assert found.start_offset == 0, "the records after the damage are as young as they were"
 
 

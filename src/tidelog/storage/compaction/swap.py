@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidelog.runtime.disk import Directory, Disk
-from tidelog.runtime.turns import Pieces, at_once
+from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import discard_cleaned
 from tidelog.storage.compaction.plan import CleanedGroup, CompactionResult
@@ -32,11 +32,6 @@ from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.segment import Segment
 
 _LOG_LAST = (names.INDEX, names.TIME_INDEX, names.LOG)
-
-
-def apply_compaction(log: LogState, result: CompactionResult, now_ms: int) -> str | None:
-    """Do as ``applying``, at once. Blocks."""
-    return at_once(applying(log, result, now_ms))
 
 
 def applying(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str | None]:

@@ -43,11 +43,6 @@ NOTHING_KEPT = -1
 """All snapshots are above this offset."""
 
 
-def truncate_to(log: LogState, offset: int, now_ms: int) -> Rejected | None:
-    """Do as ``truncation``, at once. Blocks."""
-    return at_once(truncation(log, offset, now_ms))
-
-
 def restart_at(log: LogState, offset: int, now_ms: int) -> Rejected | None:
     """Do as ``restart``, at once. Blocks."""
     return at_once(restart(log, offset, now_ms))

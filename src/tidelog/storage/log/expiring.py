@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
-from tidelog.runtime.turns import Pieces, at_once
+from tidelog.runtime.turns import Pieces
 from tidelog.storage.log.epoch_writing import write_epochs
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.retention import Expiry, expired
@@ -51,11 +51,6 @@ def advance_start(log: LogState, offset: int, *, later: bool = False) -> Rejecte
         if log.epochs.truncate_start(offset):
             write_epochs(log, later=later)
     return None
-
-
-def housekeep(log: LogState, now_ms: int, *, at_most: int | None = None) -> str | None:
-    """Do as ``housekeeping``, at once. Blocks."""
-    return at_once(housekeeping(log, now_ms, at_most=at_most))
 
 
 def housekeeping(log: LogState, now_ms: int, *, at_most: int | None = None) -> Pieces[str | None]:

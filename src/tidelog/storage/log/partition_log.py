@@ -50,8 +50,6 @@ class PartitionLog(LogState):
     epochs_written = epoch_writing.epochs_written
 
     read = reading.read
-    offset_for_time = time_lookup.offset_for_time
-    newest_record = time_lookup.newest_record
     search_time = time_lookup.search_time
     search_newest = time_lookup.search_newest
 
@@ -68,10 +66,8 @@ class PartitionLog(LogState):
     keeping_configs = metadata_file.keeping_configs
 
     advance_start = expiring.advance_start
-    housekeep = expiring.housekeep
     housekeeping = expiring.housekeeping
 
-    truncate_to = cutting.truncate_to
     truncation = cutting.truncation
     restart_at = cutting.restart_at
     restart = cutting.restart

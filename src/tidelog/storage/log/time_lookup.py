@@ -22,7 +22,7 @@ from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
 from tidelog.records.compression import Codec, decompress_start
 from tidelog.records.record import CorruptRecords
 from tidelog.records.scanning import TimeScan
-from tidelog.runtime.turns import Pieces, at_once
+from tidelog.runtime.turns import Pieces
 from tidelog.storage.log.results import TimeOffset
 from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.log.service import out_of_service, unreadable
@@ -80,24 +80,17 @@ class _Start:
         self.plain, self.complete = decompress_start(self._codec, self._payload, self._limit)
 
 
-def offset_for_time(log: LogState, timestamp: int) -> TimeOffset | Rejected | None:
-    """Return the first record not older than ``timestamp`` (ms), None when all are older."""
-    return at_once(search_time(log, timestamp, Allowance()))
-
-
-def newest_record(log: LogState, limit_offset: int) -> TimeOffset | Rejected | None:
-    """Return the first record below ``limit_offset`` with the greatest timestamp there
-    (ListOffsets -3)."""
-    return at_once(search_newest(log, limit_offset, Allowance()))
-
-
 def search_time(log: LogState, timestamp: int, allowance: Allowance) -> Pieces[TimeFound]:
-    """Do as ``offset_for_time``, in pieces; the log may change between two of them."""
+    """Return the first record not older than ``timestamp`` (ms), or None; in pieces.
+
+    The log may change between two of them.
+    """
     return _search(log, first_at_or_after(log, timestamp, allowance))
 
 
 def search_newest(log: LogState, limit_offset: int, allowance: Allowance) -> Pieces[TimeFound]:
-    """Do as ``newest_record``, in pieces; the log may change between two of them."""
+    """Return the first record below ``limit_offset`` with the greatest timestamp there (ListOffsets
+    -3), in pieces. The log may change between two of them."""
     return _search(log, newest(log, limit_offset, allowance))
 
 
