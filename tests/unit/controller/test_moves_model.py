@@ -24,7 +24,6 @@ from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.reassignments import Asked, known_brokers, reassign
 from tidelog.controller.decisions.registration import (
     Address,
-    FormerRegistration,
     Registration,
     expire,
     register,
@@ -34,6 +33,7 @@ from tidelog.controller.decisions.registration import (
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.metadata.records import PartitionState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 BROKERS = range(1, 7)
