@@ -1,9 +1,9 @@
 """tidelog beside Apache Kafka in one run: `python -m benchmarks.run [--quick] [--rows WORD,...]`.
 
-First one node of each, then a controller and three brokers of each. Both makes run all the time; in
-each round every row measures one and then the other, and the order changes with the round. The
-first rounds warm both up and are thrown away; rows that start something new each time have none.
-Which cores servers and clients have, the same for both makes: see `cores`.
+First one node of each, then a controller and three brokers of each. Both brokers run all the time;
+in each round every row measures one and then the other, and the order changes with the round. The
+first rounds warm both up and are not counted; rows that start something new each time have none.
+Which cores servers and clients have, the same for both: see `cores`.
 Prints the table and writes `benchmarks/RESULTS.md`, to which `benchmarks/NOTES.md` is added.
 """
 
@@ -128,7 +128,7 @@ def circumstances(rounds: int, quick: bool, cores: Cores) -> str:
     return (
         f"{when}. {machine()}, "
         f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB; "
-        f"{cores}, for both makes; "
+        f"{cores}, for both brokers; "
         f"Java {said.split()[2].strip(chr(34))}, librdkafka {version('confluent-kafka')}, "
         f"tidelog {version('tidelog')}, Apache Kafka 4.3.0. {rounds} rounds after "
         f"{warm_up_rounds(quick)} to warm up{', quick form' if quick else ''}; load average at "
