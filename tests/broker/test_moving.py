@@ -165,6 +165,29 @@ def test_a_target_fetches_is_counted_and_joins(tmp_path: Path, level: str) -> No
     asyncio.run(main())
 
 
+def test_a_target_that_joins_counts_for_the_minimum(tmp_path: Path) -> None:
+    """Otherwise this leader acknowledges alone, and the controller elects the target after it.
+
+    A LeaderAndIsr with the replicas of the join has the ISR version of the response: it changes
+    nothing here.
+    """
+
+    async def main() -> None:
+        session = Session(answer(ErrorCode.NONE))
+        async with running(tmp_path, session) as lone:
+            configs = {"min.insync.replicas": "2"}
+            hosted = lone.lead("t", configs=configs, epoch=1, replicas=(1,), targets=(1, 2))
+            assert hosted.required_in_sync == 1
+            append(hosted)
+            hosted.follower_fetched(2, 1, 20, 2**40)
+            lone.broker.isr_changes.fetched(hosted, 2)
+            await until(lambda: hosted.isr == (1, 2))
+            assert hosted.state.replicas == (1, 2)
+            assert hosted.required_in_sync == 2
+
+    asyncio.run(main())
+
+
 def test_a_broker_that_is_no_host_neither_fetches_nor_counts(tmp_path: Path) -> None:
     async def main() -> None:
         lone = LoneBroker(tmp_path)

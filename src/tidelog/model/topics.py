@@ -60,6 +60,18 @@ def hosts_of(replicas: Sequence[int], targets: Sequence[int] | None) -> tuple[in
     return tuple(dict.fromkeys((*replicas, *(targets or ()))))
 
 
+def with_joined(
+    replicas: Sequence[int], targets: Sequence[int] | None, isr: Iterable[int]
+) -> tuple[int, ...]:
+    """Return the replicas when the ISR has changed: targets that join it join them, at the end.
+
+    The controller writes both at once (KIP-455); a leader infers it from the response to its
+    proposal, for a LeaderAndIsr of the same ISR version brings it no change.
+    """
+    new = (member for member in isr if targets and member in targets and member not in replicas)
+    return (*replicas, *new)
+
+
 def why_invalid(name: str) -> str | None:
     """Return one clause that says why ``name`` is no topic name, or None for a valid one."""
     if not name:

@@ -19,7 +19,7 @@ from tidelog.controller.requests import Sender
 from tidelog.metadata import layout
 from tidelog.metadata.store import Set
 from tidelog.model.levels import LEVELS, level_of
-from tidelog.model.topics import TopicPartition, hosts_of
+from tidelog.model.topics import TopicPartition, hosts_of, with_joined
 
 SENDER = Sender(101, "PLAINTEXT")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -48,6 +48,22 @@ def test_hosts_are_the_replicas_and_then_the_targets(
     replicas: list[int], targets: list[int] | None, hosts: tuple[int, ...]
 ) -> None:
     assert hosts_of(replicas, targets) == hosts
+
+
+@pytest.mark.parametrize(
+    ("replicas", "targets", "isr", "after"),
+    [
+        ([1, 2], None, [1, 2, 3], (1, 2)),
+        ([1, 2], [3, 4], [1, 2], (1, 2)),
+        ([1, 2], [3, 4], [1, 2, 4], (1, 2, 4)),
+        ([1, 2, 4], [3, 4], [1, 4], (1, 2, 4)),
+        ([1], [3, 4, 1], [4, 1, 3], (1, 4, 3)),
+    ],
+)
+def test_targets_that_join_the_isr_join_the_replicas(
+    replicas: list[int], targets: list[int] | None, isr: list[int], after: tuple[int, ...]
+) -> None:
+    assert with_joined(replicas, targets, isr) == after
 
 
 def test_a_target_hosts_its_partition_until_the_move_ends() -> None:

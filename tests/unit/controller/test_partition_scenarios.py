@@ -188,7 +188,7 @@ def keep_removed_members(state: PartitionState, replicas: Any) -> PartitionState
         (reassignments, "cancelled", revert),
         (reassignments, "started", remember_the_second_change),
         (moves, "_with_stops", stop_with_an_older_epoch),
-        (isr, "joined", join_only_the_isr),
+        (isr, "with_joined", join_only_the_isr),
         (settlement, "within", keep_removed_members),
         (isr, "within", keep_removed_members),
         (moves, "within", keep_removed_members),

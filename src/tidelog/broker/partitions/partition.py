@@ -38,7 +38,7 @@ from tidelog.broker.partitions.state import Role as Role
 from tidelog.broker.partitions.state import StorageFailed as StorageFailed
 from tidelog.broker.partitions.waiters import Waiting, wake
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, with_joined
 from tidelog.records.batch import Buffer, Rejected
 from tidelog.replication.isr import UNKNOWN, Follower, maximal
 from tidelog.replication.watermark import high_watermark, required_in_sync
@@ -286,9 +286,11 @@ class HostedPartition:
                 self.waiting.commits.too_few()
 
     def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
-        """Apply the ISR of a controller's response to a proposal in this leader epoch."""
+        """Apply the ISR of a response to a proposal; targets in it are replicas, which count for
+        ``required_in_sync`` (KIP-455)."""
         self.counts.isr_changed(len(self.state.isr), len(isr))
-        self.state = replace(self.state, isr=isr, isr_version=isr_version)
+        replicas = with_joined(self.state.replicas, self.state.targets, isr)
+        self.state = replace(self.state, isr=isr, isr_version=isr_version, replicas=replicas)
         if self.leadership is not None:
             self.leadership.change = None
         self.configure()

@@ -58,10 +58,9 @@ class ClusterState:
     ``deletions`` by topic name.
 
     The last fourteen are not in the store: ``configs_changed_at``, the revision of the last change
-    of a configuration or of replicas, whose number limits ``min.insync.replicas``; the ``level`` of
-    this controller; ``confirmed``, the (broker, partition) of marked topics whose replicas are
-    deleted; ``suspected`` and ``shutting_down`` brokers; ``presumed`` ones, which registered with
-    an earlier controller only;
+    of a configuration; the ``level`` of this controller; ``confirmed``, the
+    (broker, partition) of marked topics whose replicas are deleted; ``suspected`` and
+    ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
     ``kept_configs``, the configurations that brokers keep of topics that the store does not have,
     with what the broker had seen; ``undeletable``, why a topic's nodes cannot be removed;
     ``broken`` replicas, which a broker reported as damaged; the logs that each broker reported at

@@ -19,12 +19,11 @@ from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.elections import with_isr, within
 from tidelog.controller.decisions.losses import without_debt
-from tidelog.controller.decisions.moves import joined
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, with_joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,10 @@ def alter_isr(
 ) -> Decision[list[Outcome]]:
     """Decide each proposal of the broker ``leader``; its own epoch was checked before.
 
-    A leader without the current configurations, or with fewer replicas than there are now, may
-    advance its high watermark by a lower ``min.insync.replicas`` than the controller uses: a change
-    that leaves its ISR below the minimum is refused, and the response has no state with eligible
-    replicas. The leader asks again until it has them (docs/decisions/0035).
+    A leader without the current configurations may advance its high watermark by a lower
+    ``min.insync.replicas`` than the controller uses: a change that leaves its ISR below the minimum
+    is refused, and the response has no state with eligible replicas. The leader asks again until it
+    has the configurations (docs/decisions/0035).
     """
     writes: list[Write] = []
     handled: dict[str, list[int]] = {}
@@ -92,9 +91,9 @@ def alter_isr(
             outcomes.append(Outcome(ErrorCode.NONE, state, version))
             continue
         replicas = cluster.replicas(where)
-        grown = joined(replicas, state, proposal.isr)
+        grown = list(with_joined(replicas, state.target_replicas, proposal.isr))
         if grown != replicas:
-            joins.setdefault(where.topic, {})[where.partition] = list(grown)
+            joins.setdefault(where.topic, {})[where.partition] = grown
         writes.append(put_state(cluster, where, new))
         outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
     # Each topic's record once for all its partitions: it may be as large as a commit.

@@ -20,7 +20,7 @@ for all its partitions, in one multi-write with their states.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -81,13 +81,6 @@ def started(now: Placement, targets: Sequence[int]) -> Placement:
     )
     original = now.replicas if now.original is None else now.original
     return _with_stops(replace(now, state=state, original=original), now.state.target_replicas)
-
-
-def joined(replicas: Sequence[int], state: PartitionState, isr: Iterable[int]) -> Sequence[int]:
-    """Return R after a change of the ISR: targets that join I join R, after the others."""
-    targets = state.target_replicas or ()
-    new = [member for member in isr if member in targets and member not in replicas]
-    return [*replicas, *new] if new else replicas
 
 
 def completed(now: Placement, leader: int) -> Placement:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
-from tidelog.controller.decisions.decision import Put, Remove, Write
+from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -120,28 +120,15 @@ def apply(cluster: ClusterState, writes: Iterable[Write]) -> None:
     for write in writes:
         cluster.damaged.pop(write.path, None)
         cluster.ephemeral.pop(write.path, None)
-        has_minimums = write.path.startswith((layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS))
         if isinstance(write, Remove):
             cluster.versions.pop(write.path, None)
             _remove(cluster, write.path)
         else:
-            has_minimums = has_minimums or _changes_replicas(cluster, write)
             cluster.versions[write.path] = cluster.versions.get(write.path, -1) + 1
             _put(cluster, write.path, write.record)
-        if has_minimums:
+        if write.path.startswith((layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS)):
             # The commit of these writes raises the revision last.
             cluster.configs_changed_at = cluster.revision + 1
-
-
-def _changes_replicas(cluster: ClusterState, write: Put) -> bool:
-    """Return whether a write changes replicas of a partition: they limit its minimum."""
-    if not isinstance(write.record, TopicNode):
-        return False
-    known = cluster.topics.get(write.path.rpartition("/")[2])
-    if known is None:
-        return False
-    now = write.record.partitions
-    return any(now.get(index) != replicas for index, replicas in known.partitions.items())
 
 
 def _put(cluster: ClusterState, path: str, record: Record) -> None:
