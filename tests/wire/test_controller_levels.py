@@ -235,6 +235,32 @@ def test_a_replica_that_was_taken_away_is_stopped_and_its_note_goes() -> None:
     run(scenario)
 
 
+def test_the_note_of_a_stop_that_is_fenced_goes() -> None:
+    """The broker has a later assignment of the partition: the stop is not sent again and again."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(inter_broker_protocol_version="1.1")
+        broker = await versioned(world, controller.listener_port)
+        assert (await broker.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
+        broker.stop_errors = [int(ErrorCode.FENCED_LEADER_EPOCH)]
+
+        def taken_away(cluster: ClusterState) -> Decision[None]:
+            where = TopicPartition("t", 0)
+            node = msgspec.structs.replace(cluster.topics["t"], partitions={0: [2]})
+            history = msgspec.structs.replace(
+                cluster.topic_histories["t"], pending_stops={0: {1: 7}}
+            )
+            state = msgspec.structs.replace(cluster.states[where], leader=2, isr=[2])
+            writes = Put(layout.topic("t"), node), Put(layout.topic_history("t"), history)
+            return Decision(None, (*writes, put_state(cluster, where, state)))
+
+        await controller.perform(taken_away)
+        await until(lambda: controller.cluster.topic_histories["t"].pending_stops == {})
+        assert len(broker.told_in(STOP)) == 1
+
+    run(scenario)
+
+
 def test_a_controller_below_1_4_does_not_take_over_while_a_deletion_with_an_id_is_under_way(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -350,8 +350,11 @@ class Outbox:
         for stop in stops:
             topic = stop.topic_id if cluster.level.topic_ids else stop.name
             code = refused.get((topic, stop.partition))
-            if code is None:
+            is_older = code == ErrorCode.FENCED_LEADER_EPOCH and stop.leader_epoch >= 0
+            if code is None or is_older:
+                # Fenced: the replica was assigned again since, and its stop is owed no longer.
                 done.append(stop)
+                refused.pop((topic, stop.partition), None)
             else:
                 name, where = ErrorCode(code).name, f"{stop.name}-{stop.partition}"
                 logger.warning(

@@ -79,7 +79,7 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
         if place is not None:
             if isinstance(write, Put) and path.endswith("/state"):
                 found.partitions.add(TopicPartition(*place))
-                found.stops |= _has_stops(before, TopicPartition(*place))
+                found.stops |= _frees_stops(before, TopicPartition(*place), write)
         elif above == layout.TOPICS:
             _add_topic(before, found, write, name)
         elif above == layout.TOPIC_HISTORIES:
@@ -139,10 +139,13 @@ def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) ->
         found.stops |= write.record.pending_stops != noted
 
 
-def _has_stops(before: ClusterState, where: TopicPartition) -> bool:
+def _frees_stops(before: ClusterState, where: TopicPartition, write: Put) -> bool:
     # A replica that was moved away is stopped when this write takes it out of the ISR.
-    history = before.topic_histories.get(where.topic)
-    return history is not None and where.partition in history.pending_stops
+    history, state = before.topic_histories.get(where.topic), before.states.get(where)
+    owed = {} if history is None else history.pending_stops.get(where.partition, {})
+    if not owed or state is None or not isinstance(write.record, PartitionState):
+        return bool(owed)
+    return not owed.keys().isdisjoint(set(state.isr).difference(write.record.isr))
 
 
 def _add_debts(before: ClusterState, found: Changes, write: Write, name: str) -> None:

@@ -241,6 +241,8 @@ def test_a_replica_that_was_taken_away_is_stopped_with_the_epoch_of_that_decisio
     world.commit((put_state(world.cluster, T0, in_sync),))
     assert stops_of(world.cluster, 3) == [], "the high watermark still waits for it"
     assert changes_of(world.cluster, [put_state(world.cluster, T0, shrunk)]).stops
+    in_part = msgspec.structs.replace(in_sync, isr=[1, 3])
+    assert not changes_of(world.cluster, [put_state(world.cluster, T0, in_part)]).stops
     assert not changes_of(world.cluster, [put_state(world.cluster, T2, shrunk)]).stops
     world.commit((put_state(world.cluster, T0, shrunk),))
     assert stops_of(world.cluster, 3) == [Stop("t", created.topic_id, 0, 7)]
