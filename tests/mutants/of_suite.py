@@ -15,8 +15,8 @@ MUTANTS = (
     Mutant(
         "T14: a promise has neither tests nor not yet",
         "docs/promises.md",
-        "\n- not yet (KIP-455)\n",
-        "\n- soon\n",
+        "shown); order for consumers that are not ordered.\n\n**Tests:**\n\n- not yet (KIP-253)\n",
+        "shown); order for consumers that are not ordered.\n\n**Tests:**\n\n- soon\n",
         "tests/tidy/test_tidy_promises.py",
     ),
     Mutant(
