@@ -6,81 +6,22 @@ sessions, is never slowed.
 
 from __future__ import annotations
 
-import uuid
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.simulation.kernel import Machine, World
-from tests.support.lone_broker import LoneBroker
+from tests.simulation.copying_brokers import CopyingBroker, append, state_of
+from tests.simulation.kernel import World
 from tidelog.broker.metadata.configurations import DEFAULT_BROKER, EntityType
-from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
-from tidelog.protocol import messages
-from tidelog.records.builder import NewRecord, build_batch
-from tidelog.runtime.turns import at_once
+from tidelog.broker.partitions.partition import HostedPartition
 
 pytestmark = [pytest.mark.usefixtures("quiet")]
 
 RATE = 100_000
 SECONDS = 10
-BATCH_BYTES = 5_000
-TOPIC_ID = uuid.uuid5(uuid.NAMESPACE_OID, "t")
 TARGET_ID = 11
 """Broker ids: sources from 1 on, targets from 11 on."""
-
-
-class SimulatedBroker(LoneBroker):
-    """A process on the machine of the world, that knows all others."""
-
-    def __init__(self, machine: Machine, node_id: int) -> None:
-        self.node_id = node_id
-        self.process = machine.process(f"broker-{node_id}")
-        configs = {"node.id": node_id, "replica.fetch.max.bytes": 20_000}
-        super().__init__(Path(f"/data/{node_id}"), configs, self.process.seams)
-
-    def knows(self, others: list[SimulatedBroker]) -> None:
-        request = messages.UpdateMetadataRequest
-        live = [
-            request.UpdateMetadataBroker(
-                id=each.node_id,
-                endpoints=[
-                    request.UpdateMetadataEndpoint(
-                        port=each.port, host="127.0.0.1", listener="PLAINTEXT"
-                    )
-                ],
-            )
-            for each in others
-        ]
-        self.broker.metadata.apply(request(controller_id=1, live_brokers=live), complete=False)
-
-    def applies(self, index: int, state: LeaderAndIsrState) -> HostedPartition:
-        partitions = self.broker.partitions
-        hosted = partitions.create("t", index, state)
-        partitions.apply(hosted, state)
-        return hosted
-
-    def configure(self, kind: EntityType, name: str, values: dict[str, str]) -> None:
-        at_once(self.broker.topic_configs.apply([(kind, name, values)], complete=False))
-
-
-def state_of(source: int, replica: int, *, in_sync: bool, target: bool) -> LeaderAndIsrState:
-    return LeaderAndIsrState(
-        topic_id=TOPIC_ID,
-        partition_epoch=0,
-        leader=source,
-        leader_epoch=1,
-        isr=(source, replica) if in_sync else (source,),
-        isr_version=1,
-        replicas=(source,) if target else (source, replica),
-        targets=(replica,) if target else (),
-    )
-
-
-def append(hosted: HostedPartition, size: int, now_ms: int) -> None:
-    for _ in range(size // BATCH_BYTES):
-        hosted.append(build_batch([NewRecord(now_ms, None, bytes(BATCH_BYTES))]), now_ms)
 
 
 def copied_bytes(
@@ -94,8 +35,8 @@ def copied_bytes(
     same brokers, took meanwhile to get as much again as a target may copy in that time."""
     with World(seed=sources * 10 + targets) as world:
         machine = world.machine("127.0.0.1")
-        leads = [SimulatedBroker(machine, 1 + at) for at in range(sources)]
-        follows = [SimulatedBroker(machine, TARGET_ID + at) for at in range(targets)]
+        leads = [CopyingBroker(machine, 1 + at) for at in range(sources)]
+        follows = [CopyingBroker(machine, TARGET_ID + at) for at in range(targets)]
         both = [*leads, *follows]
 
         async def main() -> tuple[dict[int, int], float]:

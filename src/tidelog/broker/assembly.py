@@ -27,6 +27,7 @@ from tidelog.broker.fetching.client_sessions import FetchSessions
 from tidelog.broker.fetching.delayed_requests import Departures
 from tidelog.broker.fetching.follower_sessions import FollowerSessions
 from tidelog.broker.fetching.partition_reads import Reader
+from tidelog.broker.following.copies import Copies
 from tidelog.broker.following.followers import Followers
 from tidelog.broker.following.source_fetcher import Shared
 from tidelog.broker.metadata.cache import MetadataCache
@@ -92,12 +93,11 @@ def assemble(given: Given) -> Broker:
     metadata.when_gone = coordinator.topic_gone
     data_loss = DataLoss(debts, loss_reports, isr_changes, coordinator, clock)
     # What follows.
-    fetched, sent = (Throttles(topic_configs, clock, side) for side in (FOLLOWER, LEADER))
-    ends = configs, clock, metadata, session, given.secret
-    followers = Followers(Shared(*ends, commit, log_work, loss_reports, fetched))
+    followers = _followers(given, metadata, commit, log_work, loss_reports)
     partitions.steps = RoleSteps(isr_changes, loss_reports, coordinator, data_loss, followers)
 
     # What reads, and what is done by the clock.
+    sent = Throttles(topic_configs, clock, LEADER)
     reader = _reader(configs, seams, metadata, sent, isr_changes)
     slots = configs.max_incremental_fetch_session_cache_slots
     fetch_sessions, departures = FetchSessions(slots, seams.random), Departures(clock)
@@ -161,6 +161,20 @@ def _control(
         maintenance.checkpoint,
         given.seams.clock,
     )
+
+
+def _followers(
+    given: Given,
+    metadata: MetadataCache,
+    commit: GroupCommit,
+    log_work: LogWork,
+    loss_reports: LossReports,
+) -> Followers:
+    configs, clock, dynamic = given.configs, given.seams.clock, given.topic_configs
+    fetched = Throttles(dynamic, clock, FOLLOWER)
+    copies = Copies(configs, dynamic, clock, metadata, given.secret)
+    ends = configs, clock, metadata, given.session, given.secret
+    return Followers(Shared(*ends, commit, log_work, loss_reports, fetched, copies))
 
 
 def _reader(

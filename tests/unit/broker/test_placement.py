@@ -12,8 +12,14 @@ PLENTY = 1000
 @pytest.mark.parametrize(
     ("rooms", "order"),
     [
-        ([DirectorySpace(2, 900, PLENTY), DirectorySpace(1, 500, PLENTY)], [1, 0]),
-        ([DirectorySpace(1, 500, PLENTY), DirectorySpace(1, 900, PLENTY)], [0, 1]),
+        # The most free bytes, whatever the number of replicas; of equal ones the fewest replicas.
+        ([DirectorySpace(1, 500, PLENTY), DirectorySpace(2, 900, PLENTY)], [1, 0]),
+        ([DirectorySpace(2, 900, PLENTY), DirectorySpace(1, 900, PLENTY)], [1, 0]),
+        ([DirectorySpace(1, 500, PLENTY), DirectorySpace(1, 900, PLENTY)], [1, 0]),
+        # A difference of less than a hundredth of the largest disk is none.
+        ([DirectorySpace(2, 909, PLENTY), DirectorySpace(1, 900, PLENTY)], [1, 0]),
+        ([DirectorySpace(2, 910, PLENTY), DirectorySpace(1, 900, PLENTY)], [0, 1]),
+        ([DirectorySpace(2, 95, 100), DirectorySpace(1, 90, PLENTY)], [1, 0]),
         # Full ones come last, the roomiest of them first.
         ([DirectorySpace(0, 29, PLENTY), DirectorySpace(9, 30, PLENTY)], [1, 0]),
         (

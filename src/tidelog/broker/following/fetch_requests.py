@@ -63,6 +63,9 @@ class FollowedPartitions:
     def __len__(self) -> int:
         return len(self._followed)
 
+    def __contains__(self, key: TopicPartition) -> bool:
+        return key in self._followed
+
     def follow(self, hosted: HostedPartition) -> None:
         """Fetch a partition, from the next request on."""
         self._followed[hosted.key] = self._due[hosted.key] = Followed(hosted)

@@ -24,6 +24,8 @@ class Followers:
     def __init__(self, shared: Shared) -> None:
         """``shared``: the parts of the broker that each fetcher uses."""
         self._shared = shared
+        self._copies = shared.copies
+        self._copies.begin, self._copies.end = self._begin, self._pause
         self._node_id = shared.configs.node_id
         self._fetchers: dict[int, FollowerFetcher] = {}
         self._of: dict[TopicPartition, tuple[HostedPartition, int, int]] = {}
@@ -35,20 +37,39 @@ class Followers:
         follows = leader >= 0 and leader != self._node_id and partition.offline_reason is None
         present = (partition, leader, state.leader_epoch)
         if follows and self._of.get(key) == present:
+            if self._copies.may_fetch(partition):
+                self._begin(key)
             return
-        self.stopped(key)
-        if follows:
-            self._of[key] = present
-            fetcher = self._fetchers.get(leader)
-            if fetcher is None:
-                fetcher = self._fetchers[leader] = FollowerFetcher(self._shared, leader)
-            fetcher.follow(partition)
+        if not follows:
+            self.stopped(key)
+            return
+        self._leave(key)
+        self._of[key] = present
+        if leader not in self._fetchers:
+            self._fetchers[leader] = FollowerFetcher(self._shared, leader)
+        if self._copies.may_fetch(partition):
+            self._begin(key)
 
     def stopped(self, key: TopicPartition) -> None:
         """Stop following a partition; a response in flight is ignored."""
-        former = self._of.pop(key, None)
-        if former is not None:
-            self._fetchers[former[1]].leave(key)
+        self._copies.forget(key)
+        self._leave(key)
+
+    def _leave(self, key: TopicPartition) -> None:
+        self._pause(key)
+        self._of.pop(key, None)
+
+    def _begin(self, key: TopicPartition) -> None:
+        """Fetch a partition from now on, unless it is fetched already."""
+        present = self._of.get(key)
+        if present is not None and not self._fetchers[present[1]].follows(key):
+            self._fetchers[present[1]].follow(present[0])
+
+    def _pause(self, key: TopicPartition) -> None:
+        """Fetch a partition no longer, for now."""
+        present = self._of.get(key)
+        if present is not None:
+            self._fetchers[present[1]].leave(key)
 
     @property
     def has_sources(self) -> bool:
@@ -96,4 +117,5 @@ class Followers:
         """End all fetchers."""
         fetchers, self._fetchers = self._fetchers, {}
         self._of.clear()
+        await self._copies.close()
         await asyncio.gather(*(fetcher.close() for fetcher in fetchers.values()))

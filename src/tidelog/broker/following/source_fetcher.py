@@ -23,6 +23,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from tidelog.broker.following.copies import Copies
 from tidelog.broker.following.fetch_patience import INTERRUPT_MS, FetchPatience
 from tidelog.broker.following.fetch_requests import Followed, FollowedPartitions
 from tidelog.broker.following.follower_log import committed_cut, diverges, take_in
@@ -100,6 +101,7 @@ class Shared:
     loss_reports: LossReports
     throttles: Throttles
     """Of copies that this broker fetches."""
+    copies: Copies
 
 
 class FollowerFetcher:
@@ -142,6 +144,10 @@ class FollowerFetcher:
             self._added.set()
             loop = asyncio.get_running_loop()
             loop.call_later(INTERRUPT_MS / 1000, self._check_request, self._requests)
+
+    def follows(self, key: TopicPartition) -> bool:
+        """Whether a partition is fetched, or pauses after an error."""
+        return key in self._partitions
 
     def leave(self, key: TopicPartition) -> None:
         """Stop the fetches of a partition; a response in flight is ignored."""
@@ -436,14 +442,15 @@ class FollowerFetcher:
                 if self._partitions.asked(key) is not followed:
                     continue  # no longer followed
                 if error_text is None:
-                    self._taken(followed, len(part.records or b""), now_ms)
+                    self._taken(followed, part, now_ms)
                 else:
                     self._pause_partition(followed, error_text, now_ms)
         self._log_pauses()
 
-    def _taken(self, followed: Followed, size: int, now_ms: int) -> None:
+    def _taken(self, followed: Followed, part: Any, now_ms: int) -> None:
         """The records of a partition were applied: fetch it again, at once or when it may be."""
-        throttles, hosted = self._shared.throttles, followed.hosted
+        throttles, hosted, size = self._shared.throttles, followed.hosted, len(part.records or b"")
+        self._shared.copies.took(hosted, size, part.high_watermark)
         throttles.copied(hosted, self._configs.node_id, size)
         pause_ms = throttles.free_in_ms(hosted, self._configs.node_id)
         if pause_ms:

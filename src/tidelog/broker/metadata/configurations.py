@@ -109,17 +109,17 @@ class ConfigCache:
         yield None
         yield from self.when_changed(None)
 
-    def number(self, name: str, of_file: int) -> int:
+    def number(self, name: str, otherwise: int) -> int:
         """Return the current value of a number of this broker that can be set dynamically.
 
         An invalid value, written by an old tool, is skipped.
         """
         layers = self.layers()
-        for texts in (layers.dynamic, layers.dynamic_default):
+        for texts in (layers.dynamic, layers.dynamic_default, layers.static):
             value = parse(BROKER[name], texts[name]) if name in texts else None
             if isinstance(value, int):
                 return value
-        return of_file
+        return otherwise
 
     def of(self, entity_type: int, name: str) -> Mapping[str, str]:
         """Return the dynamic configurations of one entity."""

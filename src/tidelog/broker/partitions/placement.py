@@ -4,7 +4,8 @@ Owns the order in which the directories are tried. Not the creation: see ``regis
 
 | directories, in this order | among them |
 |---|---|
-| with free space | the one with the fewest replicas |
+| with free space | the one with the most free bytes |
+| with as many, to ``STEP_SHARE`` of a disk | the one with the fewest replicas |
 | with less than ``FULL_SHARE`` of their disk free | the one with the most free bytes |
 | that refused the last new replica as full, without more free bytes since | the same |
 
@@ -15,6 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+STEP_SHARE = 0.01
+"""Disks whose free bytes differ by less count as equal: new replicas are empty, so that a small
+difference would send all of a large topic to one directory."""
 
 FULL_SHARE = 0.03
 """Share of a disk; with less free space `tidelog doctor` reports it as full."""
@@ -36,13 +41,16 @@ def choices(spaces: Iterable[DirectorySpace]) -> list[int]:
 
     O(n log n) for n directories, of which a broker has a few.
     """
-    ranks = [(*_rank(space), at) for at, space in enumerate(spaces)]
+    given = list(spaces)
+    largest = max((space.total_bytes for space in given), default=0)
+    step_bytes = max(1.0, STEP_SHARE * largest)
+    ranks = [(*_rank(space, step_bytes), at) for at, space in enumerate(given)]
     return [at for *_, at in sorted(ranks)]
 
 
-def _rank(space: DirectorySpace) -> tuple[int, int]:
+def _rank(space: DirectorySpace, step_bytes: float) -> tuple[int, int, int]:
     if space.refused_at is not None and space.free_bytes <= space.refused_at:
-        return 2, -space.free_bytes
+        return 2, -space.free_bytes, 0
     if space.free_bytes < FULL_SHARE * space.total_bytes:
-        return 1, -space.free_bytes
-    return 0, space.replicas
+        return 1, -space.free_bytes, 0
+    return 0, -int(space.free_bytes / step_bytes), space.replicas

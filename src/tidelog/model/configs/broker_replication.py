@@ -6,7 +6,7 @@ Owns these rows. Not the other ones: see `broker`, which joins all into one tabl
 from __future__ import annotations
 
 from tidelog.model.configs.rows import AT_LEAST_0, AT_LEAST_1, idle_machinery, rate, row
-from tidelog.model.configs.types import ConfigType, Importance, OneOf
+from tidelog.model.configs.types import ConfigType, Importance, OneOf, Update
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REPLICA_SELECTORS = (
@@ -58,6 +58,14 @@ REPLICATION = (
         "follower.replication.throttled.rate",
         "The bytes per second that this broker's listed replicas outside of the ISR fetch, all "
         "together (follower.replication.throttled.replicas).",
+    ),
+    row(
+        "reassignment.parallel.copies",
+        _I,
+        "8",
+        "How many targets of reassignments a broker copies at once, the smallest first.",
+        AT_LEAST_1,
+        update=Update.CLUSTER_WIDE,
     ),
     rate(
         "reassignment.throttled.rate",

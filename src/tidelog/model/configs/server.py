@@ -120,6 +120,7 @@ class ServerConfigs:
     replica_fetch_backoff_ms: int
     replica_socket_timeout_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
+    reassignment_parallel_copies: int
 
     broker_session_timeout_ms: int
     broker_heartbeat_interval_ms: int

@@ -64,6 +64,8 @@ def test_every_field_is_a_configuration_or_made_of_some() -> None:
 def test_every_configuration_with_an_effect_has_a_field_or_is_a_topics_default() -> None:
     names = {field.name.replace("_", ".") for field in fields(ServerConfigs)}
     elsewhere = {"broker.id", "log.dir", "metrics_port", "listener.security.protocol.map"}
+    elsewhere |= {f"{each}.replication.throttled.rate" for each in ("leader", "follower")}
+    elsewhere |= {"reassignment.throttled.rate"}  # all three: broker.partitions.throttles
     for name, row in BROKER.items():
         is_default = row.update.value == "cluster-wide" or name.startswith(
             ("log.retention.", "log.roll.")
