@@ -21,11 +21,12 @@ from tidelog.controller.decisions.deletion import confirm
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.moves import Placement, complete, written
 from tidelog.controller.decisions.reassignments import Asked, reassign
-from tidelog.controller.decisions.registration import Address, LifeEnded, Registration, register
+from tidelog.controller.decisions.registration import Address, Registration, register
 from tidelog.controller.decisions.restoration import accept, report
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.metadata import layout
 from tidelog.metadata.records import WentBack
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -51,7 +52,7 @@ def begun() -> World:
             UUID(int=broker),
             (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
             None,
-            LifeEnded.CLEAN,
+            FormerRegistration.CLEAN,
             {},
         )
         world.do(register(world.cluster, request, 1))
