@@ -182,6 +182,7 @@ def test_every_command_line_of_the_handbook_runs(tmp_path: Path) -> None:
             topics_and_configurations(operator)
             records_and_groups(operator)
             elections_and_the_doctor(operator)
+            moves(operator)
             pipeline(operator)
     assert operator.lines.left() == [], "lines of the pages that nothing here has run"
 
@@ -288,6 +289,21 @@ def elections_and_the_doctor(operator: Operator) -> None:
     assert operator.run("doctor replicas").splitlines()[-1].endswith(": 0 differ")
     page = operator.run("tidelog doctor --bootstrap-server")
     assert "all lead, all in sync" in page and "bad" not in page
+
+
+def moves(operator: Operator) -> None:
+    """move.md: a proposal is looked at, executed and watched to its end."""
+    (operator.folder / "topics.json").write_text('{"topics": [{"topic": "flights"}]}')
+    proposed = operator.run("reassign-partitions", "--generate").splitlines()[4]
+    (operator.folder / "plan.json").write_text(proposed)
+    assert "to copy" in operator.run("reassign-partitions", "--dry-run")
+    started = "Successfully started partition reassignments for flights-0,flights-1,"
+    assert started in operator.run("reassign-partitions", "--execute")
+    operator.run("reassign-partitions", "--watch")
+    done = operator.run("reassign-partitions", "--verify").splitlines()
+    assert done[1:] == [
+        f"Reassignment of partition flights-{index} is completed." for index in range(16)
+    ]
 
 
 def pipeline(operator: Operator) -> None:

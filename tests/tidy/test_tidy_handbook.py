@@ -102,7 +102,7 @@ def test_command_lines_are_understood(
     monkeypatch.chdir(tmp_path)
     for words in command_lines(page):
         for word in words:
-            if word.endswith(".secret"):
+            if word.endswith((".secret", ".json")):
                 # The file is looked for as soon as the flag is read.
                 (tmp_path / word).parent.mkdir(exist_ok=True)
                 (tmp_path / word).touch()

@@ -6,19 +6,18 @@ files: ``doctor_NAME.py`` in this folder has the subcommand NAME as ``command``.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 import tidelog.cli
 from tidelog.cli.connecting import OPEN_TIMEOUT_MS, CommonOptions, run, subcommand_options
 from tidelog.cli.findings import ClusterFacts, Finding, Severity, judge, readable
+from tidelog.cli.many_requests import ask_each, in_time
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.topics import topic_id_text
@@ -31,7 +30,7 @@ from tidelog.client.admin.nodes import (
     describe_log_dirs,
 )
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused, RequestTimedOut
+from tidelog.client.errors import ClientError, Refused
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.metadata.sqlite import backup as backup_store
 from tidelog.metadata.store import StoreRefused
@@ -41,15 +40,6 @@ GROUPS_LOOKED_AT = 1_000
 """The most groups whose offsets are read: each costs a request."""
 
 MINIMUM = "min.insync.replicas"
-
-AT_ONCE = 16
-"""Requests of one kind that are under way at the same time."""
-
-PATIENCE_S = 5.0
-"""The timeout of one request: a sick broker must not hide the responses of the others."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _MARKS = {Severity.GOOD: "ok  ", Severity.NOTICE: "note", Severity.BAD: "BAD "}
 
@@ -188,12 +178,12 @@ async def look(cluster: Cluster) -> ClusterFacts:
     except ClientError as error:
         raise await _why_no_metadata(cluster) or error from None
     # The controller first: while it does not respond, other requests may wait for it in vain.
-    condition = await _in_time(describe_condition(cluster), "the controller")
+    condition = await in_time(describe_condition(cluster), "the controller")
     described = await describe_cluster(cluster)
     view = await cluster.all_topics()
     nodes = [b.node_id for b in described.brokers if not _is_suspected(condition, b.node_id)]
-    dirs = await _each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
-    own = await _each(nodes, lambda node_id: describe_itself(cluster, node_id), "broker")
+    dirs = await ask_each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
+    own = await ask_each(nodes, lambda node_id: describe_itself(cluster, node_id), "broker")
     later = await cluster.all_topics()
     facts = ClusterFacts(
         cluster_id=described.cluster_id,
@@ -206,10 +196,10 @@ async def look(cluster: Cluster) -> ClusterFacts:
         condition=condition,
         topics_later=later.topics,
     )
-    listed = await _each(nodes, lambda node_id: groups_of(cluster, node_id), "broker")
+    listed = await ask_each(nodes, lambda node_id: groups_of(cluster, node_id), "broker")
     groups = [group for some in listed if not isinstance(some, ClientError) for group in some]
     ids = sorted({group.group_id for group in groups})[:GROUPS_LOOKED_AT]
-    committed = await _each(ids, lambda group: committed_offsets(cluster, group), "group")
+    committed = await ask_each(ids, lambda group: committed_offsets(cluster, group), "group")
     return replace(
         facts,
         groups=groups,
@@ -224,7 +214,7 @@ async def look(cluster: Cluster) -> ClusterFacts:
 
 async def _why_no_metadata(cluster: Cluster) -> Failed | None:
     """Return why the controller sends starting brokers no metadata; None when it does not say."""
-    condition = await _in_time(describe_condition(cluster), "the controller")
+    condition = await in_time(describe_condition(cluster), "the controller")
     if not isinstance(condition, dict):
         return None
     bad = [x for x in condition["problems"] if x["kind"] in ("store_went_back", "node_damaged")]
@@ -241,7 +231,7 @@ def _is_suspected(condition: dict[str, Any] | ClientError | None, node_id: int) 
 
 
 async def _minimums(cluster: Cluster, topics: list[str]) -> dict[str, int]:
-    configs = await _in_time(describe_topics_configs(cluster, topics, [MINIMUM]), "the topics")
+    configs = await in_time(describe_topics_configs(cluster, topics, [MINIMUM]), "the topics")
     if isinstance(configs, ClientError):
         return {}
     return {
@@ -251,30 +241,6 @@ async def _minimums(cluster: Cluster, topics: list[str]) -> dict[str, int]:
         for entry in entries
         if entry.name == MINIMUM and entry.value
     }
-
-
-async def _each(
-    items: Sequence[Item], ask: Callable[[Item], Awaitable[Result]], kind: str
-) -> list[Result | ClientError]:
-    """Call ``ask`` for each item, some at a time; an item that fails yields its error."""
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def one(item: Item) -> Result | ClientError:
-        async with places:
-            return await _in_time(ask(item), f"{kind} {item}")
-
-    return list(await asyncio.gather(*(one(item) for item in items)))
-
-
-async def _in_time(asked: Awaitable[Result], subject: str) -> Result | ClientError:
-    """Return the result, or the error when there is none within ``PATIENCE_S``."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            return await asked
-    except ClientError as error:
-        return error
-    except TimeoutError:
-        return RequestTimedOut(f"{subject} did not answer within {PATIENCE_S:.0f} s")
 
 
 def _add_subcommands() -> None:

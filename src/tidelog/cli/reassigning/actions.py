@@ -1,0 +1,258 @@
+"""The actions of ``tidelog reassign-partitions``: what each requests, and what it prints.
+
+Owns the order of the requests: everything is read and checked before anything changes. The
+sentences are those of Kafka's tool, where it has them: scripts look for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.cli.findings import counted, named, readable
+from tidelog.cli.output import note, print_json, say
+from tidelog.cli.reassigning import tables
+from tidelog.cli.reassigning.checks import why_others_run, why_refused
+from tidelog.cli.reassigning.cost import Cost, cost_of
+from tidelog.cli.reassigning.plan_file import Targets, plan_data, plan_text
+from tidelog.cli.reassigning.situation import Situation, look
+from tidelog.cli.reassigning.throttle import remove_rate, set_rate
+from tidelog.cli.refusal import Failed
+from tidelog.client.admin.reassignments import alter_reassignments, is_over
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import Refused
+from tidelog.model.topics import TopicPartition
+from tidelog.planning.generation import generate as propose
+from tidelog.planning.generation import why_not_generated
+
+NONE_ACTIVE = "None of the specified partition reassignments are active."
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of ``--execute``."""
+
+    additional: bool
+    force: bool
+    throttle: int | None
+    """Bytes per second for all moves; None leaves what is set."""
+    as_json: bool
+
+
+async def generate(
+    cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], aware: bool, as_json: bool
+) -> None:
+    """Print the replicas of topics now, and a proposal on some brokers. Raises Failed."""
+    now = await look(cluster)
+    known = {where.topic for where in now.partitions}
+    missing = sorted(set(topics) - known)
+    if missing:
+        raise Failed(f"topics that do not exist: {named(missing)}")
+    strangers = sorted(set(brokers) - set(now.racks))
+    if strangers:
+        raise Failed(f"--broker-list names brokers that are not alive: {named(strangers)}")
+    racks = {broker: now.racks[broker] if aware else None for broker in brokers}
+    if len({rack is None for rack in racks.values()}) > 1:
+        without = [broker for broker, rack in racks.items() if rack is None]
+        raise Failed(
+            f"brokers without a rack, while others have one: {named(without)}; set broker.rack, or "
+            "add --disable-rack-aware"
+        )
+    wanted = set(topics)
+    chosen = [each for each in now.assigned() if each.where.topic in wanted]
+    refusal = why_not_generated(chosen, racks)
+    if refusal is not None:
+        raise Failed(refusal)
+    before = {each.where: each.replicas for each in chosen}
+    after = {change.where: change.after for change in propose(chosen, racks).changes}
+    if as_json:
+        print_json({"current": plan_data(before), "proposed": plan_data(after)})
+        return
+    say(f"Current partition replica assignment\n{plan_text(before)}\n")
+    say(f"Proposed partition reassignment configuration\n{plan_text(after)}")
+
+
+async def execute(cluster: Cluster, plan: Targets, options: Options) -> None:
+    """Print the rollback of a plan and start its moves. Raises Failed before any has started."""
+    now = await look(cluster, dirs=True)
+    _check(plan, now)
+    if not options.additional:
+        others = why_others_run(plan, now)
+        if others is not None:
+            raise Failed(others)
+    cost = cost_of(plan, now)
+    _check_room(cost, options.force)
+    rollback = {where: now.original(where) for where in plan}
+    if not options.as_json:
+        say(f"Current partition replica assignment\n\n{plan_text(rollback)}\n")
+        say("Save this to use as the --reassignment-json-file option during rollback")
+    if options.throttle is not None:
+        await set_rate(cluster, options.throttle)
+        if not options.as_json:
+            say(f"The throttle of moves was set to {options.throttle} B/s")
+    outcomes = await alter_reassignments(cluster, plan)
+    started = sorted(where for where, refusal in outcomes.items() if refusal is None)
+    if options.as_json:
+        print_json({"rollback": plan_data(rollback), **_outcomes(outcomes, "started")})
+    elif started:
+        what = "reassignment" if len(started) == 1 else "reassignments"
+        say(f"Successfully started partition {what} for {_joined(started)}")
+    _raise_first(outcomes, "were not started")
+
+
+async def dry_run(cluster: Cluster, plan: Targets, force: bool, as_json: bool) -> None:
+    """Print what a plan would copy. Raises Failed if it cannot be executed."""
+    now = await look(cluster, dirs=True)
+    _check(plan, now)
+    cost = cost_of(plan, now)
+    if as_json:
+        print_json(tables.cost_data(cost))
+    else:
+        tables.print_cost(cost)
+    _check_room(cost, force)
+
+
+def _check(plan: Targets, now: Situation) -> None:
+    refusal = why_refused(plan, now)
+    if refusal is not None:
+        raise Failed(refusal)
+    dead = sorted({b for replicas in plan.values() for b in replicas} - set(now.racks))
+    if dead:
+        note(f"brokers {named(dead)} are not alive: moves to them wait until they start")
+    for broker, error in now.silent().items():
+        note(f"the log directories of broker {broker} are unknown: {error}")
+
+
+def _check_room(cost: Cost, force: bool) -> None:
+    full = [
+        f"broker {each.broker} {each.paths[0]} lacks {readable(-each.left)}"
+        for each in cost.without_room()
+        if each.left is not None
+    ]
+    if full and not force:
+        raise Failed(
+            f"there is no room for the copies: {named(full)}; --force does it nevertheless"
+        )
+    if full:
+        note(f"there is no room for the copies: {named(full)}")
+
+
+async def verify(cluster: Cluster, plan: Targets, keeps_throttle: bool, as_json: bool) -> None:
+    """Print which partitions of a plan have moved. Succeeds in any case, as Kafka's tool.
+
+    When no move remains, of this plan or another one, the throttle is removed.
+    """
+    now = await look(cluster)
+    rows = [_verified(where, replicas, now) for where, replicas in sorted(plan.items())]
+    removed = not (now.moves or keeps_throttle) and await remove_rate(cluster)
+    if as_json:
+        done = all(row["state"] == "completed" for row in rows)
+        print_json({"completed": done, "throttle_removed": removed, "partitions": rows})
+        return
+    say("Status of partition reassignment:")
+    for row in rows:
+        where = f"{row['topic']}-{row['partition']}"
+        if row["state"] == "completed":
+            say(f"Reassignment of partition {where} is completed.")
+        elif row["state"] == "in_progress":
+            say(f"Reassignment of partition {where} is still in progress.")
+        else:
+            say(
+                f"There is no active reassignment of partition {where}, but replica set is "
+                f"{_ids(row['replicas'])} rather than {_ids(row['target_replicas'])}."
+            )
+    if removed:
+        say("The throttle of moves was removed: no move remains.")
+
+
+def _verified(where: TopicPartition, wanted: Sequence[int], now: Situation) -> dict[str, Any]:
+    found = now.partitions[where].replicas if where in now.partitions else ()
+    # As in Kafka, whatever the targets of the running move are.
+    if where in now.moves:
+        state = "in_progress"
+    else:
+        state = "completed" if found == tuple(wanted) else "different"
+    return {
+        "topic": where.topic,
+        "partition": where.partition,
+        "state": state,
+        "replicas": list(found),
+        "target_replicas": list(wanted),
+    }
+
+
+async def list_moves(cluster: Cluster) -> None:
+    """Print the running moves as a plan that ``--execute`` takes; ``{}`` when there is none."""
+    now = await look(cluster)
+    running = {where: move.targets for where, move in now.moves.items()}
+    say(plan_text(running) if running else "{}")
+
+
+async def cancel(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
+    """Stop the running moves of a plan, or (None) all: replicas that joined stay. Raises Failed."""
+    now = await look(cluster)
+    running = [where for where in now.moves if plan is None or where in plan]
+    outcomes = await alter_reassignments(cluster, dict.fromkeys(running))
+    # A move that ended by itself meanwhile has no error: there is nothing to stop.
+    ended = {where: None if is_over(found) else found for where, found in outcomes.items()}
+    stopped = sorted(where for where, found in outcomes.items() if found is None)
+    if as_json:
+        print_json(_outcomes(ended, "cancelled"))
+    elif stopped:
+        say(f"Successfully cancelled partition reassignments for: {_joined(stopped)}")
+    elif not any(ended.values()):
+        say("There are no active partition reassignments." if plan is None else NONE_ACTIVE)
+    _raise_first(ended, "were not cancelled")
+
+
+async def revert(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
+    """Move running moves of a plan, or (None) all, to the replicas before them. Raises Failed."""
+    now = await look(cluster)
+    back = {where: now.original(where) for where in now.moves if plan is None or where in plan}
+    outcomes = await alter_reassignments(cluster, back)
+    if as_json:
+        print_json({"plan": plan_data(back), **_outcomes(outcomes, "started")})
+    elif not back:
+        say("There are no active partition reassignments." if plan is None else NONE_ACTIVE)
+    else:
+        say(plan_text(back))
+        started = sorted(where for where, found in outcomes.items() if found is None)
+        if started:
+            say(f"Successfully started to move back: {_joined(started)}")
+    _raise_first(outcomes, "do not move back")
+
+
+def _outcomes(outcomes: Mapping[TopicPartition, Refused | None], good: str) -> dict[str, Any]:
+    return {
+        good: [_named(where) for where, refusal in sorted(outcomes.items()) if refusal is None],
+        "refused": [
+            {**_named(where), "error": refusal.code.name, "reason": refusal.reason}
+            for where, refusal in sorted(outcomes.items())
+            if refusal is not None
+        ],
+    }
+
+
+def _raise_first(outcomes: Mapping[TopicPartition, Refused | None], what: str) -> None:
+    """Raise the refusal of one partition as it is, of several as one line that counts them."""
+    refused = {where: found for where, found in sorted(outcomes.items()) if found is not None}
+    if not refused:
+        return
+    first = next(iter(refused.values()))
+    if len(refused) == 1:
+        raise first
+    many = counted(len(refused), "partition")
+    raise Failed(f"{many} {what}: {named(list(refused))}; the first: {first.reason or first}")
+
+
+def _named(where: TopicPartition) -> dict[str, Any]:
+    return {"topic": where.topic, "partition": where.partition}
+
+
+def _joined(places: Sequence[TopicPartition]) -> str:
+    return ",".join(map(str, places))
+
+
+def _ids(replicas: Sequence[int]) -> str:
+    return ",".join(map(str, replicas))

@@ -1,0 +1,128 @@
+"""The cost of a plan: bytes that arrive in each log directory, free space afterwards, leaders.
+
+Owns the forecast, without I/O. A new replica goes to the log directory with the most free bytes,
+the smallest first, as brokers do it. Log directories with the same total and free bytes count as
+one volume. What the removal of replicas frees does not count: they go when the copies are complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.cli.reassigning.situation import Situation
+from tidelog.client.admin.nodes import LogDir
+from tidelog.model.topics import TopicPartition
+
+
+@dataclass(slots=True)
+class Volume:
+    """The log directories of a broker on one volume; ``usable`` and ``total`` -1 if unknown."""
+
+    broker: int
+    paths: list[str]
+    usable: int
+    total: int
+    arriving: int = 0
+    replicas: int = 0
+    holds: set[TopicPartition] = field(default_factory=set)
+
+    @property
+    def left(self) -> int | None:
+        """The free bytes afterwards, below 0 without room; None if they are unknown."""
+        return None if self.usable < 0 else self.usable - self.arriving
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One partition of a plan: its replicas before and after, and what is still to be copied."""
+
+    where: TopicPartition
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    size: int | None
+    """Bytes of all its new replicas that are not there yet; None if no broker says its size."""
+    leader: int
+    new_leader: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a plan costs; ``unknown`` are targets whose free space is not known."""
+
+    partitions: list[Copied]
+    volumes: list[Volume]
+    unknown: list[int]
+
+    @property
+    def copied_bytes(self) -> int:
+        """The bytes that are copied, as far as sizes are known."""
+        return sum(each.size or 0 for each in self.partitions)
+
+    def without_room(self) -> list[Volume]:
+        """Return the volumes that would be full."""
+        return [each for each in self.volumes if each.left is not None and each.left < 0]
+
+
+def cost_of(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> Cost:
+    """Return the cost of a plan; the moves that run already need room, too."""
+    volumes = _volumes(now)
+    sizes, held = now.sizes(), now.held()
+    wanted = {where: tuple(move.targets) for where, move in now.moves.items()}
+    wanted |= {where: tuple(replicas) for where, replicas in targets.items()}
+    unknown: set[int] = set()
+    rows: dict[TopicPartition, Copied] = {}
+    for where in sorted(wanted, key=lambda where: (sizes.get(where, 0), where)):
+        partition = now.partitions[where]
+        size = 0
+        for broker in wanted[where]:
+            if broker in partition.replicas:
+                continue
+            rest = max(0, sizes.get(where, 0) - held.get((broker, where), 0))
+            size += rest
+            if not _place(volumes.get(broker, []), where, rest):
+                unknown.add(broker)
+        rows[where] = Copied(
+            where,
+            now.targets(where),
+            wanted[where],
+            size if where in sizes else None,
+            partition.leader,
+            partition.leader if partition.leader in wanted[where] else wanted[where][0],
+        )
+    return Cost(
+        [rows[where] for where in sorted(targets)],
+        [each for some in volumes.values() for each in some if each.arriving or each.replicas],
+        sorted(unknown),
+    )
+
+
+def _place(volumes: Sequence[Volume], where: TopicPartition, size: int) -> bool:
+    """Add a replica to the volume that would take it; return whether one is known."""
+    able = [each for each in volumes if where in each.holds] or [
+        each for each in volumes if each.left is not None
+    ]
+    if not able:
+        return False
+    chosen = max(able, key=lambda each: each.left or 0)
+    chosen.arriving += size
+    chosen.replicas += 1
+    return chosen.left is not None
+
+
+def _volumes(now: Situation) -> dict[int, list[Volume]]:
+    found: dict[int, dict[tuple[int, int] | str, Volume]] = {}
+    for broker, entry in now.described():
+        if entry.error is not None:
+            continue
+        by_size = found.setdefault(broker, {})
+        volume = by_size.setdefault(
+            _identity(entry), Volume(broker, [], entry.usable_bytes, entry.total_bytes)
+        )
+        volume.paths.append(entry.path)
+        volume.holds.update(entry.replicas)
+    return {broker: list(some.values()) for broker, some in found.items()}
+
+
+def _identity(entry: LogDir) -> tuple[int, int] | str:
+    return (entry.total_bytes, entry.usable_bytes) if entry.usable_bytes >= 0 else entry.path

@@ -1,0 +1,91 @@
+"""The progress of running moves: bytes copied of all, rate, time left, what a copy waits for. Pure.
+
+Owns one row for each target that is not a replica yet. The rate is that of the last samples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from tidelog.cli.reassigning.situation import Situation
+from tidelog.client.errors import ClientError
+from tidelog.client.metadata import NO_LEADER
+from tidelog.model.topics import TopicPartition
+
+SAMPLES = 5
+"""How many samples the rate covers."""
+
+Held = dict[tuple[int, TopicPartition], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One target of a move; sizes in bytes, None where they are unknown."""
+
+    where: TopicPartition
+    broker: int
+    copied: int | None
+    total: int | None
+    rate: float | None
+    """Bytes per second."""
+    waits_for: str
+    """What the move needs next; "" while the copy goes on."""
+
+    @property
+    def left_s(self) -> float | None:
+        """The seconds until it has copied all, at this rate."""
+        if self.copied is None or self.total is None or not self.rate:
+            return None
+        return max(0, self.total - self.copied) / self.rate
+
+
+class Samples:
+    """The sizes of the last samples."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, Held]] = deque(maxlen=SAMPLES)
+
+    def copies(self, now: Situation, time_s: float) -> list[Copy]:
+        """Add a sample, taken at ``time_s``; return the rows of all moves, sorted."""
+        held, sizes = now.held(), now.sizes()
+        self._samples.append((time_s, held))
+        rows = []
+        for where, move in sorted(now.moves.items()):
+            joined = now.partitions[where].replicas
+            for broker in move.targets:
+                if broker in joined:
+                    continue
+                copied, total = held.get((broker, where)), sizes.get(where)
+                rate = self._rate((broker, where))
+                rows.append(
+                    Copy(
+                        where, broker, copied, total, rate, _waits(now, where, broker, total, rate)
+                    )
+                )
+        return rows
+
+    def _rate(self, key: tuple[int, TopicPartition]) -> float | None:
+        known = [(at, held[key]) for at, held in self._samples if key in held]
+        if len(known) < 2 or known[-1][0] <= known[0][0]:
+            return None
+        return max(0, known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+
+
+def _waits(
+    now: Situation, where: TopicPartition, broker: int, total: int | None, rate: float | None
+) -> str:
+    if broker not in now.racks:
+        return f"broker {broker} to start: it is not alive"
+    if now.partitions[where].leader == NO_LEADER:
+        return "a leader"
+    entries = now.dirs.get(broker)
+    if isinstance(entries, ClientError):
+        return f"broker {broker} to respond"
+    failed = [entry.path for entry in entries or () if entry.error is not None]
+    copied = next((x.replicas[where] for x in entries or () if where in x.replicas), None)
+    if copied is None:
+        return f"a log directory: {failed[0]} failed" if failed else "its turn"
+    if total is not None and copied >= total:
+        return "the in-sync replicas to take it in"
+    return "progress: nothing was copied lately" if rate == 0 else ""

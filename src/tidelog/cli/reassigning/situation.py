@@ -1,0 +1,116 @@
+"""The state of a cluster that commands for moves read: brokers, replicas, running moves, log
+directories.
+
+Owns the reading. A broker that does not respond leaves a gap, and never blocks a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tidelog.cli.many_requests import ask_each
+from tidelog.client.admin.nodes import LogDir, describe_log_dirs
+from tidelog.client.admin.reassignments import Reassignment, list_reassignments
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.metadata import Partition
+from tidelog.model.topics import TopicPartition
+from tidelog.planning.plan import Assigned
+
+Dirs = Mapping[int, list[LogDir] | ClientError]
+"""The log directories of each live broker, or why they are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Live brokers with their racks, partitions, running moves, log directories."""
+
+    racks: Mapping[int, str | None]
+    partitions: Mapping[TopicPartition, Partition]
+    moves: Mapping[TopicPartition, Reassignment]
+    dirs: Dirs = field(default_factory=dict)
+
+    def targets(self, where: TopicPartition) -> tuple[int, ...]:
+        """Return the replicas of a partition once its move, if any, is done."""
+        move = self.moves.get(where)
+        return self.partitions[where].replicas if move is None else move.targets
+
+    def original(self, where: TopicPartition) -> tuple[int, ...]:
+        """Return the replicas of a partition before its move, if any."""
+        move, replicas = self.moves.get(where), self.partitions[where].replicas
+        return replicas if move is None else move.original(replicas)
+
+    def known_brokers(self) -> set[int]:
+        """Return the brokers that are alive or in any assignment. O(replicas)."""
+        found = set(self.racks)
+        for where, partition in self.partitions.items():
+            found.update(partition.replicas, self.targets(where))
+        return found
+
+    def held(self) -> dict[tuple[int, TopicPartition], int]:
+        """Return the bytes of each replica that a log directory has, by broker and partition."""
+        return {
+            (broker, where): size
+            for broker, entry in self.described()
+            for where, size in entry.replicas.items()
+        }
+
+    def sizes(self) -> dict[TopicPartition, int]:
+        """Return the bytes of a whole replica, the leader's; without it those of the largest."""
+        held = self.held()
+        found: dict[TopicPartition, int] = {}
+        for (_, where), size in held.items():
+            found[where] = max(size, found.get(where, 0))
+        for where, partition in self.partitions.items():
+            if (partition.leader, where) in held:
+                found[where] = held[partition.leader, where]
+        return found
+
+    def assigned(self) -> list[Assigned]:
+        """Return the partitions as a plan is made for them: as if their moves were done."""
+        sizes = self.sizes()
+        return [
+            Assigned(where, self.targets(where), sizes.get(where, 0))
+            for where in sorted(self.partitions)
+        ]
+
+    def described(self) -> Iterator[tuple[int, LogDir]]:
+        """Yield each log directory that its broker describes, with the broker."""
+        for broker, entries in sorted(self.dirs.items()):
+            if not isinstance(entries, ClientError):
+                yield from ((broker, entry) for entry in entries)
+
+    def silent(self) -> dict[int, ClientError]:
+        """Return the brokers whose log directories are unknown, with the reason."""
+        return {
+            broker: entries
+            for broker, entries in sorted(self.dirs.items())
+            if isinstance(entries, ClientError)
+        }
+
+
+async def look(cluster: Cluster, *, dirs: bool = False) -> Situation:
+    """Read the state of all topics; with ``dirs`` the log directories of all live brokers, too."""
+    # The moves first: one that ends meanwhile has its new replicas in the metadata then.
+    moves = await list_reassignments(cluster)
+    view = await cluster.all_topics()
+    racks = {node_id: broker.rack for node_id, broker in sorted(view.brokers.items())}
+    partitions = {
+        TopicPartition(name, index): partition
+        for name, topic in view.topics.items()
+        if not topic.error
+        for index, partition in topic.partitions.items()
+    }
+    kept = {where: move for where, move in moves.items() if where in partitions}
+    found = await log_dirs(cluster, racks) if dirs else {}
+    return Situation(racks, partitions, kept, found)
+
+
+async def log_dirs(
+    cluster: Cluster, brokers: Iterable[int]
+) -> dict[int, list[LogDir] | ClientError]:
+    """Return the log directories of some brokers; one that is silent yields its error."""
+    nodes = list(brokers)
+    found = await ask_each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
+    return dict(zip(nodes, found, strict=True))

@@ -1,0 +1,69 @@
+"""The ``--watch`` of moves: a table of copies under way, until there is none.
+
+Owns the loop and the screen. Not the rows: see ``progress``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Collection
+
+from tidelog.cli.output import say
+from tidelog.cli.reassigning import tables
+from tidelog.cli.reassigning.progress import Copy, Samples
+from tidelog.cli.reassigning.situation import Situation, look
+from tidelog.client.cluster import Cluster
+from tidelog.model.topics import TopicPartition
+
+INTERVAL_S = 2.0
+"""The pause between two samples."""
+
+CLEAR = "\033[H\033[J"
+"""What clears a terminal."""
+
+
+async def watch(cluster: Cluster, plan: Collection[TopicPartition] | None, as_json: bool) -> None:
+    """Show the running moves of a plan, or (None) all, until they are done.
+
+    ``as_json`` prints one line of JSON for each sample.
+    """
+    samples = Samples()
+    shown: list[Copy] | None = None
+    while True:
+        now = _of_plan(await look(cluster, dirs=True), plan)
+        copies = samples.copies(now, asyncio.get_running_loop().time())
+        if as_json:
+            print(json.dumps(_data(now, copies), ensure_ascii=False), flush=True)
+        elif now.moves and copies != shown:
+            _print(now, copies)
+            shown = copies
+        if not now.moves:
+            break
+        await asyncio.sleep(INTERVAL_S)
+    if not as_json:
+        say("No partition is being reassigned." if shown is None else "All moves are done.")
+
+
+def _of_plan(now: Situation, plan: Collection[TopicPartition] | None) -> Situation:
+    if plan is None:
+        return now
+    moves = {where: move for where, move in now.moves.items() if where in plan}
+    return Situation(now.racks, now.partitions, moves, now.dirs)
+
+
+def _data(now: Situation, copies: list[Copy]) -> dict[str, object]:
+    return {"moves": len(now.moves), "copies": [tables.copy_data(each) for each in copies]}
+
+
+def _print(now: Situation, copies: list[Copy]) -> None:
+    if sys.stdout.isatty():
+        sys.stdout.write(CLEAR)
+    tables.print_copies(copies[: tables.PARTITIONS_SHOWN])
+    hidden = len(copies) - tables.PARTITIONS_SHOWN
+    if hidden > 0:
+        say(f"… and {hidden} more")
+    say(f"{len(now.moves)} moves, {len(copies)} copies")
+    say("")
+    sys.stdout.flush()

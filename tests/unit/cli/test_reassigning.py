@@ -1,0 +1,189 @@
+"""The rules of moves that need no cluster: checks of a plan, its cost, its progress, O."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.cli.reassigning.checks import why_others_run, why_refused
+from tidelog.cli.reassigning.cost import Volume, cost_of
+from tidelog.cli.reassigning.progress import Samples
+from tidelog.cli.reassigning.situation import Dirs, Situation
+from tidelog.client.admin.nodes import LogDir
+from tidelog.client.admin.reassignments import Reassignment
+from tidelog.client.errors import Refused, RequestTimedOut
+from tidelog.client.metadata import NO_LEADER, Partition
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+RACKS = {1: "a", 2: "b", 3: "c"}
+
+
+def partition(where: TopicPartition, *replicas: int, leader: int | None = None) -> Partition:
+    first = replicas[0] if leader is None else leader
+    return Partition(where.partition, first, 5, replicas, replicas, ())
+
+
+def log_dir(path: str, usable: int, total: int = 1000, **sizes: int) -> LogDir:
+    held = {TopicPartition(name[0], int(name[1:])): size for name, size in sizes.items()}
+    return LogDir(path, None, held, total, usable)
+
+
+def situation(
+    moves: dict[TopicPartition, Reassignment] | None = None, dirs: Dirs | None = None
+) -> Situation:
+    partitions = {T0: partition(T0, 1, 2), T1: partition(T1, 2, 3), U0: partition(U0, 3, 9)}
+    return Situation(RACKS, partitions, moves or {}, dirs or {})
+
+
+MOVING = Reassignment((4, 2, 1), adding=(4,), removing=(1,))
+"""t-0 from 1 and 2 to 4 and 2."""
+
+
+def test_what_a_move_was_and_will_be() -> None:
+    assert MOVING.targets == (4, 2)
+    assert MOVING.original((1, 2)) == MOVING.original((1, 2, 4)) == (1, 2)
+    now = situation({T0: MOVING})
+    assert (now.targets(T0), now.original(T0)) == ((4, 2), (1, 2))
+    assert now.targets(T1) == now.original(T1) == (2, 3)
+    assert now.known_brokers() == {1, 2, 3, 4, 9}
+    assert [each.replicas for each in now.assigned()] == [(4, 2), (2, 3), (3, 9)]
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        ({T0: (1, 3)}, None),
+        # Dead, but in an assignment: the move waits for it.
+        ({T0: (1, 9)}, None),
+        ({TopicPartition("v", 0): (1,)}, "the plan names topics that do not exist: v"),
+        ({TopicPartition("t", 7): (1,)}, "the plan names partitions that do not exist: t-7"),
+        (
+            {T0: (1, 8), T1: (7,)},
+            "the plan names brokers that are neither alive nor in any assignment: 7, 8",
+        ),
+        ({T0: (1, 2, 3, 9, 10)}, "t-0 would have 5 replicas, and there are 4 brokers"),
+    ],
+)
+def test_what_a_plan_may_not_name(
+    targets: dict[TopicPartition, tuple[int, ...]], said: str | None
+) -> None:
+    assert why_refused(targets, situation()) == said
+
+
+def test_a_plan_of_which_a_part_runs_may_be_executed_again() -> None:
+    now = situation({T0: MOVING})
+    assert why_others_run({T0: (4, 2), T1: (1, 2)}, now) is None
+    assert why_others_run({T0: (4, 2)}, situation()) is None
+    for other in ({T1: (1, 2)}, {T0: (2, 4)}):
+        assert (why_others_run(other, now) or "").startswith("other partitions are being reass")
+
+
+def test_the_cost_of_a_plan_by_broker_and_directory() -> None:
+    dirs: Dirs = {
+        1: [log_dir("/a", 500, t0=100)],
+        2: [log_dir("/b", 500, t0=90, t1=300)],
+        3: [log_dir("/c", 250, t1=300, u0=40), log_dir("/d", 240, total=900)],
+    }
+    cost = cost_of({T0: (3, 2), T1: (3, 1), U0: (1, 9)}, situation(dirs=dirs))
+    assert [(each.where, each.size) for each in cost.partitions] == [(T0, 100), (T1, 300), (U0, 40)]
+    # A leader that is no target gives leadership to the first target.
+    assert [(each.leader, each.new_leader) for each in cost.partitions] == [(1, 3), (2, 3), (3, 1)]
+    assert cost.copied_bytes == 440 and cost.unknown == []
+    found = [(x.broker, x.paths, x.replicas, x.arriving, x.left) for x in cost.volumes]
+    assert found == [(1, ["/a"], 2, 340, 160), (3, ["/c"], 1, 100, 150)]
+    assert cost.without_room() == []
+
+
+def test_a_full_directory_is_not_hidden_by_an_unknown_one() -> None:
+    silent = RequestTimedOut("broker 3 did not answer")
+    dirs: Dirs = {1: [log_dir("/a", 500, t0=100)], 2: [log_dir("/b", 30)], 3: silent}
+    cost = cost_of({T0: (1, 3), T1: (2, 9), U0: (2, 3)}, situation(dirs=dirs))
+    assert cost.unknown == [3, 9]
+    # No broker says the size of t-1 and u-0.
+    assert [each.size for each in cost.partitions] == [100, None, None]
+    assert cost.without_room() == []
+    more = cost_of({U0: (2, 3), T0: (1, 2)}, situation(dirs={**dirs, 3: [log_dir("/c", 9, u0=31)]}))
+    (full,) = more.without_room()
+    assert (full.broker, full.paths, full.left) == (2, ["/b"], -1)
+
+
+def test_a_failed_directory_takes_nothing_and_running_moves_need_room() -> None:
+    failed = LogDir("/x", Refused(ErrorCode.KAFKA_STORAGE_ERROR, "/x"), {}, -1, -1)
+    dirs: Dirs = {
+        1: [log_dir("/a", 500, t0=100)],
+        3: [failed, log_dir("/c", 250, u0=40)],
+        # Half of t-0 is there already, in the smaller directory.
+        4: [log_dir("/e", 80, total=90, t0=50), log_dir("/f", 500)],
+    }
+    racks = {**RACKS, 4: None}
+    now = Situation(racks, situation().partitions, {T0: MOVING}, dirs)
+    cost = cost_of({U0: (3, 4)}, now)
+    assert [(each.where, each.size) for each in cost.partitions] == [(U0, 40)]
+    assert {(x.broker, *x.paths): x.arriving for x in cost.volumes} == {
+        (4, "/e"): 50,
+        (4, "/f"): 40,
+    }
+
+
+def test_directories_of_one_volume_share_its_room() -> None:
+    dirs: Dirs = {
+        1: [log_dir("/a", 500, t0=60, t1=60)],
+        3: [log_dir("/c/1", 100), log_dir("/c/2", 100)],
+    }
+    cost = cost_of({T0: (3, 2), T1: (3, 1)}, situation(dirs=dirs))
+    assert [(x.broker, x.paths, x.left) for x in cost.volumes if x.broker == 3] == [
+        (3, ["/c/1", "/c/2"], 40)
+    ]
+    assert Volume(1, ["/a"], -1, -1, arriving=7).left is None
+
+
+def watched(dirs: Dirs, *, leader: int = 1, live: tuple[int, ...] = (1, 2, 4)) -> Situation:
+    partitions = {T0: partition(T0, 1, 2, leader=leader)}
+    return Situation(dict.fromkeys(live), partitions, {T0: MOVING}, dirs)
+
+
+def test_the_progress_of_a_copy() -> None:
+    samples = Samples()
+    source = [log_dir("/a", 1, t0=1000)]
+    found = [
+        samples.copies(watched({1: source, 4: [log_dir("/d", 1, t0=copied)]}), at)
+        for at, copied in ((10.0, 100), (12.0, 300), (14.0, 500), (16.0, 1000))
+    ]
+    assert all(len(rows) == 1 for rows in found), "broker 2 is a replica already"
+    first, second, third, last = (rows[0] for rows in found)
+    assert (first.where, first.broker, first.copied, first.total) == (T0, 4, 100, 1000)
+    assert (first.rate, first.left_s, first.waits_for) == (None, None, "")
+    assert (second.rate, second.left_s) == (100.0, 7.0)
+    assert (third.rate, third.left_s) == (100.0, 5.0)
+    assert (last.rate, last.left_s) == (150.0, 0.0)
+    assert last.waits_for == "the in-sync replicas to take it in"
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (watched({}, live=(1, 2)), "broker 4 to start: it is not alive"),
+        (watched({}, leader=NO_LEADER), "a leader"),
+        (watched({4: RequestTimedOut("x")}), "broker 4 to respond"),
+        (watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 1)]}), "its turn"),
+        (
+            watched({4: [LogDir("/d", Refused(ErrorCode.KAFKA_STORAGE_ERROR, ""), {}, -1, -1)]}),
+            "a log directory: /d failed",
+        ),
+    ],
+)
+def test_what_a_copy_waits_for(now: Situation, said: str) -> None:
+    (row,) = Samples().copies(now, 1.0)
+    assert (row.waits_for, row.left_s) == (said, None)
+
+
+def test_a_copy_that_stands_still_says_so() -> None:
+    samples = Samples()
+    now = watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 1, t0=5)]})
+    samples.copies(now, 1.0)
+    (row,) = samples.copies(now, 3.0)
+    assert row.waits_for == "progress: nothing was copied lately"
+    # A replica that began again has no rate below zero.
+    (row,) = samples.copies(watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 1, t0=1)]}), 4)
+    assert row.rate == 0
