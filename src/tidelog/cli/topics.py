@@ -23,6 +23,9 @@ from tidelog.cli.connecting import (
     run,
 )
 from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.reassigning import balancing, described
+from tidelog.cli.reassigning.plan_file import parse_brokers
+from tidelog.cli.reassigning.steps import Done
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin.configs import Source, describe_topics_configs
@@ -32,6 +35,9 @@ from tidelog.client.errors import ClientError, Refused, error_code
 from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
+
+BALANCES = ("--rebalance", "--decommission")
+"""The actions that plan over all topics."""
 
 MINIMUM = "min.insync.replicas"
 
@@ -60,6 +66,8 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--describe", is_flag=True, help="Show topics with their partitions.")
 @click.option("--alter", is_flag=True, help="Change a topic's partition count.")
 @click.option("--delete", is_flag=True, help="Delete topics.")
+@click.option("--rebalance", is_flag=True, help="Propose how to even out all brokers.")
+@click.option("--decommission", type=click.IntRange(min=0), help="Propose how to empty a broker.")
 @click.option("--topic", help="A name; except with --create also a pattern or a list.")
 @click.option("--topic-id", metavar="ID", help="With --describe: the topic of this id.")
 @click.option("--partitions", type=int, help="The partition count.")
@@ -69,6 +77,8 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--if-not-exists", is_flag=True, help="With --create: accept an existing topic.")
 @click.option("--if-exists", is_flag=True, help="Accept a missing topic.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask when a pattern matches.")
+@click.option("--execute", is_flag=True, help="Carry out --rebalance or --decommission.")
+@click.option("--exclude-brokers", metavar="1,2", help="Brokers that get nothing by these two.")
 @click.option("--exclude-internal", is_flag=True, help="Leave internal topics out.")
 @click.option("--under-replicated-partitions", is_flag=True, help="With --describe: only those.")
 @click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
@@ -85,8 +95,17 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
             "--describe": flags["describe"],
             "--alter": flags["alter"],
             "--delete": flags["delete"],
+            "--rebalance": flags["rebalance"],
+            "--decommission": flags["decommission"] is not None,
         }
     )
+    if action in BALANCES:
+        _balance(bootstrap_server, command_config, action, flags)
+        return
+    for option in ("execute", "exclude_brokers"):
+        if flags[option]:
+            said = f"--{option.replace('_', '-')}"
+            raise WrongUsage(f"{said} goes with --rebalance or --decommission, not with {action}")
     if action in ("--create", "--alter", "--delete") and not flags["topic"]:
         raise WrongUsage(f"{action} needs --topic")
     if action != "--create" and (flags["config"] or flags["replication_factor"] is not None):
@@ -121,6 +140,27 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         bootstrap_server,
         lambda cluster: work(cluster, flags),
         command_config=command_config,
+    )
+
+
+def _balance(
+    bootstrap_server: str | None, command_config: Path | None, action: str, flags: dict[str, Any]
+) -> None:
+    if flags["topic"] or flags["topic_id"]:
+        raise WrongUsage(f"{action} is about all topics: leave --topic out")
+    excluded = flags["exclude_brokers"]
+    brokers = parse_brokers(excluded, "--exclude-brokers") if excluded else []
+    asked = balancing.Asked(brokers, flags["execute"], flags["as_json"])
+    done, leaving = Done(), flags["decommission"]
+    run(
+        bootstrap_server,
+        lambda cluster: (
+            balancing.propose_balance(cluster, asked, done)
+            if leaving is None
+            else balancing.decommission(cluster, leaving, asked, done)
+        ),
+        command_config=command_config,
+        progress=lambda: str(done) if done.of else "reading the cluster",
     )
 
 
@@ -161,11 +201,11 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     _refuse_nothing(found, flags)
     shown = []
     minimums: dict[str, int] = {}
-    described = await describe_topics_configs(cluster, [topic.name for topic in found])
+    entries_of = await describe_topics_configs(cluster, [topic.name for topic in found])
     for topic in found:
         if topic.error:
             raise Refused(error_code(topic.error), f"topic {topic.name!r}")
-        entries = described[topic.name]
+        entries = entries_of[topic.name]
         if isinstance(entries, Refused):
             raise entries
         configs = {
@@ -188,6 +228,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
             ]
         shown = [topic_shown for topic_shown in shown if topic_shown["partitions"]]
     await _add_unclean(cluster, shown)
+    await described.add_moves(cluster, shown)
     if flags["as_json"]:
         print_json(shown)
         return
@@ -267,8 +308,10 @@ def _print_topic(shown: dict[str, Any]) -> None:
         f"PartitionCount: {shown['partition_count']}  "
         f"ReplicationFactor: {shown['replication_factor']}  Configs: {configs}"
     )
+    moves = any(item["target_replicas"] is not None for item in shown["partitions"])
     print_table(
-        ["Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch"],
+        ["Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch"]
+        + list(described.COLUMNS) * moves,
         [
             [
                 item["partition"],
@@ -277,6 +320,7 @@ def _print_topic(shown: dict[str, Any]) -> None:
                 ",".join(map(str, item["isr"])),
                 ",".join(map(str, item["offline"])),
                 item["leader_epoch"],
+                *(described.cells(item) if moves else ()),
             ]
             for item in shown["partitions"]
         ],

@@ -77,6 +77,26 @@ def test_what_gets_as_far_as_the_cluster(
     assert status == 1 and "127.0.0.1:1 cannot be reached" in error
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--rebalance", "--decommission", "1"), "together"),
+        (("--rebalance", "--topic", "t"), "--rebalance is about all topics: leave --topic out"),
+        (("--decommission", "1", "--topic", "t"), "--decommission is about all topics"),
+        (("--decommission", "-1"), "'--decommission': -1 is not in the range x>=0"),
+        (("--rebalance", "--exclude-brokers", "1,x"), "--exclude-brokers takes broker ids"),
+        (("--list", "--execute"), "--execute goes with --rebalance or --decommission"),
+        (("--describe", "--exclude-brokers", "1"), "--exclude-brokers goes with --rebalance"),
+    ],
+)
+def test_what_is_wrong_usage_of_topics(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, error = status_of(["topics", *BASE[1:], *words], capsys)
+    assert (status, out) == (2, ""), error
+    assert said in error and len(error.splitlines()) == 1
+
+
 def test_a_wrong_plan_is_refused_before_any_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

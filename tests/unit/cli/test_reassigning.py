@@ -6,6 +6,7 @@ import pytest
 
 from tidelog.cli.reassigning.checks import why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Volume, cost_of
+from tidelog.cli.reassigning.described import shares
 from tidelog.cli.reassigning.progress import Samples
 from tidelog.cli.reassigning.situation import Dirs, Situation
 from tidelog.client.admin.nodes import LogDir
@@ -176,6 +177,17 @@ def test_the_progress_of_a_copy() -> None:
 def test_what_a_copy_waits_for(now: Situation, said: str) -> None:
     (row,) = Samples().copies(now, 1.0)
     assert (row.waits_for, row.left_s) == (said, None)
+
+
+def test_the_share_of_a_move_that_is_copied() -> None:
+    source, target = [log_dir("/a", 1, t0=1000)], [log_dir("/d", 1, t0=250)]
+    assert shares(watched({1: source, 4: target})) == {T0: 0.25}
+    # A target that is ahead of what was said of the leader has all of it.
+    assert shares(watched({1: source, 4: [log_dir("/d", 1, t0=1001)]})) == {T0: 1.0}
+    assert shares(watched({1: source}, live=(1, 2))) == {T0: 0.0}
+    assert shares(watched({})) == {}, "no broker says the size"
+    nothing_new = Reassignment((2, 1), adding=(), removing=())
+    assert shares(situation({T0: nothing_new})) == {T0: 1.0}
 
 
 def test_a_copy_that_stands_still_says_so() -> None:

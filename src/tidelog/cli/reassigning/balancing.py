@@ -1,0 +1,177 @@
+"""``tidelog topics --rebalance`` and ``--decommission``: plans over all topics, carried out.
+
+Owns what is read before, and what is printed. Not the plans: see ``tidelog.planning``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.cli.findings import counted, named, readable
+from tidelog.cli.output import note, print_json, say
+from tidelog.cli.reassigning import tables
+from tidelog.cli.reassigning.cost import cost_of
+from tidelog.cli.reassigning.plan_file import plan_data
+from tidelog.cli.reassigning.situation import Situation, look
+from tidelog.cli.reassigning.steps import Done, carry_out
+from tidelog.cli.refusal import Failed
+from tidelog.client.cluster import Cluster
+from tidelog.model.topics import TopicPartition
+from tidelog.planning.decommission import empty, why_not_emptied
+from tidelog.planning.plan import Load, Plan, loads
+from tidelog.planning.rebalancing import rebalance
+
+ROUNDS = 10
+"""How often a decommission looks for replicas that came to the broker meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of both: brokers that get nothing, whether to execute, the format."""
+
+    excluded: Collection[int]
+    execute: bool
+    as_json: bool
+
+
+async def propose_balance(cluster: Cluster, asked: Asked, done: Done) -> None:
+    """Show the plan that evens out the cluster; with ``execute`` carry it out. Raises Failed."""
+    now = await _read(cluster, asked)
+    brokers = set(now.racks) - set(asked.excluded)
+    if not brokers:
+        raise Failed("no live broker may get replicas: --exclude-brokers names them all")
+    plan = rebalance(now.assigned(), brokers, now.racks, fixed=now.moves)
+    if not asked.as_json:
+        _print(plan, now, "The cluster is balanced: nothing to move.")
+    if asked.execute:
+        _check_room(plan, now)
+        await carry_out(cluster, plan.changes, done)
+    _finish(plan, now, asked, done)
+
+
+async def decommission(cluster: Cluster, leaving: int, asked: Asked, done: Done) -> None:
+    """Show the plan that empties a broker; with ``execute`` carry it out. Raises Failed."""
+    now = await _read(cluster, asked)
+    if leaving not in now.known_brokers():
+        raise Failed(f"there is no broker {leaving}, alive or in any assignment")
+    plan = _emptying(now, leaving, asked)
+    if not asked.as_json:
+        _print(plan, now, f"Broker {leaving} has no replica.")
+    if not asked.execute:
+        _finish(plan, now, asked, done)
+        return
+    before, whole = now, plan
+    for _ in range(ROUNDS):
+        _check_room(plan, now)
+        await carry_out(cluster, plan.changes, done)
+        # A topic that was created meanwhile may have replicas there.
+        now = await look(cluster, dirs=True)
+        plan = _emptying(now, leaving, asked)
+        if done.refused or not plan.changes:
+            break
+    left = sorted(map(str, _on(now, leaving)))
+    if asked.as_json:
+        print_json({**_data(whole, before, done), "empty": not left})
+    elif not left:
+        say(f"Broker {leaving} has no replica: it may be switched off.")
+    _raise_refused(done)
+    if left:
+        raise Failed(
+            f"broker {leaving} still has {counted(len(left), 'replica')} ({named(left)}): keep it "
+            "running, look at `tidelog reassign-partitions --watch`, and run this again"
+        )
+
+
+async def _read(cluster: Cluster, asked: Asked) -> Situation:
+    now = await look(cluster, dirs=True)
+    strangers = sorted(set(asked.excluded) - now.known_brokers())
+    if strangers:
+        raise Failed(f"--exclude-brokers names brokers that do not exist: {named(strangers)}")
+    for broker, error in now.silent().items():
+        note(f"the log directories of broker {broker} are unknown: {error}")
+    return now
+
+
+def _emptying(now: Situation, leaving: int, asked: Asked) -> Plan:
+    brokers = set(now.racks) - set(asked.excluded) - {leaving}
+    partitions = now.assigned()
+    refusal = why_not_emptied(partitions, leaving, brokers)
+    if refusal is not None:
+        raise Failed(refusal)
+    return empty(partitions, leaving, brokers, now.racks)
+
+
+def _on(now: Situation, broker: int) -> list[TopicPartition]:
+    """Return the partitions that a broker hosts, or in whose ISR it still is."""
+    return [
+        where
+        for where, partition in now.partitions.items()
+        if broker in partition.replicas or broker in partition.isr or broker in now.targets(where)
+    ]
+
+
+def _check_room(plan: Plan, now: Situation) -> None:
+    full = cost_of({each.where: each.after for each in plan.changes}, now).without_room()
+    if full:
+        said = [f"broker {x.broker} {x.paths[0]} lacks {readable(-x.left)}" for x in full if x.left]
+        raise Failed(
+            f"there is no room for the copies: {named(said)}; make room, or execute the plan of "
+            "--json by `tidelog reassign-partitions --execute --force`"
+        )
+
+
+def _print(plan: Plan, now: Situation, nothing: str) -> None:
+    if not plan.changes:
+        say(nothing)
+        return
+    partitions = now.assigned()
+    tables.print_cost(cost_of({each.where: each.after for each in plan.changes}, now))
+    say("")
+    before, after = loads(partitions, now.racks), loads(plan.applied(partitions), now.racks)
+    tables.print_loads(before, after, now.racks)
+
+
+def _finish(plan: Plan, now: Situation, asked: Asked, done: Done) -> None:
+    if asked.as_json:
+        print_json(_data(plan, now, done))
+    elif asked.execute and plan.changes:
+        say(f"Moved {counted(len(done.moved), 'partition')}.")
+    elif plan.changes:
+        say("Nothing was changed: add --execute to carry this out.")
+    _raise_refused(done)
+
+
+def _raise_refused(done: Done) -> None:
+    if done.refused:
+        first = done.refused[min(done.refused)]
+        many = counted(len(done.refused), "partition")
+        raise Failed(f"{many} did not move: {named(sorted(done.refused))}; the first: {first}")
+
+
+def _data(plan: Plan, now: Situation, done: Done) -> dict[str, Any]:
+    partitions = now.assigned()
+    before, after = loads(partitions, now.racks), loads(plan.applied(partitions), now.racks)
+    return {
+        "plan": plan_data({each.where: each.after for each in plan.changes}),
+        "copied_replicas": plan.copied_replicas,
+        "copied_bytes": plan.copied_bytes,
+        "moved_leaders": plan.moved_leaders,
+        "moved": len(done.moved),
+        "refused": sorted(map(str, done.refused)),
+        "brokers": [
+            {
+                "broker": broker,
+                "rack": now.racks[broker],
+                "before": _load(before, broker),
+                "after": _load(after, broker),
+            }
+            for broker in before
+        ],
+    }
+
+
+def _load(found: Mapping[int, Load], broker: int) -> dict[str, int]:
+    load = found[broker]
+    return {"leaders": load.leaders, "replicas": load.replicas, "bytes": load.size}

@@ -1,0 +1,103 @@
+"""What ``tidelog topics --describe`` shows of moves: targets, the replicas before, the progress.
+
+Owns the three facts of each partition. A server without ListPartitionReassignments shows none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.cli.output import note
+from tidelog.cli.reassigning.progress import Samples
+from tidelog.cli.reassigning.situation import Situation, log_dirs
+from tidelog.client.admin.reassignments import list_reassignments
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, VersionUnsupported
+from tidelog.client.metadata import Partition
+from tidelog.model.topics import TopicPartition
+
+COLUMNS = {
+    "TargetReplicas": "target_replicas",
+    "OriginalReplicas": "original_replicas",
+    "Copied": "copied_share",
+}
+"""The columns, which are there only while a partition of the topic moves."""
+
+
+async def add_moves(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
+    """Add the move of each described partition to it; null where it does not move.
+
+    ``copied_share`` is the part of the bytes, from 0 to 1, that all targets together have; null if
+    no broker says it.
+    """
+    for item in (item for topic in shown for item in topic["partitions"]):
+        item |= dict.fromkeys(COLUMNS.values())
+    try:
+        moves = await list_reassignments(cluster)
+    except VersionUnsupported:
+        return
+    except ClientError as error:
+        note(f"moves are not shown, the controller does not respond: {error}")
+        return
+    items = {
+        where: item
+        for topic in shown
+        for item in topic["partitions"]
+        if (where := TopicPartition(topic["topic"], item["partition"])) in moves
+    }
+    if not items:
+        return
+    moving = {where: moves[where] for where in items}
+    partitions = {where: _partition(item) for where, item in items.items()}
+    brokers = {broker for move in moving.values() for broker in move.replicas}
+    racks = {node: cluster.view.brokers[node].rack for node in cluster.view.brokers}
+    dirs = await log_dirs(cluster, sorted(brokers & racks.keys()))
+    now = Situation(racks, partitions, moving, dirs)
+    for where, item in items.items():
+        item["target_replicas"] = list(now.targets(where))
+        item["original_replicas"] = list(now.original(where))
+    for where, share in shares(now).items():
+        items[where]["copied_share"] = share
+
+
+def shares(now: Situation) -> dict[TopicPartition, float]:
+    """Return which part of its bytes the targets of each move have, all of it if none is copied."""
+    copied, total = dict.fromkeys(now.moves, 0), dict.fromkeys(now.moves, 0)
+    unknown: set[TopicPartition] = set()
+    for copy in Samples().copies(now, 0.0):
+        if copy.total is None:
+            unknown.add(copy.where)
+            continue
+        total[copy.where] += copy.total
+        copied[copy.where] += min(copy.total, copy.copied or 0)
+    return {
+        where: round(copied[where] / total[where], 3) if total[where] else 1.0
+        for where in now.moves
+        if where not in unknown
+    }
+
+
+def cells(item: dict[str, Any]) -> list[str | None]:
+    """Return the three cells of a partition."""
+    share = item["copied_share"]
+    return [
+        _ids(item["target_replicas"]),
+        _ids(item["original_replicas"]),
+        None if share is None else f"{share:.0%}",
+    ]
+
+
+def _ids(replicas: list[int] | None) -> str | None:
+    return None if replicas is None else ",".join(map(str, replicas))
+
+
+def _partition(item: dict[str, Any]) -> Partition:
+    leader = -1 if item["leader"] is None else item["leader"]
+    return Partition(
+        item["partition"],
+        leader,
+        item["leader_epoch"],
+        tuple(item["replicas"]),
+        tuple(item["isr"]),
+        tuple(item["offline"]),
+    )

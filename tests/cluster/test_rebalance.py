@@ -1,0 +1,116 @@
+"""`tidelog topics --rebalance` and `--decommission` on four real brokers in two racks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from tests.support.cluster import TidelogCluster
+from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.server import run_tidelog
+from tests.support.target import TARGET
+
+pytestmark = [
+    pytest.mark.long(40),
+    pytest.mark.kill,
+    pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
+]
+
+RECORDS = 400
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
+    with TidelogCluster(tmp_path_factory.mktemp("balance"), brokers=4) as started:
+        yield started
+
+
+def topics(cluster: TidelogCluster, *words: str, status: int = 0) -> tuple[str, str]:
+    done = run_tidelog("topics", *words, "--bootstrap-server", cluster.bootstrap)
+    assert done.returncode == status, done
+    return done.stdout, done.stderr
+
+
+def partitions(cluster: TidelogCluster) -> list[dict[str, Any]]:
+    (shown,) = json.loads(topics(cluster, "--describe", "--topic", "t", "--json")[0])
+    found: list[dict[str, Any]] = shown["partitions"]
+    return found
+
+
+def test_a_cluster_is_evened_out_and_a_broker_emptied(cluster: TidelogCluster) -> None:
+    # Four partitions on two of four brokers, all led by one.
+    topics(cluster, "--create", "--topic", "t", "--replica-assignment", ",".join(["1:2"] * 4))
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for number in range(RECORDS):
+        producer.produce("t", b"v" * 1000, partition=number % 4)
+    assert producer.flush(DEADLINE_S) == 0
+
+    proposed = json.loads(topics(cluster, "--rebalance", "--json")[0])
+    assert proposed["moved"] == 0 and proposed["copied_replicas"] == 4
+    assert {row["after"]["replicas"] for row in proposed["brokers"]} == {2}
+    assert {row["after"]["leaders"] for row in proposed["brokers"]} == {1}
+    shown = topics(cluster, "--rebalance")[0]
+    assert "Nothing was changed: add --execute to carry this out." in shown
+    assert {tuple(item["replicas"]) for item in partitions(cluster)} == {(1, 2)}
+
+    said = topics(cluster, "--rebalance", "--execute")[0]
+    moved = len(proposed["plan"]["partitions"])
+    assert said.splitlines()[-1] == f"Moved {moved} partitions."
+    found = partitions(cluster)
+    assert [item["replicas"] for item in found if item["replicas"] != [1, 2]] == [
+        row["replicas"] for row in proposed["plan"]["partitions"]
+    ]
+    assert sorted(item["leader"] for item in found) == [1, 2, 3, 4], "preferred leaders lead"
+    assert topics(cluster, "--rebalance", "--execute")[0] == (
+        "The cluster is balanced: nothing to move.\n"
+    )
+
+    empties = ("--decommission", "3", "--exclude-brokers", "4")
+    assert "Nothing was changed" in topics(cluster, *empties)[0]
+    said = topics(cluster, *empties, "--execute")[0]
+    assert said.splitlines()[-1] == "Broker 3 has no replica: it may be switched off."
+    assert all(3 not in item["replicas"] + item["isr"] for item in partitions(cluster))
+    again = topics(cluster, *empties, "--execute")[0]
+    assert again.splitlines()[-1] == "Broker 3 has no replica: it may be switched off."
+    # Replication factor 2 and one broker left.
+    _, error = topics(cluster, "--decommission", "2", "--exclude-brokers", "3,4", status=1)
+    assert "broker 2 cannot be emptied" in error and "brokers that may: 1" in error
+    _, error = topics(cluster, "--decommission", "9", status=1)
+    assert "there is no broker 9" in error
+
+    waits_for_a_dead_broker(cluster)
+
+
+def waits_for_a_dead_broker(cluster: TidelogCluster) -> None:
+    """A description shows the targets, the replicas before, and how far the copy is."""
+    assert all(item["target_replicas"] is None for item in partitions(cluster))
+    target = next(item for item in partitions(cluster) if 4 not in item["replicas"])
+    where, before = target["partition"], target["replicas"]
+    cluster.brokers[4].kill()
+    plan = cluster.controller.folder / "plan.json"
+    replicas = [4, before[0]]
+    row = {"topic": "t", "partition": where, "replicas": replicas}
+    plan.write_text(json.dumps({"partitions": [row]}))
+    move = ("reassign-partitions", "--reassignment-json-file", str(plan))
+    at = ("--bootstrap-server", cluster.bootstrap)
+    assert run_tidelog(*move, "--execute", *at).returncode == 0
+    shown = partitions(cluster)[where]
+    assert shown["target_replicas"] == replicas
+    assert shown["original_replicas"] == before
+    assert shown["copied_share"] == 0.0
+    table = topics(cluster, "--describe", "--topic", "t")[0].splitlines()
+    assert table[1].split()[-3:] == ["TargetReplicas", "OriginalReplicas", "Copied"]
+    assert table[2 + where].split()[-3:] == [
+        "4," + str(before[0]),
+        ",".join(map(str, before)),
+        "0%",
+    ]
+    cluster.brokers[4].start()
+    wait_until(
+        lambda: partitions(cluster)[where]["replicas"] == replicas, DEADLINE_S, "it moved", 0.2
+    )
+    assert partitions(cluster)[where]["target_replicas"] is None
