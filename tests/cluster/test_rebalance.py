@@ -114,3 +114,9 @@ def waits_for_a_dead_broker(cluster: TidelogCluster) -> None:
         lambda: partitions(cluster)[where]["replicas"] == replicas, DEADLINE_S, "it moved", 0.2
     )
     assert partitions(cluster)[where]["target_replicas"] is None
+    # A broker that never returns is emptied, too: the other replicas are in sync.
+    cluster.brokers[4].kill()
+    said = topics(cluster, "--decommission", "4", "--execute")[0]
+    assert said.splitlines()[-1] == "Broker 4 has no replica: it may be switched off."
+    assert all(4 not in item["replicas"] + item["isr"] for item in partitions(cluster))
+    assert all(len(item["isr"]) == 2 for item in partitions(cluster))

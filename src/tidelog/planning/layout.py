@@ -53,6 +53,8 @@ class Layout:
         """By (leader, other replica): partitions that may change to be led by the other one."""
         self.narrow: set[TopicPartition] = set()
         """Partitions that span fewer racks than they could."""
+        self._versions = dict.fromkeys(self.brokers, 0)
+        self._stuck: dict[tuple[int, int], int] = {}
         self._shortfall = self._total = 0
         for each in partitions:
             self.replicas[each.where] = each.replicas
@@ -72,6 +74,16 @@ class Layout:
         self.replicas[where] = tuple(replicas)
         self._count(where, 1)
         self._list(where)
+        for broker in {*before, *replicas}.intersection(self._versions):
+            self._versions[broker] += 1
+
+    def note_stuck(self, source: int, target: int) -> None:
+        """Note that no partition of ``source`` may move to ``target`` until one changes."""
+        self._stuck[source, target] = self._versions[source]
+
+    def is_stuck(self, source: int, target: int) -> bool:
+        """Return whether that was noted and still holds."""
+        return self._stuck.get((source, target)) == self._versions[source]
 
     def replaced(self, where: TopicPartition, old: int, new: int) -> tuple[int, ...]:
         """Return the replicas with one broker in the place of another."""

@@ -101,19 +101,24 @@ def _widen(layout: Layout) -> bool:
 def _even_replicas(layout: Layout) -> bool:
     """Move one replica from a broker to one with at least two fewer."""
     counts = layout.counts
+    if max(counts.values()) - min(counts.values()) < 2:
+        return False
     heavy = sorted(layout.brokers, key=lambda b: (-counts[b], -layout.bytes[b], b))
     light = sorted(layout.brokers, key=lambda b: (counts[b], layout.bytes[b], b))
     for source in heavy:
-        for target in light:
+        # Within its rack a replica can move whatever the others are.
+        rack = layout.racks[source]
+        for target in sorted(light, key=lambda b: layout.racks[b] != rack):
             surplus = counts[source] - counts[target]
-            if surplus < 2:
-                break
+            if surplus < 2 or layout.is_stuck(source, target):
+                continue
             # The size with which both would come to the same bytes and the same count.
             ideal = max(0, layout.bytes[source] - layout.bytes[target]) // surplus
             for _, where in _nearest(layout.on[source], ideal):
                 if layout.may_replace(where, source, target):
                     layout.change(where, layout.replaced(where, source, target))
                     return True
+            layout.note_stuck(source, target)
     return False
 
 
@@ -137,7 +142,10 @@ def _even_leaders(layout: Layout) -> bool:
     the third. Only the ends of the chain lead another number of partitions.
     """
     leaders = layout.leaders
+    fewest = min(leaders.values())
     for source in sorted(layout.brokers, key=lambda b: (-leaders[b], b)):
+        if leaders[source] - fewest < 2:
+            return False
         came_from: dict[int, int] = {source: source}
         queue = [source]
         for broker in queue:

@@ -93,7 +93,7 @@ def test_the_cost_of_a_plan_by_broker_and_directory() -> None:
     assert cost.copied_bytes == 440 and cost.unknown == []
     found = [(x.broker, x.paths, x.replicas, x.arriving, x.left) for x in cost.volumes]
     assert found == [(1, ["/a"], 2, 340, 160), (3, ["/c"], 1, 100, 150)]
-    assert cost.without_room() == []
+    assert cost.why_no_room() is None
 
 
 def test_a_full_directory_is_not_hidden_by_an_unknown_one() -> None:
@@ -103,10 +103,9 @@ def test_a_full_directory_is_not_hidden_by_an_unknown_one() -> None:
     assert cost.unknown == [3, 9]
     # No broker says the size of t-1 and u-0.
     assert [each.size for each in cost.partitions] == [100, None, None]
-    assert cost.without_room() == []
+    assert cost.why_no_room() is None
     more = cost_of({U0: (2, 3), T0: (1, 2)}, situation(dirs={**dirs, 3: [log_dir("/c", 9, u0=31)]}))
-    (full,) = more.without_room()
-    assert (full.broker, full.paths, full.left) == (2, ["/b"], -1)
+    assert more.why_no_room() == "there is no room for the copies: broker 2 /b lacks 1 B"
 
 
 def test_a_failed_directory_takes_nothing_and_running_moves_need_room() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.cli.findings import counted, named, readable
+from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note, print_json, say
 from tidelog.cli.reassigning import tables
 from tidelog.cli.reassigning.checks import why_others_run, why_refused
@@ -125,17 +125,11 @@ def _check(plan: Targets, now: Situation) -> None:
 
 
 def _check_room(cost: Cost, force: bool) -> None:
-    full = [
-        f"broker {each.broker} {each.paths[0]} lacks {readable(-each.left)}"
-        for each in cost.without_room()
-        if each.left is not None
-    ]
-    if full and not force:
-        raise Failed(
-            f"there is no room for the copies: {named(full)}; --force does it nevertheless"
-        )
-    if full:
-        note(f"there is no room for the copies: {named(full)}")
+    full = cost.why_no_room()
+    if full is not None and not force:
+        raise Failed(f"{full}; --force does it nevertheless")
+    if full is not None:
+        note(full)
 
 
 async def verify(cluster: Cluster, plan: Targets, keeps_throttle: bool, as_json: bool) -> None:

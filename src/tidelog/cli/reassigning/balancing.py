@@ -5,23 +5,27 @@ Owns what is read before, and what is printed. Not the plans: see ``tidelog.plan
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.cli.findings import counted, named, readable
+from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note, print_json, say
 from tidelog.cli.reassigning import tables
 from tidelog.cli.reassigning.cost import cost_of
 from tidelog.cli.reassigning.plan_file import plan_data
 from tidelog.cli.reassigning.situation import Situation, look
-from tidelog.cli.reassigning.steps import Done, carry_out
+from tidelog.cli.reassigning.steps import POLL_S, Done, carry_out
 from tidelog.cli.refusal import Failed
 from tidelog.client.cluster import Cluster
 from tidelog.model.topics import TopicPartition
 from tidelog.planning.decommission import empty, why_not_emptied
 from tidelog.planning.plan import Load, Plan, loads
 from tidelog.planning.rebalancing import rebalance
+
+SHRINK_S = 30.0
+"""How long a decommission waits for the next partition to leave the broker."""
 
 ROUNDS = 10
 """How often a decommission looks for replicas that came to the broker meanwhile."""
@@ -67,7 +71,7 @@ async def decommission(cluster: Cluster, leaving: int, asked: Asked, done: Done)
         _check_room(plan, now)
         await carry_out(cluster, plan.changes, done)
         # A topic that was created meanwhile may have replicas there.
-        now = await look(cluster, dirs=True)
+        now = await _left(cluster, leaving)
         plan = _emptying(now, leaving, asked)
         if done.refused or not plan.changes:
             break
@@ -82,6 +86,25 @@ async def decommission(cluster: Cluster, leaving: int, asked: Asked, done: Done)
             f"broker {leaving} still has {counted(len(left), 'replica')} ({named(left)}): keep it "
             "running, look at `tidelog reassign-partitions --watch`, and run this again"
         )
+
+
+async def _left(cluster: Cluster, leaving: int) -> Situation:
+    """Return what is there when a broker hosts nothing, or nothing about that changes any more.
+
+    A replica leaves the ISR shortly after its move, and moves that others started may run.
+    """
+    loop = asyncio.get_running_loop()
+    seen: list[TopicPartition] = []
+    deadline = loop.time() + SHRINK_S
+    while True:
+        now = await look(cluster)
+        left = _on(now, leaving)
+        if left != seen:
+            seen, deadline = left, loop.time() + SHRINK_S
+        hosts = any(leaving in now.targets(where) for where in left)
+        if not left or hosts or loop.time() > deadline:
+            return await look(cluster, dirs=True)
+        await asyncio.sleep(POLL_S)
 
 
 async def _read(cluster: Cluster, asked: Asked) -> Situation:
@@ -113,12 +136,11 @@ def _on(now: Situation, broker: int) -> list[TopicPartition]:
 
 
 def _check_room(plan: Plan, now: Situation) -> None:
-    full = cost_of({each.where: each.after for each in plan.changes}, now).without_room()
-    if full:
-        said = [f"broker {x.broker} {x.paths[0]} lacks {readable(-x.left)}" for x in full if x.left]
+    full = cost_of({each.where: each.after for each in plan.changes}, now).why_no_room()
+    if full is not None:
         raise Failed(
-            f"there is no room for the copies: {named(said)}; make room, or execute the plan of "
-            "--json by `tidelog reassign-partitions --execute --force`"
+            f"{full}; make room, or execute the plan of --json by `tidelog reassign-partitions "
+            "--execute --force`"
         )
 
 

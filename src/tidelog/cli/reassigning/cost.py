@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidelog.cli.findings import named, readable
 from tidelog.cli.reassigning.situation import Situation
 from tidelog.client.admin.nodes import LogDir
 from tidelog.model.topics import TopicPartition
@@ -59,9 +60,14 @@ class Cost:
         """The bytes that are copied, as far as sizes are known."""
         return sum(each.size or 0 for each in self.partitions)
 
-    def without_room(self) -> list[Volume]:
-        """Return the volumes that would be full."""
-        return [each for each in self.volumes if each.left is not None and each.left < 0]
+    def why_no_room(self) -> str | None:
+        """Return which log directories would be full and what they lack, or None."""
+        lacking = [
+            f"broker {each.broker} {each.paths[0]} lacks {readable(-left)}"
+            for each in self.volumes
+            if (left := each.left) is not None and left < 0
+        ]
+        return f"there is no room for the copies: {named(lacking)}" if lacking else None
 
 
 def cost_of(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> Cost:

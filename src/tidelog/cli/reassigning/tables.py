@@ -63,7 +63,7 @@ def cost_data(cost: Cost) -> dict[str, Any]:
     """Return what ``--dry-run --json`` shows; sizes in bytes, null if unknown."""
     return {
         "copied_bytes": cost.copied_bytes,
-        "has_room": not cost.without_room(),
+        "has_room": cost.why_no_room() is None,
         "unknown_brokers": cost.unknown,
         "partitions": [
             {
