@@ -70,7 +70,8 @@ else
 endif
 
 chaos: setup java
-	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos tests/wire/test_worst_requests*.py tests/spark/test_spark_kills.py
+	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos tests/wire/test_worst_requests*.py tests/spark/test_spark_kills.py \
+		tests/cluster/test_reassignments.py
 
 simulate: setup
 	@$(BIN)/python -m tests.simulation.run --seed $(SEED) $(if $(SCENARIO),--scenario $(SCENARIO))
