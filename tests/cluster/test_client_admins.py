@@ -175,8 +175,6 @@ def test_what_is_not_there_yet_is_refused_at_once(
 ) -> None:
     part = kafka.TopicPartition(topic, 0)
     asked: list[Callable[[], object]] = [
-        lambda: admin.list_partition_reassignments([part]),
-        lambda: admin.alter_partition_reassignments({part: [1]}),
         lambda: admin.describe_user_scram_credentials(),
         lambda: admin.list_transactions(),
         lambda: admin.describe_metadata_quorum(),

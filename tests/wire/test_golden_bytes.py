@@ -1,4 +1,4 @@
-"""Our own parts of the wire, byte for byte as docs/design/wire.md has them.
+"""Our own parts of the wire, byte for byte as docs/design/wire.md has them, and KIP-455's messages.
 
 Both codecs and the classes come from the schema files, so that none of them notices a wrong schema;
 these bytes were written out by hand. What is ours and has no bytes here fails.
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.wire.golden_bytes import COMMANDS, PRIVATE, Golden, unhex
+from tests.wire.golden_reassignments import REASSIGNMENTS
 from tests.wire.golden_tags import CLIENTS, PROCESSES
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -20,7 +21,7 @@ from tidelog.protocol.schema import Api, Field, Message
 from tidelog.protocol.secret_exchange import MECHANISM, client_code, server_code
 from tidelog.protocol.structs import default_of
 
-GOLDEN = (*PRIVATE, *COMMANDS, *PROCESSES, *CLIENTS)
+GOLDEN = (*PRIVATE, *COMMANDS, *PROCESSES, *CLIENTS, *REASSIGNMENTS)
 OURS_FROM = {ApiKey.LEADER_AND_ISR: 3, ApiKey.STOP_REPLICA: 4, ApiKey.UPDATE_METADATA: 8}
 """From which version on a published request is the documents' (docs/decisions/0002)."""
 
