@@ -16,9 +16,10 @@ from typing import Any
 
 import kafka
 import pytest
+from confluent_kafka.admin import NewTopic
 from kafka import errors
 
-from tests.support import java
+from tests.support import clients, java
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolResult, ToolRunner
 from tests.support.processes import DEADLINE_S, wait_until
@@ -35,6 +36,7 @@ pytestmark = [
 ]
 
 UNKNOWN = 77
+PLANNED = 10_000
 SOURCE = Path(__file__).with_name("Reassignments.java")
 
 Run = Callable[..., ToolResult]
@@ -308,3 +310,26 @@ def test_the_throttle_of_the_tool_limits_and_is_removed(
     said = tool.run("--verify", *plan)
     assert f"Clearing topic-level throttles on topic {topic}" in said, said
     assert "throttled" not in configs("brokers", "1") + configs("topics", topic)
+
+
+@pytest.mark.java
+def test_the_tool_sends_a_plan_of_10000_partitions_in_one_request(
+    cluster: TidelogCluster, tool: Tool, topic_name: str
+) -> None:
+    """Where each partition is already: what counts is the length of both requests."""
+    names = [f"{topic_name}-{number}" for number in range(10)]
+    admin = clients.admin(cluster.bootstrap)
+    made = [NewTopic(name, PLANNED // 10, replication_factor=1) for name in names]
+    for done in admin.create_topics(made, request_timeout=DEADLINE_S).values():
+        done.result(DEADLINE_S)
+    rows = [
+        {"topic": name, "partition": index, "replicas": part.replicas}
+        for name in names
+        for index, part in cluster.partitions(name).items()
+    ]
+    assert len(rows) == PLANNED
+    plan = ("--reassignment-json-file", tool.file({"version": 1, "partitions": rows}))
+    said = tool.run("--execute", *plan)
+    assert "Successfully started partition reassignments for" in said, said[-2000:]
+    said = tool.run("--verify", *plan)
+    assert said.count("is completed.") == PLANNED

@@ -12,7 +12,11 @@ from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.turn_costs import TurnCosts
 from tidelog.controller.decisions.creation import Defaults, TopicToCreate, create_topics
-from tidelog.controller.handlers import alter_isr
+from tidelog.controller.handlers import (
+    alter_isr,
+    alter_partition_reassignments,
+    list_partition_reassignments,
+)
 from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -23,6 +27,11 @@ LONGEST_S = 0.01
 """A turn takes 3 ms where nothing else runs."""
 ATTEMPTS = 6
 """The best one counts: CPU time grows, too, when others have the caches."""
+
+PLANNED_TOPICS = 100
+LONGEST_OF_A_PLAN_S = 0.04
+"""A turn takes 20 ms: a slice of 100 partitions is decided, written and applied. Heartbeats have
+100 ms."""
 
 Request = messages.AlterIsrRequest
 
@@ -164,6 +173,54 @@ def test_a_topic_whose_handling_is_done_is_decided_at_once() -> None:
         assert {error for _, _, error in errors(answer)} == {0}
         # One for the first topic, five for the other.
         assert controller.cluster.revision - revision == 6
+        for broker in brokers:
+            assert broker.holds is not None
+            broker.holds.set()
+
+    run(scenario)
+
+
+def test_a_plan_of_10000_partitions_starts_lists_and_is_cancelled_in_short_turns() -> None:
+    """Kafka's tool sends it in one request."""
+
+    async def scenario(world: World) -> None:
+        controller, brokers = await two_brokers(world)
+        # A target that never joins.
+        brokers.append(await world.broker(controller, 3))
+        await brokers[2].told(lambda requests: len(requests) >= 4)
+        brokers[2].holds = asyncio.Event()
+        await create(controller, PLANNED_TOPICS, PARTITIONS)
+        await until(lambda: all(x.requests for x in brokers))
+        alter, listing = (
+            messages.AlterPartitionReassignmentsRequest,
+            messages.ListPartitionReassignmentsRequest,
+        )
+        context: Any = SimpleNamespace(connection=None, forwarded=False)
+        moves = PLANNED_TOPICS * PARTITIONS
+        longest = []
+        for targets in ([1, 3], None):
+            rows = [alter.ReassignablePartition(index, targets) for index in range(PARTITIONS)]
+            asked = alter(
+                topics=[
+                    alter.ReassignableTopic(f"t{number}", rows) for number in range(PLANNED_TOPICS)
+                ]
+            )
+            revision = controller.cluster.revision
+            async with TurnCosts() as turns:
+                answer = await alter_partition_reassignments.serve(controller, asked, context)
+            longest.append(turns.longest_s)
+            done = [row.error_code for topic in answer.responses for row in topic.partitions]
+            assert done == [ErrorCode.NONE] * moves
+            # A slice is at least 100 partitions.
+            assert controller.cluster.revision - revision <= 3 * moves // 100
+            async with TurnCosts() as turns:
+                found = await list_partition_reassignments.serve(
+                    controller, listing(topics=None), context
+                )
+            longest.append(turns.longest_s)
+            count = sum(len(topic.partitions) for topic in found.topics)
+            assert count == (moves if targets else 0)
+        assert max(longest) < LONGEST_OF_A_PLAN_S, longest
         for broker in brokers:
             assert broker.holds is not None
             broker.holds.set()

@@ -30,6 +30,9 @@ MOST_ASKED = 5_000
 """Elements of one request that a client sends to the controller's own listener, as many as brokers
 forward (``broker.control_plane.forwarding``)."""
 
+MOST_MOVED = MOST_ELEMENTS
+"""The same for reassignments, which are parsed and served in steps: a whole plan is one request."""
+
 CHANGES = frozenset(
     {
         ApiKey.CREATE_TOPICS,
@@ -52,6 +55,7 @@ def served(
     serve: Serve[Request, Response],
     refuse_all: RefuseAll[Request, Response],
     pipelined: bool = False,
+    most: int | None = None,
 ) -> Handler:
     """Make a handler that responds NOT_CONTROLLER while its controller is not active.
 
@@ -75,7 +79,8 @@ def served(
     def failed(request: Request, error: ErrorCode, _version: int) -> Response:
         return refuse_all(request, error, "The controller failed: see its log.")
 
-    most = MOST_ASKED if scope is Scope.CLIENT else MOST_ELEMENTS
+    if most is None:
+        most = MOST_ASKED if scope is Scope.CLIENT else MOST_ELEMENTS
     return Handler(
         api_key, versions, scope, handle, pipelined=pipelined, refuse=failed, most_elements=most
     )

@@ -162,6 +162,19 @@ def decode_request(api_key: int, version: int, frame: memoryview, position: int)
     return _finish(request_decoder(api_key, version), frame, position, api_key == ApiKey.METADATA)
 
 
+def decode_whole_request_in_steps(
+    api_key: int, version: int, frame: memoryview, position: int
+) -> compiler.Steps:
+    """Do as ``decode_request``, as a generator that yields 0 now and then."""
+    try:
+        message, stop = yield from decode_in_steps(api_key, version, None, frame, position)
+    except _BAD as error:
+        raise DecodeError(f"the message cannot be read: {error}") from None
+    if stop != len(frame) and api_key != ApiKey.METADATA:
+        raise DecodeError(f"{len(frame) - stop} bytes are left after the message")
+    return message
+
+
 def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
     """Read a response frame (without its size): (correlation id, message)."""
     try:

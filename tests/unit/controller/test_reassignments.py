@@ -236,7 +236,7 @@ def test_a_move_and_a_change_of_the_partition_count_exclude_each_other() -> None
     [
         ((), "null cancels"),
         ((1, -2), "-2 is no broker id"),
-        ((1, 2, 1), "broker 1 is named twice in [1, 2, 1]"),
+        ((1, 2, 1), "broker 1 is named twice"),
         ((1, 77), "there is no broker 77, alive or in any assignment"),
     ],
 )

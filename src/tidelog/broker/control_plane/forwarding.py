@@ -39,6 +39,12 @@ MOST_SETTINGS = 10_000
 """The same for requests that name a topic with settings: 2,000 topics with two are 6,000."""
 
 
+MOST_MOVED = 50_000
+"""The same for reassignments, as many as any client's request may have: Kafka's tool sends a whole
+plan in one request, and 10,000 partitions with three replicas are 40,000 elements. Long requests
+are parsed in steps, here and by the controller; to write one again takes 5 ms for this plan."""
+
+
 class Forwards(Protocol):
     """A broker that sends requests on to the controller."""
 

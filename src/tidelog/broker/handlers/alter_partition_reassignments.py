@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidelog.broker.control_plane.forwarding import forwarded
+from tidelog.broker.control_plane.forwarding import MOST_MOVED, forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Scope
@@ -35,4 +35,6 @@ def refuse(
     )
 
 
-HANDLER = forwarded(ApiKey.ALTER_PARTITION_REASSIGNMENTS, range(1), Scope.CLIENT, refuse)
+HANDLER = forwarded(
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS, range(1), Scope.CLIENT, refuse, MOST_MOVED
+)

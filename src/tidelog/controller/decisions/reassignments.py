@@ -100,15 +100,20 @@ def known_brokers(cluster: ClusterState) -> set[int]:
 def moves_of(
     cluster: ClusterState, topic: str | None = None, indexes: Collection[int] | None = None
 ) -> list[TopicPartition]:
-    """Return the running moves, sorted: all, those of a topic, or those of some partitions of it.
-
-    The deletion of a topic ends its moves.
-    """
+    """Return the running moves, sorted: all, those of a topic, or of some partitions of it."""
     return sorted(
         where
         for where in cluster.moves
         if (topic is None or where.topic == topic)
         and (indexes is None or where.partition in indexes)
+        and is_moving(cluster, where)
+    )
+
+
+def is_moving(cluster: ClusterState, where: TopicPartition) -> bool:
+    """Whether the move of a partition runs: the deletion of its topic ends it."""
+    return (
+        where in cluster.moves
         and where.topic in cluster.topics
         and where.topic not in cluster.marked
     )
@@ -169,12 +174,13 @@ def _why_not_targets(
 ) -> RequestRefusal | None:
     if not targets:
         return bad_assignment("it is empty; null cancels a reassignment")
-    negative = [broker for broker in targets if broker < 0]
-    if negative:
-        return bad_assignment(f"{negative[0]} is no broker id")
-    repeated = [broker for broker in targets if targets.count(broker) > 1]
-    if repeated:
-        return bad_assignment(f"broker {repeated[0]} is named twice in {list(targets)}")
+    if min(targets) < 0:
+        return bad_assignment(f"{next(x for x in targets if x < 0)} is no broker id")
+    named: set[int] = set()
+    for broker in targets:
+        if broker in named:
+            return bad_assignment(f"broker {broker} is named twice")
+        named.add(broker)
     for broker in targets:
         # The set of all brokers costs a walk over the partitions: only for one that is away.
         if broker not in cluster.brokers and broker not in known():

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
@@ -25,16 +25,20 @@ from tidelog.controller.decisions.reassignments import (
     reassign,
     repeated_places,
 )
-from tidelog.controller.serving import served
+from tidelog.controller.serving import MOST_MOVED, served
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.runtime.turns import at_once, in_turns
 
 ALL = -1
 """The partition of a row that is about a whole topic."""
+
+PREPARED_AT_ONCE = 250
+"""Partitions that are read from the request, or written to the response, in one step."""
 
 
 async def serve(
@@ -42,12 +46,14 @@ async def serve(
     request: messages.AlterPartitionReassignmentsRequest,
     context: RequestContext,
 ) -> messages.AlterPartitionReassignmentsResponse:
-    asked, without = _asked(controller.cluster, request)
+    clock = controller.seams.clock
+    asked, without = await in_turns(_asked(controller.cluster, request), clock)
     if request.topics is None and not asked:
         error, sentence = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition is being reassigned."
         return messages.AlterPartitionReassignmentsResponse(
             error_code=error, error_message=sentence
         )
+    elements = await in_turns(_elements(asked), clock)
     repeated = repeated_places(asked)
 
     def decide(cluster: ClusterState, part: Sequence[Sequence[Asked]]) -> Decision[list[Answered]]:
@@ -55,35 +61,38 @@ async def serve(
 
     answers, _ = await perform_in_slices(
         controller,
-        list(_elements(asked)),
+        elements,
         lambda element: cost_of_moves(controller.cluster, element),
         decide,
     )
-    return _response([*answers, *without])
+    return await in_turns(_response([*answers, *without]), clock)
 
 
 def _asked(
     cluster: ClusterState, request: messages.AlterPartitionReassignmentsRequest
-) -> tuple[list[Asked], list[Answered]]:
+) -> Generator[None, None, tuple[list[Asked], list[Answered]]]:
     """Return what a request asks for each partition, and the results of topics without a move."""
     if request.topics is None:
         return [Asked(where, None) for where in moves_of(cluster)], []
     asked: list[Asked] = []
     without: list[Answered] = []
-    for topic in request.topics:
+    moving = (
+        by_topic(moves_of(cluster)) if any(x.partitions is None for x in request.topics) else {}
+    )
+    for number, topic in enumerate(request.topics):
+        if number % PREPARED_AT_ONCE == 0:
+            yield
         if topic.partitions is None:
-            moving = moves_of(cluster, topic.name)
-            asked += [Asked(where, None) for where in moving]
-            if not moving:
+            found = moving.get(topic.name, [])
+            asked += [Asked(where, None) for where in found]
+            if not found:
                 without.append((TopicPartition(topic.name, ALL), _why_none(cluster, topic.name)))
             continue
-        asked += [
-            Asked(
-                TopicPartition(topic.name, one.partition_index),
-                None if one.replicas is None else tuple(one.replicas),
-            )
-            for one in topic.partitions
-        ]
+        for at, one in enumerate(topic.partitions):
+            if at % PREPARED_AT_ONCE == PREPARED_AT_ONCE - 1:
+                yield
+            targets = None if one.replicas is None else tuple(one.replicas)
+            asked.append(Asked(TopicPartition(topic.name, one.partition_index), targets))
     return asked, without
 
 
@@ -95,22 +104,31 @@ def _why_none(cluster: ClusterState, topic: str) -> RequestRefusal:
     return RequestRefusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence)
 
 
-def _elements(asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-    """Yield partitions of one topic each, in an order that writes each topic seldom."""
-    by_place: dict[TopicPartition, list[Asked]] = {}
-    for one in asked:
-        by_place.setdefault(one.where, []).append(one)
-    for places in by_topic(by_place).values():
-        of_topic = [one for where in places for one in by_place[where]]
-        for start in range(0, len(of_topic), AT_ONCE):
-            yield of_topic[start : start + AT_ONCE]
+def _elements(asked: Sequence[Asked]) -> Generator[None, None, list[list[Asked]]]:
+    """Return lists of partitions of one topic each, in an order that writes each topic seldom."""
+    by_name: dict[str, list[Asked]] = {}
+    for at, one in enumerate(asked):
+        if at % PREPARED_AT_ONCE == 0:
+            yield
+        by_name.setdefault(one.where.topic, []).append(one)
+    return [
+        of_topic[start : start + AT_ONCE]
+        for of_topic in by_name.values()
+        for start in range(0, len(of_topic), AT_ONCE)
+    ]
 
 
-def _response(answers: Sequence[Answered]) -> messages.AlterPartitionReassignmentsResponse:
+def _response(
+    answers: Sequence[Answered],
+) -> Generator[None, None, messages.AlterPartitionReassignmentsResponse]:
     response = messages.AlterPartitionReassignmentsResponse
     topics: dict[str, messages.AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = {}
-    for where, refusal in answers:
-        topic = topics.setdefault(where.topic, response.ReassignableTopicResponse(where.topic))
+    for at, (where, refusal) in enumerate(answers):
+        if at % PREPARED_AT_ONCE == 0:
+            yield
+        topic = topics.get(where.topic)
+        if topic is None:
+            topic = topics[where.topic] = response.ReassignableTopicResponse(where.topic)
         row = response.ReassignablePartitionResponse(where.partition, error_message=None)
         if refusal is not None:
             row.error_code, row.error_message = refusal.error, refusal.sentence
@@ -123,15 +141,21 @@ def refuse_all(
 ) -> messages.AlterPartitionReassignmentsResponse:
     """Respond with one error for every partition named, and at the top."""
     refusal = RequestRefusal(error, sentence)
-    made = _response(
-        [
-            (TopicPartition(topic.name, one.partition_index), refusal)
-            for topic in request.topics or ()
-            for one in topic.partitions or ()
-        ]
-    )
+    named = [
+        (TopicPartition(topic.name, one.partition_index), refusal)
+        for topic in request.topics or ()
+        for one in topic.partitions or ()
+    ]
+    made = at_once(_response(named))
     made.error_code, made.error_message = error, sentence
     return made
 
 
-HANDLER = served(ApiKey.ALTER_PARTITION_REASSIGNMENTS, range(1), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    range(1),
+    Scope.CLIENT,
+    serve,
+    refuse_all,
+    most=MOST_MOVED,
+)

@@ -55,7 +55,11 @@ async def serve(
         route = context.router.route(header.api_key, header.api_version)
         if route is None:
             return response(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        inner = codec.decode_request(header.api_key, header.api_version, frame, header.body)
+        # A plan for thousands of partitions is one request: other tasks run meanwhile.
+        parsing = codec.decode_whole_request_in_steps(
+            header.api_key, header.api_version, frame, header.body
+        )
+        inner = await in_turns(parsing, controller.seams.clock)
     except codec.DecodeError as error:
         logger.warning(
             "an Envelope of %(address)s cannot be read: %(error)s",

@@ -9,14 +9,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.reassignments import listed, moves_of
-from tidelog.controller.serving import served
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.reassignments import is_moving, listed, moves_of
+from tidelog.controller.serving import MOST_MOVED, served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import by_topic
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.runtime.turns import in_turns
+
+LISTED_AT_ONCE = 250
+"""Topics of the request, or moves, of one step."""
 
 
 async def serve(
@@ -24,35 +30,54 @@ async def serve(
     request: messages.ListPartitionReassignmentsRequest,
     context: RequestContext,
 ) -> messages.ListPartitionReassignmentsResponse:
+    return await in_turns(_listed(controller.cluster, request), controller.seams.clock)
+
+
+def _listed(
+    cluster: ClusterState, request: messages.ListPartitionReassignmentsRequest
+) -> Generator[None, None, messages.ListPartitionReassignmentsResponse]:
+    """Build the response in steps; a move that ends meanwhile is left out."""
     response = messages.ListPartitionReassignmentsResponse
-    cluster = controller.cluster
-    if request.topics is None:
-        found = moves_of(cluster)
-    else:
-        # A partition that is named twice is listed once.
-        wanted: dict[str, set[int] | None] = {}
-        for topic in request.topics:
-            named = wanted.setdefault(topic.name, set())
-            if named is None or topic.partition_indexes is None:
-                wanted[topic.name] = None
-            else:
-                named.update(topic.partition_indexes)
+    found = moves_of(cluster)
+    if request.topics is not None:
+        wanted = yield from _wanted(request.topics)
         found = [
             where
-            for where in moves_of(cluster)
+            for where in found
             if where.topic in wanted
             and ((indexes := wanted[where.topic]) is None or where.partition in indexes)
         ]
-    topics = []
-    for name, places in by_topic(found).items():
-        rows = [
+    topics: dict[str, messages.ListPartitionReassignmentsResponse.OngoingTopicReassignment] = {}
+    for at, where in enumerate(found):
+        if at % LISTED_AT_ONCE == 0:
+            yield
+        if not is_moving(cluster, where):
+            continue
+        one = listed(cluster, where)
+        if where.topic not in topics:
+            topics[where.topic] = response.OngoingTopicReassignment(where.topic)
+        topics[where.topic].partitions.append(
             response.OngoingPartitionReassignment(
-                one.where.partition, one.replicas, one.adding, one.removing
+                where.partition, one.replicas, one.adding, one.removing
             )
-            for one in (listed(cluster, where) for where in places)
-        ]
-        topics.append(response.OngoingTopicReassignment(name, rows))
-    return response(error_message=None, topics=topics)
+        )
+    return response(error_message=None, topics=list(topics.values()))
+
+
+def _wanted(
+    topics: Sequence[messages.ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics],
+) -> Generator[None, None, dict[str, set[int] | None]]:
+    """Return the partitions asked for by topic, None for all: one named twice is listed once."""
+    wanted: dict[str, set[int] | None] = {}
+    for at, topic in enumerate(topics):
+        if at % LISTED_AT_ONCE == 0:
+            yield
+        named = wanted.setdefault(topic.name, set())
+        if named is None or topic.partition_indexes is None:
+            wanted[topic.name] = None
+        else:
+            named.update(topic.partition_indexes)
+    return wanted
 
 
 def refuse_all(
@@ -62,4 +87,11 @@ def refuse_all(
     return messages.ListPartitionReassignmentsResponse(error_code=error, error_message=sentence)
 
 
-HANDLER = served(ApiKey.LIST_PARTITION_REASSIGNMENTS, range(1), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    range(1),
+    Scope.CLIENT,
+    serve,
+    refuse_all,
+    most=MOST_MOVED,
+)
