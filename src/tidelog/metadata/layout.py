@@ -226,8 +226,11 @@ def decode(path: str, data: bytes) -> Record | Damaged | None:
         return records.DeletionMark()
     try:
         record: Record = _DECODERS[kind].decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Damaged(path, str(error))
+    except RecursionError:
+        # Other programs write nodes: no content may end a load of the store.
+        return Damaged(path, "it is nested too deeply")
     why = _why_impossible(record)
     return record if why is None else Damaged(path, why)
 

@@ -161,11 +161,17 @@ def test_unknown_fields_are_ignored_and_damage_is_named(
 ) -> None:
     newer = {**json.loads(text), "from_the_future": {"a": [1]}}
     assert layout.decode(path, json.dumps(newer).encode()) == record
-    for bad in (text[:-1], "[]", "null", "\x00", '"x"', text.replace("}", "]")):
+    too_deep = text[:-1] + ', "more": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for bad in (text[:-1], "[]", "null", "\x00", '"x"', text.replace("}", "]"), too_deep):
         damaged = layout.decode(path, bad.encode())
         assert isinstance(damaged, Damaged), bad
         assert damaged.path == path
         assert path in str(damaged)
+
+
+def test_a_text_that_is_no_utf_8_is_damage() -> None:
+    damaged = layout.decode(layout.CLUSTER_ID, b'{"version":"1", "id":"\xff\xfe"}')
+    assert isinstance(damaged, Damaged)
 
 
 @pytest.mark.parametrize(
