@@ -239,8 +239,8 @@ MUTANTS = (
     Mutant(
         "no controller completes a move whose targets are all in sync",
         "src/tidelog/controller/controller.py",
-        "            await self._complete_moves()\n            return answer",
-        "            return answer",
+        "            await self._complete_moves()\n            await self._update_plan()",
+        "            await self._update_plan()",
         "tests/wire/test_controller_moves.py",
     ),
     Mutant(

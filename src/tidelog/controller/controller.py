@@ -22,7 +22,7 @@ from uuid import UUID
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.audit_lines import audit_lines, say
 from tidelog.controller.channel_keys import ChannelKeys
-from tidelog.controller.decisions import config_effects, deletion, moves
+from tidelog.controller.decisions import config_effects, deletion, moves, reassignment_node
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Write
@@ -176,6 +176,7 @@ class Controller:
             answer = await self.carry_out(decide)
             applied(answer)
             await self._complete_moves()
+            await self._update_plan()
             return answer, self.cluster.revision
 
     async def _complete_moves(self) -> None:
@@ -192,6 +193,13 @@ class Controller:
                 # They wait: the change that this follows is durable.
                 logger.error("moves of partitions cannot be completed: %(error)s", {"error": error})
                 return
+
+    async def _update_plan(self) -> None:
+        """Bring ``/admin/reassign_partitions`` up to date; called in the turn of a change."""
+        if reassignment_node.is_outdated(self.cluster):
+            line = await self.carry_out(reassignment_node.brought_up_to_date)
+            if line is not None:
+                logger.info("%s", line)
 
     async def carry_out(self, decide: Callable[[ClusterState], Decision[A]]) -> A:
         """Decide and persist; called in the turn of a change.

@@ -31,6 +31,7 @@ from tidelog.controller.decisions.external_changes import WATCHED, WATCHED_CHILD
 from tidelog.controller.decisions.journal import parts
 from tidelog.controller.pending import Changes, changes_of
 from tidelog.controller.performing import NotActive, Performer
+from tidelog.controller.written_plan import begin_plan
 from tidelog.metadata import layout
 from tidelog.metadata.records import ControllerNode
 from tidelog.metadata.store import (
@@ -64,7 +65,14 @@ MOST_LOOKS = 5
 """How often a check reads nodes again that change while it takes them up."""
 
 
-_EXTERNALLY_WRITTEN = (f"{layout.BROKER_CONFIGS}/", f"{layout.CONFIG_CHANGES}/")
+_EXTERNALLY_WRITTEN = (
+    f"{layout.BROKER_CONFIGS}/",
+    f"{layout.CONFIG_CHANGES}/",
+    layout.REASSIGN_PARTITIONS,
+)
+
+WATCHED_ALONE = (layout.CONTROLLER, layout.REASSIGN_PARTITIONS)
+"""Nodes that are watched whether they exist or not."""
 
 
 class NodeChanged(Exception):
@@ -115,8 +123,11 @@ class StoreWatches:
         if self._controller.store.is_shared:
             for path in WATCHED:
                 self._watch(path, children=True)
-            self._watch(layout.CONTROLLER, children=False)
-            self._changed.update(dict.fromkeys((*self._content(), *WATCHED)))
+            for path in WATCHED_ALONE:
+                self._watch(path, children=False)
+            self._changed.update(
+                dict.fromkeys((*self._content(), *WATCHED, layout.REASSIGN_PARTITIONS))
+            )
         self._awake.set()
 
     def end(self) -> None:
@@ -140,6 +151,7 @@ class StoreWatches:
                     self._is_new = False
                 while self._changed:
                     await self._look_at_some()
+                await begin_plan(self._controller)
             except NotActive:
                 logger.debug("the store is loaded again, with its changes")
             except Exception:
@@ -380,7 +392,7 @@ class StoreWatches:
                 self._watch(path, children=False)
                 if above == layout.TOPICS:
                     self._watch(layout.topic_history(name), children=False)
-            elif path == layout.CONTROLLER or path in cluster.ephemeral:
+            elif path in WATCHED_ALONE or path in cluster.ephemeral:
                 continue
             elif path not in cluster.versions and path in self._watches:
                 self._watches.pop(path).cancel()

@@ -34,6 +34,10 @@ TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
 
+MOST_PLAN_BYTES = 900_000
+"""The largest ``REASSIGN_PARTITIONS`` that is taken up: with the other writes of a commit it fits
+into a request of ZooKeeper. Some 12,000 partitions."""
+
 ALL_BROKERS = "<default>"
 """The name of the node with the dynamic defaults of all brokers, as Kafka writes it."""
 
@@ -220,6 +224,11 @@ def decode(path: str, data: bytes) -> Record | Damaged | None:
     if kind is records.PartitionNode and not data:
         # Kafka's own partition nodes are empty: a partition from before its epochs were counted.
         return None
+    if kind is records.ReassignPartitionsNode and len(data) > MOST_PLAN_BYTES:
+        return Damaged(path, f"it has {len(data)} bytes, more than {MOST_PLAN_BYTES}")
+    if kind is records.ReassignPartitionsNode and not data.strip():
+        # KIP-455: "empty and waiting for a write".
+        return None
     if kind is records.Counter:
         return _counter(path, data)
     if kind is records.DeletionMark:
@@ -272,6 +281,8 @@ def _why_impossible(record: Record) -> str | None:
             return "it has a negative partition"
         if not all(record.partitions.values()):
             return "it has a partition without replicas"
+    if isinstance(record, records.ReassignPartitionsNode) and record.version != 1:
+        return f"its version is {record.version}, and 1 is known"
     if isinstance(record, records.ProducerIdBlock):
         for text in (record.block_start, record.block_end):
             if not (text.isascii() and text.isdigit()) or len(text) > 19:

@@ -23,7 +23,6 @@ from tidelog.metadata.records import (
     PartitionNode,
     PartitionState,
     ProducerIdBlock,
-    Reassignment,
     ReassignPartitionsNode,
     Record,
     ResizePlan,
@@ -103,7 +102,7 @@ ROWS: list[tuple[str, str, Record]] = [
     (
         "/admin/reassign_partitions",
         '{"version":1, "partitions":[{"topic":"orders","partition":0,"replicas":[4,5,6]}]}',
-        ReassignPartitionsNode([Reassignment("orders", 0, [4, 5, 6])]),
+        ReassignPartitionsNode([{"topic": "orders", "partition": 0, "replicas": [4, 5, 6]}]),
     ),
     ("/controller", '{"version":1, "brokerid":101, "timestamp":"5"}', ControllerNode(101, "5")),
     ("/cluster/id", '{"version":"1", "id":"rB5qkJ2QTeyPfS9hWzD9Vg"}', ClusterId(ID)),
@@ -203,6 +202,8 @@ def test_a_topic_of_an_old_tool_has_no_counts_and_no_id() -> None:
         ("/brokers/topics/t", '{"version":3,"partitions":{"0":[]}}'),
         ("/brokers/topics/t", '{"version":3,"partitions":{"zero":[1]}}'),
         ("/latest_producer_id_block", '{"version":1,"broker":1,"block_start":"0","block_end":"x"}'),
+        ("/admin/reassign_partitions", '{"version":2,"partitions":[]}'),
+        ("/admin/reassign_partitions", '{"version":1,"partitions":[]}' + " " * 900_000),
     ],
 )
 def test_what_json_allows_but_no_node_can_be(path: str, text: str) -> None:

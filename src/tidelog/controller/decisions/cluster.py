@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from tidelog.controller.decisions.plan import Plan
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -71,9 +72,9 @@ class ClusterState:
 
     ``went_back`` says why the store must be an older copy of itself, until that was accepted.
     ``moves`` has the targets of every partition that is being reassigned, and ``arrived`` those of
-    them whose ISR has all targets. ``ephemeral`` are the nodes, with their versions, at a path of a
-    persistent node: they count as absent, and a write of tidelog's node replaces them (decision
-    0044).
+    them whose ISR has all targets. ``plan`` is that of ``/admin/reassign_partitions``.
+    ``ephemeral`` are the nodes, with their versions, at a path of a persistent node: they count as
+    absent, and a write of tidelog's node replaces them (decision 0044).
     """
 
     layers: BrokerLayers = field(default_factory=BrokerLayers)
@@ -86,6 +87,7 @@ class ClusterState:
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     moves: dict[TopicPartition, list[int]] = field(default_factory=dict)
     arrived: set[TopicPartition] = field(default_factory=set)
+    plan: Plan = field(default_factory=Plan)
     deletions: dict[UUID, DeletionNode] = field(default_factory=dict)
     deletions_by_name: dict[str, dict[UUID, DeletionNode]] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)
@@ -147,6 +149,7 @@ class ClusterState:
         made = copy.copy(self)
         for name in _DRAFTED:
             setattr(made, name, copy.copy(getattr(self, name)))
+        made.plan = self.plan.copy()
         made.deletions_by_name = {
             name: dict(found) for name, found in self.deletions_by_name.items()
         }
@@ -266,6 +269,7 @@ _DRAFTED = (
     "states",
     "moves",
     "arrived",
+    "plan",
     "deletions",
     "deletions_by_name",
     "marked",

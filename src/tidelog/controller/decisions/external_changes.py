@@ -12,6 +12,7 @@ Owns the meaning of each external change. How the controller notices it: see
 | | reassignment moves replicas; missing data deletes nothing (promises 20, 21) |
 | a topic's node removed or unreadable | reported as damaged; no FULL until it is repaired |
 | ``/admin/delete_topics/T`` | the topic is deleted (``deletion.take_up``) |
+| ``/admin/reassign_partitions`` | its moves start (``reassignment_node``) |
 | ``/config/topics/T``, ``/config/brokers/N`` | brokers are sent it at once |
 | ``/config/changes/…`` | the node that it names is read; the note is removed |
 | any of these as an ephemeral node | it counts as absent, with a log line (decision 0044) |
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tidelog.controller.decisions import config_effects
+from tidelog.controller.decisions import config_effects, reassignment_node
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
@@ -37,9 +38,17 @@ from tidelog.controller.decisions.nodes import (
     take,
     why_none,
 )
+from tidelog.controller.decisions.plan import rows_of
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
-from tidelog.metadata.records import ConfigChange, ConfigNode, Counter, Record, TopicNode
+from tidelog.metadata.records import (
+    ConfigChange,
+    ConfigNode,
+    Counter,
+    ReassignPartitionsNode,
+    Record,
+    TopicNode,
+)
 from tidelog.metadata.store import Node
 
 WATCHED = (
@@ -104,6 +113,12 @@ def take_up(
         above, _, name = path.rpartition("/")
         if above == layout.TOPICS:
             writes += _take_topic(cluster, name, node, taken, known)
+            continue
+        if path == layout.REASSIGN_PARTITIONS:
+            noticed = reassignment_node.notice(cluster, node)
+            writes += noticed.writes
+            taken.errors += noticed.errors
+            taken.notes += noticed.notes
             continue
         if path == layout.broker_configs(layout.ALL_BROKERS):
             # The effects are the difference to the known defaults.
@@ -172,6 +187,9 @@ def _is_known(cluster: ClusterState, path: str, node: Node | None) -> bool:
         known = ConfigNode(cluster.topic_configs.get(name, {}))
     elif above == layout.BROKER_CONFIGS:
         known = ConfigNode(cluster.broker_configs.get(name, {}))
+    elif path == layout.REASSIGN_PARTITIONS:
+        rows = rows_of(record)[0] if isinstance(record, ReassignPartitionsNode) else {}
+        return rows == cluster.plan.rows
     return record == known
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Remove, Write
+from tidelog.controller.decisions.plan import Plan
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -24,6 +25,7 @@ from tidelog.metadata.records import (
     PartitionNode,
     PartitionState,
     ProducerIdBlock,
+    ReassignPartitionsNode,
     Record,
     TopicHistory,
     TopicNode,
@@ -159,6 +161,8 @@ def _put(cluster: ClusterState, path: str, record: Record) -> None:
             cluster.producer_ids = record
         case ClusterId():
             cluster.cluster_id = record.id
+        case ReassignPartitionsNode():
+            cluster.plan = cluster.plan.read(record)
         case WentBack():
             cluster.went_back = record.sentence
         case _:
@@ -181,6 +185,9 @@ def _put_partition(
 
 def _note_move(cluster: ClusterState, where: TopicPartition, state: PartitionState | None) -> None:
     targets = None if state is None else state.target_replicas
+    if where in cluster.plan.rows:
+        replicas = [] if state is None else cluster.replicas(where)
+        cluster.plan.note(where, replicas, targets)
     if state is None or targets is None:
         if where in cluster.moves:
             del cluster.moves[where]
@@ -224,6 +231,8 @@ def _remove(cluster: ClusterState, path: str) -> None:
             _note_move(cluster, where, None)
     elif path == layout.WENT_BACK:
         cluster.went_back = None
+    elif path == layout.REASSIGN_PARTITIONS:
+        cluster.plan = Plan()
     elif above == layout.TOPICS:
         cluster.names.pop(cluster.topic_id(name), None)
         cluster.topics.pop(name, None)

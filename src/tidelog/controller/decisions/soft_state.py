@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
+from tidelog.controller.decisions.reassignments import Answered
 from tidelog.controller.decisions.registration import Registration
 from tidelog.model.topics import TopicPartition
 
@@ -130,3 +131,12 @@ def keep_topic(cluster: ClusterState, topic: str, why: str) -> None:
 def free_topic(cluster: ClusterState, topic: str | None) -> None:
     """Forget why the nodes of a topic could not be removed: its deletion goes on."""
     cluster.undeletable.pop(topic or "", None)
+
+
+def note_begun(cluster: ClusterState, answers: Iterable[Answered]) -> None:
+    """Note the rows of ``/admin/reassign_partitions`` that were begun, or refused."""
+    for where, refusal in answers:
+        cluster.plan.begin(where)
+        state = cluster.states.get(where)
+        if refusal is None and state is not None:
+            cluster.plan.note(where, cluster.replicas(where), state.target_replicas)
