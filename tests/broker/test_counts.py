@@ -95,6 +95,51 @@ def test_the_isr_is_counted_while_it_is_led(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_move_is_counted_and_under_replication_by_the_replicas_before_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with started(tmp_path) as broker:
+            place = "kafka_server_replicamanager"
+
+            async def numbers() -> tuple[float, float]:
+                page = await shown(broker)
+                return (
+                    page.value(f"{place}_reassigningpartitions"),
+                    page.value(f"{place}_underreplicatedpartitions"),
+                )
+
+            hosted = broker.lead("t", epoch=1, isr=(1, 2), replicas=(1, 2))
+            assert await numbers() == (0, 0)
+            moves: dict[str, Any] = {"targets": (1, 3, 4), "replicas": (1, 2)}
+            broker.lead("t", epoch=2, isr=(1, 2), **moves)
+            assert hosted.state.original == (1, 2)
+            assert await numbers() == (1, 0)
+            hosted.take_isr((1, 2, 3), 1)
+            hosted.take_isr((1, 2), 2)
+            assert hosted.replicas == (1, 2, 3)
+            assert await numbers() == (1, 0), "a target that joined and left is not missed"
+            hosted.take_isr((1,), 3)
+            assert await numbers() == (1, 1)
+            # Another epoch of the same move keeps them; its end forgets them.
+            broker.lead("t", epoch=3, isr=(1,), targets=(1, 4), replicas=(1, 2, 3), isr_version=4)
+            assert hosted.state.original == (1, 2)
+            broker.lead("t", epoch=4, isr=(1, 4), replicas=(1, 4), isr_version=5)
+            assert hosted.state.original == ()
+            assert await numbers() == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_starts_in_mid_move_counts_by_the_replicas_that_it_sees(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with started(tmp_path) as broker:
+            hosted = broker.lead("t", epoch=1, isr=(1, 2), replicas=(1, 2), targets=(1, 3))
+            assert hosted.state.original == (1, 2)
+
+    asyncio.run(main())
+
+
 def test_no_counter_steps_back_when_a_partition_goes(tmp_path: Path) -> None:
     """A lower value is taken for a restart, and the whole of it for new."""
 

@@ -85,8 +85,11 @@ def test_a_plan_of_200_partitions_has_at_most_its_limit_of_copies_in_flight() ->
 
         world.run(main())
         assert 2 <= copying.most <= LIMIT
-        copies = copying.target.broker.followers._copies
+        copies = copying.target.broker.followers.copies
         assert (copies.running, copies.waiting) == (0, 0)
+        sent = sum(each.counts.reassigned_out for each in copying.led.values())
+        assert sent == sum(each.counts.reassigned_in for each in copying.copies.values())
+        assert sent == sum(each.log.size for each in copying.led.values())
 
 
 def test_the_smallest_copies_go_first() -> None:

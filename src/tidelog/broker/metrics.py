@@ -76,6 +76,17 @@ class BrokerCollector(Collector):
             "Log directories that are out of service",
             value=failed + len(partitions.away),
         )
+        copies = self._broker.followers.copies
+        yield GaugeMetricFamily(
+            "tidelog_reassignment_copies_running",
+            "Replicas that move here and are copied now",
+            value=copies.running,
+        )
+        yield GaugeMetricFamily(
+            "tidelog_reassignment_copies_waiting",
+            "Replicas that move here and wait for one of reassignment.parallel.copies places",
+            value=copies.waiting,
+        )
         uncleanable = self._broker.maintenance.cleaning.uncleanable()
         yield GaugeMetricFamily(
             "kafka_log_logcleanermanager_uncleanable_partitions_count",

@@ -191,6 +191,8 @@ class Reading:
             if self.follower:
                 sent = partition.bytes_out - before
                 counts.replicated_out += sent
+                if partition.state.is_copied_to(self.node_id):
+                    counts.reassigned_out += sent
                 self.reader.throttles.copied(partition, self.node_id, sent)
         if 0 < self.size < self.request.min_bytes and not part.error_code:
             self.full = self.full or _more_follows(part.records, offset, end)

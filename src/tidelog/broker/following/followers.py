@@ -24,8 +24,9 @@ class Followers:
     def __init__(self, shared: Shared) -> None:
         """``shared``: the parts of the broker that each fetcher uses."""
         self._shared = shared
-        self._copies = shared.copies
-        self._copies.begin, self._copies.end = self._begin, self._pause
+        self.copies = shared.copies
+        """The targets of reassignments on this broker."""
+        self.copies.begin, self.copies.end = self._begin, self._pause
         self._node_id = shared.configs.node_id
         self._fetchers: dict[int, FollowerFetcher] = {}
         self._of: dict[TopicPartition, tuple[HostedPartition, int, int]] = {}
@@ -37,7 +38,7 @@ class Followers:
         follows = leader >= 0 and leader != self._node_id and partition.offline_reason is None
         present = (partition, leader, state.leader_epoch)
         if follows and self._of.get(key) == present:
-            if self._copies.may_fetch(partition):
+            if self.copies.may_fetch(partition):
                 self._begin(key)
             return
         if not follows:
@@ -47,12 +48,12 @@ class Followers:
         self._of[key] = present
         if leader not in self._fetchers:
             self._fetchers[leader] = FollowerFetcher(self._shared, leader)
-        if self._copies.may_fetch(partition):
+        if self.copies.may_fetch(partition):
             self._begin(key)
 
     def stopped(self, key: TopicPartition) -> None:
         """Stop following a partition; a response in flight is ignored."""
-        self._copies.forget(key)
+        self.copies.forget(key)
         self._leave(key)
 
     def _leave(self, key: TopicPartition) -> None:
@@ -117,5 +118,5 @@ class Followers:
         """End all fetchers."""
         fetchers, self._fetchers = self._fetchers, {}
         self._of.clear()
-        await self._copies.close()
+        await self.copies.close()
         await asyncio.gather(*(fetcher.close() for fetcher in fetchers.values()))

@@ -452,6 +452,8 @@ class FollowerFetcher:
         throttles, hosted, size = self._shared.throttles, followed.hosted, len(part.records or b"")
         self._shared.copies.took(hosted, size, part.high_watermark)
         throttles.copied(hosted, self._configs.node_id, size)
+        if hosted.state.is_copied_to(self._configs.node_id):
+            hosted.counts.reassigned_in += size
         pause_ms = throttles.free_in_ms(hosted, self._configs.node_id)
         if pause_ms:
             self._partitions.pause(followed, now_ms + ceil(pause_ms))

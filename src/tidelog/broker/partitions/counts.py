@@ -9,6 +9,7 @@ endpoint's thread reads them. Not the sums of several partitions: see ``sums``.
 | ``fetches`` | reads for a Fetch of a consumer or follower below the read limit |
 | ``refused_appends``, ``refused_fetches`` | those that got an error; not one of ``ELSEWHERE`` |
 | ``replicated_in``, ``replicated_out`` | bytes received as a follower, bytes sent to followers |
+| ``reassigned_in``, ``reassigned_out`` | those of them for targets that have not joined (KIP-455) |
 | ``isr_shrinks``, ``isr_expansions`` | changes of the ISR of a partition that is led here |
 | ``messages`` | records appended while this broker led |
 """
@@ -38,6 +39,8 @@ class Counts:
         "fetches",
         "isr_expansions",
         "isr_shrinks",
+        "reassigned_in",
+        "reassigned_out",
         "refused_appends",
         "refused_fetches",
         "replicated_in",
@@ -51,6 +54,8 @@ class Counts:
         self.refused_fetches = 0
         self.replicated_in = 0
         self.replicated_out = 0
+        self.reassigned_in = 0
+        self.reassigned_out = 0
         self.isr_shrinks = 0
         self.isr_expansions = 0
         # Records of former leaderships, and where the log ended when the present one began: one

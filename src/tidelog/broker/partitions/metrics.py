@@ -41,6 +41,14 @@ OF_ALL = {
         "replicated_out",
         "Bytes fetched by followers of partitions that are led here",
     ),
+    "kafka_server_brokertopicmetrics_reassignmentbytesin": (
+        "reassigned_in",
+        "Of these, bytes of partitions that move here",
+    ),
+    "kafka_server_brokertopicmetrics_reassignmentbytesout": (
+        "reassigned_out",
+        "Of these, bytes for brokers that partitions move to",
+    ),
     "kafka_server_replicamanager_isrshrinks": (
         "isr_shrinks",
         "Times that a replica left the ISR of a partition that is led here",
@@ -81,8 +89,12 @@ def _counts(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
             sum(p.role is Role.OFFLINE for p in hosted),
         ),
         "underreplicatedpartitions": (
-            "Led partitions with fewer replicas in sync than assigned",
-            sum(len(p.isr) < len(p.replicas) for p in leaders),
+            "Led partitions with fewer replicas in sync than assigned, by those before a move",
+            sum(len(p.isr) < len(p.state.original or p.replicas) for p in leaders),
+        ),
+        "reassigningpartitions": (
+            "Led partitions that move to other brokers",
+            sum(bool(p.state.targets) for p in leaders),
         ),
         "underminisrpartitioncount": (
             "Led partitions that refuse acks=all",

@@ -232,7 +232,7 @@ class HostedPartition:
         """
         same_epoch = state.leader_epoch == self.leader_epoch
         former, isr = self.leadership, self.state.isr
-        self.state = state
+        self.state = state.after(self.state)
         if not same_epoch:
             self._leader_mark = UNKNOWN
         self.leader_epoch = state.leader_epoch

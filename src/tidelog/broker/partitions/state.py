@@ -5,7 +5,7 @@ Owns the types only. Not the changes of role: see ``partition``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from uuid import UUID
 
@@ -44,9 +44,24 @@ class LeaderAndIsrState:
     controller_epoch: int = -1
     is_unclean_leader: bool = False
     has_debt: bool = False
+    original: tuple[int, ...] = field(default=(), compare=False)
+    """While targets are set: the replicas before the move, as far as this broker saw them. A metric
+    counts by them; no command names them."""
     hosts: tuple[int, ...] = field(init=False, compare=False, repr=False)
     """The brokers that host the partition, its replicas and targets: they may fetch it and join
     its ISR."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", hosts_of(self.replicas, self.targets))
+
+    def is_copied_to(self, broker: int) -> bool:
+        """Whether the partition moves to a broker that has not joined its replicas yet."""
+        return broker in self.targets and broker not in self.replicas
+
+    def after(self, former: LeaderAndIsrState) -> LeaderAndIsrState:
+        """Return this state with the replicas before its move: those of the last state without
+        targets. A broker that starts in mid-move takes the first ones that it sees."""
+        if not self.targets:
+            return self
+        before = former.original if former.targets else former.replicas
+        return replace(self, original=before or self.replicas)

@@ -25,6 +25,8 @@ class Sums:
         "isr_expansions",
         "isr_shrinks",
         "messages",
+        "reassigned_in",
+        "reassigned_out",
         "refused_appends",
         "refused_fetches",
         "replicated_in",
@@ -44,6 +46,8 @@ class Sums:
     isr_expansions: int
     isr_shrinks: int
     messages: int
+    reassigned_in: int
+    reassigned_out: int
     refused_appends: int
     refused_fetches: int
     replicated_in: int
@@ -60,6 +64,8 @@ class Sums:
         self.isr_expansions += counts.isr_expansions
         self.isr_shrinks += counts.isr_shrinks
         self.messages += counts.messages(partition.log.end_offset)
+        self.reassigned_in += counts.reassigned_in
+        self.reassigned_out += counts.reassigned_out
         self.refused_appends += counts.refused_appends
         self.refused_fetches += counts.refused_fetches
         self.replicated_in += replicated_in
