@@ -21,13 +21,17 @@ from tidelog.controller.decisions.condition import (
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
+from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, UncleanDebt
+from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
 from tidelog.model.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
+RATE = "reassignment.throttled.rate"
+LEADER_RATE = "leader.replication.throttled.rate"
+LISTED = "leader.replication.throttled.replicas"
 
 
 def world() -> World:
@@ -115,6 +119,42 @@ def deleted_of_the_dead(made: World) -> None:
     del made.cluster.brokers[3]
 
 
+def move(made: World, *targets: int) -> None:
+    """Move a partition to brokers, of which 4 has registered since the topic was made."""
+    made.cluster.brokers[4] = made.cluster.brokers[3]
+    made.do(reassign(made.cluster, [Asked(T0, targets)]))
+
+
+def moves_to_the_dead(made: World) -> None:
+    move(made, 1, 4)
+    del made.cluster.brokers[4]
+
+
+def moves_to_a_damaged_copy(made: World) -> None:
+    move(made, 1, 4)
+    made.cluster.broken.add((4, T0))
+
+
+def moves(made: World) -> None:
+    throttled(made)
+    move(made, 1, 4)
+
+
+def owes_a_stop(made: World) -> None:
+    move(made, 1, 4)
+    made.do(reassign(made.cluster, [Asked(T0, None)]))
+    del made.cluster.brokers[4]
+
+
+def throttled(made: World) -> None:
+    made.commit((Put(layout.broker_configs(layout.ALL_BROKERS), ConfigNode({RATE: "5000"})),))
+
+
+def listed(made: World) -> None:
+    own = {LISTED: "0:1", "min.insync.replicas": "2"}
+    made.commit((Put(layout.topic_configs("t"), ConfigNode(own)),))
+
+
 CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
     # how it comes about, kind, level, words of the sentence, words of the advice
     (offline, "offline", "bad", "1 partition without a leader", "Start broker 2"),
@@ -150,6 +190,12 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
         "controller yet: broker 2",
         "Nothing",
     ),
+    (moves_to_the_dead, "moves_wait_for_dead", "bad", "is dead: t-0", "Start broker 4, or"),
+    (moves_to_a_damaged_copy, "moves_wait_for_damaged", "bad", "damaged replica", "See the log"),
+    (moves, "moves_running", "notice", f"being moved, throttled by {RATE}=5000: t-0", "--list"),
+    (owes_a_stop, "stops_owed", "notice", "may still hold a copy: t-0", "start broker 4: the"),
+    (throttled, "throttles_idle", "notice", f"limit nothing now: {RATE}.", "--delete-config"),
+    (listed, "throttles_idle", "notice", f"{LISTED}, with lists of the topics t.", "Remove"),
     (deleted, "deletions_running", "notice", "Being deleted: t", "by itself"),
     (deleted_of_the_dead, "deletions_unconfirmed", "bad", "broker 3 may still hold", "Start"),
 ]
@@ -170,6 +216,36 @@ def test_every_problem_is_named_with_what_to_do(
     assert what in problem["what"]
     assert advice in problem["advice"]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_throttles_of_lists_are_idle_until_a_listed_replica_is_copied() -> None:
+    made = world()
+    rate = ConfigNode({LEADER_RATE: "5000"})
+    made.commit((Put(layout.broker_configs(layout.ALL_BROKERS), rate),))
+
+    def idle() -> list[str]:
+        problems = condition(made.cluster)["problems"]
+        return [each["what"] for each in problems if each["kind"] == "throttles_idle"]
+
+    assert idle() == [f"Throttles of replication that limit nothing now: {LEADER_RATE}."]
+    listed(made)
+    (said,) = idle()
+    assert LEADER_RATE in said and LISTED in said
+    move(made, 1, 4)
+    assert idle() == []
+    made.do(reassign(made.cluster, [Asked(T0, None)]))
+    assert len(idle()) == 1
+    in_state(made, 1, [1, 2])
+    assert idle() == [], "a replica that fell out of the ISR is limited, too"
+
+
+def test_a_throttle_of_moves_is_idle_when_none_runs() -> None:
+    made = world()
+    moves(made)
+    kinds = [each["kind"] for each in condition(made.cluster)["problems"]]
+    assert kinds == ["moves_running"]
+    made.do(reassign(made.cluster, [Asked(T0, None)]))
+    assert "throttles_idle" in [each["kind"] for each in condition(made.cluster)["problems"]]
 
 
 def test_a_partition_is_named_once_by_the_worst_that_is_wrong_with_it() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
 from tidelog.controller.decisions.losses import has_full_record, places_with_loss, totals
+from tidelog.controller.decisions.moves_condition import idle_throttle, of_moves
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
@@ -106,6 +107,8 @@ def _copied(cluster: ClusterState) -> ClusterState:
     made.moves, made.arrived = dict(cluster.moves), set(cluster.arrived)
     made.states, made.topic_histories = dict(cluster.states), dict(cluster.topic_histories)
     made.deletions, made.marked = dict(cluster.deletions), set(cluster.marked)
+    made.topic_configs = dict(cluster.topic_configs)
+    made.broker_configs = dict(cluster.broker_configs)
     made.confirmed, made.damaged = dict(cluster.confirmed), dict(cluster.damaged)
     made.suspected, made.presumed = set(cluster.suspected), set(cluster.presumed)
     made.shutting_down, made.broken = set(cluster.shutting_down), set(cluster.broken)
@@ -208,6 +211,7 @@ def _problems(
     found = yield from _of_the_store(cluster)
     found += _of_brokers(cluster, looked)
     found += yield from _of_partitions(cluster, looked)
+    found += yield from _of_moves(cluster)
     yield
     found += _of_deletions(cluster)
     return found
@@ -376,6 +380,23 @@ def _of_elections(
         advice = "See tidelog doctor unclean for which; records that no other replica has are lost."
         names = list(map(str, lossy[:NAMES_LISTED]))
         found.append(_problem("records_lost", said, advice, NOTICE, partitions=names))
+    return found
+
+
+def _of_moves(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    for one in (yield from of_moves(cluster)):
+        if one.places:
+            level = BAD if one.is_bad else NOTICE
+            found.append((yield from _of_places(one.kind, one.places, one.what, one.advice, level)))
+    idle = yield from idle_throttle(cluster)
+    if idle.names:
+        of_topics = f", with lists of the topics {_named(idle.topics)}" if idle.topics else ""
+        said = (
+            f"Throttles of replication that limit nothing now: {', '.join(idle.names)}{of_topics}."
+        )
+        advice = "Remove them if they are left over: tidelog configs --alter --delete-config."
+        found.append(_problem("throttles_idle", said, advice, NOTICE))
     return found
 
 

@@ -1,0 +1,179 @@
+"""What holds up reassignments, and what they leave: for the condition of the cluster (KIP-455).
+
+Owns the findings about moves, stops and throttles of replication. Not their form: see
+``condition``. A copy in a full directory waits on its broker: the log directories of ``tidelog doctor`` show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator
+from dataclasses import dataclass
+
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.reassignments import moves_of
+from tidelog.model.topics import TopicPartition
+
+AT_ONCE = 250
+"""Moves or topics of one step."""
+
+MOVING_RATE = "reassignment.throttled.rate"
+SIDES = ("leader", "follower")
+
+
+@dataclass(slots=True)
+class MoveFinding:
+    """One finding about partitions; ``what`` follows their number."""
+
+    kind: str
+    is_bad: bool
+    places: Collection[TopicPartition]
+    what: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleThrottle:
+    """Throttles that limit nothing now, by the names of their configurations."""
+
+    names: list[str]
+    topics: list[str]
+    """Those with a list of throttled replicas, sorted."""
+
+
+def of_moves(cluster: ClusterState) -> Generator[None, None, list[MoveFinding]]:
+    """Return the findings about moves, in steps: each move is in the first one that fits."""
+    dead: list[TopicPartition] = []
+    damaged: list[TopicPartition] = []
+    running: list[TopicPartition] = []
+    awaited: set[int] = set()
+    for at, where in enumerate(moves_of(cluster)):
+        if at % AT_ONCE == 0:
+            yield
+        state = cluster.states.get(where)
+        isr = () if state is None else state.isr
+        missing = [x for x in cluster.moves[where] if x not in isr]
+        away = [x for x in missing if x not in cluster.fit]
+        if away:
+            awaited.update(away)
+            dead.append(where)
+        elif any((x, where) in cluster.broken for x in missing):
+            damaged.append(where)
+        else:
+            running.append(where)
+    owed, owing = yield from _owed(cluster)
+    start = _brokers(", ".join(map(str, sorted(owing))), len(owing))
+    names = ", ".join(map(str, sorted(awaited)))
+    rate = _limits(cluster)
+    return [
+        MoveFinding(
+            "moves_wait_for_dead",
+            True,
+            dead,
+            "whose move waits for a target that is dead",
+            f"Start {_brokers(names, len(awaited))}, or move the partitions to others, or cancel: "
+            "tidelog reassign-partitions.",
+        ),
+        MoveFinding(
+            "moves_wait_for_damaged",
+            True,
+            damaged,
+            "whose move waits for a damaged replica of a target",
+            "See the log of the target: its directory failed, or its copy is damaged.",
+        ),
+        MoveFinding(
+            "moves_running",
+            False,
+            running,
+            "being moved" + (f", throttled by {rate}" if rate else ""),
+            "Nothing: see tidelog reassign-partitions --list; --watch shows the progress of a plan."
+            + (" A higher throttle makes them faster." if rate else ""),
+        ),
+        MoveFinding(
+            "stops_owed",
+            False,
+            owed,
+            "moved away from a broker that is missing and may still hold a copy",
+            f"Nothing, or start {start}: the copies are deleted then.",
+        ),
+    ]
+
+
+def idle_throttle(cluster: ClusterState) -> Generator[None, None, IdleThrottle]:
+    """Return the throttles that limit no copy now, in steps.
+
+    They limit replicas outside of the ISR alone: without a move or such a replica they are idle.
+    """
+    names: list[str] = []
+    if not any(True for _ in _moving(cluster)) and MOVING_RATE in _set(cluster):
+        names.append(MOVING_RATE)
+    topics: set[str] = set()
+    for side in SIDES:
+        rate, listing = (
+            f"{side}.replication.throttled.rate",
+            f"{side}.replication.throttled.replicas",
+        )
+        listed = [name for name, own in cluster.topic_configs.items() if own.get(listing)]
+        if rate in _set(cluster) and (yield from _has_copy(cluster, listed)):
+            continue
+        if rate in _set(cluster):
+            names.append(rate)
+        if listed:
+            names.append(listing)
+            topics.update(listed)
+    return IdleThrottle(names, sorted(topics))
+
+
+def _owed(
+    cluster: ClusterState,
+) -> Generator[None, None, tuple[list[TopicPartition], set[int]]]:
+    """Return the partitions that missing brokers must still stop, and these brokers."""
+    owed: list[TopicPartition] = []
+    owing: set[int] = set()
+    for at, (name, history) in enumerate(cluster.topic_histories.items()):
+        if at % AT_ONCE == 0:
+            yield
+        for index, stops in history.pending_stops.items():
+            away = stops.keys() - cluster.fit
+            if away:
+                owed.append(TopicPartition(name, index))
+                owing.update(away)
+    return owed, owing
+
+
+def _has_copy(cluster: ClusterState, topics: Collection[str]) -> Generator[None, None, bool]:
+    """Whether a partition of these topics has a host outside of its ISR."""
+    for at, name in enumerate(topics):
+        if at % AT_ONCE == 0:
+            yield
+        node = cluster.topics.get(name)
+        for index in () if node is None else node.partitions:
+            where = TopicPartition(name, index)
+            state = cluster.states.get(where)
+            if state is not None and set(cluster.hosts(where)).difference(state.isr):
+                return True
+    return False
+
+
+def _moving(cluster: ClusterState) -> Iterator[TopicPartition]:
+    return (where for where in cluster.moves if where.topic not in cluster.marked)
+
+
+def _limits(cluster: ClusterState) -> str:
+    """Return the throttles that may limit a move as text; "" without one."""
+    found = []
+    for name in (MOVING_RATE, *(f"{side}.replication.throttled.rate" for side in SIDES)):
+        rates = sorted(
+            {own[name] for own in cluster.broker_configs.values() if name in own}, key=len
+        )
+        if rates:
+            found.append(f"{name}={'/'.join(rates)}")
+    return ", ".join(found)
+
+
+def _set(cluster: ClusterState) -> set[str]:
+    """Return the names of the dynamic configurations of brokers that are set."""
+    return {name for own in cluster.broker_configs.values() for name in own}
+
+
+def _brokers(names: str, count: int) -> str:
+    return f"broker{'' if count == 1 else 's'} {names}"
