@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, wait_until
-from tests.support.server import run_tidelog
+from tests.support.server import run_tidelog, tidelog_command
 from tests.support.target import TARGET
 
 pytestmark = [
@@ -83,6 +84,45 @@ def test_a_cluster_is_evened_out_and_a_broker_emptied(cluster: TidelogCluster) -
     assert "there is no broker 9" in error
 
     waits_for_a_dead_broker(cluster)
+
+
+def test_a_rebalance_whose_tool_dies_ends_as_one_that_lives(cluster: TidelogCluster) -> None:
+    """The moves that run go on by themselves, and the plan of another run is the rest."""
+    at = ("--bootstrap-server", cluster.bootstrap)
+    if cluster.brokers[4].program.exit_status() is not None:
+        cluster.brokers[4].start()
+    topics(cluster, "--create", "--topic", "u", "--replica-assignment", ",".join(["1:2"] * 4))
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for number in range(RECORDS * 4):
+        producer.produce("u", b"v" * 1000, partition=number % 4)
+    assert producer.flush(DEADLINE_S) == 0
+    proposed = json.loads(topics(cluster, "--rebalance", "--json")[0])
+    slow = ("configs", "--alter", "--broker-defaults", *at)
+    assert run_tidelog(*slow, "--add-config", "reassignment.throttled.rate=50000").returncode == 0
+
+    command = tidelog_command("topics", "--rebalance", "--execute", *at)
+    tool = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: moving(cluster) > 0, DEADLINE_S, "partitions move", 0.2)
+    tool.kill()
+    tool.wait(DEADLINE_S)
+    assert moving(cluster) > 0, "they move without the tool"
+    assert run_tidelog(*slow, "--delete-config", "reassignment.throttled.rate").returncode == 0
+    wait_until(lambda: moving(cluster) == 0, DEADLINE_S, "the moves are done", 0.2)
+
+    topics(cluster, "--rebalance", "--execute")
+    rest = json.loads(topics(cluster, "--rebalance", "--json")[0])
+    assert rest["plan"]["partitions"] == [], "balanced"
+    assert [row["before"]["replicas"] for row in rest["brokers"]] == [
+        row["after"]["replicas"] for row in proposed["brokers"]
+    ]
+    assert [row["before"]["leaders"] for row in rest["brokers"]] == [
+        row["after"]["leaders"] for row in proposed["brokers"]
+    ]
+
+
+def moving(cluster: TidelogCluster) -> int:
+    done = run_tidelog("reassign-partitions", "--list", "--bootstrap-server", cluster.bootstrap)
+    return len(json.loads(done.stdout).get("partitions", []))
 
 
 def waits_for_a_dead_broker(cluster: TidelogCluster) -> None:
