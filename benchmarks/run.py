@@ -29,6 +29,7 @@ from benchmarks import (
     consumer_throughput,
     java_producer,
     latency,
+    moving,
     one_record_requests,
     spark_read,
     start_and_memory,
@@ -72,7 +73,7 @@ NODE_ROWS: tuple[Row, ...] = (
     *start_and_memory.ROWS,
     *spark_read.ROWS,
 )
-CLUSTER_ROWS: tuple[Row, ...] = three_nodes.ROWS
+CLUSTER_ROWS: tuple[Row, ...] = (*three_nodes.ROWS, *moving.ROWS)
 ALL_ROWS = (*NODE_ROWS, *CLUSTER_ROWS)
 
 
