@@ -4,12 +4,16 @@ Two bounces raise it (docs/design/levels.md): the first brings new code, which d
 not differ here, the second the new level; a third one lowers it by one. Controllers are raised
 first and lowered last. A producer, an idempotent one and a group work on meanwhile.
 
+A move waits for a broker that is off until the end of the roll; another one is carried out at each
+level (KIP-455). Below level 1.2 targets stand among the replicas in LeaderAndIsr.
+
 Of two controllers on a ZooKeeper each stands by for the other while the roll is between them.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,18 +26,23 @@ from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.own_time import WaitedAt
-from tests.support.processes import DEADLINE_S
+from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.server import run_tidelog
 from tests.support.target import TARGET
 from tests.support.zookeeper import ZooKeeper, needed
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.long(80),
+    pytest.mark.long(100),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 
 PARTITIONS = 3
 TOPIC = "rolled"
+MOVING, HERE, THERE = "moving", [1, 2], [3, 4]
+OFF = 4
+"""A broker without the topics that are loaded: it starts when all others have been rolled."""
+RECORDS = 200
 LEVEL = "inter.broker.protocol.version"
 
 
@@ -67,7 +76,7 @@ class PunctualWriter(Writer):
 def cluster(tmp_path: Path) -> Iterator[TidelogCluster]:
     # A client that still asks after a deleted topic would create it again, as with Kafka.
     config = {LEVEL: "1.0", "auto.create.topics.enable": "false"}
-    with TidelogCluster(tmp_path, config=config) as started:
+    with TidelogCluster(tmp_path, brokers=4, config=config) as started:
         yield started
 
 
@@ -79,7 +88,8 @@ def waited(cluster: TidelogCluster) -> Iterator[WaitedAt]:
 
 def rolled(cluster: TidelogCluster, level: str, *, controller_first: bool) -> float:
     """Restart every process with a level, one by one; the seconds that the longest took."""
-    nodes = [*cluster.controllers, *cluster.brokers.values()]
+    brokers = [node for node in cluster.brokers.values() if node.running_pid is not None]
+    nodes = [*cluster.controllers, *brokers]
     longest_s = 0.0
     for node in nodes if controller_first else nodes[::-1]:
         begun = time.monotonic()
@@ -95,6 +105,8 @@ def ids_on_disk(cluster: TidelogCluster, topic: str) -> set[str]:
     """What `partition.metadata` of a topic's replicas says; a replica without one says nothing."""
     found = set()
     for node in cluster.brokers.values():
+        if node.running_pid is None:
+            continue
         folders = [node.log_folder() / f"{topic}-{p}" for p in range(PARTITIONS)]
         assert all(folder.is_dir() for folder in folders), folders
         files = [folder / "partition.metadata" for folder in folders]
@@ -112,9 +124,104 @@ def created_and_deleted(cluster: TidelogCluster, name: str) -> None:
     cluster.until_in_sync(name, 3)
 
 
+class Moves:
+    """The topic whose partition 0 moves during the whole roll, and partition 1 at each level."""
+
+    def __init__(self, cluster: TidelogCluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.sent = 0
+        # A broker that is off is known as long as it is in an assignment.
+        assignment = f"1:2,1:2,{OFF}:1"
+        self._run("topics", "--create", "--topic", MOVING, "--replica-assignment", assignment)
+        self.send()
+
+    def _run(self, *words: str) -> str:
+        done = run_tidelog(*words, "--bootstrap-server", self.cluster.bootstrap)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def send(self) -> None:
+        """Write to both partitions; each record is acknowledged by all in sync."""
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self.cluster.bootstrap, "acks": "all", "linger.ms": 5}
+        )
+        for number in range(2 * RECORDS):
+            producer.produce(MOVING, b"v" * 100, partition=number % 2)
+        assert producer.flush(DEADLINE_S) == 0
+        self.sent += RECORDS
+
+    def start(self, partition: int, targets: list[int]) -> None:
+        row = {"topic": MOVING, "partition": partition, "replicas": targets}
+        plan = self.folder / "plan.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+        self._run(
+            *("reassign-partitions", "--execute", "--additional"),
+            *("--reassignment-json-file", str(plan)),
+        )
+
+    def running(self) -> list[tuple[int, list[int]]]:
+        """The moves that the cluster lists: partition and targets."""
+        found = json.loads(self._run("reassign-partitions", "--list"))
+        return [(x["partition"], x["replicas"]) for x in found.get("partitions", ())]
+
+    def until_at(self, partition: int, replicas: list[int]) -> None:
+        """Wait until a partition has these replicas, in sync, and no broker another one."""
+
+        def is_there() -> bool:
+            found = self.cluster.partitions(MOVING)[partition]
+            hosts = [
+                node_id
+                for node_id, node in self.cluster.brokers.items()
+                if (node.log_folder() / f"{MOVING}-{partition}").is_dir()
+            ]
+            return (
+                found.replicas == replicas
+                and sorted(found.isrs) == sorted(replicas)
+                and hosts == sorted(replicas)
+            )
+
+        wait_until(is_there, DEADLINE_S, f"{MOVING}-{partition} is at {replicas}, only there")
+
+    def until_joined(self, target: int) -> None:
+        """Wait until the target that is alive has joined the move that waits for the other."""
+
+        def has_joined() -> bool:
+            found = self.cluster.partitions(MOVING)[0]
+            return found.replicas == [*HERE, target] and target in found.isrs
+
+        wait_until(has_joined, DEADLINE_S, f"broker {target} has joined {MOVING}-0")
+
+    def at_a_level(self, targets: list[int]) -> None:
+        """Move partition 1 while partition 0 waits, and write to both."""
+        waiting = [(0, THERE)]
+        assert self.running() == waiting
+        self.start(1, targets)
+        self.until_at(1, targets)
+        self.send()
+        self.until_joined(THERE[0])
+        assert self.running() == waiting
+
+    def end(self) -> None:
+        """Let the broker start for which partition 0 waits: its move ends."""
+        self.cluster.brokers[OFF].start()
+        self.until_at(0, THERE)
+        assert self.running() == []
+        self.send()
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.cluster.bootstrap, "group.id": "offsets"}
+        )
+        for partition in (0, 1):
+            where = confluent_kafka.TopicPartition(MOVING, partition)
+            assert consumer.get_watermark_offsets(where, DEADLINE_S) == (0, self.sent)
+        consumer.close()
+
+
 def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
-    cluster: TidelogCluster, waited: WaitedAt
+    cluster: TidelogCluster, waited: WaitedAt, tmp_path: Path
 ) -> None:
+    moves = Moves(cluster, tmp_path)
+    assert cluster.brokers[OFF].stop() == 0
+    moves.start(0, THERE)
     cluster.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2)
     writers = [
         PunctualWriter(cluster, "plain", idempotent=False),
@@ -125,17 +232,23 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
         each.start()
     created_and_deleted(cluster, "at-1.0")
     assert ids_on_disk(cluster, TOPIC) == {""}
+    moves.at_a_level([3])
     took_s = [rolled(cluster, "1.0", controller_first=True)]
     assert ids_on_disk(cluster, TOPIC) == {""}
+    moves.at_a_level([1, 2])
     took_s.append(rolled(cluster, "1.4", controller_first=True))
     (written,) = ids_on_disk(cluster, TOPIC)
     assert written.startswith("version: 0\ntopic_id: ")
     assert len(ids_on_disk(cluster, "at-1.0")) == 1
     created_and_deleted(cluster, "at-1.4")
+    moves.at_a_level([3])
     took_s.append(rolled(cluster, "1.3", controller_first=False))
     assert ids_on_disk(cluster, TOPIC) == {written}
     created_and_deleted(cluster, "at-1.3")
     assert ids_on_disk(cluster, "at-1.3") == {""}
+    moves.at_a_level([2, 3])
+    cluster.brokers[OFF].configure({LEVEL: "1.3"})
+    moves.end()
     settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader)
     for writer in writers:
         gap_s = writer.longest_silence_s(waited)
@@ -143,8 +256,9 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
         assert gap_s <= max(took_s), cluster.said("refused nothing for longer than a restart")
     for node in cluster.brokers.values():
         assert node.stop() == 0, node.said("stopped cleanly")
-    wrong = differing_replicas(cluster, TOPIC, PARTITIONS)
-    assert not wrong, "\n".join(wrong)
+    for topic, partitions in ((TOPIC, PARTITIONS), (MOVING, 2)):
+        wrong = differing_replicas(cluster, topic, partitions)
+        assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.java
