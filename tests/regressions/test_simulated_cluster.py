@@ -13,7 +13,8 @@ from tests.simulation.cluster.disks import topic_id_in
 from tests.simulation.cluster.nodes import LOGS
 from tests.simulation.cluster.scripted_run import WAIT_SECONDS, ScriptedRun, run_script
 from tests.simulation.history import Outcome
-from tests.simulation.scenarios.cluster import ClusterRun, Course
+from tests.simulation.scenarios.cluster import ClusterRun
+from tests.simulation.scenarios.course import Course
 from tidelog.controller.decisions.losses import lost_ranges
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST

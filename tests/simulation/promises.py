@@ -30,8 +30,10 @@ PROMISES: dict[str, tuple[int, ...]] = {
     "only_the_complete_join": (16,),
     "unclean_is_allowed": (17,),
     "unclean_is_recorded": (17,),
+    "no_late_deletion": (18,),
     "no_stale_replica": (19,),
     "no_delete_without_proof": (20,),
+    "a_move_keeps_redundancy": (21,),
     "one_controller_writes": (22,),
     "no_step_back": (13, 23),
     "recovery_is_bounded": (24,),
@@ -44,6 +46,12 @@ PROMISES: dict[str, tuple[int, ...]] = {
 
 RULES = {
     "death_takes_its_time": "docs/design/who-may-lead.md",
+    "a_move_raises_the_epoch": "docs/design/moving.md",
+    "a_move_keeps_its_record": "docs/design/moving.md",
+    "a_move_notes_its_stops": "docs/design/moving.md",
+    "a_stop_follows_the_shrink": "docs/design/moving.md",
+    "a_move_ends_exactly": "docs/design/moving.md",
+    "a_move_is_answered": "docs/design/moving.md",
     "one_owner_in_a_generation": "Kafka's group protocol",
     "generations_rise": "Kafka's group protocol",
     "old_generations_do_not_commit": "Kafka's group protocol",

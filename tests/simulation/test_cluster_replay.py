@@ -7,7 +7,8 @@ import pytest
 from tests.simulation.cluster import faults
 from tests.simulation.replay import in_other_processes
 from tests.simulation.scenarios import SCENARIOS
-from tests.simulation.scenarios.cluster import ClusterRun, Course
+from tests.simulation.scenarios.cluster import ClusterRun
+from tests.simulation.scenarios.course import Course
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
+from tidelog.model.topics import TopicPartition
 from tidelog.storage.names import (
     DAMAGED,
     LOG,
@@ -122,6 +123,12 @@ class DiskWatch:
         """ScriptedRun when a broker puts on record that a replica is damaged."""
         self.when_appended: Callable[[BrokerNode], None] = lambda node: None
         """ScriptedRun of each write to a log."""
+        self.when_made: Callable[[BrokerNode, str], None] = lambda node, path: None
+        """ScriptedRun when a broker makes the directory of a replica."""
+        self.when_removed: Callable[[BrokerNode, TopicPartition, str, str, str], None] = (
+            lambda node, where, topic_id, path, ending: None
+        )
+        """ScriptedRun when a broker takes a replica away that is not damaged."""
         self._damaged: set[tuple[str, str]] = set()
 
     def watch(self, node: BrokerNode) -> None:
@@ -173,6 +180,7 @@ class DiskWatch:
         if above == LOGS and found is not None and not found.ending:
             self._made[node.host, path] = self._life_without_id(found.partition.topic)
             self._recorded.pop((node.host, path), None)
+            self.when_made(node, path)
 
     def _written(self, node: BrokerNode, path: str, content: bytes) -> None:
         directory = path.rpartition("/")[0]
@@ -237,6 +245,7 @@ class DiskWatch:
         topic_id = topic_id_in(node.machine.disk, target) or self._made.get((node.host, source), "")
         self.deleted += 1
         place = before.partition
+        self.when_removed(node, place, topic_id, source, after.ending)
         if self._assigned(topic_id, place.partition, node.node_id):
             self.found.append(
                 f"no_delete_without_proof: {node.host} removed {place} of topic id {topic_id}, "

@@ -86,7 +86,9 @@ class LinkFaults(NodeControl):
             return
         place = self.rng.choice(places)
         replicas = self.states.topics[place.topic].partitions[place.partition]
-        node = self.cluster.broker(self.rng.choice(replicas))
+        targets = self.states.places[place].state.target_replicas or []
+        hosts = [*replicas, *(x for x in targets if x not in replicas)]
+        node = self.cluster.broker(self.rng.choice(hosts))
         self._say(f"late stop of {place} to {node.host}")
         self.recording.stop_late(node, place.topic, place.partition, place.topic_id, self.rng)
 

@@ -104,6 +104,10 @@ class StateWatch:
             return False
         return broker in node.partitions.get(partition, [])
 
+    def is_marked(self, topic: str) -> bool:
+        """Whether a topic is in Kafka's queue of deletions."""
+        return topic in self._marked
+
     def id_of(self, topic: str) -> str:
         """Return the id of a topic's present life, "" if there is none."""
         node = self.topics.get(topic)
@@ -144,7 +148,7 @@ class StateWatch:
         return [
             f"{place} {known.state.isr} of {replicas}"
             for place, known, replicas in self._present()
-            if len(known.state.isr) < len(replicas)
+            if not set(replicas) <= set(known.state.isr)
         ]
 
     def not_whole(self, *beside: int) -> set[str]:
@@ -291,9 +295,13 @@ class StateWatch:
         )
         before, known.state = known.state, state
         self._check_epochs(place, known, before)
+        # A move raises the epoch of its leader, which leads on: nobody is elected.
+        leads_on = state.leader == before.leader and (
+            state.target_replicas != before.target_replicas
+        )
         if state.leader != before.leader or state.leader_epoch != before.leader_epoch:
             known.elected_at = commit.at
-            if state.leader >= 0:
+            if state.leader >= 0 and not leads_on:
                 self._check_election(place, known, before)
         self._check_flag(place, state, before)
         if state.leader >= 0 and state.leader not in state.isr:
@@ -304,7 +312,7 @@ class StateWatch:
             )
         members = {*state.isr, *state.eligible_replicas}
         new = [member for member in state.isr if member not in before.isr]
-        if state.is_unclean_leader and state.leader_epoch > before.leader_epoch:
+        if state.is_unclean_leader and state.leader_epoch > before.leader_epoch and not leads_on:
             new.append(state.leader)  # what it has is what there is, from now on
         # A member that lost power and was not missed yet has not come back with anything.
         here = [member for member in new if not self._is_gone(member)]

@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.simulation.clients import read_whole, send_once
 from tests.simulation.cluster.clients import target
-from tests.simulation.scenarios.cluster import REST_SECONDS, ClusterRun, Course
+from tests.simulation.scenarios.cluster import REST_SECONDS, ClusterRun
+from tests.simulation.scenarios.course import Course
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.errors import ErrorCode

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.simulation.scenarios.cluster import ClusterRun, Course
+from tests.simulation.scenarios.cluster import ClusterRun
+from tests.simulation.scenarios.course import Course
 from tests.simulation.scenarios.result import Result
 
 Patch = pytest.MonkeyPatch

@@ -23,7 +23,7 @@ from tests.simulation.planted.search import (
     directed,
     find,
 )
-from tests.simulation.scenarios.cluster import Course
+from tests.simulation.scenarios.course import Course
 from tidelog.broker.control_plane import control_channel, isr_changes
 from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.following import source_fetcher

@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from tests.simulation.clients import SimulatedProducer, SimulatedReader, read_whole, send_once
-from tests.simulation.cluster import faults, faults_members, verdict
+from tests.simulation.cluster import verdict
 from tests.simulation.cluster.audit import Auditor
 from tests.simulation.cluster.clients import (
     TEMPORARY,
@@ -25,12 +24,13 @@ from tests.simulation.cluster.clients import (
     Outside,
     target,
 )
-from tests.simulation.cluster.corruption import KINDS
 from tests.simulation.cluster.disks import DiskWatch
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.faults_members import MemberFaults
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.members import GROUP_CONFIGS, Group
+from tests.simulation.cluster.mover import Mover
+from tests.simulation.cluster.moves import MoveWatch
 from tests.simulation.cluster.nodes import Cluster
 from tests.simulation.cluster.operator import Operator
 from tests.simulation.cluster.replay import Recording
@@ -38,6 +38,7 @@ from tests.simulation.cluster.rolls import begin_mixed, levels_of
 from tests.simulation.history import History
 from tests.simulation.kernel import NetworkProfile, ProcessKilled, World
 from tests.simulation.kernel.loop import START_SECONDS
+from tests.simulation.scenarios.course import GROUP_TOPICS, MIXED_SHARE, MOVES_SHARE, Course
 from tests.simulation.scenarios.result import Findings, Result
 from tidelog.metadata import layout
 from tidelog.model.levels import LATEST
@@ -49,45 +50,7 @@ RECOVERY_SECONDS = SESSION_TIMEOUT_SECONDS + 2.0
 REST_SECONDS = 60.0
 """Within so long after the faults everything else has come to rest: ISRs, clients."""
 
-MIXED_SHARE = 0.5
-"""Of the seeds, those with mixed levels."""
-GROUP_TOPICS = ("plain", "loose", "pair")
-"""What the group of members reads."""
-
 SEGMENTS = {"segment.bytes": "4000", "index.interval.bytes": "300"}
-
-
-@dataclass(frozen=True)
-class Course:
-    """What a run consists of; the seed decides what is left open (None)."""
-
-    seconds: float = 42.0
-    end_seconds: float = 57.0
-    """When the producers end: with what follows a run has 60 simulated seconds."""
-
-    pause: tuple[float, float] = (0.1, 4.0)
-    weights: Mapping[str, float] = field(default_factory=lambda: faults.ALL)
-    controllers: int | None = None
-    durability: str | None = None
-    unclean: bool | None = None
-    """Whether administrators allow and ask for unclean elections."""
-
-    careful: bool = True
-    """Whether a disk is only lost while everything is in sync, as promise 1 asks."""
-
-    mixed: bool | None = None
-    """Whether levels are mixed and roll up and down; without, every node has the newest."""
-    members: Mapping[str, float] = field(default_factory=lambda: faults_members.WEIGHTS)
-    """How often each fault of the group's members comes, relative to the others."""
-
-    fetch_bytes: int | None = None
-    """What followers fetch of a partition at once: little makes them catch up slowly."""
-
-    deletes: bool = True
-    """Whether topics can be deleted (``delete.topic.enable``), and are."""
-
-    corrupted: Mapping[str, float] = field(default_factory=lambda: KINDS)
-    """Which kinds of files have bits turned over, and how often."""
 
 
 class ClusterRun:
@@ -111,7 +74,12 @@ class ClusterRun:
         self.history = History()
         self.story: list[str] = []
         self.found: list[str] = []
-        self.cluster = Cluster(self.world, controllers, 3, self._configs())
+        movers = self.world.random("mover")
+        drawn, brokers = movers.random() < MOVES_SHARE, movers.choice((3, 4))
+        self.moves = drawn if self.course.moves is None else self.course.moves
+        if self.course.moves is not None or not drawn:
+            brokers = self.course.brokers
+        self.cluster = Cluster(self.world, controllers, brokers, self._configs())
         levels = self.world.random("levels")
         drawn = levels.random() < MIXED_SHARE
         self.mixed = drawn if self.course.mixed is None else self.course.mixed
@@ -123,6 +91,7 @@ class ClusterRun:
         self.states.forgot_its_id = self.disks.forgot_its_id
         for broker in self.cluster.brokers:
             self.disks.watch(broker)
+        self.move_watch = MoveWatch(self.cluster, self.states, self.disks) if self.moves else None
         self.recording = Recording(self.cluster)
         self.faults = self._make_faults(levels)
         self.audit = Auditor(
@@ -136,6 +105,13 @@ class ClusterRun:
         )
         self.outside = Outside(self.cluster, self.world.random("outside"), self.states)
         self.admin = Administrator(self.outside)
+        self.mover = Mover(
+            self.outside,
+            movers,
+            self.say,
+            self.course.movers_pause,
+            self.course.fewest_replicas,
+        )
         self.operator = Operator(
             self.cluster, self.states, self.faults.corruptions, self.audit, self.admin
         )
@@ -158,8 +134,9 @@ class ClusterRun:
         """Partition -> the highest offset that DeleteRecords was asked for."""
         self.lives = 0
         if enough is not None:
-            for watcher in (self, self.states, self.disks):
-                watcher.found = Findings(enough, self._end)
+            for watcher in (self, self.states, self.disks, self.mover, self.move_watch):
+                if watcher is not None:
+                    watcher.found = Findings(enough, self._end)
 
     def _end(self) -> None:
         self.has_enough = True
@@ -230,6 +207,8 @@ class ClusterRun:
                 *self.found,
                 *self.states.found,
                 *self.disks.found,
+                *self.mover.found,
+                *(self.move_watch.found if self.move_watch is not None else ()),
                 *self.verdict.found,
                 *[f"no_step_back: {line}" for line in self.outside.metadata.steps_back],
                 *self.verdict.of_history(),
@@ -262,6 +241,10 @@ class ClusterRun:
             "audits": self.audit.reads,
             "lives": sum(node.starts for node in self.cluster.nodes),
             "rolled": self.faults.steps,
+            "moves": self.mover.accepted,
+            "moves cancelled": self.mover.cancelled,
+            "moves completed": 0 if self.move_watch is None else self.move_watch.completed,
+            "targets joined": 0 if self.move_watch is None else self.move_watch.joined,
             **{f"struck {name}": count for name, count in self.faults.struck.items()},
         }
 
@@ -273,8 +256,13 @@ class ClusterRun:
         if self.mixed:
             self.faults.begin("roll")
         troubles = asyncio.create_task(self.member_faults.run())
+        moving = asyncio.create_task(self.mover.run()) if self.moves else None
         await self.faults.run(self.course.seconds, self.course.pause)
         troubles.cancel()
+        if moving is not None:
+            if moving.done():
+                moving.result()
+            moving.cancel()
         await self.faults.heal()
         self.member_faults.heal()
         await self._recover()
@@ -412,6 +400,20 @@ class ClusterRun:
         self.say("all have leaders")
         await self._until(self.faults.all_in_sync, "full ISRs", REST_SECONDS)
         self.say("all are in sync")
+        if self.move_watch is not None:
+            await self._end_moves(self.move_watch)
+
+    async def _end_moves(self, watch: MoveWatch) -> None:
+        """Every move completes or is cancelled, and what it leaves is exact."""
+        await self.mover.finish()
+        try:
+            await self.world.until(lambda: not watch.left(), REST_SECONDS)
+        except TimeoutError:
+            self.found.append(f"a_move_ends_exactly: not in {REST_SECONDS} s: {watch.left()}")
+            return
+        if not await self.mover.is_over():
+            self.found.append("a_move_ends_exactly: moves are listed that the store does not have")
+        self.say("all moves have ended")
 
     async def _finish_roll(self) -> None:
         """With no fault under way a roll up goes through, and nothing but its restarts is felt."""

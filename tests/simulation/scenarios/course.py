@@ -1,0 +1,61 @@
+"""The course of a run of the cluster scenario: what a test may fix of it.
+
+Owns the options and their defaults. What a run does with them: see ``cluster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tests.simulation.cluster import faults, faults_members
+from tests.simulation.cluster.corruption import KINDS
+from tests.simulation.cluster.mover import FEWEST
+
+MIXED_SHARE = 0.5
+"""Of the seeds, those with mixed levels."""
+MOVES_SHARE = 0.3
+"""Of the seeds of the scenario, those with a mover."""
+GROUP_TOPICS = ("plain", "loose", "pair")
+"""What the group of members reads."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a run consists of; the seed decides what is left open (None)."""
+
+    seconds: float = 42.0
+    end_seconds: float = 57.0
+    """When the producers end: with what follows a run has 60 simulated seconds."""
+
+    pause: tuple[float, float] = (0.1, 4.0)
+    weights: Mapping[str, float] = field(default_factory=lambda: faults.ALL)
+    controllers: int | None = None
+    durability: str | None = None
+    unclean: bool | None = None
+    """Whether administrators allow and ask for unclean elections."""
+
+    careful: bool = True
+    """Whether a disk is only lost while everything is in sync, as promise 1 asks."""
+
+    mixed: bool | None = None
+    """Whether levels are mixed and roll up and down; without, every node has the newest."""
+    members: Mapping[str, float] = field(default_factory=lambda: faults_members.WEIGHTS)
+    """How often each fault of the group's members comes, relative to the others."""
+
+    fetch_bytes: int | None = None
+    """What followers fetch of a partition at once: little makes them catch up slowly."""
+
+    deletes: bool = True
+    """Whether topics can be deleted (``delete.topic.enable``), and are."""
+
+    corrupted: Mapping[str, float] = field(default_factory=lambda: KINDS)
+    """Which kinds of files have bits turned over, and how often."""
+
+    moves: bool | None = False
+    """Whether a mover reassigns partitions."""
+    movers_pause: tuple[float, float] = (0.3, 4.0)
+    fewest_replicas: int = FEWEST
+    """The smallest replica set that the mover asks for."""
+    brokers: int = 3
+    """Without moves always 3; with them 3 or 4 when the seed decides on moves."""
