@@ -76,7 +76,7 @@ async def alter_reassignments(
     """
     alter = messages.AlterPartitionReassignmentsRequest
     found: dict[TopicPartition, Refused | None] = {}
-    for some in _portions(targets):
+    for some in portions(targets):
         request = alter(
             timeout_ms=TIMEOUT_MS,
             topics=topics_field(
@@ -107,7 +107,7 @@ def is_over(outcome: Refused | None) -> bool:
     return outcome is not None and outcome.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def _portions(
+def portions(
     targets: Mapping[TopicPartition, Sequence[int] | None],
 ) -> Iterator[list[TopicPartition]]:
     """Yield partitions in the order of topics, so that a topic is in few requests."""
