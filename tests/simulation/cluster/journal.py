@@ -295,7 +295,7 @@ class StateWatch:
         )
         before, known.state = known.state, state
         self._check_epochs(place, known, before)
-        # A move raises the epoch of its leader, which leads on: nobody is elected.
+        # A move raises the epoch of its leader, which leads on: that is no election.
         leads_on = state.leader == before.leader and (
             state.target_replicas != before.target_replicas
         )

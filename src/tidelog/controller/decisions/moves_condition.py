@@ -1,7 +1,8 @@
 """What holds up reassignments, and what they leave: for the condition of the cluster (KIP-455).
 
 Owns the findings about moves, stops and throttles of replication. Not their form: see
-``condition``. A copy in a full directory waits on its broker: the log directories of ``tidelog doctor`` show it.
+``condition``. A copy in a full directory waits on its broker: ``tidelog doctor`` shows it with the
+log directories.
 """
 
 from __future__ import annotations
