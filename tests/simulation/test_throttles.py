@@ -126,3 +126,31 @@ def test_a_rate_without_a_list_slows_only_moves() -> None:
     }
     found, _ = copied_bytes(throttle, 1, 1, move=False)
     assert found[TARGET_ID] >= 2 * SECONDS * RATE
+
+
+def test_a_throttle_that_is_removed_holds_up_no_copy_any_longer() -> None:
+    """A rate of one byte a second makes a debt of hours, which ends with the throttle."""
+    with World(seed=77) as world:
+        machine = world.machine("127.0.0.1")
+        lead, follow = CopyingBroker(machine, 1), CopyingBroker(machine, TARGET_ID)
+
+        async def main() -> None:
+            for each in (lead, follow):
+                await each.process.run(each.start())
+                each.session = SimpleNamespace(broker_epoch=7)
+                each.process.call(each.knows, [lead, follow])
+                rate = {"reassignment.throttled.rate": "1"}
+                each.process.call(each.configure, *EVERY_BROKER, rate)
+            state = state_of(1, TARGET_ID, in_sync=False, target=True)
+            led = lead.process.call(lead.applies, 0, state)
+            lead.process.call(append, led, 10 * RATE, lead.seams.clock.wall_ms())
+            copy = follow.process.call(follow.applies, 0, state)
+            await world.until(lambda: copy.end_offset > 0)
+            begun = world.loop.time()
+            await world.until(lambda: world.loop.time() >= begun + 5)
+            assert copy.end_offset < led.end_offset
+            for each in (lead, follow):
+                each.process.call(each.configure, *EVERY_BROKER, {})
+            await world.until(lambda: copy.end_offset == led.end_offset, 3.0)
+
+        world.run(main())

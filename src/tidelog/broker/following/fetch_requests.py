@@ -16,9 +16,10 @@ request grows with the changes since the last one, not with the partitions follo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
+from math import ceil
 from typing import TYPE_CHECKING
 
 from tidelog.client.fetching.fetch_sessions import (
@@ -32,6 +33,10 @@ from tidelog.protocol.primitives import NO_UUID
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
+
+
+THROTTLE_LOOKED_MS = 500
+"""The longest pause of a partition that a throttle limits."""
 
 
 class Followed:
@@ -94,10 +99,20 @@ class FollowedPartitions:
     def rest(self, followed: Followed, until_ms: int) -> None:
         """Pause a partition after an error, until this time."""
         followed.failures += 1
-        self.pause(followed, until_ms)
+        self._pause(followed, until_ms)
 
-    def pause(self, followed: Followed, until_ms: int) -> None:
-        """Pause a partition until this time: a throttle limits it."""
+    def pause_limited(
+        self, free_in_ms: Callable[[HostedPartition, int], float], node_id: int, now_ms: int
+    ) -> None:
+        """Pause what the next request may not name yet: a throttle limits it. Its rate may change
+        meanwhile, so a pause is short. O(partitions of the next request)."""
+        self.wake(now_ms)
+        for followed in list(self._due.values()):
+            pause_ms = free_in_ms(followed.hosted, node_id)
+            if pause_ms:
+                self._pause(followed, now_ms + ceil(min(pause_ms, THROTTLE_LOOKED_MS)))
+
+    def _pause(self, followed: Followed, until_ms: int) -> None:
         key = followed.hosted.key
         followed.asked = None
         followed.resting = True

@@ -18,7 +18,6 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from math import ceil
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -272,6 +271,9 @@ class FollowerFetcher:
         configs = self._configs
         now_ms = self._clock.monotonic_ms()
         wait_ms = self._patience.wait_ms(configs.replica_fetch_wait_max_ms, now_ms)
+        throttles = self._shared.throttles
+        if throttles.is_set:
+            partitions.pause_limited(throttles.free_in_ms, configs.node_id, now_ms)
         wake_ms = partitions.wake(now_ms)
         if wake_ms is not None:
             wait_ms = min(wait_ms, wake_ms - now_ms)
@@ -442,23 +444,19 @@ class FollowerFetcher:
                 if self._partitions.asked(key) is not followed:
                     continue  # no longer followed
                 if error_text is None:
-                    self._taken(followed, part, now_ms)
+                    self._taken(followed, part)
                 else:
                     self._pause_partition(followed, error_text, now_ms)
         self._log_pauses()
 
-    def _taken(self, followed: Followed, part: Any, now_ms: int) -> None:
-        """The records of a partition were applied: fetch it again, at once or when it may be."""
-        throttles, hosted, size = self._shared.throttles, followed.hosted, len(part.records or b"")
+    def _taken(self, followed: Followed, part: Any) -> None:
+        """The records of a partition were applied: fetch it again."""
+        hosted, size = followed.hosted, len(part.records or b"")
         self._shared.copies.took(hosted, size, part.high_watermark)
-        throttles.copied(hosted, self._configs.node_id, size)
+        self._shared.throttles.copied(hosted, self._configs.node_id, size)
         if hosted.state.is_copied_to(self._configs.node_id):
             hosted.counts.reassigned_in += size
-        pause_ms = throttles.free_in_ms(hosted, self._configs.node_id)
-        if pause_ms:
-            self._partitions.pause(followed, now_ms + ceil(pause_ms))
-        else:
-            self._partitions.taken(followed)
+        self._partitions.taken(followed)
 
     def _committed_cuts(self, response: Any) -> Iterator[tuple[HostedPartition, int, int]]:
         for topic in response.responses:

@@ -40,11 +40,16 @@ class Throttles:
         """The throttled replicas of each topic that was asked for since the last change."""
         self._changes = -1
 
-    def free_in_ms(self, partition: HostedPartition, replica: int) -> float:
-        """Return when this replica of a partition may be copied on, in ms from now; 0: now."""
+    @property
+    def is_set(self) -> bool:
+        """Whether any rate is set now."""
         if self._changes != self._configs.changes:
             self._configure()
-        if not self._buckets or replica in partition.state.isr:
+        return bool(self._buckets)
+
+    def free_in_ms(self, partition: HostedPartition, replica: int) -> float:
+        """Return when this replica of a partition may be copied on, in ms from now; 0: now."""
+        if not self.is_set or replica in partition.state.isr:
             return 0
         now_ms = self._clock.monotonic_ms()
         return max(
