@@ -38,7 +38,7 @@ from tests.simulation.cluster.rolls import begin_mixed, levels_of
 from tests.simulation.history import History
 from tests.simulation.kernel import NetworkProfile, ProcessKilled, World
 from tests.simulation.kernel.loop import START_SECONDS
-from tests.simulation.scenarios.course import GROUP_TOPICS, MIXED_SHARE, MOVES_SHARE, Course
+from tests.simulation.scenarios.course import GROUP_TOPICS, MIXED_SHARE, Course, course_of
 from tests.simulation.scenarios.result import Findings, Result
 from tidelog.metadata import layout
 from tidelog.model.levels import LATEST
@@ -74,12 +74,7 @@ class ClusterRun:
         self.history = History()
         self.story: list[str] = []
         self.found: list[str] = []
-        movers = self.world.random("mover")
-        drawn, brokers = movers.random() < MOVES_SHARE, movers.choice((3, 4))
-        self.moves = drawn if self.course.moves is None else self.course.moves
-        if self.course.moves is not None or not drawn:
-            brokers = self.course.brokers
-        self.cluster = Cluster(self.world, controllers, brokers, self._configs())
+        self.cluster = Cluster(self.world, controllers, self.course.brokers, self._configs())
         levels = self.world.random("levels")
         drawn = levels.random() < MIXED_SHARE
         self.mixed = drawn if self.course.mixed is None else self.course.mixed
@@ -91,7 +86,9 @@ class ClusterRun:
         self.states.forgot_its_id = self.disks.forgot_its_id
         for broker in self.cluster.brokers:
             self.disks.watch(broker)
-        self.move_watch = MoveWatch(self.cluster, self.states, self.disks) if self.moves else None
+        self.move_watch: MoveWatch | None = None
+        if self.course.moves:
+            self.move_watch = MoveWatch(self.cluster, self.states, self.disks)
         self.recording = Recording(self.cluster)
         self.faults = self._make_faults(levels)
         self.audit = Auditor(
@@ -107,7 +104,7 @@ class ClusterRun:
         self.admin = Administrator(self.outside)
         self.mover = Mover(
             self.outside,
-            movers,
+            self.world.random("mover"),
             self.say,
             self.course.movers_pause,
             self.course.fewest_replicas,
@@ -256,7 +253,7 @@ class ClusterRun:
         if self.mixed:
             self.faults.begin("roll")
         troubles = asyncio.create_task(self.member_faults.run())
-        moving = asyncio.create_task(self.mover.run()) if self.moves else None
+        moving = asyncio.create_task(self.mover.run()) if self.course.moves else None
         await self.faults.run(self.course.seconds, self.course.pause)
         troubles.cancel()
         if moving is not None:
@@ -411,7 +408,10 @@ class ClusterRun:
         except TimeoutError:
             self.found.append(f"a_move_ends_exactly: not in {REST_SECONDS} s: {watch.left()}")
             return
-        if not await self.mover.is_over():
+        try:
+            async with asyncio.timeout(RECOVERY_SECONDS):
+                await self.mover.until_none_is_listed()
+        except TimeoutError:
             self.found.append("a_move_ends_exactly: moves are listed that the store does not have")
         self.say("all moves have ended")
 
@@ -495,4 +495,4 @@ class ClusterRun:
 
 def run_cluster(seed: int) -> Result:
     """Run the cluster scenario once."""
-    return ClusterRun(seed).run()
+    return ClusterRun(seed, course_of(seed)).run()

@@ -5,6 +5,7 @@ Owns the options and their defaults. What a run does with them: see ``cluster``.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,8 +15,10 @@ from tests.simulation.cluster.mover import FEWEST
 
 MIXED_SHARE = 0.5
 """Of the seeds, those with mixed levels."""
-MOVES_SHARE = 0.3
+MOVES_SHARE = 0.1
 """Of the seeds of the scenario, those with a mover."""
+MOVES_SECONDS, MOVES_END_SECONDS = 24.0, 32.0
+"""They are shorter: copies cost time."""
 GROUP_TOPICS = ("plain", "loose", "pair")
 """What the group of members reads."""
 
@@ -52,10 +55,24 @@ class Course:
     corrupted: Mapping[str, float] = field(default_factory=lambda: KINDS)
     """Which kinds of files have bits turned over, and how often."""
 
-    moves: bool | None = False
+    moves: bool = False
     """Whether a mover reassigns partitions."""
-    movers_pause: tuple[float, float] = (0.3, 4.0)
+
+    movers_pause: tuple[float, float] = (0.2, 3.0)
     fewest_replicas: int = FEWEST
     """The smallest replica set that the mover asks for."""
+
     brokers: int = 3
-    """Without moves always 3; with them 3 or 4 when the seed decides on moves."""
+
+
+def course_of(seed: int) -> Course:
+    """Return the course of a seed of the scenario; one without moves has what a test has."""
+    rng = random.Random(f"{seed}/with moves")
+    if rng.random() >= MOVES_SHARE:
+        return Course()
+    return Course(
+        seconds=MOVES_SECONDS,
+        end_seconds=MOVES_END_SECONDS,
+        moves=True,
+        brokers=rng.choice((3, 4)),
+    )
