@@ -244,6 +244,27 @@ MUTANTS = (
         "tests/wire/test_controller_moves.py",
     ),
     Mutant(
+        "a second write of /admin/reassign_partitions replaces the plan that is under way",
+        f"{DECISIONS}/reassignment_node.py",
+        "    if former is not None and node is not None and not is_none:\n",
+        "    if False and former is not None and node is not None:\n",
+        "tests/unit/controller/test_reassignment_node.py",
+    ),
+    Mutant(
+        "a cancelled row stays in /admin/reassign_partitions",
+        f"{DECISIONS}/plan.py",
+        "        elif targets != wanted:\n",
+        "        elif targets is not None and targets != wanted:\n",
+        "tests/unit/controller/test_reassignment_node.py",
+    ),
+    Mutant(
+        "a new controller takes the rows of /admin/reassign_partitions as begun",
+        f"{DECISIONS}/plan.py",
+        "        due = (rows.keys() - kept) | (self.due & kept)\n",
+        "        due = self.due & kept\n",
+        "tests/unit/controller/test_reassignment_node.py",
+    ),
+    Mutant(
         "a store that has gone back in time is not noticed by its revision",
         f"{DECISIONS}/registration.py",
         "    if epoch > cluster.controller_epoch or revision > highest:\n",
