@@ -24,6 +24,7 @@ from tidelog.protocol import messages
 
 T0 = TopicPartition("t", 0)
 N0 = TopicPartition("n", 0)
+U0 = TopicPartition("u", 0)
 V0 = TopicPartition("v", 0)
 
 Act = Callable[[Stage], Awaitable[None]]
@@ -57,6 +58,21 @@ async def delete_in_slices(stage: Stage) -> None:
     request = messages.DeleteTopicsRequest
     named = [request.DeleteTopicState(name) for name in ("t", "n")]
     await stage.ask(request(topics=named, timeout_ms=1000), 6)
+
+
+async def move_in_slices(stage: Stage) -> None:
+    request = messages.AlterPartitionReassignmentsRequest
+    topics = [
+        request.ReassignableTopic(where.topic, [request.ReassignablePartition(0, [2, 1])])
+        for where in (T0, U0)
+    ]
+    await stage.ask(request(timeout_ms=1000, topics=topics), 0)
+
+
+def has_begun_to_move(stage: Stage) -> bool:
+    """Whether t-0 has its replicas in another order, and u-0 a target that has not joined."""
+    cluster = stage.cluster
+    return cluster.replicas(T0) == [2, 1] and cluster.moves.get(U0) == [2, 1]
 
 
 def grown(*names: str) -> Act:
@@ -319,6 +335,11 @@ def state(stage: Stage) -> Any:
 LOWERED = Set(layout.topic_configs("t"), b'{"version":1,"config":{"min.insync.replicas":"1"}}')
 RETENTION = b'{"version":1,"config":{"retention.ms":"7000"}}'
 
+PLAN = (
+    b'{"version":1,"partitions":['
+    b'{"topic":"t","partition":0,"replicas":[2,1]},{"topic":"u","partition":0,"replicas":[2,1]}]}'
+)
+
 KINDS: dict[str, Kind] = {
     "create": Kind(create, lambda s: "n" in s.cluster.topics),
     "create in slices": Kind(create_in_slices, lambda s: {"n", "m"} <= s.cluster.topics.keys()),
@@ -330,6 +351,10 @@ KINDS: dict[str, Kind] = {
     "grow": Kind(grown("t"), lambda s: len(s.cluster.topics["t"].partitions) == 3),
     "grow in slices": Kind(
         grown("t", "u"), lambda s: all(len(s.cluster.topics[x].partitions) == 3 for x in "tu")
+    ),
+    "move in slices": Kind(move_in_slices, has_begun_to_move),
+    "a tool's plan of moves": Kind(
+        tool(Create(layout.REASSIGN_PARTITIONS, PLAN)), has_begun_to_move, is_shared=True
     ),
     "delete": Kind(delete, lambda s: "t" not in s.cluster.topics and not s.cluster.deletions),
     "alter a topic": Kind(

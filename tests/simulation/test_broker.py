@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.simulation.replay import in_other_processes
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.seeds import first_failure, run_seeds
+from tidelog.broker.fetching import fetch_fast_path, partition_reads, read_positions
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
 from tidelog.storage.log import opening
@@ -51,12 +51,8 @@ def ack_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    read = HostedPartition.read
-
-    def too_far(self: Any, offset: int, max_bytes: int, **options: Any) -> Any:
-        return read(self, offset, max_bytes, **{**options, "committed": False})
-
-    patch.setattr(HostedPartition, "read", too_far)
+    for module in (partition_reads, fetch_fast_path, read_positions):
+        patch.setattr(module, "read_limit", lambda log, committed: log.end_offset)
 
 
 def accept_a_duplicate_after_restart(patch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from tests.simulation.planted.search import (
 from tests.simulation.scenarios.course import Course
 from tidelog.broker.control_plane import control_channel, isr_changes
 from tidelog.broker.control_plane.control_channel import Control
+from tidelog.broker.fetching import fetch_fast_path, partition_reads, read_positions
 from tidelog.broker.following import source_fetcher
 from tidelog.broker.following.source_fetcher import FollowerFetcher
 from tidelog.broker.partitions import partition
@@ -69,12 +70,8 @@ def acknowledge_before_the_isr_has_it(patch: Patch) -> None:
 
 
 def read_what_is_not_committed(patch: Patch) -> None:
-    read = HostedPartition.read
-
-    def too_far(self: Any, offset: int, max_bytes: int, **options: Any) -> Any:
-        return read(self, offset, max_bytes, **{**options, "committed": False})
-
-    patch.setattr(HostedPartition, "read", too_far)
+    for module in (partition_reads, fetch_fast_path, read_positions):
+        patch.setattr(module, "read_limit", lambda log, committed: log.end_offset)
 
 
 def raise_the_watermark_before_truncation(patch: Patch) -> None:
