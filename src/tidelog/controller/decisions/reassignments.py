@@ -17,6 +17,7 @@ A broker may be dead: the move waits for it. It must be known: registered, or in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -82,8 +83,8 @@ def cost_of_moves(cluster: ClusterState, asked: Sequence[Asked]) -> int:
 
 def repeated_places(asked: Iterable[Asked]) -> frozenset[TopicPartition]:
     """Return the partitions that a request names more than once."""
-    seen: set[TopicPartition] = set()
-    return frozenset(x.where for x in asked if x.where in seen or seen.add(x.where))  # type: ignore[func-returns-value]
+    times = Counter(one.where for one in asked)
+    return frozenset(where for where, count in times.items() if count > 1)
 
 
 def known_brokers(cluster: ClusterState) -> set[int]:
