@@ -102,13 +102,7 @@ class ClusterRun:
         )
         self.outside = Outside(self.cluster, self.world.random("outside"), self.states)
         self.admin = Administrator(self.outside)
-        self.mover = Mover(
-            self.outside,
-            self.world.random("mover"),
-            self.say,
-            self.course.movers_pause,
-            self.course.fewest_replicas,
-        )
+        self.mover = self._make_mover()
         self.operator = Operator(
             self.cluster, self.states, self.faults.corruptions, self.audit, self.admin
         )
@@ -131,9 +125,17 @@ class ClusterRun:
         """Partition -> the highest offset that DeleteRecords was asked for."""
         self.lives = 0
         if enough is not None:
-            for watcher in (self, self.states, self.disks, self.mover, self.move_watch):
-                if watcher is not None:
-                    watcher.found = Findings(enough, self._end)
+            self._end_with(enough)
+
+    def _make_mover(self) -> Mover:
+        course = self.course
+        pause, fewest = course.movers_pause, course.fewest_replicas
+        return Mover(self.outside, self.world.random("mover"), self.say, pause, fewest)
+
+    def _end_with(self, enough: Callable[[str], bool]) -> None:
+        for watcher in (self, self.states, self.disks, self.mover, self.move_watch):
+            if watcher is not None:
+                watcher.found = Findings(enough, self._end)
 
     def _end(self) -> None:
         self.has_enough = True
