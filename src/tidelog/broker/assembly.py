@@ -33,6 +33,7 @@ from tidelog.broker.following.source_fetcher import Shared
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
+from tidelog.broker.metadata.other_brokers import OtherBrokers
 from tidelog.broker.partitions.group_commit import GroupCommit
 from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
@@ -138,7 +139,7 @@ def assemble(given: Given) -> Broker:
         loss_reports=loss_reports,
         data_loss=data_loss,
         coordinator=coordinator,
-        group_lag=GroupLag(coordinator, partitions, metadata, configs, clock, given.secret),
+        group_lag=_group_lag(given, coordinator, partitions, metadata),
     )
 
 
@@ -163,6 +164,13 @@ def _control(
     )
 
 
+def _group_lag(
+    given: Given, coordinator: Coordinator, partitions: Partitions, metadata: MetadataCache
+) -> GroupLag:
+    others = OtherBrokers(metadata, given.configs, given.secret)
+    return GroupLag(coordinator, partitions, metadata, others, given.seams.clock)
+
+
 def _followers(
     given: Given,
     metadata: MetadataCache,
@@ -172,7 +180,8 @@ def _followers(
 ) -> Followers:
     configs, clock, dynamic = given.configs, given.seams.clock, given.topic_configs
     fetched = Throttles(dynamic, clock, FOLLOWER)
-    copies = Copies(configs, dynamic, clock, metadata, given.secret)
+    others = OtherBrokers(metadata, configs, given.secret)
+    copies = Copies(configs, dynamic, clock, others)
     ends = configs, clock, metadata, given.session, given.secret
     return Followers(Shared(*ends, commit, log_work, loss_reports, fetched, copies))
 

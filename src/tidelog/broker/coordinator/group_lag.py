@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tidelog.client.connecting.connection import connect
-from tidelog.client.errors import ClientError
 from tidelog.groups.group import GroupState
 from tidelog.groups.offsets import fetch_offsets
 from tidelog.model.api_keys import ApiKey
@@ -34,12 +32,11 @@ from tidelog.runtime.turns import TURN_MS, Turn
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.broker.metadata.other_brokers import OtherBrokers
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.groups.group import Group
     from tidelog.groups.table import GroupTable
-    from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.clock import Clock
-    from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +47,6 @@ LONGEST_ID = 249
 each position of its group. Ids are not shortened: two could become equal, and a scraper refuses a
 page with such duplicates."""
 
-ANSWER_MS = 1_000
 WAIT_S = 1.5
 AT_ONCE = 500
 """Positions processed between two readings of the clock."""
@@ -100,16 +96,14 @@ class GroupLag:
         groups: GroupTables,
         partitions: Partitions,
         metadata: MetadataCache,
-        configs: ServerConfigs,
+        others: OtherBrokers,
         clock: Clock,
-        secret: ClusterSecret | None,
     ) -> None:
         self._groups = groups
         self._partitions = partitions
         self._metadata = metadata
-        self._configs = configs
+        self._others = others
         self._clock = clock
-        self._secret = secret
         self._loop = asyncio.get_running_loop()
         self._last = NO_SNAPSHOT
         self._taking: asyncio.Task[LagSnapshot] | None = None
@@ -222,33 +216,13 @@ class GroupLag:
 
     async def _ask(self, leader: int, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask one broker for end offsets; partitions without a response in time are absent."""
-        name = self._configs.inter_broker_listener_name
-        known = self._metadata.brokers.get(leader)
-        endpoint = None if known is None else known.endpoints.get(name)
+        parts = (wanted[at : at + ASKED_AT_ONCE] for at in range(0, len(wanted), ASKED_AT_ONCE))
+        requests = map(_request, parts)
         found: dict[TopicPartition, int] = {}
-        if endpoint is None:
-            return found
-        connection = None
-        try:
-            async with asyncio.timeout(ANSWER_MS / 1000):
-                connection = await connect(
-                    *endpoint,
-                    client_id=f"group-lag-{self._configs.node_id}",
-                    connect_timeout_ms=ANSWER_MS,
-                    secret=self._secret,
-                )
-                version = connection.version_of(ApiKey.LIST_OFFSETS, ENDS_VERSION)
-                for first in range(0, len(wanted), ASKED_AT_ONCE):
-                    request = _request(wanted[first : first + ASKED_AT_ONCE])
-                    answer = await connection.send(request, version, ANSWER_MS)
-                    found.update(_end_offsets(answer))
-        except (ClientError, TimeoutError) as error:
-            logger.debug(
-                "broker %d did not send the end offsets for the lag of groups: %s", leader, error
-            )
-        finally:
-            if connection is not None:
-                connection.close("its end offsets are known")
+        for answer in await self._others.ask(
+            leader, "group-lag", ApiKey.LIST_OFFSETS, ENDS_VERSION, requests
+        ):
+            found.update(_end_offsets(answer))
         return found
 
 

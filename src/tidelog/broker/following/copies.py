@@ -14,8 +14,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tidelog.client.connecting.connection import connect
-from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.protocol import messages
@@ -23,21 +21,17 @@ from tidelog.replication.copying import CopyQueue
 from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
-    from tidelog.broker.metadata.cache import MetadataCache
     from tidelog.broker.metadata.configurations import ConfigCache
+    from tidelog.broker.metadata.other_brokers import OtherBrokers
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.clock import Clock
-    from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
 PARALLEL_COPIES = "reassignment.parallel.copies"
 LOOKED_MS = 1_000
 """How often copies without progress are looked for, while others wait."""
-
-SIZES_MS = 1_000
-"""How long a source is waited for that is asked for sizes; without them a copy counts as small."""
 
 SIZED_AT_ONCE = 1_000
 """Partitions of one DescribeLogDirs."""
@@ -53,14 +47,12 @@ class Copies:
         configs: ServerConfigs,
         dynamic: ConfigCache,
         clock: Clock,
-        metadata: MetadataCache,
-        secret: ClusterSecret | None,
+        others: OtherBrokers,
     ) -> None:
         self._configs = configs
         self._dynamic = dynamic
         self._clock = clock
-        self._metadata = metadata
-        self._secret = secret
+        self._others = others
         self._queue: CopyQueue[TopicPartition] = CopyQueue()
         self._unsized: dict[TopicPartition, int] = {}
         """New copies, with their sources: they wait until their sizes are known."""
@@ -173,31 +165,15 @@ class Copies:
 
     async def _sizes(self, leader: int, keys: list[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Ask a source for the sizes of some partitions; those that it does not say are absent."""
-        known = self._metadata.brokers.get(leader)
-        name = self._configs.inter_broker_listener_name
-        endpoint = None if known is None else known.endpoints.get(name)
         found: dict[TopicPartition, int] = {}
-        if endpoint is None or len(keys) < 2:
-            return found
-        connection = None
-        try:
-            async with asyncio.timeout(SIZES_MS / 1000):
-                connection = await connect(
-                    *endpoint,
-                    client_id=f"copies-{self._configs.node_id}",
-                    connect_timeout_ms=SIZES_MS,
-                    secret=self._secret,
-                )
-                version = connection.version_of(ApiKey.DESCRIBE_LOG_DIRS, SIZES_VERSION)
-                for first in range(0, len(keys), SIZED_AT_ONCE):
-                    request = _request(keys[first : first + SIZED_AT_ONCE])
-                    answer = await connection.send(request, version, SIZES_MS)
-                    found.update(_sizes_in(answer))
-        except (ClientError, TimeoutError) as error:
-            logger.debug("broker %d did not send the sizes of its replicas: %s", leader, error)
-        finally:
-            if connection is not None:
-                connection.close("the sizes are known")
+        if len(keys) < 2:
+            return found  # there is no order to decide
+        parts = (keys[at : at + SIZED_AT_ONCE] for at in range(0, len(keys), SIZED_AT_ONCE))
+        requests = map(_request, parts)
+        for answer in await self._others.ask(
+            leader, "copies", ApiKey.DESCRIBE_LOG_DIRS, SIZES_VERSION, requests
+        ):
+            found.update(_sizes_in(answer))
         return found
 
 
