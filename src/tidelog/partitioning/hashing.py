@@ -13,6 +13,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from tidelog.partitioning.lineage import level_of
+
 _MULTIPLIER = 0x5BD1E995
 _SEED = 0x9747B28C
 _MASK = 0xFFFFFFFF
@@ -115,9 +117,7 @@ def partition_of(key_hash: int, initial_count: int, count: int) -> int:
     smaller. When ``count`` is ``initial_count`` times a power of two this is ``hash % count``,
     Kafka's own.
     """
-    if not 0 < initial_count <= count:
-        raise ValueError(f"a topic of {initial_count} partitions cannot have {count}")
-    level = initial_count << ((count // initial_count).bit_length() - 1)
+    level = level_of(initial_count, count)
     partition = key_hash % level
     if partition < count - level:
         partition = key_hash % (2 * level)
