@@ -38,6 +38,8 @@ class Node:
 
     seed: int
     configs: TopicConfigs
+    is_nameless: bool = False
+    """Its replica is older than topic ids: it has no ``partition.metadata``."""
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
@@ -61,7 +63,8 @@ class Node:
         """A log of many segments, synced, checkpointed, with more unsynced bytes after it."""
         directory = self.open()
         directory.record_life(str(self.boot), durability="sync")
-        log = directory.create(P, self.configs, kept(self.configs))
+        metadata = None if self.is_nameless else kept(self.configs)
+        log = directory.create(P, self.configs, metadata)
         for number in range(RECORDS):
             self.append(log, number)
         log.sync()

@@ -48,6 +48,8 @@ class Case:
     safe: Callable[[int], bool] = lambda offset: True
     configs: TopicConfigs = SMALL
     may_vanish: bool = False
+    is_nameless: bool = False
+    """The replica is older than topic ids."""
 
 
 def _expire(node: Node, log: PartitionLog) -> None:
@@ -97,6 +99,20 @@ def _checkpoint(node: Node, log: PartitionLog) -> None:
 def _keep_other_configs(_node: Node, log: PartitionLog) -> None:
     """A power loss before the next sync tore the file, and with it the topic id."""
     at_once(log.keeping_configs((("retention.ms", "86400000"),)))
+
+
+def _adopt_topic_id(_node: Node, log: PartitionLog) -> None:
+    """The file is new beside records that are durable: a torn one would be damage."""
+    log.adopt_metadata(kept(SMALL))
+    at_once(log.syncing_metadata())
+
+
+def _adopt_topic_id_beside_other_configs(_node: Node, log: PartitionLog) -> None:
+    """Maintenance keeps changed configurations between the two steps."""
+    log.adopt_metadata(kept(SMALL))
+    at_once(log.keeping_configs((("retention.ms", "86400000"),)))
+    at_once(log.syncing_metadata())
+    assert log.metadata is not None and len(log.metadata.configs) == 1
 
 
 def _delete_records(node: Node, log: PartitionLog) -> None:
@@ -218,6 +234,12 @@ CASES = [
     ),
     Case("checkpoint", _checkpoint, lambda offset: offset >= 3),
     Case("other configurations", _keep_other_configs),
+    Case("a topic id is adopted", _adopt_topic_id, is_nameless=True),
+    Case(
+        "a topic id is adopted beside other configurations",
+        _adopt_topic_id_beside_other_configs,
+        is_nameless=True,
+    ),
 ]
 
 
@@ -234,7 +256,7 @@ def test_a_crash_anywhere_loses_nothing_safe(case: Case, kind: str) -> None:
 
 def _crash_once(case: Case, kind: str, number: int, part: float) -> bool:
     """Crash in the operation with this number; False when the case ended before it."""
-    node = Node(number, case.configs)
+    node = Node(number, case.configs, is_nameless=case.is_nameless)
     log = node.prepare()
     node.disk.plan = _at_change(number, Crash(kind, part))
     crashed = False
@@ -247,6 +269,8 @@ def _crash_once(case: Case, kind: str, number: int, part: float) -> bool:
     node.disk.plan = None
     node.boot += kind == "power"
     _check(node, case, f"{case.name}: {kind} in operation {number}, part {part}")
+    if case.is_nameless and not crashed:
+        assert node.directory.logs[P].metadata == log.metadata, "what was answered is durable"
     return crashed
 
 

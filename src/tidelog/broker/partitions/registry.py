@@ -336,8 +336,7 @@ class Partitions:
             raise StorageFailed(f"{hosted.log.path} cannot take its topic id: {failed}")
         try:
             own = self.configs.own(topic)
-            metadata = PartitionMetadata(topic_id, partition_epoch, own)
-            hosted.log.set_metadata(metadata, durable=False)
+            hosted.log.adopt_metadata(PartitionMetadata(topic_id, partition_epoch, own))
         except OSError as error:
             raise self._topic_id_failed(hosted, error) from error
 

@@ -23,6 +23,9 @@ from tidelog.storage.log.state import LogState
 from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.resources import Resources
 
+ADOPTED = f"{names.PARTITION_METADATA}.adopted{names.TEMPORARY}"
+"""The bytes of a topic id that a replica adopts, until they are durable; a start removes it."""
+
 
 def set_metadata(log: LogState, metadata: PartitionMetadata, *, durable: bool = True) -> None:
     """Write ``partition.metadata``; a new log's becomes durable with its first sync."""
@@ -34,19 +37,37 @@ def set_metadata(log: LogState, metadata: PartitionMetadata, *, durable: bool = 
     log.metadata = metadata
 
 
+def adopt_metadata(log: LogState, metadata: PartitionMetadata) -> None:
+    """Give a replica that has no ``partition.metadata`` its topic id. OSError as usual.
+
+    The bytes get the file's name in ``syncing_metadata``: a power loss must not leave a torn file
+    beside records that are durable, for that is damage.
+    """
+    content = encode_partition_metadata(metadata)
+    write_whole(log.resources.disk, f"{log.path}/{ADOPTED}", content)
+    log.metadata = metadata
+
+
 def syncing_metadata(log: LogState) -> Pieces[None]:
-    """Make ``partition.metadata`` durable, in pieces. OSError as usual."""
-    files = log.resources.files
-    file = files.pin(f"{log.path}/{names.PARTITION_METADATA}")
+    """Make durable what ``adopt_metadata`` wrote, in pieces. OSError as usual."""
+    files, disk = log.resources.files, log.resources.disk
+    draft, path = f"{log.path}/{ADOPTED}", f"{log.path}/{names.PARTITION_METADATA}"
+    file = files.pin(draft)
     try:
         yield file.sync
-        directory = files.pin_directory(log.path)
-        try:
-            yield directory.sync
-        finally:
-            files.release(directory)
     finally:
         files.release(file)
+    files.forget(draft)
+    if disk.exists(path):
+        # ``keeping_configs`` came between: its file has the topic id, and newer configurations.
+        disk.remove(draft)
+    else:
+        disk.rename(draft, path)
+    directory = files.pin_directory(log.path)
+    try:
+        yield directory.sync
+    finally:
+        files.release(directory)
 
 
 def keeping_configs(log: LogState, configs: KeptConfigs) -> Pieces[bool]:

@@ -62,6 +62,7 @@ class PartitionLog(LogState):
     sync = syncing.sync
 
     set_metadata = metadata_file.set_metadata
+    adopt_metadata = metadata_file.adopt_metadata
     syncing_metadata = metadata_file.syncing_metadata
     keeping_configs = metadata_file.keeping_configs
 
