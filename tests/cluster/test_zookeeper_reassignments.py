@@ -6,6 +6,7 @@ The brokers host partitions by the product's rules, and the test plays the leade
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +29,8 @@ TOPIC = "/brokers/topics/t"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def row(partition: int, *replicas: int) -> dict[str, Any]:
-    return {"topic": "t", "partition": partition, "replicas": list(replicas)}
+def row(partition: int, *replicas: int, topic: str = "t") -> dict[str, Any]:
+    return {"topic": topic, "partition": partition, "replicas": list(replicas)}
 
 
 def plan(*rows: Any) -> str:
@@ -47,12 +48,16 @@ class Cluster:
         for broker in self.brokers.values():
             await broker.listen()
         await self.register()
+        await self.create("t", 2)
+        return self
+
+    async def create(self, topic: str, partitions: int) -> None:
+        """Create a topic whose partitions are on broker 2."""
         request = messages.CreateTopicsRequest
-        assignment = [request.CreatableReplicaAssignment(x, [2]) for x in (0, 1)]
-        asked = request.CreatableTopic("t", -1, -1, assignment, [])
+        assignment = [request.CreatableReplicaAssignment(x, [2]) for x in range(partitions)]
+        asked = request.CreatableTopic(topic, -1, -1, assignment, [])
         answer = await self.brokers[2].forward(request([asked], timeout_ms=20_000), 7)
         assert answer.topics[0].error_code == 0, answer
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for broker in self.brokers.values():
@@ -190,5 +195,46 @@ def test_a_new_controller_merges_the_node_over_the_states_and_ends_it(
             await world.tell(PATH, "{")
             await world.start()
             await cluster.node_gone()
+
+    run(zookeeper, scenario)
+
+
+def test_rows_of_a_topic_that_waits_for_its_deletion_are_named_and_the_others_go_on(
+    zookeeper: ZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Below level 1.4 the topic is in the store until a dead broker confirms: no row waits so."""
+    caplog.set_level(logging.INFO, "tidelog.controller")
+    u0 = TopicPartition("u", 0)
+    why = "the topic t is being deleted"
+
+    async def scenario(world: World) -> None:
+        await world.controller.stop()
+        world.level = "1.3"
+        await world.start()
+        await world.broker.register(world.controller.listener_port)
+        async with Cluster(world) as cluster:
+            await cluster.create("u", 1)
+            await world.tell(PATH, plan(row(0, 4), row(0, 3, topic="u")))
+            await cluster.moving({T0: [4], u0: [3]})
+            await cluster.brokers[4].close()
+            # Its move is running.
+            await world.tell("/admin/delete_topics/t", "")
+            await until(lambda: world.tool.read(PATH)["partitions"] == [row(0, 3, topic="u")])
+            await until(lambda: caplog.text.count(f"1 rows of {PATH} end: {why}") == 1)
+            assert world.tool.there(TOPIC), "no broker 4 has confirmed"
+            await cluster.joins(u0, 3)
+            await cluster.node_gone()
+            # It is named after that.
+            await world.tell(PATH, plan(row(1, 3), row(0, 2, topic="u")))
+            await until(lambda: cluster.moves.get(u0) == [2])
+            await until(lambda: world.tool.read(PATH)["partitions"] == [row(0, 2, topic="u")])
+            await until(lambda: caplog.text.count(f"t-1: {why.capitalize()}.") == 1)
+            # And before a controller starts.
+            await world.controller.stop()
+            await world.tell(PATH, plan(row(1, 3), row(0, 2, topic="u")))
+            await world.start()
+            await until(lambda: world.tool.read(PATH)["partitions"] == [row(0, 2, topic="u")])
+            await until(lambda: caplog.text.count(f"t-1: {why.capitalize()}.") == 2)
+            assert world.tool.there(TOPIC) and cluster.moves.get(u0) == [2]
 
     run(zookeeper, scenario)

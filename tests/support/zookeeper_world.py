@@ -17,6 +17,7 @@ from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, needed
 from tidelog.metadata.zookeeper import ZookeeperStore
+from tidelog.model.levels import LATEST
 from tidelog.runtime.seams import Seams
 
 
@@ -69,11 +70,16 @@ class World:
         self.tool = tool
         self.broker = RecordedBroker(1)
         self.controller: LoneController
+        self.level = LATEST.name
 
     async def start(self) -> None:
         address = await self.door.open() + self.tool.chroot
         self.controller = LoneController(
-            configs(broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"),
+            configs(
+                broker_session_timeout_ms="60000",
+                broker_silence_suspect_ms="59000",
+                inter_broker_protocol_version=self.level,
+            ),
             Seams(),
             ZookeeperStore(address, PATIENT_SESSION_S),
         )

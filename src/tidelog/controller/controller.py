@@ -197,8 +197,7 @@ class Controller:
     async def _update_plan(self) -> None:
         """Bring ``/admin/reassign_partitions`` up to date; called in the turn of a change."""
         if reassignment_node.is_outdated(self.cluster):
-            line = await self.carry_out(reassignment_node.brought_up_to_date)
-            if line is not None:
+            for line in await self.carry_out(reassignment_node.brought_up_to_date):
                 logger.info("%s", line)
 
     async def carry_out(self, decide: Callable[[ClusterState], Decision[A]]) -> A:

@@ -6,20 +6,24 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions import reassignment_node, soft_state
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.external_changes import Taken, changed, take_up
 from tidelog.controller.decisions.moves import Placement, completed, written
 from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.reassignment_node import PATH, brought_up_to_date, is_outdated
 from tidelog.controller.decisions.reassignments import Asked, reassign
+from tidelog.metadata import layout
 from tidelog.metadata.records import WentBack
 from tidelog.metadata.store import Create, Delete, Operation, Set
+from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -224,6 +228,44 @@ def test_the_deletion_of_a_topic_ends_its_rows() -> None:
     world.do(delete_topics(world.cluster, [PendingDelete("t")]))
     up_to_date(world)
     assert at_node(world) is None
+
+
+def test_a_mark_ends_the_rows_of_a_topic_that_stays_until_all_brokers_confirmed() -> None:
+    """Below level 1.4, where a dead broker would hold the node, and no other plan could begin."""
+    world = running()
+    world.create(TopicToCreate("u", assignment=((0, (1, 2)),)))
+    u0 = TopicPartition("u", 0)
+    world.cluster.level = level_of("1.3")
+    tool(world, Delete(PATH, -1))
+    tool(world, Create(PATH, plan(row(T0, 3, 4), row(u0, 3))))
+    assert carried_out(world) == []
+    world.do(delete_topics(world.cluster, [PendingDelete("t")]))
+    # The next change of the partition does not bring the row back.
+    state = world.cluster.states[T0]
+    world.commit((Put(layout.state(*T0), msgspec.structs.replace(state, isr=[1])),))
+    decision = brought_up_to_date(world.cluster)
+    assert decision.answer == [f"1 rows of {PATH} end: the topic t is being deleted"]
+    up_to_date(world)
+    assert at_node(world) == [row(u0, 3)]
+    complete(world, u0)
+    up_to_date(world)
+    assert at_node(world) is None
+    tool(world, Create(PATH, plan(row(T1, 3), row(u0, 1))))
+    assert carried_out(world) == ["The topic t is being deleted."]
+    assert at_node(world) == [row(u0, 1)]
+
+
+def test_a_mark_that_is_taken_back_ends_no_row() -> None:
+    """``delete.topic.enable`` is false: the controller removes the mark of another program."""
+    world = running()
+    mark = layout.deletion_mark("t")
+    assert world.tree.apply(world.session, [Create(mark, b"")]) is None
+    found = changed(world.cluster, {mark: world.nodes().get(mark)})
+    world.do(take_up(world.cluster, found, world.chance, False))
+    assert world.cluster.marked == set() and not is_outdated(world.cluster)
+    complete(world, T0)
+    up_to_date(world)
+    assert at_node(world) == [row(T1, 4, 5)]
 
 
 def test_completed_rows_leave_by_the_sixteenth_and_one_that_moves_on_at_once() -> None:

@@ -150,6 +150,7 @@ def _put(cluster: ClusterState, path: str, record: Record) -> None:
             cluster.deletions_by_name.setdefault(record.name, {})[topic_id] = record
         case DeletionMark():
             cluster.marked.add(name)
+            _note_rows_of(cluster, name)
         case ConfigNode():
             kind = cluster.topic_configs
             if path.startswith(layout.BROKER_CONFIGS):
@@ -185,9 +186,7 @@ def _put_partition(
 
 def _note_move(cluster: ClusterState, where: TopicPartition, state: PartitionState | None) -> None:
     targets = None if state is None else state.target_replicas
-    if where in cluster.plan.rows:
-        replicas = [] if state is None else cluster.replicas(where)
-        cluster.plan.note(where, replicas, targets)
+    _note_row(cluster, where)
     if state is None or targets is None:
         if where in cluster.moves:
             del cluster.moves[where]
@@ -198,6 +197,25 @@ def _note_move(cluster: ClusterState, where: TopicPartition, state: PartitionSta
         cluster.arrived.add(where)
     else:
         cluster.arrived.discard(where)
+
+
+def _note_row(cluster: ClusterState, where: TopicPartition) -> None:
+    """Note how a partition of the plan stands; the deletion of its topic ends its row."""
+    if where not in cluster.plan.rows:
+        return
+    state = cluster.states.get(where)
+    if state is None or where.topic in cluster.marked:
+        cluster.plan.note(where, [], None)
+    else:
+        cluster.plan.note(where, cluster.replicas(where), state.target_replicas)
+
+
+def _note_rows_of(cluster: ClusterState, name: str) -> None:
+    """Note the rows of a topic that is marked for deletion now, or is no longer."""
+    node = cluster.topics.get(name)
+    if node is not None and cluster.plan.rows:
+        for index in node.partitions:
+            _note_row(cluster, TopicPartition(name, index))
 
 
 def _put_topic(cluster: ClusterState, name: str, record: TopicNode) -> None:
@@ -245,6 +263,7 @@ def _remove(cluster: ClusterState, path: str) -> None:
         _forget_deletion(cluster, layout.parse_id(name) or NO_ID)
     elif above == layout.DELETE_TOPICS:
         cluster.marked.discard(name)
+        _note_rows_of(cluster, name)
         cluster.confirmed.pop(name, None)
     elif above == layout.TOPIC_CONFIGS:
         cluster.topic_configs.pop(name, None)

@@ -12,12 +12,14 @@ Owns what each change of the node means, and when the node is written again or r
 | some | removed | the plan is forgotten; its moves go on |
 
 At the start of a controller all rows of the node are due, so they win over the state nodes. A row
-that is refused leaves the node with a log line, and the others go on.
+that is refused leaves the node with a log line, and the others go on. So do the rows of a topic
+that is marked for deletion, below level 1.4 too, where its nodes stay until all brokers confirmed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.controller.decisions.cluster import ClusterState
@@ -103,14 +105,28 @@ def is_outdated(cluster: ClusterState) -> bool:
     return cluster.plan.is_outdated or PATH in cluster.damaged
 
 
-def brought_up_to_date(cluster: ClusterState) -> Decision[str | None]:
-    """Write the node without the rows whose work is over, or remove it; the answer is a log line.
+def brought_up_to_date(cluster: ClusterState) -> Decision[list[str]]:
+    """Write the node without the rows whose work is over, or remove it; the answer has log lines.
 
     A node that cannot be read has no work.
     """
     if not is_outdated(cluster):
-        return Decision(None)
+        return Decision([])
+    lines = [
+        f"{count} rows of {PATH} end: the topic {name} is being deleted"
+        for name, count in _ended_by_deletions(cluster).items()
+    ]
     left = None if PATH in cluster.damaged else node_of(cluster.plan)
     if left is not None:
-        return Decision(None, (Put(PATH, left),))
-    return Decision(f"{PATH} is removed: nothing in it is left to do", (Remove(PATH),))
+        return Decision(lines, (Put(PATH, left),))
+    lines.append(f"{PATH} is removed: nothing in it is left to do")
+    return Decision(lines, (Remove(PATH),))
+
+
+def _ended_by_deletions(cluster: ClusterState) -> Mapping[str, int]:
+    """Count the rows, by topic, whose move was running when their topic was marked."""
+    if not cluster.marked:
+        return {}
+    marked, moves = cluster.marked, cluster.moves
+    ended = (x for x in cluster.plan.ended if x.topic in marked and x in moves)
+    return Counter(where.topic for where in ended)
