@@ -388,7 +388,8 @@ def test_a_connection_that_ends_is_noticed_before_the_next_heartbeat() -> None:
 
 async def forwarded(session: ControllerSession, timeout_ms: int) -> Any:
     request = messages.DeleteTopicsRequest(topic_names=[], timeout_ms=0)
-    return await session.forward(ApiKey.DELETE_TOPICS, 4, request, "127.0.0.1", timeout_ms)
+    inner = codec.encode_request(ApiKey.DELETE_TOPICS, 4, 0, None, request)
+    return await session.forward(b"".join(inner)[4:], "127.0.0.1", timeout_ms)
 
 
 def test_a_forwarded_request_finds_the_next_controller() -> None:

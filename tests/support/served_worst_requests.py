@@ -158,7 +158,8 @@ def measured(node: TidelogNode, frame: bytes) -> tuple[float, int]:
 def all_hold(node: TidelogNode, handler: Handler) -> None:
     """The bounds hold for the worst requests of an API."""
     for version in versions(handler):
-        for each in worst(int(handler.api_key), version, handler.most_elements):
+        most, numbers = handler.most_elements, handler.numbers_in_one
+        for each in worst(int(handler.api_key), version, most, numbers):
             holds(node, each)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import cramjam
 
 from tidelog.protocol import codec, messages
-from tidelog.protocol.schema import Api, Field
+from tidelog.protocol.schema import FIXED, Api, Field
 from tidelog.records.batch import BatchHeader, seal_batch
 
 LARGEST_BYTES = 1_000_000
@@ -72,14 +72,19 @@ class Worst:
     frame: bytes
 
 
-def worst(api_key: int, version: int, most_elements: int) -> Iterator[Worst]:
+def worst(
+    api_key: int, version: int, most_elements: int, numbers_in_one: int = 1
+) -> Iterator[Worst]:
     """Yield the worst requests of an API in a version, each with fewer than ``most_elements``."""
     api = codec.api_of(api_key)
     paths = list(_arrays(api, version, api.request.fields, ()))
     for path in paths:
         for kind in KINDS:
             for deep in (False, True) if len(path) > 1 else (False,):
-                made = _Maker(api, version, kind, path, most_elements - 10, deep)
+                most = most_elements - 10
+                if not deep and path[-1].type in FIXED:
+                    most *= numbers_in_one
+                made = _Maker(api, version, kind, path, most, deep)
                 label = ".".join(field.name for field in path)
                 shape = "deep" if deep else "wide"
                 name = f"{api.name} v{version} {label} {shape} {kind}"

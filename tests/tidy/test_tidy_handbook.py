@@ -179,7 +179,7 @@ def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
         f"at most {router.MOST_ELEMENTS:,} elements",
         f"of the APIs that a controller decides {forwarding.MOST_FORWARDED:,}",
         f"sent to a broker: {forwarding.MOST_SETTINGS:,}",
-        f"reassignments {forwarding.MOST_MOVED:,}",
+        f"about reassignments {router.MOST_MOVED:,}, where {router.NUMBERS_OF_MOVES} broker ids",
         f"creates at most {metadata.CREATED_AT_ONCE} missing topics",
         f"at most {new_partitions.MOST_AT_ONCE:,} partitions at once, and "
         f"{new_partitions.MAX_PARTITIONS:,}",

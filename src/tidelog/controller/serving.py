@@ -30,9 +30,6 @@ MOST_ASKED = 5_000
 """Elements of one request that a client sends to the controller's own listener, as many as brokers
 forward (``broker.control_plane.forwarding``)."""
 
-MOST_MOVED = MOST_ELEMENTS
-"""The same for reassignments, which are parsed and served in steps: a whole plan is one request."""
-
 CHANGES = frozenset(
     {
         ApiKey.CREATE_TOPICS,
@@ -56,6 +53,7 @@ def served(
     refuse_all: RefuseAll[Request, Response],
     pipelined: bool = False,
     most: int | None = None,
+    numbers_in_one: int = 1,
 ) -> Handler:
     """Make a handler that responds NOT_CONTROLLER while its controller is not active.
 
@@ -82,7 +80,14 @@ def served(
     if most is None:
         most = MOST_ASKED if scope is Scope.CLIENT else MOST_ELEMENTS
     return Handler(
-        api_key, versions, scope, handle, pipelined=pipelined, refuse=failed, most_elements=most
+        api_key,
+        versions,
+        scope,
+        handle,
+        pipelined=pipelined,
+        refuse=failed,
+        most_elements=most,
+        numbers_in_one=numbers_in_one,
     )
 
 

@@ -385,9 +385,10 @@ class Connection(Answering, asyncio.BufferedProtocol):
     def _refused(self, route: Route, error: TooManyElements) -> Any:
         """Return the response to a request of too many elements. CloseConnection if there is
         none."""
-        answer = route.too_many()
+        why = f"it sent a request that is too long: {error}; ask in parts"
+        answer = route.too_many(why)
         if answer is None:
-            raise CloseConnection(f"it sent a request that is too long: {error}; ask in parts")
+            raise CloseConnection(why)
         if self.server.may_say():
             name = route.handler.api_key.name
             logger.warning("%s gets INVALID_REQUEST for its %s: %s", self, name, error)

@@ -160,6 +160,14 @@ TIMES = 64
 MOST_ELEMENTS = 50_000
 """Elements of one request (of arrays, and tagged fields) on a connection without a proof."""
 
+MOST_MOVED = 100_000
+"""The same of a request about reassignments, which is parsed and served in steps: Kafka's tool
+sends a whole plan in one, and one of 50,000 partitions with three replicas has 90,000."""
+
+NUMBERS_OF_MOVES = 4
+"""So many broker ids or partition indexes of it count as one element: each takes four bytes of the
+request and 40 of memory, an element with fields at least six and 140."""
+
 Handle = Callable[[Any, Any, RequestContext], Any]
 """(server context, request, request context) -> response, None for no response, an awaitable, or a
 generator (``Steps``) that returns one of these."""
@@ -202,6 +210,8 @@ class Handler:
     most_elements: int = MOST_ELEMENTS
     """Most elements of one request on a connection without a proof; more is INVALID_REQUEST, or
     closes the connection where the response has no error code at its top."""
+    numbers_in_one: int = 1
+    """How many numbers of an array count as one element."""
     long_records: bool = False
     """Whether most bytes of long requests are records: then they are parsed at once."""
     direct: Direct | None = None
@@ -263,9 +273,10 @@ class Route:
         self.pipelined = handler.pipelined
         self.large_answer = handler.large_answer
         self.long_records = handler.long_records
-        self.decode = codec.request_decoder(key, version, most)
+        numbers = handler.numbers_in_one
+        self.decode = codec.request_decoder(key, version, most, numbers)
         self.encode = codec.response_encoder(key, version)
-        self.decode_in_steps = partial(codec.decode_in_steps, key, version, most)
+        self.decode_in_steps = partial(codec.decode_in_steps, key, version, most, numbers=numbers)
         self.encode_in_steps = partial(codec.encode_in_steps, key, version)
         self.flexible = codec.is_flexible(key, version)
         # An ApiVersions response always has the old header: the client knows no version yet.
@@ -287,14 +298,17 @@ class Route:
         self.decode = lambda frame, _: (None, len(frame))
         self.long_records = True
 
-    def too_many(self) -> Any | None:
+    def too_many(self, why: str) -> Any | None:
         """Return a response with INVALID_REQUEST, for a request of too many elements, or None: only
         the top of the response can have it, for the items were not parsed."""
         key = self.handler.api_key
         top = codec.api_of(key).response.fields
         if not any(each.name == "error_code" and self.version in each.versions for each in top):
             return None
-        return _response_class(key)(error_code=ErrorCode.INVALID_REQUEST)
+        answer = _response_class(key)(error_code=ErrorCode.INVALID_REQUEST)
+        if any(each.name == "error_message" and self.version in each.versions for each in top):
+            answer.error_message = why
+        return answer
 
     def failure(self, request: Any) -> Any | None:
         """Return a response with UNKNOWN_SERVER_ERROR, or None if it has no field for one."""

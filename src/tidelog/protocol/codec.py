@@ -47,24 +47,28 @@ def api_of(api_key: int) -> schema.Api:
 
 
 @cache
-def request_decoder(api_key: int, version: int, most: int | None = None) -> compiler.Decoder:
+def request_decoder(
+    api_key: int, version: int, most: int | None = None, numbers: int = 1
+) -> compiler.Decoder:
     """Return the compiled decoder of a request; KeyError when there is no such version.
 
-    It refuses more than ``most`` elements of arrays, and ``MAX_ELEMENTS`` in any case.
+    It refuses more than ``most`` elements of arrays, and ``MAX_ELEMENTS`` in any case; so many
+    ``numbers`` count as one element.
     """
     api = api_of(api_key)
     if version not in api.versions:
         raise KeyError(f"{api.name} has no version {version}")
     classes = messages.classes_of(api.request)
-    return compiler.decoder(api.request, classes, version, api.is_flexible(version), most)
+    flexible = api.is_flexible(version)
+    return compiler.decoder(api.request, classes, version, flexible, most, numbers)
 
 
 @cache
-def _stepping_decoder(api_key: int, version: int, most: int | None) -> Any:
+def _stepping_decoder(api_key: int, version: int, most: int | None, numbers: int) -> Any:
     api = api_of(api_key)
     classes = messages.classes_of(api.request)
     flexible = api.is_flexible(version)
-    return compiler.decoder(api.request, classes, version, flexible, most, in_steps=True)
+    return compiler.decoder(api.request, classes, version, flexible, most, numbers, in_steps=True)
 
 
 @cache
@@ -73,11 +77,23 @@ def _stepping_encoder(api_key: int, version: int) -> Any:
     return compiler.encoder(api.response, version, api.is_flexible(version), in_steps=True)
 
 
+@cache
+def _stepping_request_encoder(api_key: int, version: int) -> Any:
+    api = api_of(api_key)
+    return compiler.encoder(api.request, version, api.is_flexible(version), in_steps=True)
+
+
 def decode_in_steps(
-    api_key: int, version: int, most: int | None, frame: memoryview, position: int
+    api_key: int,
+    version: int,
+    most: int | None,
+    frame: memoryview,
+    position: int,
+    *,
+    numbers: int = 1,
 ) -> compiler.Steps:
     """Do as ``request_decoder``, as a generator that yields 0 now and then."""
-    steps: compiler.Steps = _stepping_decoder(api_key, version, most)(frame, position)
+    steps: compiler.Steps = _stepping_decoder(api_key, version, most, numbers)(frame, position)
     return steps
 
 
@@ -206,12 +222,30 @@ def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, request: Any
 ) -> list[Buffer]:
     """Write a request with its size and header: buffers to send one after another."""
+    head = _request_head(api_key, version, correlation_id, client_id)
+    return _write(request_encoder(api_key, version), request, head)
+
+
+def encode_request_in_steps(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, request: Any
+) -> compiler.Steps:
+    """Do as ``encode_request``, as a generator that yields 0 now and then."""
+    head = _request_head(api_key, version, correlation_id, client_id)
+    chunks: list[Buffer] = []
+    chunks.append((yield from _stepping_request_encoder(api_key, version)(request, chunks, head)))
+    struct.pack_into(">i", head, 0, sum(map(len, chunks)) - 4)
+    return chunks
+
+
+def _request_head(
+    api_key: int, version: int, correlation_id: int, client_id: str | None
+) -> bytearray:
     client = client_id.encode() if client_id is not None else b""
     length = -1 if client_id is None else len(client)
-    buffer = bytearray(4) + _HEADER.pack(api_key, version, correlation_id, length) + client
+    head = bytearray(4) + _HEADER.pack(api_key, version, correlation_id, length) + client
     if is_flexible(api_key, version):
-        buffer.append(0)
-    return _write(request_encoder(api_key, version), request, buffer)
+        head.append(0)
+    return head
 
 
 class EncodedRequest(NamedTuple):

@@ -55,6 +55,7 @@ class _Code:
         self.flexible = flexible
         self.in_steps = False
         self.allowed = primitives.MAX_ELEMENTS
+        self.numbers = 1
         self._count = 0
 
     def begin_steps(self) -> None:
@@ -70,6 +71,10 @@ class _Code:
             self.put(depth, "if not left:")
             self.put(depth + 1, f"left = {STEP}")
             self.put(depth + 1, "yield 0")
+
+    def spend(self, depth: int, count: str, each: int) -> None:
+        """Emit the subtraction of elements from those that the message may still have."""
+        self.put(depth, f"budget -= {count} * {each}" if each > 1 else f"budget -= {count}")
 
     def fresh(self, prefix: str) -> str:
         self._count += 1
@@ -123,12 +128,14 @@ def decoder(
     version: int,
     flexible: bool,
     most: int | None = None,
+    numbers: int = 1,
     *,
     in_steps: bool = False,
 ) -> Decoder:
     """Generate the decoder of ``message`` in ``version``; ``in_steps``: one that returns ``Steps``.
 
-    ``most``: elements of arrays and unknown tags that one message may have.
+    ``most``: elements of arrays and unknown tags that one message may have; so many ``numbers`` of
+    an array count as one.
     """
     code = _Code(message, version, flexible)
     for name, made in classes.items():
@@ -136,8 +143,9 @@ def decoder(
     code.put(0, "def decode(b, p):")
     code.put(1, "end = len(b)")
     allowed = primitives.MAX_ELEMENTS if most is None else min(most, primitives.MAX_ELEMENTS)
-    code.put(1, f"budget = {allowed}")
-    code.allowed = allowed
+    # In numbers: so an array of three costs less than an element, and is not free.
+    code.put(1, f"budget = {allowed * numbers}")
+    code.allowed, code.numbers = allowed, numbers
     if in_steps:
         code.begin_steps()
     result = _decode_struct(code, 1, "", message.fields)
@@ -246,7 +254,7 @@ def _decode_array(code: _Code, depth: int, field: Field, value: str) -> None:
     code.put(
         depth, f"if {length} * {least} > end - p: raise bad('{field.name}: too many elements')"
     )
-    code.put(depth, f"budget -= {length}")
+    code.spend(depth, length, 1 if field.type in FIXED else code.numbers)
     many = f"{field.name}: more than {code.allowed} elements in one message"
     code.put(depth, f"if budget < 0: raise too_many('{many}')")
     if field.type in FIXED:
@@ -279,7 +287,7 @@ def _decode_tags(code: _Code, depth: int, fields: list[Field], values: dict[str,
     code.put(depth, f"{count} = b[p]; p += 1")
     code.put(depth, f"if {count}:")
     code.put(depth + 1, f"if {count} > 127: {count}, p = uv(b, p, {count})")
-    code.put(depth + 1, f"budget -= {count}")
+    code.spend(depth + 1, count, code.numbers)
     many = f"more than {code.allowed} tagged fields and elements in one message"
     code.put(depth + 1, f"if budget < 0: raise too_many('{many}')")
     if not known:

@@ -13,13 +13,20 @@ import pytest
 
 from tests.support.lone_broker import Peer, until
 from tidelog.broker import handlers
-from tidelog.broker.control_plane.forwarding import MOST_FORWARDED, MOST_MOVED
+from tidelog.broker.control_plane.forwarding import MOST_FORWARDED
 from tidelog.controller.handlers import HANDLERS
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import api_versions, frames
 from tidelog.network.audit import ELSEWHERE, MAX_PLACES, Audit
-from tidelog.network.router import FOLLOWERS, Handler, RequestContext, Router, Scope
+from tidelog.network.router import (
+    FOLLOWERS,
+    MOST_MOVED,
+    Handler,
+    RequestContext,
+    Router,
+    Scope,
+)
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import TooManyElements
@@ -103,6 +110,7 @@ def test_the_controller_takes_no_longer_requests_than_brokers_forward() -> None:
         if key is not ApiKey.API_VERSIONS:
             most = MOST_MOVED if key in MOVES else MOST_FORWARDED
             assert ours.most_elements <= min(theirs.most_elements, most), name
+            assert ours.numbers_in_one == theirs.numbers_in_one, name
 
 
 def test_an_api_that_cannot_be_refused_has_client_scope() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Any
@@ -18,15 +18,18 @@ from tests.support.network_server import Peer, heartbeat, produce, until
 from tests.support.processes import DEADLINE_S
 from tests.support.set_clock import SetClock, burn
 from tidelog.broker import handlers
+from tidelog.broker.handlers import alter_partition_reassignments as of_brokers
+from tidelog.controller.handlers import alter_partition_reassignments as of_controllers
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import api_versions
 from tidelog.network.answer_queue import ANSWERS_RETRY_S, AnswerQueue
 from tidelog.network.answering import TURN_MS
 from tidelog.network.limits import Account, Limits
-from tidelog.network.router import MOST_ELEMENTS, CloseConnection, Handler, Router, Scope
+from tidelog.network.router import MOST_ELEMENTS, CloseConnection, Handler, Router, Scope, Steps
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import TooManyElements
 from tidelog.runtime.clock import Clock
 
 TURN_S = TURN_MS / 1000
@@ -520,13 +523,73 @@ def test_the_answer_to_too_many_elements_can_be_written_in_every_version() -> No
         for version in handler.versions:
             route = router.route(handler.api_key, version)
             assert route is not None
-            answer = route.too_many()
+            answer = route.too_many("too long")
             if answer is not None:
                 told.add(handler.api_key)
                 frame = b"".join(codec.encode_response(handler.api_key, version, 1, answer))
                 found = codec.decode_response(handler.api_key, version, memoryview(frame)[4:])[1]
                 assert found.error_code == ErrorCode.INVALID_REQUEST
     assert {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP, ApiKey.FETCH} <= told
+
+
+def moves(partitions: int, topics: int, replicas: int) -> bytes:
+    """A plan, as the bytes of a request."""
+    request = messages.AlterPartitionReassignmentsRequest
+    rows = [
+        request.ReassignablePartition(index, list(range(replicas))) for index in range(partitions)
+    ]
+    each = partitions // topics
+    asked = request(
+        topics=[
+            request.ReassignableTopic(f"t{at}", rows[at * each : (at + 1) * each])
+            for at in range(topics)
+        ]
+    )
+    return b"".join(codec.encode_request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, None, asked))
+
+
+def ended(steps: Steps) -> Any:
+    """The result of steps."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value
+
+
+@pytest.mark.parametrize(
+    ("partitions", "topics", "replicas", "fits"),
+    [
+        (50_000, 12_500, 3, True),
+        (50_000, 12_500, 4, False),
+        (40_000, 1, 3, True),
+        (40_000, 20_000, 4, True),
+        (99_999, 1, 0, True),
+        (100_000, 1, 0, False),
+        (1, 1, 399_992, True),
+        (1, 1, 399_993, False),
+    ],
+)
+def test_the_limit_of_a_plan_is_in_partitions_and_topics_and_four_replicas_count_as_one(
+    partitions: int, topics: int, replicas: int, fits: bool
+) -> None:
+    """A plan of 40,000 partitions with three replicas is one request of Kafka's tool."""
+    for handler in (of_brokers.HANDLER, of_controllers.HANDLER):
+        route = Router([handler]).route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, trusted=False)
+        assert route is not None
+        frame = memoryview(moves(partitions, topics, replicas))[4:]
+        position = codec.decode_request_header(frame).body
+        decoders: list[Callable[[memoryview, int], Any]] = [
+            route.decode,
+            lambda *at, route=route: ended(route.decode_in_steps(*at)),
+        ]
+        for decode in decoders:
+            if fits:
+                message, stop = decode(frame, position)
+                assert stop == len(frame) and len(message.topics) == topics
+            else:
+                with pytest.raises(TooManyElements, match="more than 100000 elements"):
+                    decode(frame, position)
 
 
 def test_tagged_fields_are_elements(run: Any, caplog: pytest.LogCaptureFixture) -> None:

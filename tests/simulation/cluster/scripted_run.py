@@ -112,7 +112,7 @@ class ScriptedRun(ClusterRun):
         """Ask what the store does not know, or accept it; the error and the report."""
         request = messages.RestoredStoreRequest(accept=accept, drop_unknown=list(dropped))
         answer = await self.outside.until(
-            request, lambda found: found.error_code != ErrorCode.NOT_CONTROLLER
+            request, lambda found: found.error_code != ErrorCode.REQUEST_TIMED_OUT
         )
         return ErrorCode(answer.error_code), json.loads(answer.report)
 

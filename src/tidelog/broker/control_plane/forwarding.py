@@ -1,7 +1,8 @@
 """Forwarding of clients' requests to the controller, each in an Envelope.
 
-Owns the error that a client gets without a controller: NOT_CONTROLLER when no request was sent (the
-client may retry), REQUEST_TIMED_OUT when the outcome is unknown. The controller's response goes to
+Owns what a client gets without a controller: its request waits for one as long as its own time
+lasts, and is then answered REQUEST_TIMED_OUT, with a sentence. Never NOT_CONTROLLER: every broker
+forwards, so another one could do as little (docs/decisions/0018). The controller's response goes to
 the client undecoded, in the client's version: it may be large.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
@@ -17,18 +19,28 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import frames
 from tidelog.network.router import Handler, RequestContext, Scope
+from tidelog.protocol import codec
+from tidelog.runtime.turns import at_once, in_turns
 
 if TYPE_CHECKING:
     from tidelog.broker.control_plane.session import ControllerSession
     from tidelog.model.configs.server import ServerConfigs
+    from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-SLACK_MS = 2_000
-"""Time that the controller's response may take beyond the client's own timeout."""
+MOST_RESERVED_MS = 1_000
+"""The controller gets this much less than the time of the request, at most a tenth: Java's client
+closes the connection when that time is over, so the response must arrive before. Half of it may
+pass until the controller's response is here."""
+
+SHORT_MS = 1_000
+"""No client closes its connection after less than this, whatever the time of its request: the
+controller's response may then be as late as half of this."""
 
 Refuse = Callable[[Any, ErrorCode, str], Any]
-"""(request, error, message) -> a response with this error for every element of the request."""
+"""(request, error, message) -> a response with this error for every element of the request, or the
+steps that make one, where there may be very many."""
 
 
 MOST_FORWARDED = 5_000
@@ -37,12 +49,6 @@ MOST_FORWARDED = 5_000
 
 MOST_SETTINGS = 10_000
 """The same for requests that name a topic with settings: 2,000 topics with two are 6,000."""
-
-
-MOST_MOVED = 50_000
-"""The same for reassignments, as many as any client's request may have: Kafka's tool sends a whole
-plan in one request, and 10,000 partitions with three replicas are 40,000 elements. Long requests
-are parsed in steps, here and by the controller; to write one again takes 5 ms for this plan."""
 
 
 class Forwards(Protocol):
@@ -54,9 +60,17 @@ class Forwards(Protocol):
     @property
     def configs(self) -> ServerConfigs: ...
 
+    @property
+    def clock(self) -> Clock: ...
+
 
 def forwarded(
-    api_key: ApiKey, versions: range, scope: Scope, refuse: Refuse, most: int = MOST_FORWARDED
+    api_key: ApiKey,
+    versions: range,
+    scope: Scope,
+    refuse: Refuse,
+    most: int = MOST_FORWARDED,
+    numbers_in_one: int = 1,
 ) -> Handler:
     """Return the handler of an API that the controller serves."""
 
@@ -64,33 +78,63 @@ def forwarded(
         return forward(broker, api_key, request, context, refuse)
 
     def refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
-        return refuse(request, error, "the broker failed: see its log")
+        made = refuse(request, error, "the broker failed: see its log")
+        return at_once(made) if isinstance(made, GeneratorType) else made
 
-    return Handler(api_key, versions, scope, handle, refuse=refuse_all, most_elements=most)
+    return Handler(
+        api_key,
+        versions,
+        scope,
+        handle,
+        refuse=refuse_all,
+        most_elements=most,
+        numbers_in_one=numbers_in_one,
+    )
 
 
 async def forward(
     broker: Forwards, api_key: int, request: Any, context: RequestContext, refuse: Refuse
 ) -> Any:
     """Send ``request`` to the controller; return the frame of its response, or a refusal."""
-    asked_ms = getattr(request, "timeout_ms", 0) or 0
-    limit_ms = max(asked_ms, broker.configs.request_timeout_ms) + SLACK_MS
     try:
-        answer = await broker.session.forward(
-            api_key, context.version, request, context.client_host, limit_ms
-        )
+        answer = await _answered(broker, api_key, request, context)
         return frames.answer_of(context.correlation_id, answer)
     except ControllerUnreachable as error:
-        return refuse(request, ErrorCode.NOT_CONTROLLER, str(error))
+        refusal = ErrorCode.REQUEST_TIMED_OUT, str(error)
     except ForwardingRefused as error:
-        return refuse(request, error.code, str(error))
+        refusal = error.code, str(error)
+        if error.code is ErrorCode.NOT_CONTROLLER:
+            why = "no controller was active in time, the outcome is unknown"
+            refusal = ErrorCode.REQUEST_TIMED_OUT, why
     except ClientError as error:
         logger.warning(
             "outcome of a forwarded %(request)s unknown: %(error)s",
             {"request": ApiKey(api_key).name, "error": error},
         )
-        message = f"the connection to the controller broke, the outcome is unknown: {error}"
-        return refuse(request, ErrorCode.REQUEST_TIMED_OUT, message)
+        why = f"no response of the controller, the outcome is unknown: {error}"
+        refusal = ErrorCode.REQUEST_TIMED_OUT, why
+    made = refuse(request, *refusal)
+    return await in_turns(made, broker.clock) if isinstance(made, GeneratorType) else made
+
+
+async def _answered(broker: Forwards, api_key: int, request: Any, context: RequestContext) -> bytes:
+    """Wait for a controller and for its response, both within the time of the request."""
+    session, clock = broker.session, broker.clock
+    asked_ms = getattr(request, "timeout_ms", 0)
+    all_ms = asked_ms if asked_ms > 0 else broker.configs.request_timeout_ms
+    begun_ms = clock.monotonic_ms()
+    reserve_ms = min(MOST_RESERVED_MS, all_ms // 10)
+    await session.registered(all_ms - reserve_ms)
+    left_ms = max(1, begun_ms + all_ms - reserve_ms - clock.monotonic_ms())
+    if asked_ms > 0:
+        # The controller says what it did by then, and what it did not.
+        request.timeout_ms = left_ms
+    # A plan of thousands of partitions is one request: other tasks run meanwhile.
+    steps = codec.encode_request_in_steps(api_key, context.version, 0, None, request)
+    inner = b"".join(await in_turns(steps, clock))[4:]
+    left_ms = max(1, begun_ms + all_ms - reserve_ms - clock.monotonic_ms())
+    late_ms = reserve_ms // 2 if all_ms >= SHORT_MS else SHORT_MS // 2
+    return await session.forward(inner, context.client_host, left_ms + late_ms)
 
 
 def refuse_resources(response: Any) -> Refuse:

@@ -27,7 +27,7 @@ from tidelog.model.configs.server import Listener
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
 from tidelog.model.registration import FormerRegistration
-from tidelog.protocol import codec, messages
+from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.backoff import steady
 from tidelog.runtime.cluster_secret import ClusterSecret
@@ -240,38 +240,35 @@ class ControllerSession:
         connection = await self.registered(limit)
         return await connection.send(request, None, limit)
 
-    async def forward(
-        self, api_key: int, version: int, request: Any, client_host: str, timeout_ms: int
-    ) -> bytes:
-        """Send a client's request to the controller in an Envelope; return the inner response,
-        from its correlation id on, in the version of the request.
+    async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
+        """Send a client's request (a frame without its size, correlation id 0) to the controller in
+        an Envelope; return the inner response, from its correlation id on, in its version.
 
-        On NOT_CONTROLLER the request goes to the next active controller within the same timeout; it
-        may then be applied twice, if the former one had committed it. Raises as ``request`` does,
-        and ForwardingRefused when the controller refused the envelope.
+        A request that could not be sent, or was answered NOT_CONTROLLER, goes to the active
+        controller within the same timeout; after NOT_CONTROLLER it may be applied twice, if the
+        former controller had committed it. Raises as ``request`` does, and ForwardingRefused when
+        the controller refused the envelope.
         """
-        inner = codec.encode_request(api_key, version, 0, None, request)
         envelope = messages.EnvelopeRequest(
-            request_data=b"".join(inner)[4:],
-            request_principal=b"",
-            client_host_address=client_host.encode(),
+            request_data=inner, request_principal=b"", client_host_address=client_host.encode()
         )
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
         await self._take_place(timeout_ms)
         try:
-            answer = await self._send_apart(envelope, int((end - loop.time()) * 1000))
-            while answer.error_code == ErrorCode.NOT_CONTROLLER:
-                left_ms = int((end - loop.time()) * 1000) - RETRY_MS
-                if left_ms <= 0:
+            while True:
+                answer = await self._send_apart(envelope, int((end - loop.time()) * 1000))
+                is_passed = answer is None or answer.error_code == ErrorCode.NOT_CONTROLLER
+                if not is_passed or end - loop.time() <= RETRY_MS / 1000:
                     break
                 # Only a heartbeat moves the session to the new controller: send one now.
                 self._woken.set()
                 self._close_forwarding()
                 await asyncio.sleep(RETRY_MS / 1000)
-                answer = await self._send_apart(envelope, left_ms)
         finally:
             self._forwarding_places.release()
+        if answer is None:
+            raise ControllerUnreachable(self._search.unreachable())
         if answer.error_code != ErrorCode.NONE:
             raise ForwardingRefused(ErrorCode(answer.error_code))
         return bytes(answer.response_data or b"")
@@ -288,7 +285,8 @@ class ControllerSession:
             ) from None
 
     async def _send_apart(self, envelope: Any, timeout_ms: int) -> Any:
-        """Send on a connection without heartbeats and without another request under way.
+        """Send on a connection without heartbeats and without another request under way; return
+        None if there is no connection, so that nothing was sent.
 
         Responses on a connection come in order, and a forwarded request may take long.
         """
@@ -304,12 +302,19 @@ class ControllerSession:
             kept = self._forwarding.pop()
             connection = None if kept.closed else kept
         if connection is None:
-            connection = await connect(
-                *self._search.address,
-                client_id="broker-forwarding",
-                connect_timeout_ms=left_ms(),
-                secret=self._secret,
-            )
+            try:
+                # Another controller may be active before one that hangs has greeted.
+                patience_ms = min(left_ms(), self._search.least_ms)
+                connection = await connect(
+                    *self._search.address,
+                    client_id="broker-forwarding",
+                    connect_timeout_ms=patience_ms,
+                    greeting_timeout_ms=patience_ms,
+                    secret=self._secret,
+                )
+            except ClientError as error:
+                logger.info("nothing is forwarded: %(error)s", {"error": error})
+                return None
         try:
             answer = await connection.send(envelope, ENVELOPE_VERSION, left_ms())
         except BaseException:

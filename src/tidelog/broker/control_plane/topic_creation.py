@@ -76,9 +76,8 @@ class TopicCreation:
         limit_ms = self._timeout_ms
         wanted = request(topics=[topic], timeout_ms=limit_ms)
         try:
-            encoded = await self._session.forward(
-                ApiKey.CREATE_TOPICS, CREATE_VERSION, wanted, "", limit_ms
-            )
+            inner = codec.encode_request(ApiKey.CREATE_TOPICS, CREATE_VERSION, 0, None, wanted)
+            encoded = await self._session.forward(b"".join(inner)[4:], "", limit_ms)
         except (ControllerUnreachable, ForwardingRefused, ClientError) as error:
             logger.warning(
                 "topic %(topic)s could not be created: %(error)s", {"topic": name, "error": error}

@@ -18,7 +18,7 @@ A broker may be dead: the move waits for it. It must be known: registered, or in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -28,6 +28,9 @@ from tidelog.controller.decisions.moves import Placement, cancelled, started, wh
 from tidelog.controller.decisions.new_partitions import bad_assignment
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+
+GROUPED_AT_ONCE = 1_000
+"""Moves of one step in which they are grouped: half a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +55,19 @@ class Listed:
 
 
 def reassign(
-    cluster: ClusterState, asked: Sequence[Asked], repeated: Collection[TopicPartition] = ()
+    cluster: ClusterState,
+    asked: Sequence[Asked],
+    repeated: Collection[TopicPartition] = (),
+    known: Callable[[], set[int]] | None = None,
 ) -> Decision[list[Answered]]:
     """Decide AlterPartitionReassignments for some partitions, each by itself, in one multi-write.
 
-    ``repeated`` has the partitions that the request names more than once.
+    ``repeated`` has the partitions that the request names more than once; ``known`` returns all
+    ``known_brokers``, by default those of now: many slices of one request share the walk.
     """
     answers: list[Answered] = []
     after: dict[TopicPartition, Placement] = {}
-    known = cache(lambda: known_brokers(cluster))
+    known = known or cache(lambda: known_brokers(cluster))
     for one in asked:
         refusal = _why_not(cluster, one, known)
         if refusal is None and one.where in repeated:
@@ -109,6 +116,21 @@ def moves_of(
         and (indexes is None or where.partition in indexes)
         and is_moving(cluster, where)
     )
+
+
+def moves_by_topic(cluster: ClusterState) -> Generator[None, None, dict[str, list[TopicPartition]]]:
+    """Return the running moves by topic, sorted, in steps: there may be as many as partitions."""
+    found: dict[str, list[TopicPartition]] = {}
+    for at, where in enumerate(list(cluster.moves)):
+        if at % GROUPED_AT_ONCE == 0:
+            yield
+        if is_moving(cluster, where):
+            found.setdefault(where.topic, []).append(where)
+    for at, places in enumerate(found.values()):
+        if at % GROUPED_AT_ONCE == 0:
+            yield
+        places.sort()
+    return {topic: found[topic] for topic in sorted(found)}
 
 
 def is_moving(cluster: ClusterState, where: TopicPartition) -> bool:
@@ -177,6 +199,8 @@ def _why_not_targets(
         return bad_assignment("it is empty; null cancels a reassignment")
     if min(targets) < 0:
         return bad_assignment(f"{next(x for x in targets if x < 0)} is no broker id")
+    if len(targets) > len(cluster.brokers) and len(targets) > len(known()):
+        return bad_assignment(f"it names {len(targets)} brokers, and there are {len(known())}")
     named: set[int] = set()
     for broker in targets:
         if broker in named:

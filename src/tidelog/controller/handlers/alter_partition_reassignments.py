@@ -6,12 +6,16 @@
 - Each partition by itself, with a sentence: INVALID_REPLICA_ASSIGNMENT,
   UNKNOWN_TOPIC_OR_PARTITION; the others go on.
 - Responds once the targets are durable: a move goes on by itself, also under another controller.
+- REQUEST_TIMED_OUT for each partition whose targets are not durable when the time of the request is
+  over; the others keep their results. A slice that has not begun by then never begins.
 - Decided in slices of whole topics or of ``AT_ONCE`` partitions (docs/decisions/0036).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator, Sequence
+from functools import cache
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
@@ -21,16 +25,17 @@ from tidelog.controller.decisions.reassignments import (
     Answered,
     Asked,
     cost_of_moves,
-    moves_of,
+    known_brokers,
+    moves_by_topic,
     reassign,
     repeated_places,
 )
-from tidelog.controller.serving import MOST_MOVED, served
+from tidelog.controller.serving import patience_ms, served
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition, by_topic
-from tidelog.network.router import RequestContext, Scope
+from tidelog.model.topics import TopicPartition
+from tidelog.network.router import MOST_MOVED, NUMBERS_OF_MOVES, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.runtime.turns import at_once, in_turns
 
@@ -47,6 +52,7 @@ async def serve(
     context: RequestContext,
 ) -> messages.AlterPartitionReassignmentsResponse:
     clock = controller.seams.clock
+    begun_ms = clock.monotonic_ms()
     asked, without = await in_turns(_asked(controller.cluster, request), clock)
     if request.topics is None and not asked:
         error, sentence = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition is being reassigned."
@@ -54,31 +60,84 @@ async def serve(
             error_code=error, error_message=sentence
         )
     elements = await in_turns(_elements(asked), clock)
-    repeated = repeated_places(asked)
-
-    def decide(cluster: ClusterState, part: Sequence[Sequence[Asked]]) -> Decision[list[Answered]]:
-        return reassign(cluster, [one for element in part for one in element], repeated)
-
-    answers, _ = await perform_in_slices(
-        controller,
-        elements,
-        lambda element: cost_of_moves(controller.cluster, element),
-        decide,
-    )
+    left_ms = begun_ms + patience_ms(controller, request.timeout_ms, context) - clock.monotonic_ms()
+    answers = await _Moves(controller, asked).started_within(elements, left_ms)
     return await in_turns(_response([*answers, *without]), clock)
+
+
+class _Moves:
+    """The moves of one request while their slices are decided."""
+
+    def __init__(self, controller: Controller, asked: Sequence[Asked]) -> None:
+        self._controller = controller
+        self._repeated = repeated_places(asked)
+        self._known = cache(lambda: known_brokers(controller.cluster))
+        self._answers: list[Answered] = []
+        self._begun = 0
+        """Partitions of the slices that were decided."""
+        self._is_over = False
+
+    async def started_within(
+        self, elements: Sequence[Sequence[Asked]], limit_ms: float
+    ) -> list[Answered]:
+        """Start the moves; return the result of each by then, at the latest after ``limit_ms``."""
+        try:
+            if limit_ms > 0:
+                async with asyncio.timeout(limit_ms / 1000):
+                    await perform_in_slices(
+                        self._controller,
+                        elements,
+                        lambda element: cost_of_moves(self._controller.cluster, element),
+                        self._decide,
+                        self._applied,
+                    )
+        except TimeoutError:
+            self._is_over = True
+        # A slice that was decided by then may end now, in the background.
+        answers, begun = list(self._answers), self._begun
+        clock = self._controller.seams.clock
+        return answers + await in_turns(_late(elements, len(answers), begun), clock)
+
+    def _decide(
+        self, cluster: ClusterState, part: Sequence[Sequence[Asked]]
+    ) -> Decision[list[Answered]]:
+        if self._is_over:
+            # It waited for its turn; its request has got the response.
+            return Decision([])
+        asked = [one for element in part for one in element]
+        self._begun = len(self._answers) + len(asked)
+        return reassign(cluster, asked, self._repeated, self._known)
+
+    def _applied(self, answers: Sequence[Answered]) -> None:
+        self._answers += answers
+
+
+def _late(
+    elements: Sequence[Sequence[Asked]], done: int, begun: int
+) -> Generator[None, None, list[Answered]]:
+    """Return the refusals of the partitions after ``done``; those below ``begun`` were decided."""
+    late: list[Answered] = []
+    for at, one in enumerate(one for element in elements for one in element):
+        if at % PREPARED_AT_ONCE == 0:
+            yield
+        if at >= done:
+            how = "nothing was changed" if at >= begun else "its outcome is unknown: list the moves"
+            sentence = f"The time was over before the change of {one.where} was stored; {how}."
+            late.append((one.where, RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)))
+    return late
 
 
 def _asked(
     cluster: ClusterState, request: messages.AlterPartitionReassignmentsRequest
 ) -> Generator[None, None, tuple[list[Asked], list[Answered]]]:
     """Return what a request asks for each partition, and the results of topics without a move."""
-    if request.topics is None:
-        return [Asked(where, None) for where in moves_of(cluster)], []
     asked: list[Asked] = []
     without: list[Answered] = []
-    moving = (
-        by_topic(moves_of(cluster)) if any(x.partitions is None for x in request.topics) else {}
-    )
+    moving: dict[str, list[TopicPartition]] = {}
+    if request.topics is None or any(x.partitions is None for x in request.topics):
+        moving = yield from moves_by_topic(cluster)
+    if request.topics is None:
+        return [Asked(where, None) for found in moving.values() for where in found], []
     for number, topic in enumerate(request.topics):
         if number % PREPARED_AT_ONCE == 0:
             yield
@@ -158,4 +217,5 @@ HANDLER = served(
     serve,
     refuse_all,
     most=MOST_MOVED,
+    numbers_in_one=NUMBERS_OF_MOVES,
 )

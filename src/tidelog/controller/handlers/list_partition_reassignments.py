@@ -13,11 +13,11 @@ from collections.abc import Generator, Sequence
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
-from tidelog.controller.decisions.reassignments import is_moving, listed, moves_of
-from tidelog.controller.serving import MOST_MOVED, served
+from tidelog.controller.decisions.reassignments import is_moving, listed, moves_by_topic
+from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import MOST_MOVED, NUMBERS_OF_MOVES, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.runtime.turns import in_turns
 
@@ -38,30 +38,27 @@ def _listed(
 ) -> Generator[None, None, messages.ListPartitionReassignmentsResponse]:
     """Build the response in steps; a move that ends meanwhile is left out."""
     response = messages.ListPartitionReassignmentsResponse
-    found = moves_of(cluster)
-    if request.topics is not None:
-        wanted = yield from _wanted(request.topics)
-        found = [
-            where
-            for where in found
-            if where.topic in wanted
-            and ((indexes := wanted[where.topic]) is None or where.partition in indexes)
-        ]
-    topics: dict[str, messages.ListPartitionReassignmentsResponse.OngoingTopicReassignment] = {}
-    for at, where in enumerate(found):
-        if at % LISTED_AT_ONCE == 0:
-            yield
-        if not is_moving(cluster, where):
-            continue
-        one = listed(cluster, where)
-        if where.topic not in topics:
-            topics[where.topic] = response.OngoingTopicReassignment(where.topic)
-        topics[where.topic].partitions.append(
-            response.OngoingPartitionReassignment(
-                where.partition, one.replicas, one.adding, one.removing
-            )
-        )
-    return response(error_message=None, topics=list(topics.values()))
+    found = yield from moves_by_topic(cluster)
+    wanted = None if request.topics is None else (yield from _wanted(request.topics))
+    topics: list[messages.ListPartitionReassignmentsResponse.OngoingTopicReassignment] = []
+    at = 0
+    for name, places in found.items():
+        indexes: set[int] | None = None if wanted is None else wanted.get(name, set())
+        topic = response.OngoingTopicReassignment(name)
+        for where in places:
+            at += 1
+            if at % LISTED_AT_ONCE == 0:
+                yield
+            if (indexes is None or where.partition in indexes) and is_moving(cluster, where):
+                one = listed(cluster, where)
+                topic.partitions.append(
+                    response.OngoingPartitionReassignment(
+                        where.partition, one.replicas, one.adding, one.removing
+                    )
+                )
+        if topic.partitions:
+            topics.append(topic)
+    return response(error_message=None, topics=topics)
 
 
 def _wanted(
@@ -94,4 +91,5 @@ HANDLER = served(
     serve,
     refuse_all,
     most=MOST_MOVED,
+    numbers_in_one=NUMBERS_OF_MOVES,
 )
