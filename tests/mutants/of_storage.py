@@ -200,8 +200,8 @@ MUTANTS = (
     Mutant(
         "what was cleaned takes the place of other records, written since",
         "src/tidelog/storage/compaction/swap.py",
-        "    if log.changing or log.generation != result.plan.generation:",
-        "    if log.changing:",
+        "    if log.changing or log.is_mirrored or log.generation != result.plan.generation:",
+        "    if log.changing or log.is_mirrored:",
         "tests/unit/storage/test_compaction.py",
     ),
     Mutant(

@@ -190,6 +190,7 @@ class LoneBroker:
         """Stop serving and leave the logs as a clean stop does."""
         await self.broker.inspected_appends.stop()
         self.broker.partitions.close()
+        await self.broker.future_replicas.close()
         await self.server.stop(grace_s=0.5)
         await self.broker.maintenance.stop()
         await self.broker.log_work.settled()

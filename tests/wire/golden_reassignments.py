@@ -1,4 +1,5 @@
-"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455), byte for byte.
+"""AlterPartitionReassignments, ListPartitionReassignments (KIP-455) and AlterReplicaLogDirs
+(KIP-113), byte for byte.
 
 Owns the bytes, written out by hand from the published protocol, and the messages that they mean.
 Null and empty lists differ in these messages: null cancels, an empty list is refused.
@@ -12,10 +13,55 @@ from tidelog.protocol import messages as m
 
 ALTER = m.AlterPartitionReassignmentsRequest
 ALTERED = m.AlterPartitionReassignmentsResponse
+DIRS = m.AlterReplicaLogDirsRequest
+MOVED = m.AlterReplicaLogDirsResponse
 LIST = m.ListPartitionReassignmentsRequest
 LISTED = m.ListPartitionReassignmentsResponse
 
 REASSIGNMENTS = (
+    Golden(
+        34,
+        1,
+        DIRS([DIRS.AlterReplicaLogDir("/d", [DIRS.AlterReplicaLogDirTopic("to", [2, 3])])]),
+        """
+        00000001 0002 2f64                    # one directory
+          00000001 0002 746f                  # one topic
+            00000002 00000002 00000003        # two partitions
+        """,
+    ),
+    Golden(
+        34,
+        2,
+        DIRS([DIRS.AlterReplicaLogDir("/d", [DIRS.AlterReplicaLogDirTopic("to", [2])])]),
+        """
+        02 03 2f64                            # one directory
+          02 03 746f                          # one topic
+            02 00000002                       # one partition
+            00
+          00
+        00
+        """,
+    ),
+    Golden(
+        34,
+        2,
+        MOVED(
+            throttle_time_ms=1,
+            results=[
+                MOVED.AlterReplicaLogDirTopicResult(
+                    "to",
+                    [MOVED.AlterReplicaLogDirPartitionResult(2, int(ErrorCode.LOG_DIR_NOT_FOUND))],
+                )
+            ],
+        ),
+        """
+        00000001                              # throttled for a millisecond
+        02 03 746f                            # one topic
+          02 00000002 0039 00                 # one partition: 57
+          00
+        00
+        """,
+    ),
     Golden(
         45,
         0,

@@ -34,6 +34,7 @@ from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
 from tidelog.broker.metadata.other_brokers import OtherBrokers
+from tidelog.broker.partitions.future_replicas import FutureReplicas
 from tidelog.broker.partitions.group_commit import GroupCommit
 from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
@@ -126,6 +127,7 @@ def assemble(given: Given) -> Broker:
         partitions=partitions,
         commit=commit,
         log_work=log_work,
+        future_replicas=FutureReplicas(configs, topic_configs, partitions, log_work, commit, seams),
         inspected_appends=InspectedAppends(clock, turns),
         repairs=repairs,
         maintenance=maintenance,

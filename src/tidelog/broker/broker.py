@@ -27,6 +27,7 @@ from tidelog.broker.following.followers import Followers
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
+from tidelog.broker.partitions.future_replicas import FutureReplicas
 from tidelog.broker.partitions.group_commit import GroupCommit
 from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
@@ -65,6 +66,7 @@ class Broker:
     partitions: Partitions
     commit: GroupCommit
     log_work: LogWork
+    future_replicas: FutureReplicas
     inspected_appends: InspectedAppends
     repairs: Repairs
     maintenance: Maintenance

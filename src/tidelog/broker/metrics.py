@@ -87,6 +87,11 @@ class BrokerCollector(Collector):
             "Replicas that move here and wait for one of reassignment.parallel.copies places",
             value=copies.waiting,
         )
+        yield GaugeMetricFamily(
+            "tidelog_future_replicas",
+            "Replicas that move to another log directory of this broker",
+            value=len(self._broker.future_replicas),
+        )
         uncleanable = self._broker.maintenance.cleaning.uncleanable()
         yield GaugeMetricFamily(
             "kafka_log_logcleanermanager_uncleanable_partitions_count",

@@ -39,7 +39,7 @@ from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.directory import log_directory as storage
-from tidelog.storage.directory.copies import Copy, judge
+from tidelog.storage.directory.copies import MOVED, Copy, judge
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +180,7 @@ class BrokerProcess:
         await self._until_metadata()
         self._coordinator.start()
         broker.maintenance.start()
+        broker.future_replicas.start()
 
     def _take_limits(self) -> None:
         if self._server is not None:
@@ -315,6 +316,11 @@ class BrokerProcess:
         try:
             if directory.failed is not None:
                 raise OSError(directory.failed)
+            if what == MOVED:
+                # Its copy is whole: nothing of it is needed.
+                directory.delete(key)
+                logger.warning("%(replica)s is %(what)s: removed", {"replica": place, "what": what})
+                return
             path = directory.mark_stray(key)
         except OSError as error:
             # It is not hosted any longer; the replica that replaces it records that on disk.
@@ -439,6 +445,7 @@ class BrokerProcess:
             # Delayed produce and fetch requests get their responses now.
             self.broker.partitions.close()
             await self.broker.followers.close()
+            await self.broker.future_replicas.close()
             await self.broker.log_work.settled()
             await self._server.stop(STOP_GRACE_S)
             await self.broker.commit.settled()

@@ -47,7 +47,8 @@ class PartitionMetadata:
 
     ``configs`` are the topic's own configurations, sorted (docs/decisions/0024). ``replaces``:
     directories of the partition that could not be quarantined before this one was made
-    (docs/decisions/0045).
+    (docs/decisions/0045). ``copy_of``: the directory whose place this one took, with all of its
+    records, in a move to another log directory (docs/decisions/0060).
     """
 
     topic_id: uuid.UUID
@@ -55,6 +56,7 @@ class PartitionMetadata:
     configs: KeptConfigs = ()
     created: Created | None = None
     replaces: tuple[Created, ...] = ()
+    copy_of: Created | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def fits_checksums(crc: int, checksums: bytes) -> bool:
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
     """Return Kafka's version 0, followed by our lines: partition epoch, configurations, when it was
-    made, what it replaces, the CRC."""
+    made, what it replaces, what it is a copy of, the CRC."""
     text = f"version: 0\ntopic_id: {encode_uuid(metadata.topic_id)}\n"
     if metadata.partition_epoch >= 0:
         text += f"partition_epoch: {metadata.partition_epoch}\n"
@@ -158,6 +160,8 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
         text += f"created: {_created_text(metadata.created)}\n"
     if metadata.replaces:
         text += f"replaces: {' '.join(map(_created_text, metadata.replaces))}\n"
+    if metadata.copy_of is not None:
+        text += f"copy_of: {_created_text(metadata.copy_of)}\n"
     return f"{text}{CRC_LINE}: {crc32c(text.encode())}\n".encode()
 
 
@@ -179,13 +183,14 @@ def decode_partition_metadata(content: bytes) -> PartitionMetadata:
         raise DamagedFile("partition.metadata has lost its CRC")
     epoch = _number(fields.get("partition_epoch", "-1"))
     configs = tuple(parse_qsl(fields.get("configs", ""), keep_blank_values=True))
-    created = fields.get("created")
+    created, copy_of = fields.get("created"), fields.get("copy_of")
     return PartitionMetadata(
         decode_uuid(fields["topic_id"]),
         epoch,
         configs,
         None if created is None else _created(created),
         tuple(map(_created, fields.get("replaces", "").split())),
+        None if copy_of is None else _created(copy_of),
     )
 
 

@@ -2,8 +2,8 @@
 
 Owns the names only. Segment files are named by their base offset with 20 digits, partition
 directories ``TOPIC-PARTITION``, deleted ones ``TOPIC-PARTITION.UUID-delete``, those of unknown
-origin ``…-stray``. A name from the wire becomes part of a path in this module only, and only if
-``why_no_directory`` accepts it.
+origin ``…-stray``, copies on their way to another log directory ``…-future``. A name from the wire
+becomes part of a path in this module only, and only if ``why_no_directory`` accepts it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ TEMPORARY = ".tmp"
 
 DELETE_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
+FUTURE_DIRECTORY = "-future"
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 EPOCH_CHECKSUM = "tidelog.leader-epochs.crc32c"
@@ -54,7 +55,7 @@ _DIGITS = 20
 
 
 class DirectoryName(NamedTuple):
-    """The parsed name of a directory in ``log.dirs``; ``ending`` is "", "-delete" or "-stray"."""
+    """The parsed name of a directory in ``log.dirs``; ``ending`` is "" or "-delete", …"""
 
     partition: TopicPartition
     ending: str
@@ -108,10 +109,26 @@ def marked_name(partition: TopicPartition, unique: str, ending: str) -> str:
     return directory_name(cut).removesuffix(f"-{cut.partition}") + tail
 
 
+def why_no_future(partition: TopicPartition) -> str | None:
+    """Return one clause that says why a partition can have no ``-future`` directory, or None.
+
+    Its name is not cut to the length that a file system allows: a start reads the topic from it.
+    """
+    longest = MAX_DIRECTORY_LENGTH - len(future_name(TopicPartition("", 0), "0" * 32)) + 2
+    if len(str(partition)) > longest:
+        return f"{partition} is longer than {longest} characters"
+    return why_no_directory(partition)
+
+
+def future_name(partition: TopicPartition, unique: str) -> str:
+    """Return the name of the copy of a replica that is to take its place."""
+    return f"{partition}.{unique}{FUTURE_DIRECTORY}"
+
+
 def parse_directory(name: str) -> DirectoryName | None:
     """Parse a directory's name; None when it is not the name of a partition."""
     ending = ""
-    for candidate in (DELETE_DIRECTORY, STRAY_DIRECTORY):
+    for candidate in (DELETE_DIRECTORY, STRAY_DIRECTORY, FUTURE_DIRECTORY):
         if name.endswith(candidate):
             stem, dot, _ = name.removesuffix(candidate).rpartition(".")
             if dot:

@@ -3,6 +3,8 @@
 - Null topics means all. v3+: an error for the whole request; v4+: total and usable bytes of the
   volume.
 - ``offset_lag``: how much lower the log end offset is than the high watermark (0 for a leader).
+- A copy that a move between log directories makes (``is_future_key``) is listed in its directory:
+  ``offset_lag`` is how much it lacks of its replica.
 - A failed directory has KAFKA_STORAGE_ERROR and no replicas.
 - -1 for the bytes of a volume whose size cannot be read, as below v4.
 """
@@ -10,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
@@ -19,6 +22,7 @@ from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.future_replicas import FutureReplica
     from tidelog.storage.directory.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
@@ -41,12 +45,17 @@ def handle(
         wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
     answer = Answer(results=[])
     for directory in broker.directories:
-        result = yield from _directory(directory, wanted)
+        futures = list(broker.future_replicas.in_directory(directory))
+        result = yield from _directory(directory, wanted, futures)
         answer.results.append(result)
     return answer
 
 
-def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> Steps:
+def _directory(
+    directory: LogDirectory,
+    wanted: dict[str, set[int]] | None,
+    futures: Sequence[FutureReplica],
+) -> Steps:
     result = Answer.DescribeLogDirsResult(log_dir=directory.path)
     if directory.failed is not None:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -72,6 +81,19 @@ def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> S
         if counted >= AT_ONCE:
             yield grown
             counted = grown = 0
+    for future in futures:
+        key = future.hosted.key
+        if wanted is None or key.partition in wanted.get(key.topic, ()):
+            topic = topics.setdefault(key.topic, Answer.DescribeLogDirsTopic(name=key.topic))
+            topic.partitions.append(
+                Answer.DescribeLogDirsPartition(
+                    partition_index=key.partition,
+                    partition_size=future.size,
+                    offset_lag=future.lag,
+                    is_future_key=True,
+                )
+            )
+            grown += TOPIC_BYTES + PARTITION_BYTES
     yield grown
     result.topics = list(topics.values())
     try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.turns import Turn
 from tidelog.storage.log.epoch_file import PendingEpochs
+from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.syncing import PendingSync, run_all
 
 if TYPE_CHECKING:
@@ -66,12 +67,11 @@ class GroupCommit:
 
     async def until_stored(self, partition: HostedPartition) -> None:
         """Wait until all present records of the partition's log are stored, or its disk fails."""
-        log = partition.log
-        end = log.end_offset
+        end = partition.log.end_offset
         while (
-            partition.stored_end < min(end, log.end_offset)
+            partition.stored_end < min(end, partition.log.end_offset)
             and partition.offline_reason is None
-            and not log.closed
+            and not partition.log.closed
         ):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(partition, []).append(waiter)
@@ -90,26 +90,26 @@ class GroupCommit:
         try:
             while self._wanted:
                 turn = Turn(self._clock, MOST_PER_TRIP, TURN_MS)
-                trip: list[tuple[HostedPartition, PendingSync, bool]] = []
-                epochs: list[tuple[HostedPartition, PendingEpochs, bool]] = []
+                # With its log: the partition may have another one, elsewhere, afterwards.
+                trip: list[tuple[HostedPartition, PartitionLog, PendingSync, bool]] = []
+                epochs: list[tuple[HostedPartition, PartitionLog, PendingEpochs, bool]] = []
                 taken: list[HostedPartition] = []
                 for partition, closed_only in list(islice(self._wanted.items(), MOST_PER_TRIP)):
                     if (taken or epochs) and turn.is_over():
                         break
                     del self._wanted[partition]
-                    if partition.log.cutting:
+                    log = partition.log
+                    if log.cutting or log.is_moving:
                         self._again_later(partition, closed_only)
                         continue
                     taken.append(partition)
                     try:
-                        unwritten = partition.log.epochs_to_write()
+                        unwritten = log.epochs_to_write()
                         if unwritten is not None:
                             taken.pop()
-                            epochs.append((partition, unwritten, closed_only))
+                            epochs.append((partition, log, unwritten, closed_only))
                             continue
-                        pending = partition.log.unsynced(
-                            closed_only=closed_only, most=MOST_SEGMENTS
-                        )
+                        pending = log.unsynced(closed_only=closed_only, most=MOST_SEGMENTS)
                     except OSError as error:
                         taken.pop()
                         self._cannot_take(partition, closed_only, error)
@@ -119,21 +119,21 @@ class GroupCommit:
                         continue
                     self._late.discard(partition)
                     if pending is not None:
-                        trip.append((partition, pending, closed_only))
+                        trip.append((partition, log, pending, closed_only))
                 if trip or epochs:
                     await self._sync(
-                        [pending for _, pending, _ in trip], [each for _, each, _ in epochs]
+                        [pending for _, _, pending, _ in trip], [each for _, _, each, _ in epochs]
                     )
                 elif self._wanted:
                     await asyncio.sleep(0)
-                for partition, pending, closed_only in trip:
-                    _take_back(partition, pending)
+                for partition, log, pending, closed_only in trip:
+                    _take_back(partition, log, pending)
                     if pending.leaves_rest:
                         self.want(partition, closed_only=closed_only)
                 for partition in taken:
                     self._tell(partition)
-                for partition, written, closed_only in epochs:
-                    self._go_on(partition, written, closed_only)
+                for partition, log, written, closed_only in epochs:
+                    self._go_on(partition, log, written, closed_only)
         finally:
             self._task = None
 
@@ -151,9 +151,14 @@ class GroupCommit:
         self.trips += bool(pendings)
         self.synced_logs += len(pendings)
 
-    def _go_on(self, partition: HostedPartition, written: PendingEpochs, closed_only: bool) -> None:
+    def _go_on(
+        self,
+        partition: HostedPartition,
+        log: PartitionLog,
+        written: PendingEpochs,
+        closed_only: bool,
+    ) -> None:
         """Sync a log whose leader epochs were written, or try again later."""
-        log = partition.log
         log.epochs_written(written)
         if isinstance(written.error, OSError) and not (log.failed or log.closed):
             self._cannot_take(partition, closed_only, written.error)
@@ -188,9 +193,9 @@ class GroupCommit:
         asyncio.get_running_loop().call_later(RETRY_S, later)
 
 
-def _take_back(partition: HostedPartition, pending: PendingSync) -> None:
+def _take_back(partition: HostedPartition, log: PartitionLog, pending: PendingSync) -> None:
     try:
-        partition.log.synced(pending)
+        log.synced(pending)
         if pending.error is not None and partition.log.failed is not None:
             partition.go_offline(partition.log.failed)
     except Exception as error:

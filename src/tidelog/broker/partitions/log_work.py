@@ -53,6 +53,10 @@ class LogWork:
             await asyncio.sleep(0)  # it is taken off the list in the turn after its end
         return True
 
+    def hand_over(self, former: PartitionLog, log: PartitionLog) -> None:
+        """Let the changes of a log that has moved count as changes of the log in its new place."""
+        self._under_way.update({t: log for t, its in self._under_way.items() if its is former})
+
     async def settled(self) -> None:
         """Wait until no change is in progress."""
         while self._under_way:

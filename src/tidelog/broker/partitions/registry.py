@@ -70,8 +70,15 @@ class NoSteps:
         """Do nothing."""
 
 
+MOST_PREFERRED = 10_000
+"""Replicas to be created whose directory is remembered: the oldest ones are forgotten."""
+
 CONFIGURED_AT_ONCE = 50
 """Partitions that are configured between two yields: 1 to 5 ms."""
+
+
+def _do_nothing(_: TopicPartition) -> None:
+    """Without moves between log directories no copy ends."""
 
 
 class Partitions:
@@ -88,6 +95,10 @@ class Partitions:
         self.by_topic: dict[str, dict[int, HostedPartition]] = {}
         self.steps: RoleChanges = NoSteps()
         """The steps of the other parts; set once, before the first command is applied."""
+        self.when_unhosted: Callable[[TopicPartition], None] = _do_nothing
+        """Called when a replica goes: it will be deleted or quarantined."""
+        self._preferred: dict[TopicPartition, LogDirectory] = {}
+        """Where replicas are to be created, as a client has asked for."""
         self.directories = directories
         self._renamed: dict[LogDirectory, list[HostedPartition]] = {}
         """Replicas that were deleted or quarantined, not yet durably."""
@@ -177,7 +188,10 @@ class Partitions:
             raise StorageFailed("every log directory has failed")
         refusals = []
         # The only one needs no comparison of free bytes, which asks the disk twice.
-        order = choices(map(self._room, healthy)) if len(healthy) > 1 else (0,)
+        order = choices(map(self._room, healthy)) if len(healthy) > 1 else [0]
+        preferred = self._preferred.pop(key, None)
+        if preferred in healthy:
+            order = [healthy.index(preferred), *order]
         for at in order:
             directory = healthy[at]
             try:
@@ -201,14 +215,25 @@ class Partitions:
     ) -> PartitionMetadata | None:
         if state.topic_id == NO_UUID:
             return None
-        self._made += 1
         return PartitionMetadata(
             state.topic_id,
             state.partition_epoch,
             self.configs.own(key.topic),
-            created=(directory.now_ms(), self._made),
+            created=self.new_created(directory),
             replaces=tuple(sorted(self._must_not_return.get(key, ()))),
         )
+
+    def new_created(self, directory: LogDirectory) -> Created:
+        """Return what names the next directory of a replica that is made."""
+        self._made += 1
+        return directory.now_ms(), self._made
+
+    def prefer(self, key: TopicPartition, directory: LogDirectory) -> None:
+        """Create a replica in this directory, if it is created before the broker stops."""
+        self._preferred.pop(key, None)
+        self._preferred[key] = directory
+        if len(self._preferred) > MOST_PREFERRED:
+            del self._preferred[next(iter(self._preferred))]
 
     def _room(self, directory: LogDirectory) -> DirectorySpace:
         replicas, refused_at = len(directory.logs), self._refused.get(directory)
@@ -401,6 +426,7 @@ class Partitions:
 
     def _unhost(self, hosted: HostedPartition, action: Callable[[LogDirectory], object]) -> None:
         key = hosted.key
+        self.when_unhosted(key)
         directory = self.directory_of(hosted)
         of_topic = self.by_topic[key.topic]
         del of_topic[key.partition]

@@ -72,5 +72,9 @@ REPLICATION = (
         "The bytes per second that a broker sends to the targets of reassignments, and those that "
         "its own targets fetch, until they have joined the ISR. It needs no list of replicas.",
     ),
-    rate("replica.alter.log.dirs.io.max.bytes.per.second", without_effect=True),
+    rate(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "The bytes per second that are copied between the log directories of a broker, all "
+        "together (AlterReplicaLogDirs).",
+    ),
 )

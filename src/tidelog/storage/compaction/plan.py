@@ -121,7 +121,7 @@ def plan_compaction(
 ) -> CompactionPlan | None:
     """Return the plan of a run; None unless the log is dirty enough or overdue."""
     configs = log.configs
-    if not configs.compacted or log.failed or log.closed:
+    if not configs.compacted or log.failed or log.closed or log.is_mirrored:
         return None
     dirty = dirtiness(log, now_ms)
     due = dirty.ratio > configs.min_cleanable_dirty_ratio or dirty.overdue

@@ -157,7 +157,7 @@ def _keeps_producers(log: LogState, result: CompactionResult) -> Pieces[bool]:
 
 
 def _fits(log: LogState, result: CompactionResult) -> bool:
-    if log.changing or log.generation != result.plan.generation:
+    if log.changing or log.is_mirrored or log.generation != result.plan.generation:
         return False
     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
     return all(

@@ -7,6 +7,7 @@ its caller. The first row that fits decides:
 |---|---|
 | without a topic id and without a record, ever | what is left of a creation that failed |
 | replaced by another one, as that one says | what is left of a deletion that failed |
+| copied by another one, as that one says | what is left of a move to another log directory |
 | the only one that is neither | the replica |
 | one of several, each of another topic id | undecided: the controller knows which topic exists |
 | any other one of several | undecidable: the directory is refused at the start |
@@ -28,6 +29,7 @@ Place = TypeVar("Place")
 
 UNFINISHED = "what is left of a creation that failed"
 REPLACED = "what is left of a deletion that failed"
+MOVED = "what is left of a move to another log directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,13 @@ def judge(copies: Sequence[Copy[Place]]) -> Judgement[Place]:
         if each.metadata is not None
         for created in each.metadata.replaces
     }
+    moved = {each.metadata.copy_of for each in finished if each.metadata is not None}
     living = []
     for each in finished:
         if each.metadata is not None and each.metadata.created in replaced:
             left.append((each.place, REPLACED))
+        elif each.metadata is not None and each.metadata.created in moved - {None}:
+            left.append((each.place, MOVED))
         else:
             living.append(each)
     if not living:

@@ -2,7 +2,8 @@
 
 Owns the directory's own files (checkpoints, the marker of a clean stop), and partition directories
 from creation to removal: created, loaded, renamed to ``-delete`` or ``-stray``, removed after a
-delay. Not whose directory it is: see `identity`. Not which replicas should exist: see `broker`.
+delay. Not whose directory it is: see `identity`. Not which replicas should exist: see `broker`. Not
+copies on their way here: see `storage.future`.
 
 The last process ended ``clean`` (its marker exists), ``crashed`` (no marker, the same boot of the
 operating system: all that was written is still there), or ``unclean`` (no marker, another boot:
@@ -11,6 +12,7 @@ unsynced bytes may be gone).
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -30,6 +32,7 @@ from tidelog.storage.checkpoints import (
 )
 from tidelog.storage.directory.checkpointing import Checkpoint, Checkpoints
 from tidelog.storage.directory.claims import CLAIMS, Offsets, claims_of
+from tidelog.storage.directory.contents import contents_of
 from tidelog.storage.directory.identity import DirectoryRefused as DirectoryRefused
 from tidelog.storage.directory.identity import LastStop as LastStop
 from tidelog.storage.directory.identity import claim
@@ -69,9 +72,13 @@ class LogDirectory:
         self.ran_synced = ran_synced
         """Whether the last process ran with ``log.durability=sync``: acked means synced."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.futures: dict[TopicPartition, str] = {}
+        """The ``-future`` directories here: copies of replicas in other log directories."""
+        self.arriving: dict[TopicPartition, PartitionLog] = {}
+        """Logs of which such a copy is complete: the checkpoint files name them already."""
         self.resources = Resources.of(seams.disk, open_files)
         self.resources.random = seams.random
-        self.resources.before_cut = self._writing_checkpoint
+        self.resources.before_cut = self.writing_checkpoint
         self._seams = seams
         self._disk = seams.disk
         self._lock = lock
@@ -118,30 +125,21 @@ class LogDirectory:
         now_ms = self._seams.clock.wall_ms()
         recovery, starts, watermarks, cleaned = (self._offsets(name, found) for name in CLAIMS)
         self._noted = {*recovery, *starts, *watermarks, *cleaned}
-        hosted: list[tuple[TopicPartition, str]] = []
-        for name in self._disk.list(self.path):
-            path = f"{self.path}/{name}"
-            if not self._disk.is_directory(path):
-                continue
-            parsed = names.parse_directory(name)
-            if parsed is None:
-                found.unknown.append(name)
-            elif parsed.ending == names.DELETE_DIRECTORY:
-                self.resources.removals.add(path, now_ms + delete_delay_ms)
-            elif parsed.ending == names.STRAY_DIRECTORY:
-                found.strays.append(name)
-            else:
-                hosted.append((parsed.partition, path))
+        contents = contents_of(self._disk, self.path)
+        found.strays, found.unknown = contents.strays, contents.unknown
+        self.futures = contents.futures
+        for path in contents.deleted:
+            self.resources.removals.add(path, now_ms + delete_delay_ms)
         clean, unclean = (self.last_stop is each for each in (LastStop.CLEAN, LastStop.UNCLEAN))
 
         def ending_of(key: TopicPartition) -> Ending:
             at = recovery.get(key, 0), watermarks.get(key, 0), starts.get(key, 0)
             return Ending(*at, clean=clean, unsynced_may_be_gone=unclean)
 
-        self.resources.loading.logs = len(hosted)
+        self.resources.loading.logs = len(contents.hosted)
         Opening(self._disk, self.resources.loading, helpers, most_helpers).open_all(
             self._load_one(found, partition, path, configs_of, ending_of(partition), cleaned)
-            for partition, path in hosted
+            for partition, path in contents.hosted
         )
         self._remove_clean_marker()
         self._loaded = True
@@ -218,7 +216,7 @@ class LogDirectory:
         if partition in self._noted:
             # An earlier replica of this name: its recovery point must not count for the new one.
             # One write serves many creations: the files then name no deleted replica.
-            at_once(self._writing_checkpoint())
+            at_once(self.writing_checkpoint())
             self._noted.discard(partition)
         log = create_log(
             self.resources,
@@ -257,8 +255,7 @@ class LogDirectory:
         path = self._quarantine(log, names.DELETE_DIRECTORY)
         if durable:
             self.sync_names()
-        delay = log.configs.file_delete_delay_ms if delay_ms is None else delay_ms
-        self.resources.removals.add(path, self._seams.clock.wall_ms() + delay)
+        self.remove_later(path, log.configs.file_delete_delay_ms if delay_ms is None else delay_ms)
 
     def mark_stray(
         self,
@@ -275,8 +272,7 @@ class LogDirectory:
         if durable:
             self.sync_names()
         if remove_after_ms is not None:
-            due = self._seams.clock.wall_ms() + remove_after_ms
-            self.resources.removals.add(path, due)
+            self.remove_later(path, remove_after_ms)
         return path
 
     def leave(self, partition: TopicPartition) -> None:
@@ -289,21 +285,30 @@ class LogDirectory:
         self.resources.removals.add(path, self._seams.clock.wall_ms() + delay_ms)
 
     def _quarantine(self, log: PartitionLog, ending: str) -> str:
-        unique = self._seams.new_uuid().hex
-        target = f"{self.path}/{names.marked_name(log.partition, unique, ending)}"
         log.forget_files()
-        self._disk.rename(log.path, target)
-        self._renamed = True
+        target = self.mark(log.path, log.partition, ending)
         del self.logs[log.partition]
         return target
+
+    def mark(self, path: str, partition: TopicPartition, ending: str) -> str:
+        """Give a directory of a partition a name that is no replica's; durable as ``delete``."""
+        name = names.marked_name(partition, self._seams.new_uuid().hex, ending)
+        self._disk.rename(path, target := f"{self.path}/{name}")
+        self._renamed = True
+        return target
+
+    def take_over(self, path: str, final: str) -> None:
+        """Give a complete copy the name of its replica; durable as ``delete``. OSError."""
+        self._disk.rename(path, final)
+        self._renamed = True
 
     def sync_names(self) -> None:
         """Do as ``syncing_names``, at once. Blocks."""
         at_once(self.syncing_names())
 
-    def syncing_names(self) -> Pieces[None]:
-        """Make the renamings of quarantined directories durable, in pieces. OSError."""
-        if self._renamed:
+    def syncing_names(self, *, always: bool = False) -> Pieces[None]:
+        """Make renamings durable, in pieces; ``always``: also another call's. OSError."""
+        if self._renamed or always:
             self._renamed = False
             yield self._names.sync
 
@@ -338,11 +343,11 @@ class LogDirectory:
         return at_once(self.checkpointing())
 
     def checkpointing(self) -> Pieces[Checkpoint | None]:
-        """Do as ``checkpoint``, in turns: collecting the offsets of thousands of logs takes
-        long."""
+        """Do as ``checkpoint``, in turns: thousands of logs take long."""
         if not self._loaded:
             return None
-        return self._changed((yield from claims_of(self.logs)))
+        logs = ChainMap(self.logs, self.arriving) if self.arriving else self.logs
+        return self._changed((yield from claims_of(logs)))
 
     def _changed(self, claims: Mapping[str, Offsets]) -> Checkpoint | None:
         contents: dict[str, bytes | Offsets] = {
@@ -355,7 +360,8 @@ class LogDirectory:
         self._noted |= named
         return self._checkpoints.changed(contents, named)
 
-    def _writing_checkpoint(self) -> Pieces[None]:
+    def writing_checkpoint(self) -> Pieces[None]:
+        """Write the checkpoint files as they should be now, in pieces. OSError."""
         checkpoint = yield from self.checkpointing()
         if checkpoint is not None:
             yield checkpoint.run
@@ -395,7 +401,7 @@ class LogDirectory:
         self._registered = True
         try:
             if self._claims_lost_records:
-                yield from self._writing_checkpoint()
+                yield from self.writing_checkpoint()
                 self._claims_lost_records = False
             if self._disk.exists(path) and self._disk.read(path) == content:
                 return True

@@ -118,6 +118,7 @@ def _restart(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]
     log.segments.begin_with(fresh)
     log.epochs.clear()
     _end_at(log, fresh, offset)
+    log.uncut_end = 0
     log.configure(log.configs)  # a new jitter for each segment
     log.snapshots.cancel()
     cut = _Cut(log, removal, pending_epochs(log), above=NOTHING_KEPT)
@@ -195,6 +196,7 @@ def _end_at(log: LogState, active: Segment, end: int) -> None:
     log.segments.activate(active)
     log.resources.indexes.forget(active)
     log.end_offset = end
+    log.uncut_end = min(log.uncut_end, end)
     log.segments.forget_positions()
     log.snapshot_size = 0
     log.undone_writes_synced = log.undone_writes

@@ -48,9 +48,9 @@ def write_epochs(log: LogState, *, later: bool = False) -> None:
         write_failed(log, error)
 
 
-def _epochs_content(log: LogState) -> bytes:
-    # A kill may take the log's start back to its checkpoint, as far as there are segments: the file
-    # has the epochs from the first segment on.
+def epochs_content(log: LogState) -> bytes:
+    """Return the content of the file. A kill may take the log's start back to its checkpoint, as
+    far as there are segments: the file has the epochs from the first segment on."""
     return encode_epochs(log.epochs.all_from(log.segments[0].base_offset))
 
 
@@ -59,7 +59,7 @@ def write_missing_epochs(log: LogState) -> None:
     call_off_epochs(log)
     if not log.epoch_file.unwritten:
         return
-    content = _epochs_content(log)
+    content = epochs_content(log)
     beside = f"{log.path}/{names.EPOCH_CHECKSUM}"
     checksums, crc = encode_checksums(content, log.epoch_file.crc)
     log.resources.files.get(beside, create=True).write_at(0, [checksums])
@@ -74,7 +74,7 @@ def epochs_to_write(log: LogState) -> PendingEpochs | None:
 
     ``run`` it anywhere, then give it to ``epochs_written``, always.
     """
-    if not log.epoch_file.unwritten or log.failed or log.closed or log.cutting:
+    if not log.epoch_file.unwritten or log.failed or log.closed or log.cutting or log.is_moving:
         return None
     return pending_epochs(log)
 
@@ -84,7 +84,7 @@ def pending_epochs(log: LogState) -> PendingEpochs:
     call_off_epochs(log)
     log.epoch_file.unwritten = True
     log.epoch_file.pending = PendingEpochs(
-        log.resources, log.path, _epochs_content(log), log.epoch_file.crc
+        log.resources, log.path, epochs_content(log), log.epoch_file.crc
     )
     return log.epoch_file.pending
 

@@ -6,11 +6,13 @@ Owns reading and writing it. Not its format: see `storage.checkpoints`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 
 from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
+    Created,
     DamagedFile,
     KeptConfigs,
     PartitionMetadata,
@@ -80,7 +82,26 @@ def keeping_configs(log: LogState, configs: KeptConfigs) -> Pieces[bool]:
     metadata = log.metadata
     if metadata is None or metadata.configs == configs or log.failed or log.closed:
         return False
-    changed = dataclasses.replace(metadata, configs=configs)
+    return (yield from _rewriting(log, metadata, dataclasses.replace(metadata, configs=configs)))
+
+
+def naming(log: LogState, new_created: Callable[[], Created]) -> Pieces[bool]:
+    """Let a replica from before decision 0045 have a ``created``, durably, in pieces: another
+    directory can name it then. False if that fails."""
+    metadata = log.metadata
+    if metadata is None or log.failed or log.closed:
+        return False
+    if metadata.created is None:
+        changed = dataclasses.replace(metadata, created=new_created())
+        if not (yield from _rewriting(log, metadata, changed)):
+            return False
+        yield from syncing_metadata(log)
+    return True
+
+
+def _rewriting(
+    log: LogState, metadata: PartitionMetadata, changed: PartitionMetadata
+) -> Pieces[bool]:
     path = f"{log.path}/{names.PARTITION_METADATA}"
     draft = path + names.TEMPORARY
     content = encode_partition_metadata(changed)

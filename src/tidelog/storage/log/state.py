@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import MAX_INT64
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log.dirty_files import DirtyFiles
 from tidelog.storage.log.epoch_file import EpochFile
@@ -43,6 +44,8 @@ class LogState:
         "first_dirty_offset",
         "generation",
         "high_watermark",
+        "is_mirrored",
+        "is_moving",
         "jitter_ms",
         "keeps_batches",
         "last_sync_ms",
@@ -59,6 +62,7 @@ class LogState:
         "snapshots",
         "start_offset",
         "synced_end_offset",
+        "uncut_end",
         "undone_writes",
         "undone_writes_synced",
         "watermark_note",
@@ -120,6 +124,12 @@ class LogState:
         """Whether segments are taken out, cut or replaced, in pieces: one such change at a time."""
         self.cutting = False
         """Whether that change is a cut: nothing is appended or synced until it ends."""
+        self.is_moving = False
+        """Whether that change is its move to another directory: nothing is synced until it ends."""
+        self.is_mirrored = False
+        """Whether its segments are being copied to another directory: they are not compacted."""
+        self.uncut_end = MAX_INT64
+        """No offset below was cut since the copy in another directory was last compared."""
         self.jitter_ms = 0
         self.keeps_batches = False
         """Whether a produced batch is kept as it was sent, but for its offset and epoch."""

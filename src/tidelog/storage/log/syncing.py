@@ -135,7 +135,7 @@ def unsynced(log: LogState, *, closed_only: bool = False, most: int = 2**31) -> 
     ``run`` it anywhere, then give it to ``synced`` on the log's own thread, always. An OSError
     (too many open files, a full disk) leaves everything to the next call; others are final.
     """
-    if log.resources.failed or log.closed or log.cutting:
+    if log.resources.failed or log.closed or log.cutting or log.is_moving:
         return None  # promise 25: nothing is synced after a failure
     if log.damaged is not None and not log.damage_unsynced:
         return None

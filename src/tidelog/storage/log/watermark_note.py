@@ -122,6 +122,20 @@ class WatermarkNote:
         file.write_at(0, [both])
         self.offset, self._lost = offset, lost
 
+    @property
+    def content(self) -> bytes:
+        """The bytes of the file; none where there is no note."""
+        if self.offset == NOTHING and self._lost == NOTHING:
+            return b""
+        pair = _PAIR.pack(self.offset, ~self.offset)
+        return pair if self._lost == NOTHING else pair + _PAIR.pack(self._lost, ~self._lost)
+
+    def elsewhere(self, resources: Resources, folder: str) -> WatermarkNote:
+        """Return the same note in another folder, whose file has the same ``content``."""
+        found = WatermarkNote(resources, folder)
+        found.offset, found.known, found._lost = self.offset, self.known, self._lost
+        return found
+
     def close(self) -> None:
         """Close the file before its directory is renamed; later writes do nothing."""
         self._closed = True

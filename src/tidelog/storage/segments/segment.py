@@ -19,7 +19,7 @@ from tidelog.storage.segments.index import (
     OffsetIndex,
     TimeIndex,
 )
-from tidelog.storage.segments.index_files import indexes_of, open_indexes
+from tidelog.storage.segments.index_files import indexes_of, open_indexes, reader_of
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.scan import HEADERS_BYTES, indexable, scan
 from tidelog.storage.segments.soundness import Unsound
@@ -186,6 +186,20 @@ class Segment:
             self._load_indexes()
         assert self._time_index is not None
         return self._time_index
+
+    def elsewhere(self, resources: Resources, directory: str) -> Segment:
+        """Return the same segment in another directory that has a copy of its files; of an active
+        one, with its entries in memory and a file of the others."""
+        found = Segment(resources, directory, self.base_offset, self.size, self.next_offset)
+        found.created_ms, found.unsound = self.created_ms, self.unsound
+        found._newest, found._first_time = self._newest, self._first_time
+        found._bytes_since_entry = self._bytes_since_entry
+        if self.active:
+            index = self.index.copied(reader_of(resources, found.index_path))
+            times = self.time_index.copied(reader_of(resources, found.time_index_path))
+            index.written, times.written = index.stored.count, times.stored.count
+            found.set_indexes(index, times)
+        return found
 
     def set_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
         """Set indexes that were opened, or built from the batches."""

@@ -1,0 +1,57 @@
+"""AlterReplicaLogDirs v1-2: moves replicas of this broker to other log directories (KIP-113).
+
+- The copy is made in the background: success means that it has begun, that it was under way, or
+  that the replica is there. A directory other than that of a copy under way replaces the copy; the
+  replica's own directory ends it. DescribeLogDirs shows it (``is_future_key``).
+- LOG_DIR_NOT_FOUND for a path that is none of ``log.dirs``; KAFKA_STORAGE_ERROR for a failed one,
+  or a replica out of service; INVALID_TOPIC_EXCEPTION for a name that no copy can have.
+- REPLICA_NOT_AVAILABLE for a partition that this broker does not host: if it is created here, it
+  will be in this directory. Kafka's tool repeats its request until it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.topics import TopicPartition
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+AT_ONCE = 100
+"""Partitions in one step."""
+
+PARTITION_BYTES = 60
+"""Memory of a partition in a response under construction."""
+
+_Response = messages.AlterReplicaLogDirsResponse
+_Topic = _Response.AlterReplicaLogDirTopicResult
+_Partition = _Response.AlterReplicaLogDirPartitionResult
+
+
+def handle(
+    broker: Broker, request: messages.AlterReplicaLogDirsRequest, context: RequestContext
+) -> Steps:
+    """Begin the moves, in steps."""
+    answer = _Response(results=[])
+    seen = 0
+    for directory in request.dirs:
+        for topic in directory.topics:
+            result = _Topic(topic.name, [])
+            answer.results.append(result)
+            for index in topic.partitions:
+                key = TopicPartition(topic.name, index)
+                error = broker.future_replicas.alter(key, directory.path)
+                result.partitions.append(_Partition(index, int(error)))
+                seen += 1
+                if not seen % AT_ONCE:
+                    yield AT_ONCE * PARTITION_BYTES
+    return answer
+
+
+HANDLER = Handler(
+    ApiKey.ALTER_REPLICA_LOG_DIRS, range(1, 3), Scope.CLIENT, handle, most_elements=20_000
+)

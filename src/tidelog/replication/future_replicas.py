@@ -1,0 +1,141 @@
+"""The rules of moves between the log directories of one broker: pure decisions.
+
+Owns what a request, an event of a copy and the start of a broker do. Not the copy: see
+`storage.future`. Not the tasks: see `broker.partitions.future_replicas`.
+
+A request (AlterReplicaLogDirs), the first row that fits:
+
+| the directory, the partition | response | effect |
+|---|---|---|
+| no directory of this broker | LOG_DIR_NOT_FOUND | |
+| a name that can have no ``-future`` directory | INVALID_TOPIC_EXCEPTION | |
+| the directory failed; or the replica's | KAFKA_STORAGE_ERROR | |
+| no replica here | REPLICA_NOT_AVAILABLE | one that is created later goes there |
+| its replica has no topic id yet | REPLICA_NOT_AVAILABLE | |
+| its replica is there | success | a copy to another directory ends |
+| its copy is there | success | |
+| any other | success | a copy begins; one to a third directory ends |
+
+An event of a copy:
+
+| event | the copy | its directory |
+|---|---|---|
+| more was copied, or the log changed meanwhile | goes on | |
+| little is left | is to take the place of the log | |
+| it took the place | ends | is the replica |
+| no space in its directory | rests, without a place, and is tried again | stays |
+| its directory failed | ends | stays, out of service |
+| the directory of the log failed, or the log is damaged | ends | stays |
+| the request was replaced; the replica was deleted, quarantined | ends | is removed |
+
+A copy that a start finds:
+
+| the replica | the copy |
+|---|---|
+| none, and a log directory cannot be used: it may be there | stays |
+| none; of another topic id; in the same directory | is removed |
+| any other | goes on |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID
+
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol.primitives import NO_UUID
+
+
+class Action(Enum):
+    """The effect of a request."""
+
+    NOTHING = "nothing"
+    REMEMBER = "a new replica goes there"
+    END = "the copy ends"
+    BEGIN = "a copy begins, another one ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A replica of this broker: its directory, that of its copy, and whether it can be moved."""
+
+    directory: str
+    future: str | None = None
+    is_offline: bool = False
+    topic_id: UUID = NO_UUID
+
+
+def decide(
+    directory: str | None, is_failed: bool, is_invalid: bool, local: Local | None
+) -> tuple[ErrorCode, Action]:
+    """Decide on a request by the table above. ``directory``: None if this broker has none such."""
+    if directory is None:
+        return ErrorCode.LOG_DIR_NOT_FOUND, Action.NOTHING
+    if is_invalid:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, Action.NOTHING
+    if is_failed or (local is not None and local.is_offline):
+        return ErrorCode.KAFKA_STORAGE_ERROR, Action.NOTHING
+    if local is None:
+        return ErrorCode.REPLICA_NOT_AVAILABLE, Action.REMEMBER
+    if local.topic_id == NO_UUID:
+        return ErrorCode.REPLICA_NOT_AVAILABLE, Action.NOTHING
+    if local.directory == directory:
+        return ErrorCode.NONE, Action.NOTHING if local.future is None else Action.END
+    if local.future == directory:
+        return ErrorCode.NONE, Action.NOTHING
+    return ErrorCode.NONE, Action.BEGIN
+
+
+class Event(Enum):
+    """What happened to a copy."""
+
+    COPIED = "more was copied"
+    CHANGED = "the log changed meanwhile"
+    NEAR = "little is left"
+    MOVED = "it took the place"
+    FULL = "no space"
+    TARGET_FAILED = "its directory failed"
+    SOURCE_FAILED = "the log's directory failed, or the log is damaged"
+    UNWANTED = "replaced, or the replica is gone"
+
+
+class Next(Enum):
+    """What follows for a copy."""
+
+    GO_ON = "goes on"
+    TAKE_PLACE = "is to take the place of the log"
+    REST = "rests"
+    END = "ends"
+    END_AND_REMOVE = "ends, and its directory is removed"
+
+
+NEXT = {
+    Event.COPIED: Next.GO_ON,
+    Event.CHANGED: Next.GO_ON,
+    Event.NEAR: Next.TAKE_PLACE,
+    Event.MOVED: Next.END,
+    Event.FULL: Next.REST,
+    Event.TARGET_FAILED: Next.END,
+    Event.SOURCE_FAILED: Next.END,
+    Event.UNWANTED: Next.END_AND_REMOVE,
+}
+
+
+class Found(Enum):
+    """What a start does with a copy."""
+
+    KEEP = "stays"
+    REMOVE = "is removed"
+    GO_ON = "goes on"
+
+
+def found_at_start(
+    directory: str, topic_id: UUID | None, local: Local | None, all_usable: bool
+) -> Found:
+    """Decide on a copy in ``directory`` by the table above; ``topic_id`` None: it is unreadable."""
+    if local is None:
+        return Found.REMOVE if all_usable else Found.KEEP
+    if local.directory == directory or topic_id is None or topic_id != local.topic_id:
+        return Found.REMOVE
+    return Found.GO_ON

@@ -1,0 +1,343 @@
+"""Moves between the log directories of one broker: requests, what is seen of them, their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.lone_broker import LoneBroker, Peer, until
+from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile
+from tidelog.broker.handlers import alter_replica_log_dirs, describe_log_dirs
+from tidelog.broker.partitions import future_replicas
+from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, Router
+from tidelog.protocol import messages
+from tidelog.records.batch import Rejected, walk
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.disk import Buffer, RealFile
+from tidelog.runtime.loop import run
+from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
+
+OK = ErrorCode.NONE
+
+
+class HeldFile(QuickFile):
+    disk: HeldDisk
+
+    def write_at(self, position: int, chunks: Iterable[Buffer]) -> int:  # type: ignore[override]
+        self.disk.reach(self.path)
+        return super().write_at(position, chunks)  # type: ignore[arg-type]
+
+
+class HeldDisk(QuickDisk):
+    """Holds each thread that writes to a copy, or refuses it, until it is let go."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.held = threading.Event()
+        self.error: OSError | None = None
+
+    def reach(self, path: str) -> None:
+        if "-future/" in path and path.endswith(".log"):
+            self.held.set()
+            if self.error is not None:
+                raise self.error
+            assert self.may_go.wait(30)
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        plain = super().open(path, create=create, read_only=read_only)
+        file = HeldFile(plain.path, plain._fd)
+        file.disk = self
+        return file
+
+
+class Broker(LoneBroker):
+    """A broker with two log directories."""
+
+    def __init__(self, folder: Path, disk: QuickDisk | None = None) -> None:
+        self.one, self.two = f"{folder}/one", f"{folder}/two"
+        seams = Seams(disk=disk or QuickDisk())
+        super().__init__(folder, {"log.dirs": f"{self.one},{self.two}"}, seams)
+
+    def router(self, extra: Iterable[Handler] = ()) -> Router:
+        return super().router([alter_replica_log_dirs.HANDLER, describe_log_dirs.HANDLER, *extra])
+
+    def place(self, hosted: HostedPartition) -> str:
+        return self.broker.partitions.directory_of(hosted).path
+
+    def other(self, hosted: HostedPartition) -> str:
+        return self.two if self.place(hosted) == self.one else self.one
+
+
+@asynccontextmanager
+async def started(broker: Broker) -> AsyncIterator[Peer]:
+    await broker.start()
+    peer = await Peer.connect(broker.port)
+    try:
+        yield peer
+    finally:
+        peer.writer.close()
+        await broker.stop()
+
+
+async def alter(peer: Peer, path: str, topic: str = "t", partition: int = 0) -> ErrorCode:
+    request = messages.AlterReplicaLogDirsRequest
+    asked = request(
+        [request.AlterReplicaLogDir(path, [request.AlterReplicaLogDirTopic(topic, [partition])])]
+    )
+    answer = await peer.ask(asked, 2)
+    return ErrorCode(answer.results[0].partitions[0].error_code)
+
+
+async def described(peer: Peer) -> dict[str, list[tuple[int, int, bool]]]:
+    """Size, lag and whether it is a copy, of each replica in each directory."""
+    answer = await peer.ask(messages.DescribeLogDirsRequest(topics=None), 4)
+    return {
+        result.log_dir: [
+            (each.partition_size, each.offset_lag, each.is_future_key)
+            for topic in result.topics
+            for each in topic.partitions
+        ]
+        for result in answer.results
+    }
+
+
+def fill(hosted: HostedPartition, records: int, size: int = 1_000, first: int = 0) -> None:
+    for number in range(first, first + records):
+        batch = build_batch([NewRecord(NOW_MS, b"%d" % number, bytes(size))])
+        assert not isinstance(hosted.append(batch, NOW_MS), Rejected)
+
+
+def offsets(hosted: HostedPartition) -> int:
+    found = hosted.log.start_offset
+    while found < hosted.log.end_offset:
+        data = hosted.log.read(found, 1 << 20)
+        assert not isinstance(data, Rejected), data
+        for _, header in walk(data):
+            assert header.base_offset == found
+            found = header.next_offset
+    return found
+
+
+def names(path: str) -> list[str]:
+    return sorted(each.name for each in Path(path).iterdir() if each.is_dir())
+
+
+def test_a_replica_moves_and_is_served_throughout(tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = Broker(tmp_path)
+        async with started(broker) as peer:
+            hosted = broker.lead("t", configs={"segment.bytes": "20000"})
+            fill(hosted, 100)
+            for round_ in range(4):
+                origin, target = broker.place(hosted), broker.other(hosted)
+                assert await alter(peer, target) is OK
+                await until(lambda: not len(broker.broker.future_replicas))
+                assert broker.place(hosted) == target
+                fill(hosted, 10, first=100 + 10 * round_)
+                assert offsets(hosted) == 110 + 10 * round_
+                assert hosted.log.high_watermark == hosted.log.end_offset
+                await until(lambda: names(origin) and names(origin)[0].endswith("-delete"))  # noqa: B023
+                assert names(target)[0] == "t-0"
+                await broker.broker.log_work.settled()
+                broker.broker.directories[0].remove_due()
+            assert [d.failed for d in broker.broker.directories] == [None, None]
+
+    run(main())
+
+
+def test_a_copy_is_described_replaced_ended_and_answered_by_the_table(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = HeldDisk()
+        broker = Broker(tmp_path, disk)
+        async with started(broker) as peer:
+            hosted = broker.lead("t")
+            fill(hosted, 20)
+            here, there = broker.place(hosted), broker.other(hosted)
+            assert await alter(peer, "/nowhere") is ErrorCode.LOG_DIR_NOT_FOUND
+            assert await alter(peer, here, "x" * 240) is ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert await alter(peer, here, "t", -1) is ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert await alter(peer, there, "unknown") is ErrorCode.REPLICA_NOT_AVAILABLE
+            assert await alter(peer, here) is OK and not len(broker.broker.future_replicas)
+            assert await alter(peer, there) is OK
+            await until(disk.held.is_set)
+            assert await alter(peer, there) is OK
+            found = await described(peer)
+            assert found[here] == [(hosted.log.size, 0, False)]
+            assert found[there] == [(0, 20, True)]
+            assert len(names(there)) == 1 and names(there)[0].endswith("-future")
+            fill(hosted, 5)  # it is served meanwhile
+            assert await alter(peer, here) is OK
+            assert (await described(peer))[there] == []
+            disk.may_go.set()
+            await until(lambda: names(there) == [] or names(there)[0].endswith("-delete"))
+            assert broker.place(hosted) == here and offsets(hosted) == 25
+            assert await alter(peer, there) is OK
+            await until(lambda: broker.place(hosted) == there)
+            assert offsets(hosted) == 25
+
+    run(main())
+
+
+def test_a_replica_that_is_created_later_goes_where_a_client_wanted_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = Broker(tmp_path)
+        async with started(broker) as peer:
+            for at, wanted in enumerate([broker.two, broker.one, broker.two]):
+                topic = f"t{at}"
+                assert await alter(peer, wanted, topic) is ErrorCode.REPLICA_NOT_AVAILABLE
+                hosted = broker.lead(topic)
+                assert broker.place(hosted) == wanted
+                assert await alter(peer, wanted, topic) is OK
+
+    run(main())
+
+
+@pytest.mark.parametrize("delete", [True, False])
+def test_a_replica_that_goes_takes_its_copy_with_it(tmp_path: Path, delete: bool) -> None:
+    async def main() -> None:
+        disk = HeldDisk()
+        broker = Broker(tmp_path, disk)
+        async with started(broker) as peer:
+            hosted = broker.lead("t")
+            fill(hosted, 20)
+            there = broker.other(hosted)
+            assert await alter(peer, there) is OK
+            await until(disk.held.is_set)
+            partitions = broker.broker.partitions
+            if delete:
+                partitions.stop("t", 0, delete=True, reason="a test")
+            else:
+                partitions.quarantine("t", 0, "a test", durable=False)
+            disk.may_go.set()
+            await until(lambda: not broker.broker.log_work._under_way)
+            assert not len(broker.broker.future_replicas)
+            assert [name for name in names(there) if not name.endswith("-delete")] == []
+            again = broker.lead("t", epoch=1)
+            fill(again, 3)
+            assert offsets(again) == 3
+
+    run(main())
+
+
+def test_a_full_directory_lets_the_copy_rest_and_a_failed_one_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(future_replicas, "REST_S", 0.02)
+
+    async def main() -> None:
+        disk = HeldDisk()
+        disk.error = OSError(errno.ENOSPC, "no space")
+        disk.may_go.set()
+        broker = Broker(tmp_path, disk)
+        async with started(broker) as peer:
+            hosted = broker.lead("t")
+            fill(hosted, 20)
+            here, there = broker.place(hosted), broker.other(hosted)
+            assert await alter(peer, there) is OK
+            await until(disk.held.is_set)
+            disk.held.clear()
+            await until(disk.held.is_set)
+            assert (await described(peer))[there][0][2]
+            fill(hosted, 5)
+            disk.error = None
+            await until(lambda: broker.place(hosted) == there)
+            assert offsets(hosted) == 25
+            assert sum("rests" in line for line in caplog.messages) == 1
+            disk.error = OSError(errno.EIO, "broken")
+            assert await alter(peer, here) is OK
+            await until(lambda: not len(broker.broker.future_replicas))
+            failed = next(d for d in broker.broker.directories if d.path == here)
+            assert failed.failed is not None and "broken" in failed.failed
+            assert broker.place(hosted) == there and offsets(hosted) == 25
+            assert await alter(peer, here) is ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(main())
+
+
+def test_a_start_goes_on_with_a_copy_and_removes_what_is_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = HeldDisk()
+        broker = Broker(tmp_path, disk)
+        await broker.start()
+        peer = await Peer.connect(broker.port)
+        hosted = broker.lead("t", configs={"segment.bytes": "20000"})
+        fill(hosted, 100)
+        there = broker.other(hosted)
+        assert await alter(peer, there) is OK
+        await until(disk.held.is_set)
+        disk.may_go.set()
+        peer.writer.close()
+        await broker.stop()
+        os.mkdir(f"{there}/gone-0.{'0' * 32}-future")
+        if names(there)[-1] == "t-0":
+            pytest.skip("the copy was faster than the stop")
+        again = Broker(tmp_path)
+        async with started(again):
+            hosted = again.lead("t", epoch=1)
+            assert again.place(hosted) != there
+            again.broker.future_replicas.start()
+            await until(lambda: again.place(hosted) == there)
+            assert offsets(hosted) == 100
+            await until(lambda: not any(each.endswith("-future") for each in names(there)))
+
+    run(main())
+
+
+def test_nothing_is_compacted_while_it_is_copied(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = HeldDisk()
+        broker = Broker(tmp_path, disk)
+        configs = {
+            "cleanup.policy": "compact",
+            "segment.bytes": "20000",
+            "min.cleanable.dirty.ratio": "0",
+        }
+        async with started(broker) as peer:
+            hosted = broker.lead("t", configs=configs)
+            fill(hosted, 100)
+            hosted.log.sync()
+            assert await alter(peer, broker.other(hosted)) is OK
+            await until(disk.held.is_set)
+            await broker.broker.maintenance.cleaning.clean()
+            assert hosted.log.first_dirty_offset == 0
+            disk.may_go.set()
+            there = broker.other(hosted)
+            await until(lambda: broker.place(hosted) == there)
+            hosted.log.sync()
+            assert at_once(hosted.log.housekeeping(NOW_MS)) is None
+
+    run(main())
+
+
+def test_appends_and_cuts_during_a_copy_are_in_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = Broker(tmp_path)
+        async with started(broker) as peer:
+            hosted = broker.lead("t", configs={"segment.bytes": "50000"})
+            fill(hosted, 200)
+            written = 200
+            for _ in range(6):
+                there = broker.other(hosted)
+                assert await alter(peer, there) is OK
+                while broker.place(hosted) != there:
+                    fill(hosted, 3)
+                    written += 3
+                    await asyncio.sleep(0)
+                    if written % 50 == 0 and not hosted.log.changing:
+                        log = hosted.log
+                        work = log.truncation(written - 10, NOW_MS)
+                        assert await broker.broker.log_work.run(log, work) is None
+                        written -= 10
+                assert offsets(hosted) == hosted.log.end_offset == written
+
+    run(main())

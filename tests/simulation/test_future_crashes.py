@@ -1,0 +1,227 @@
+"""A crash in every single disk operation of a move between log directories.
+
+The process or the power goes one disk operation later each time. Whatever is left, a start finds
+one whole replica with all that is safe, continues a copy that it finds, and removes what is left of
+a replica that has moved.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled
+from tests.simulation.kernel.faults import Fail
+from tests.simulation.log_node import P
+from tests.simulation.two_disks import TwoDisks, drive
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.records.batch import Rejected
+from tidelog.runtime.turns import at_once
+
+SMALL = TopicConfigs(segment_bytes=400, index_interval_bytes=100, file_delete_delay_ms=0)
+RECORDS = 20
+
+
+@dataclass
+class Life:
+    """A replica at work: what is appended, synced and done to it while it moves."""
+
+    node: TwoDisks
+    act: Callable[[Life], None]
+    appends_in: tuple[str, ...] = ("/a", "/b")
+    safe_end: int = 0
+    """What survives a power loss: it was synced."""
+    steps: int = 0
+
+    def work(self) -> None:
+        """What others do between two steps of the move."""
+        node, self.steps = self.node, self.steps + 1
+        if self.steps % 3 == 0 and node.directory.path in self.appends_in:
+            node.append(next_number(node))
+        if self.steps % 4 == 0:
+            pending = node.log.unsynced()
+            log = node.log
+            if pending is not None:
+                pending.run()
+                log.synced(pending)
+        if self.steps % 7 == 0:
+            node.checkpoint()
+        self.act(self)
+        self.safe_end = max(self.safe_end, node.log.synced_end_offset)
+
+
+def nothing(_: Life) -> None:
+    pass
+
+
+def delete_records(life: Life) -> None:
+    if life.steps == 5:
+        assert life.node.log.advance_start(7) is None
+    if life.steps == 9:
+        at_once(life.node.log.housekeeping(life.node.clock.now_ms))
+
+
+def cut(life: Life) -> None:
+    """A follower is truncated, and continues with other records."""
+    if life.steps in (4, 12) and not life.node.log.changing:
+        log = life.node.log
+        end = log.end_offset - 4
+        life.safe_end = min(life.safe_end, end)
+        for offset in [each for each in life.node.acked if each >= end]:
+            del life.node.acked[offset]
+        assert at_once(log.truncation(end, life.node.clock.now_ms)) is None
+
+
+ACTS = {"appends": nothing, "delete records": delete_records, "cuts": cut}
+
+
+def at_change(number: int, crash: Crash) -> Callable[[], Plan]:
+    def make() -> Plan:
+        changes = itertools.count(1)
+
+        def plan(operation: DiskOperation) -> Crash | None:
+            return crash if operation.kind != "read" and next(changes) == number else None
+
+        return plan
+
+    return make
+
+
+def prepared(seed: int, act: Callable[[Life], None], *appends_in: str) -> Life:
+    node = TwoDisks(seed, SMALL)
+    node.create()
+    life = Life(node, act, appends_in or ("/a", "/b"))
+    for number in range(RECORDS):
+        node.append(number)
+    node.log.sync()
+    node.checkpoint()
+    life.safe_end = node.log.synced_end_offset
+    return life
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+def test_a_crash_anywhere_in_a_move_leaves_one_whole_replica(
+    act: Callable[[Life], None], kind: str
+) -> None:
+    for number in range(1, 2_000):
+        parts = (0.0, 1.0) if kind == "power" else (number % 2,)
+        crashed = [crash_once(act, kind, number, part) for part in parts]
+        if not all(crashed):
+            assert number > 20
+            return
+    raise AssertionError("the move never ended")
+
+
+def crash_once(act: Callable[[Life], None], kind: str, number: int, part: float) -> bool:
+    """Crash in the operation with this number; False when the move ended before it."""
+    life = prepared(number, act)
+    node = life.node
+    node.plan(at_change(number, Crash(kind, part)))
+    with suppress(ProcessKilled):
+        drive(node.moving(), life.work)
+    crashed = node.crashed is not None
+    node.plan(None)
+    where = f"{kind} in operation {number}, part {part}"
+    if not crashed:
+        node._crash(node.views["/a"], kind)
+    check(life, kind, where)
+    return crashed
+
+
+def check(life: Life, kind: str, where: str) -> None:
+    node = life.node
+    assert node.start() is not None, where
+    whole(life, kind, where)
+    listed = node.listed()
+    assert sum(endings.count("") for endings in listed.values()) == 1, f"{where}: {listed}"
+    # It goes on: the copy that is left becomes the replica, without a loss.
+    futures = [each for each in node.directories if P in each.futures]
+    if futures:
+        assert futures[0] is not node.directory, f"{where}: {listed}"
+    after = Life(node, nothing)
+    drive(node.moving(), after.work)
+    whole(life, kind, where)
+    node.remove_due()
+    assert sorted(node.listed().values()) == [[], [""]], f"{where}: {node.listed()}"
+    node.append(next_number(node))
+    node.log.sync()
+    node.checkpoint()
+    node._crash(node.views["/a"], "power")
+    assert node.start() is not None
+    whole(life, kind, where)
+
+
+def next_number(node: TwoDisks) -> int:
+    entry = node.log.producers.entries.get(7)
+    return 0 if entry is None else entry.last_sequence + 1
+
+
+def whole(life: Life, kind: str, where: str) -> None:
+    node, log = life.node, life.node.log
+    assert log.damaged is None, f"{where}: {log.damaged}"
+    found = node.read()
+    assert sorted(found) == list(range(log.start_offset, log.end_offset)), where
+    for offset, value in node.acked.items():
+        if offset >= log.start_offset and (kind == "kill" or offset < life.safe_end):
+            assert found.get(offset) == value, f"{where}: {offset} is {found.get(offset)!r}"
+
+
+def test_a_move_keeps_all_that_a_log_knows() -> None:
+    life = prepared(1, nothing)
+    node = life.node
+    node.log.begin_epoch(5)
+    node.append(RECORDS)
+    node.log.advance_start(3)
+    node.log.watermark_note.write(node.log.high_watermark)
+    former, origin = node.log, node.directory
+    producers = former.producers
+    drive(node.moving(), life.work)
+    log, epochs = node.log, former.epochs.all_from(0)
+    assert log is not former and node.directory is not origin and former.closed
+    assert (log.start_offset, log.high_watermark) == (3, log.end_offset)
+    assert log.producers is producers and log.epochs.all_from(0) == epochs
+    assert log.watermark_note.content == former.watermark_note.content
+    assert log.metadata is not None and former.metadata is not None
+    assert log.metadata.copy_of == former.metadata.created
+    last = next_number(node)
+    node.append(last)
+    node._crash(node.views["/a"], "kill")
+    node.start()
+    assert node.log.epochs.all_from(0) == epochs and node.log.start_offset == 3
+    assert node.log.producers.entries[7].last_sequence == last
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_failing_target_never_hurts_the_replica(number: int) -> None:
+    for at in range(1, 1_000):
+        life = prepared(at, nothing, "/a")
+        node = life.node
+        origin, log = node.directory, node.log
+        changes = itertools.count(1)
+
+        def plan(operation: DiskOperation) -> Fail | None:
+            strikes = operation.kind != "read" and next(changes) == at  # noqa: B023
+            return Fail(number, 0.5) if strikes else None
+
+        node.disks["/b"].plan = plan
+        try:
+            drive(node.moving(), life.work)
+            failed = node.directories[1].failed is not None
+        except OSError:
+            failed = True
+            assert node.log is log and not log.closed
+        node.disks["/b"].plan = None
+        assert origin.failed is None
+        if not failed:
+            return
+        if node.log is log:
+            node.append(next_number(node))
+            assert not isinstance(log.read(0, 100), Rejected)
+            whole(life, "kill", f"operation {at}")
+    raise AssertionError("the move never ended")

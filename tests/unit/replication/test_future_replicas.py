@@ -1,0 +1,90 @@
+"""Moves between log directories: what a request, an event and a start do."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from tidelog.model.errors import ErrorCode
+from tidelog.replication.future_replicas import (
+    NEXT,
+    Action,
+    Event,
+    Found,
+    Local,
+    Next,
+    decide,
+    found_at_start,
+)
+
+ID, OTHER = uuid.UUID(int=7), uuid.UUID(int=8)
+HERE = Local("/a", topic_id=ID)
+COPIED = Local("/a", "/b", topic_id=ID)
+OFFLINE = Local("/a", is_offline=True, topic_id=ID)
+NAMELESS = Local("/a")
+
+OK = ErrorCode.NONE
+NO_DIRECTORY = ErrorCode.LOG_DIR_NOT_FOUND
+STORAGE = ErrorCode.KAFKA_STORAGE_ERROR
+INVALID = ErrorCode.INVALID_TOPIC_EXCEPTION
+ABSENT = ErrorCode.REPLICA_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("directory", "is_failed", "is_invalid", "local", "error", "action"),
+    [
+        (None, False, False, HERE, NO_DIRECTORY, Action.NOTHING),
+        (None, False, True, None, NO_DIRECTORY, Action.NOTHING),
+        ("/b", False, True, None, INVALID, Action.NOTHING),
+        ("/b", True, True, HERE, INVALID, Action.NOTHING),
+        ("/b", True, False, None, STORAGE, Action.NOTHING),
+        ("/b", True, False, HERE, STORAGE, Action.NOTHING),
+        ("/b", False, False, OFFLINE, STORAGE, Action.NOTHING),
+        ("/a", False, False, OFFLINE, STORAGE, Action.NOTHING),
+        ("/b", False, False, None, ABSENT, Action.REMEMBER),
+        ("/b", False, False, NAMELESS, ABSENT, Action.NOTHING),
+        ("/a", False, False, HERE, OK, Action.NOTHING),
+        ("/a", False, False, COPIED, OK, Action.END),
+        ("/b", False, False, COPIED, OK, Action.NOTHING),
+        ("/c", False, False, COPIED, OK, Action.BEGIN),
+        ("/b", False, False, HERE, OK, Action.BEGIN),
+    ],
+)
+def test_a_request(
+    directory: str | None,
+    is_failed: bool,
+    is_invalid: bool,
+    local: Local | None,
+    error: ErrorCode,
+    action: Action,
+) -> None:
+    assert decide(directory, is_failed, is_invalid, local) == (error, action)
+
+
+def test_each_event_has_an_outcome_and_only_an_unwanted_copy_is_removed() -> None:
+    assert set(NEXT) == set(Event)
+    assert [event for event, then in NEXT.items() if then is Next.END_AND_REMOVE] == [
+        Event.UNWANTED
+    ]
+    assert [event for event, then in NEXT.items() if then is Next.REST] == [Event.FULL]
+    assert [event for event, then in NEXT.items() if then is Next.TAKE_PLACE] == [Event.NEAR]
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "local", "all_usable", "found"),
+    [
+        (ID, None, True, Found.REMOVE),
+        (ID, None, False, Found.KEEP),
+        (ID, HERE, True, Found.GO_ON),
+        (ID, HERE, False, Found.GO_ON),
+        (OTHER, HERE, True, Found.REMOVE),
+        (None, HERE, True, Found.REMOVE),
+        (ID, Local("/b", topic_id=ID), True, Found.REMOVE),
+        (ID, NAMELESS, True, Found.REMOVE),
+    ],
+)
+def test_a_copy_that_a_start_finds(
+    topic_id: uuid.UUID | None, local: Local | None, all_usable: bool, found: Found
+) -> None:
+    assert found_at_start("/b", topic_id, local, all_usable) is found
