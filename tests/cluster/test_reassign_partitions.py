@@ -212,6 +212,36 @@ def test_moves_to_a_dead_broker_wait_and_can_be_stopped_or_reversed(
     cluster.brokers[4].start()
 
 
+def test_a_cancelled_move_that_left_a_replica_is_moved_back(
+    tool: Tool, cluster: TidelogCluster
+) -> None:
+    """API 46 does not list it: the controller keeps the replicas before the move on record."""
+    before = tool.replicas()
+    assert before[0] == [1, 2]
+    cluster.brokers[4].kill()
+    option = tool.plan({0: (4, 3)})
+    tool.run("--execute", *option)
+    wait_until(lambda: tool.replicas()[0] == [1, 2, 3], DEADLINE_S, "3 has joined", 0.2)
+    tool.run("--cancel", *option)
+    assert tool.run("--list")[0] == "{}\n"
+    describe = ("topics", "--describe", "--topic", "t", "--bootstrap-server")
+    shown = run_tidelog(*describe, cluster.bootstrap).stdout.splitlines()
+    assert shown[1].split()[-3:] == ["TargetReplicas", "OriginalReplicas", "Copied"]
+    cells = shown[2].split()
+    assert (cells[2], "1,2" in cells[3:]) == ("1,2,3", True)
+    under = run_tidelog(*describe, cluster.bootstrap, "--under-replicated-partitions", "--json")
+    assert json.loads(under.stdout) == []
+
+    # The rollback that an execution prints leads to the replicas before, too.
+    assert '"replicas":[1,2]' in tool.run("--execute", *option)[0]
+    tool.run("--cancel", *option)
+    assert "Successfully started to move back: t-0" in tool.run("--revert")[0]
+    wait_until(lambda: tool.replicas()[0] == [1, 2], DEADLINE_S, "it is back", 0.2)
+    assert tool.run("--revert")[0] == "There are no active partition reassignments.\n"
+    assert tool.replicas() == before
+    cluster.brokers[4].start()
+
+
 def test_a_watch_says_what_a_copy_waits_for_and_ends_with_the_moves(
     tool: Tool, cluster: TidelogCluster
 ) -> None:

@@ -77,13 +77,59 @@ def test_a_cluster_is_evened_out_and_a_broker_emptied(cluster: TidelogCluster) -
     assert all(3 not in item["replicas"] + item["isr"] for item in partitions(cluster))
     again = topics(cluster, *empties, "--execute")[0]
     assert again.splitlines()[-1] == "Broker 3 has no replica: it may be switched off."
-    # Replication factor 2 and one broker left.
-    _, error = topics(cluster, "--decommission", "2", "--exclude-brokers", "3,4", status=1)
+    stays_empty_until_it_is_opened(cluster)
+    # Replication factor 2 and one broker left: it is not closed for that.
+    refused = ("--decommission", "2", "--exclude-brokers", "3,4", "--execute")
+    _, error = topics(cluster, *refused, status=1)
     assert "broker 2 cannot be emptied" in error and "brokers that may: 1" in error
+    assert closed(cluster) == []
     _, error = topics(cluster, "--decommission", "9", status=1)
     assert "there is no broker 9" in error
 
     waits_for_a_dead_broker(cluster)
+
+
+def closed(cluster: TidelogCluster) -> list[int]:
+    """Return the brokers that the doctor reports as closed to new replicas."""
+    done = run_tidelog("doctor", "--json", "--bootstrap-server", cluster.bootstrap)
+    found = json.loads(done.stdout)["findings"]
+    return [each for x in found if x["kind"] == "brokers_cordoned" for each in x["brokers"]]
+
+
+def stays_empty_until_it_is_opened(cluster: TidelogCluster) -> None:
+    """Broker 3 is closed: creation, growth, rebalance and plans give it nothing (KIP-1066)."""
+    assert closed(cluster) == [3]
+    # The cordon is in the store.
+    cluster.controller.kill()
+    cluster.controller.start()
+    wait_until(lambda: closed(cluster) == [3], DEADLINE_S, "the controller is back", 0.2)
+    topics(cluster, "--create", "--topic", "new", "--partitions", "8", "--replication-factor", "3")
+    topics(cluster, "--alter", "--topic", "new", "--partitions", "12")
+    (shown,) = json.loads(topics(cluster, "--describe", "--topic", "new", "--json")[0])
+    assert len(shown["partitions"]) == 12
+    assert all(set(item["replicas"]) == {1, 2, 4} for item in shown["partitions"])
+    _, error = topics(
+        cluster, "--create", "--topic", "wide", "--partitions", "1", "--replication-factor", "4",
+        status=1,
+    )  # fmt: skip
+    assert "cordoned.log.dirs closes 3" in error and "INVALID_REPLICATION_FACTOR" in error
+    _, error = topics(cluster, "--create", "--topic", "wide", "--replica-assignment", "3", status=1)
+    assert "broker 3 gets no new replicas" in error
+    proposed, notes = topics(cluster, "--rebalance", "--json")
+    assert "brokers that get nothing, as cordoned.log.dirs closes them: 3" in notes
+    rows = json.loads(proposed)["plan"]["partitions"]
+    assert all(3 not in row["replicas"] for row in rows)
+    plan = cluster.controller.folder / "closed.json"
+    row = {"topic": "t", "partition": 0, "replicas": [3, 1]}
+    plan.write_text(json.dumps({"partitions": [row]}))
+    move = ("reassign-partitions", "--execute", "--reassignment-json-file", str(plan))
+    done = run_tidelog(*move, "--bootstrap-server", cluster.bootstrap)
+    assert done.returncode == 1 and "gives t-0 to broker 3, which gets no new" in done.stderr
+    topics(cluster, "--delete", "--topic", "new")
+
+    said = topics(cluster, "--decommission", "3", "--undo")[0]
+    assert said == "Broker 3 is open to new replicas.\n"
+    assert closed(cluster) == []
 
 
 def test_a_rebalance_whose_tool_dies_ends_as_one_that_lives(cluster: TidelogCluster) -> None:
@@ -91,6 +137,7 @@ def test_a_rebalance_whose_tool_dies_ends_as_one_that_lives(cluster: TidelogClus
     at = ("--bootstrap-server", cluster.bootstrap)
     if cluster.brokers[4].program.exit_status() is not None:
         cluster.brokers[4].start()
+    topics(cluster, "--decommission", "4", "--undo")
     topics(cluster, "--create", "--topic", "u", "--replica-assignment", ",".join(["1:2"] * 4))
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     for number in range(RECORDS * 4):

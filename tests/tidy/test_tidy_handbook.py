@@ -158,7 +158,7 @@ def test_the_kinds_of_findings_are_those_of_the_page() -> None:
     made |= set(re.findall(r'^ +kind = "([a-z_]+)"', findings, re.MULTILINE))
     assert {"strays", "set_aside", "disk_full", "brokers_dead", "group_unreadable"} <= made
     made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', findings, re.MULTILINE))
-    made |= set(re.findall(r'_problem\(\s*"([a-z_]+)"', condition))
+    made |= set(re.findall(r'\bproblem\(\s*"([a-z_]+)"', condition))
     moves = text_of(ROOT / "src" / "tidelog" / "controller" / "decisions" / "moves_condition.py")
     made |= set(re.findall(r'MoveFinding\(\s*"([a-z_]+)"', moves))
     made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', condition, re.MULTILINE))

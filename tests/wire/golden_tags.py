@@ -74,13 +74,15 @@ PROCESSES = (
             ],
             highest_level="1.5",
             directory_id=C,
+            log_dirs=["/a", "/b"],
+            cordoned_log_dirs=["/b"],
         ),
         f"""
         00000001 02 63 {ID_B}
         02 02 70 02 68 2384 0001 00
         02 02 66 0001 0002 00
         00
-        05
+        07
           904e 01 02                          # the last life ended cleanly
           914e 0d 00000003 0000000000000004 00  # controller epoch and store revision seen
           924e 34                             # the inventory, 52 bytes
@@ -90,6 +92,8 @@ PROCESSES = (
               01 904e 06 02 02 63 02 76 00    # c=v
           934e 04 04 312e35                   # the highest level
           944e 10 {ID_C}                      # directory id
+          954e 07 03 03 2f61 03 2f62          # log directories
+          964e 04 02 03 2f62                  # those that the file cordons
         """,
     ),
     Golden(

@@ -175,6 +175,8 @@ class BrokerProcess:
                 directory_id=UUID(int=self._directories[0].meta.directory_id.int),
                 listeners=self._advertised(),
                 rack=configs.broker_rack,
+                log_dirs=configs.log_dirs,
+                cordoned_log_dirs=configs.cordoned_log_dirs,
             )
         )
         await self._until_metadata()

@@ -24,6 +24,7 @@ from tidelog.cli.topics import topic_id_text
 from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.admin.groups import groups_of
 from tidelog.client.admin.nodes import (
+    REASSIGNMENTS,
     describe_cluster,
     describe_condition,
     describe_itself,
@@ -178,7 +179,8 @@ async def look(cluster: Cluster) -> ClusterFacts:
     except ClientError as error:
         raise await _why_no_metadata(cluster) or error from None
     # The controller first: while it does not respond, other requests may wait for it in vain.
-    condition = await in_time(describe_condition(cluster), "the controller")
+    asked = describe_condition(cluster, subjects=[REASSIGNMENTS])
+    condition = await in_time(asked, "the controller")
     described = await describe_cluster(cluster)
     view = await cluster.all_topics()
     nodes = [b.node_id for b in described.brokers if not _is_suspected(condition, b.node_id)]

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from tidelog.client.admin.groups import GroupListing
-from tidelog.client.admin.nodes import LogDir
+from tidelog.client.admin.nodes import REASSIGNMENTS, LogDir, Placements
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import NO_LEADER, BrokerAddress, Topic
@@ -96,6 +96,7 @@ def judge(facts: ClusterFacts) -> list[Finding]:
         *_condition(facts),
         *_brokers(facts),
         *_partitions(facts),
+        *_moves(facts),
         *_strays(facts),
         *_set_aside(facts),
         *_versions(facts),
@@ -160,6 +161,8 @@ def _partitions(facts: ClusterFacts) -> list[Finding]:
     below: list[TopicPartition] = []
     under: list[TopicPartition] = []
     total = 0
+    # Never by a set that grows: the replicas before the move count (KIP-455).
+    originals = Placements.of(facts.reported).originals
     for topic in facts.topics.values():
         for partition in topic.partitions.values():
             total += 1
@@ -169,7 +172,7 @@ def _partitions(facts: ClusterFacts) -> list[Finding]:
                 offline.append(name)
             elif len(partition.isr) < minimum:
                 below.append(name)
-            elif len(partition.isr) < len(partition.replicas):
+            elif len(partition.isr) < len(originals.get(name, partition.replicas)):
                 under.append(name)
     if not offline and not below and not under:
         partitions, topics = counted(total, "partition"), counted(len(facts.topics), "topic")
@@ -200,18 +203,64 @@ def _partitions(facts: ClusterFacts) -> list[Finding]:
     ]
 
 
+def _moves(facts: ClusterFacts) -> list[Finding]:
+    """Moves whose copy has no room: the controller does not know the log directories."""
+    held = {
+        (node_id, where): size
+        for node_id, dirs in facts.log_dirs.items()
+        if not isinstance(dirs, ClientError)
+        for entry in dirs
+        for where, size in entry.replicas.items()
+    }
+    waiting: list[TopicPartition] = []
+    brokers: set[int] = set()
+    for row in (facts.reported or {}).get(REASSIGNMENTS, ()):
+        where = TopicPartition(row["topic"], row["partition"])
+        whole = max((held.get((broker, where), 0) for broker in row["replicas"]), default=0)
+        for target in set(row["target_replicas"] or ()).difference(row["replicas"]):
+            dirs = facts.log_dirs.get(target, ())
+            rest = whole - held.get((target, where), 0)
+            if not isinstance(dirs, ClientError) and _lacks_room(dirs, where, rest):
+                waiting.append(where)
+                brokers.add(target)
+    if not waiting:
+        return []
+    places, at = users_first(set(waiting)), sorted(brokers)
+    what = f"{named(places)}: the move waits for room in a log directory of broker {named(at)}"
+    advice = (
+        "make room there, or move to another broker, or cancel: tidelog reassign-partitions; the "
+        "copy goes on by itself when there is room"
+    )
+    return [_of_places(what, advice, "moves_wait_for_room", places, at)]
+
+
+def _lacks_room(dirs: Sequence[LogDir], where: TopicPartition, size: int) -> bool:
+    """Whether the log directory with a copy, or all if none has it, lack this many bytes."""
+    holding = [entry for entry in dirs if where in entry.replicas] or dirs
+    return bool(dirs) and all(
+        entry.error is not None or 0 <= entry.usable_bytes < size for entry in holding
+    )
+
+
 def _strays(facts: ClusterFacts) -> list[Finding]:
     """Replicas on a broker that are not assigned to it, neither before nor after reading them."""
     views = [facts.topics]
     if facts.topics_later is not None:
         views.append(facts.topics_later)
+    # A target hosts the partition before it is one of its replicas.
+    targets = {
+        (TopicPartition(row["topic"], row["partition"]), target)
+        for row in (facts.reported or {}).get(REASSIGNMENTS, ())
+        for target in row["target_replicas"] or ()
+    }
     strays = [
         (where, node_id)
         for node_id, dirs in sorted(facts.log_dirs.items())
         if not isinstance(dirs, ClientError)
         for entry in dirs
         for where in users_first(entry.replicas)
-        if not any(_is_assigned(view, where, node_id) for view in views)
+        if (where, node_id) not in targets
+        and not any(_is_assigned(view, where, node_id) for view in views)
     ]
     if not strays:
         return []

@@ -53,7 +53,7 @@ GOES_WITH = {
 @click.option("--watch", is_flag=True, help="Show the progress of running moves until they end.")
 @click.option("--cancel", is_flag=True, help="Stop the moves of a plan; nothing is reverted.")
 @click.option("--cancel-all", is_flag=True, help="Stop all moves; nothing is reverted.")
-@click.option("--revert", is_flag=True, help="Move back running moves: all, or those of a plan.")
+@click.option("--revert", is_flag=True, help="Move back, also after --cancel: all, or a plan's.")
 @click.option(
     "--reassignment-json-file",
     type=_file,

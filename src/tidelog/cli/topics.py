@@ -23,13 +23,13 @@ from tidelog.cli.connecting import (
     run,
 )
 from tidelog.cli.output import note, print_json, print_table, say
-from tidelog.cli.reassigning import balancing, described
+from tidelog.cli.reassigning import balancing, closing, described
 from tidelog.cli.reassigning.plan_file import parse_brokers
 from tidelog.cli.reassigning.steps import Done
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin.configs import Source, describe_topics_configs
-from tidelog.client.admin.nodes import describe_unclean
+from tidelog.client.admin.nodes import REASSIGNMENTS, UNCLEAN, Placements, describe_condition
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused, error_code
 from tidelog.client.metadata import NO_LEADER, Topic
@@ -51,7 +51,7 @@ def _minimum_of(item: dict[str, Any], minimum: int) -> int:
 
 
 ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
-    "under_replicated_partitions": lambda item, _: len(item["isr"]) < len(item["replicas"]),
+    "under_replicated_partitions": lambda item, _: len(item["isr"]) < described.wanted_count(item),
     "unavailable_partitions": lambda item, _: item["leader"] is None,
     "under_min_isr_partitions": lambda item, least: len(item["isr"]) < _minimum_of(item, least),
     "at_min_isr_partitions": lambda item, least: len(item["isr"]) == _minimum_of(item, least),
@@ -78,6 +78,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--if-exists", is_flag=True, help="Accept a missing topic.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask when a pattern matches.")
 @click.option("--execute", is_flag=True, help="Carry out --rebalance or --decommission.")
+@click.option("--undo", is_flag=True, help="With --decommission: open the broker again.")
 @click.option("--exclude-brokers", metavar="1,2", help="Brokers that get nothing by these two.")
 @click.option("--exclude-internal", is_flag=True, help="Leave internal topics out.")
 @click.option("--under-replicated-partitions", is_flag=True, help="With --describe: only those.")
@@ -102,6 +103,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     if action in BALANCES:
         _balance(bootstrap_server, command_config, action, flags)
         return
+    if flags["undo"]:
+        raise WrongUsage(f"--undo goes with --decommission, not with {action}")
     for option in ("execute", "exclude_brokers"):
         if flags[option]:
             said = f"--{option.replace('_', '-')}"
@@ -148,10 +151,21 @@ def _balance(
 ) -> None:
     if flags["topic"] or flags["topic_id"]:
         raise WrongUsage(f"{action} is about all topics: leave --topic out")
-    excluded = flags["exclude_brokers"]
+    excluded, leaving = flags["exclude_brokers"], flags["decommission"]
+    if flags["undo"]:
+        if leaving is None:
+            raise WrongUsage("--undo goes with --decommission, not with --rebalance")
+        if excluded or flags["execute"]:
+            raise WrongUsage("--undo stands alone with --decommission: it takes effect at once")
+        run(
+            bootstrap_server,
+            lambda cluster: closing.open_again(cluster, leaving, flags["as_json"]),
+            command_config=command_config,
+        )
+        return
     brokers = parse_brokers(excluded, "--exclude-brokers") if excluded else []
     asked = balancing.Asked(brokers, flags["execute"], flags["as_json"])
-    done, leaving = Done(), flags["decommission"]
+    done = Done()
     run(
         bootstrap_server,
         lambda cluster: (
@@ -217,6 +231,8 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
         minimums[topic.name] = int(values.get(MINIMUM) or 1)
         if configs or not flags["topics_with_overrides"]:
             shown.append(describe_topic(topic, configs))
+    condition = await _condition(cluster)
+    await described.add_moves(cluster, shown, Placements.of(condition))
     chosen = [chooser for flag, chooser in ONLY.items() if flags[flag]]
     if chosen:
         for topic_shown in shown:
@@ -227,8 +243,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
                 if any(chooser(item, minimum) for chooser in chosen)
             ]
         shown = [topic_shown for topic_shown in shown if topic_shown["partitions"]]
-    await _add_unclean(cluster, shown)
-    await described.add_moves(cluster, shown)
+    _add_unclean(condition, shown)
     if flags["as_json"]:
         print_json(shown)
         return
@@ -262,17 +277,22 @@ def describe_topic(topic: Topic, configs: dict[str, str]) -> dict[str, Any]:
     }
 
 
-async def _add_unclean(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
+async def _condition(cluster: Cluster) -> dict[str, Any] | None:
+    """Return the controller's report with what it alone knows of partitions, if it responds."""
+    try:
+        return await describe_condition(cluster, subjects=[UNCLEAN, REASSIGNMENTS])
+    except ClientError as error:
+        note(f"unclean elections are not shown, the controller does not respond: {error}")
+        return None
+
+
+def _add_unclean(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) -> None:
     """Add the effect of unclean elections to each partition (KIP-704); None when unknown.
 
     ``unclean``: its leader was elected uncleanly, or the loss is not handled yet. ``lost_offsets``:
     how many committed offsets were lost.
     """
-    try:
-        elections = await describe_unclean(cluster)
-    except ClientError as error:
-        elections = None
-        note(f"unclean elections are not shown, the controller does not respond: {error}")
+    elections = None if condition is None else condition.get(UNCLEAN)
     by_partition: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for each in elections or ():
         by_partition.setdefault((each["topic"], each["partition"]), []).append(each)
@@ -308,7 +328,7 @@ def _print_topic(shown: dict[str, Any]) -> None:
         f"PartitionCount: {shown['partition_count']}  "
         f"ReplicationFactor: {shown['replication_factor']}  Configs: {configs}"
     )
-    moves = any(item["target_replicas"] is not None for item in shown["partitions"])
+    moves = any(item["original_replicas"] is not None for item in shown["partitions"])
     print_table(
         ["Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch"]
         + list(described.COLUMNS) * moves,

@@ -15,7 +15,11 @@ import msgspec
 
 
 class BrokerNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``/brokers/ids/N``: Kafka's JSON (version 5), the broker epoch, directory and incarnation."""
+    """``/brokers/ids/N``: Kafka's JSON (version 5), the broker epoch, directory and incarnation.
+
+    ``log_dirs`` are its log directories, empty if an older version registered it;
+    ``cordoned_log_dirs`` is the value of ``cordoned.log.dirs`` in its file.
+    """
 
     endpoints: list[str]
     listener_security_protocol_map: dict[str, str]
@@ -29,6 +33,8 @@ class BrokerNode(msgspec.Struct, frozen=True, omit_defaults=True):
     broker_epoch: int = -1
     directory_id: str | None = None
     incarnation_id: str | None = None
+    log_dirs: list[str] = []
+    cordoned_log_dirs: list[str] = []
 
 
 class TopicNode(msgspec.Struct, frozen=True):

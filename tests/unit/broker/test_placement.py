@@ -7,6 +7,7 @@ import pytest
 from tidelog.broker.partitions.placement import DirectorySpace, choices
 
 PLENTY = 1000
+CORDONED = DirectorySpace(0, 900, PLENTY, is_cordoned=True)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,10 @@ PLENTY = 1000
         # It has more room since, or another refused, too.
         ([DirectorySpace(0, 901, PLENTY, 900), DirectorySpace(9, 500, PLENTY)], [0, 1]),
         ([DirectorySpace(0, 500, PLENTY, 500), DirectorySpace(9, 700, PLENTY, 800)], [1, 0]),
+        # A cordoned one gets nothing while another one can be tried, even if that is full.
+        ([CORDONED, DirectorySpace(9, 500, PLENTY)], [1]),
+        ([CORDONED, DirectorySpace(0, 500, PLENTY, 500)], [1]),
+        ([CORDONED, DirectorySpace(9, 950, PLENTY, is_cordoned=True)], [1, 0]),
         ([], []),
     ],
 )

@@ -21,7 +21,7 @@ SERVER = ["--bootstrap-server", "127.0.0.1:1"]
     [
         (["top"], ["topics"]),
         (["topics", "--un"], ["--unavailable-partitions", "--under-min-isr-partitions",
-                              "--under-replicated-partitions"]),
+                              "--under-replicated-partitions", "--undo"]),
         (["doctor", "rep"], ["replicas"]),
         (["server", "--o"], ["--override"]),
         (["server", "--until"], ["--until-stdin-closes"]),

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tidelog.cli.findings import ClusterFacts, Severity, judge, readable
 from tidelog.client.admin.nodes import LogDir
-from tidelog.client.errors import ConnectionLost, Refused
+from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import BrokerAddress, Partition, Topic
 from tidelog.model.errors import ErrorCode
@@ -115,6 +115,64 @@ def test_unassigned_replicas() -> None:
         topics_later={"new": replace(topic(1, (1,)), partitions={0: assigned_to_4()})},
     )
     assert said(just_created, Severity.BAD) == ""
+
+
+MOVE = {
+    "topic": "t",
+    "partition": 0,
+    "replicas": [1, 2, 3],
+    "original_replicas": [1, 2],
+    "target_replicas": [4, 2],
+}
+
+
+def moving(dirs: list[LogDir] | ClientError, isr: tuple[int, ...] = (1, 2, 3)) -> ClusterFacts:
+    """Return the facts while t-0 moves to 4 and 2, and 3 has joined by an earlier request."""
+    condition = {"controller_id": 1, "problems": [], "brokers": {}, "reassignments": [MOVE]}
+    return replace(
+        HEALTHY,
+        topics={"t": topic(1, isr)},
+        condition=condition,
+        log_dirs={**HEALTHY.log_dirs, 4: dirs},
+    )
+
+
+def room(usable: int, *, holds: int | None = None, path: str = "/e") -> LogDir:
+    replicas = {} if holds is None else {TopicPartition("t", 0): holds}
+    return LogDir(path, None, replicas, 1000, usable)
+
+
+def test_a_target_of_a_move_is_no_stray() -> None:
+    assert said(moving([room(500, holds=3)]), Severity.BAD) == ""
+
+
+def test_a_move_whose_copy_has_no_room_is_reported() -> None:
+    failed = LogDir("/x", Refused(ErrorCode.KAFKA_STORAGE_ERROR, "/x"), {}, -1, -1)
+    for dirs, waits in [
+        ([room(10)], False),
+        ([room(9)], True),
+        ([room(9), room(10, path="/f")], False),
+        # A copy that has begun stays in its directory.
+        ([room(6, holds=3), room(500, path="/f")], True),
+        ([room(7, holds=3)], False),
+        ([failed], True),
+        ([failed, room(10)], False),
+        ([LogDir("/x", None, {}, -1, -1)], False),
+        ([], False),
+    ]:
+        found = [each for each in judge(moving(dirs)) if each.kind == "moves_wait_for_room"]
+        assert bool(found) is waits, dirs
+        for finding in found:
+            assert finding.what == "t-0: the move waits for room in a log directory of broker 4"
+            assert (finding.partitions, finding.brokers) == (["t-0"], [4])
+    assert "waits for room" not in said(moving(ConnectionLost("gone")), Severity.BAD)
+
+
+def test_under_replication_is_counted_by_the_replicas_before_a_move() -> None:
+    facts = moving([room(500)], isr=(1, 2))
+    assert "all lead, all in sync" in said(facts, Severity.GOOD)
+    facts = moving([room(500)], isr=(1,))
+    assert "all lead, all in sync" not in said(facts, Severity.GOOD)
 
 
 def assigned_to_4() -> Partition:

@@ -87,6 +87,10 @@ def test_what_gets_as_far_as_the_cluster(
         (("--rebalance", "--exclude-brokers", "1,x"), "--exclude-brokers takes broker ids"),
         (("--list", "--execute"), "--execute goes with --rebalance or --decommission"),
         (("--describe", "--exclude-brokers", "1"), "--exclude-brokers goes with --rebalance"),
+        (("--rebalance", "--undo"), "--undo goes with --decommission, not with --rebalance"),
+        (("--list", "--undo"), "--undo goes with --decommission, not with --list"),
+        (("--decommission", "1", "--undo", "--execute"), "--undo stands alone with"),
+        (("--decommission", "1", "--undo", "--exclude-brokers", "2"), "--undo stands alone with"),
     ],
 )
 def test_what_is_wrong_usage_of_topics(

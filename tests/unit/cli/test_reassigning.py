@@ -6,10 +6,10 @@ import pytest
 
 from tidelog.cli.reassigning.checks import why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Volume, cost_of
-from tidelog.cli.reassigning.described import shares
+from tidelog.cli.reassigning.described import shares, wanted_count
 from tidelog.cli.reassigning.progress import Samples
-from tidelog.cli.reassigning.situation import Dirs, Situation
-from tidelog.client.admin.nodes import LogDir
+from tidelog.cli.reassigning.situation import NOTHING_KNOWN, Dirs, Situation
+from tidelog.client.admin.nodes import LogDir, Placements
 from tidelog.client.admin.reassignments import Reassignment
 from tidelog.client.errors import Refused, RequestTimedOut
 from tidelog.client.metadata import NO_LEADER, Partition
@@ -31,10 +31,32 @@ def log_dir(path: str, usable: int, total: int = 1000, **sizes: int) -> LogDir:
 
 
 def situation(
-    moves: dict[TopicPartition, Reassignment] | None = None, dirs: Dirs | None = None
+    moves: dict[TopicPartition, Reassignment] | None = None,
+    dirs: Dirs | None = None,
+    placements: Placements = NOTHING_KNOWN,
 ) -> Situation:
     partitions = {T0: partition(T0, 1, 2), T1: partition(T1, 2, 3), U0: partition(U0, 3, 9)}
-    return Situation(RACKS, partitions, moves or {}, dirs or {})
+    return Situation(RACKS, partitions, moves or {}, dirs or {}, placements)
+
+
+def reported(
+    originals: dict[TopicPartition, list[int]] | None = None,
+    cordoned: dict[int, list[str]] | None = None,
+    closed: tuple[int, ...] = (),
+) -> Placements:
+    """Return what a controller reports, as it comes over the wire."""
+    brokers = {
+        str(broker): {
+            "cordoned_log_dirs": (cordoned or {}).get(broker, []),
+            "takes_new_replicas": broker not in closed,
+        }
+        for broker in (1, 2, 3, 9)
+    }
+    rows = [
+        {"topic": where.topic, "partition": where.partition, "original_replicas": before}
+        for where, before in (originals or {}).items()
+    ]
+    return Placements.of({"brokers": brokers, "reassignments": rows})
 
 
 MOVING = Reassignment((4, 2, 1), adding=(4,), removing=(1,))
@@ -49,6 +71,35 @@ def test_what_a_move_was_and_will_be() -> None:
     assert now.targets(T1) == now.original(T1) == (2, 3)
     assert now.known_brokers() == {1, 2, 3, 4, 9}
     assert [each.replicas for each in now.assigned()] == [(4, 2), (2, 3), (3, 9)]
+
+
+def test_the_replicas_on_record_are_those_before_the_first_change() -> None:
+    """API 46 cannot say them after a change of targets, and lists no cancelled move."""
+    joined = Reassignment((4, 2, 1, 5), adding=(4,), removing=(1, 5))
+    now = situation({T0: joined}, placements=reported({T0: [2, 1], T1: [3, 2], U0: [3, 9]}))
+    assert [now.original(where) for where in (T0, T1, U0)] == [(2, 1), (3, 2), (3, 9)]
+    # U0 has them again: nothing is left to move back.
+    assert now.changed() == [T0, T1]
+    assert situation({T0: MOVING}).changed() == [T0]
+    assert situation(placements=reported({T0: [7, 1]})).known_brokers() == {1, 2, 3, 7, 9}
+    gone = reported({TopicPartition("gone", 0): [1]})
+    assert situation(placements=gone).changed() == []
+
+
+def test_reports_of_older_controllers_close_nothing() -> None:
+    for report in (None, {}, {"brokers": {"1": {"condition": "alive"}}}):
+        assert Placements.of(report) == NOTHING_KNOWN
+    assert reported(cordoned={2: ["*"], 3: ["/a"]}, closed=(2,)) == Placements(
+        {}, {2: ("*",), 3: ("/a",)}, frozenset({2})
+    )
+
+
+def test_a_plan_may_not_give_a_closed_broker_what_it_does_not_host() -> None:
+    now = situation({T0: Reassignment((3, 2, 1), (3,), (1,))}, placements=reported(closed=(3, 9)))
+    assert why_refused({T0: (3, 1), T1: (3, 2), U0: (9, 3)}, now) is None
+    assert why_refused({T1: (9, 2), U0: (9, 3)}, now) == (
+        "the plan gives t-1 to broker 9, which gets no new replicas: cordoned.log.dirs closes it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,6 +187,28 @@ def test_directories_of_one_volume_share_its_room() -> None:
         (3, ["/c/1", "/c/2"], 40)
     ]
     assert Volume(1, ["/a"], -1, -1, arriving=7).left is None
+
+
+def test_a_cordoned_directory_is_left_out_unless_all_are() -> None:
+    dirs: Dirs = {
+        1: [log_dir("/a", 500, t0=60, t1=60)],
+        3: [log_dir("/c", 300), log_dir("/d/", 200, total=900), log_dir("/e", 400, total=800)],
+    }
+
+    def taken(*cordoned: str) -> list[str]:
+        placements = reported(cordoned={3: list(cordoned)})
+        cost = cost_of({T0: (3, 2)}, situation(dirs=dirs, placements=placements))
+        return [path for each in cost.volumes if each.replicas for path in each.paths]
+
+    assert taken() == ["/e"]
+    assert taken("/e") == ["/c"]
+    assert taken("/e", "/c") == ["/d/"]
+    assert taken("/c", "/d", "/e") == taken("*") == ["/e"]
+
+
+def test_replicas_that_a_partition_should_have_are_those_before_its_move() -> None:
+    for original, wanted in ((None, 3), ([1, 2], 2)):
+        assert wanted_count({"replicas": [1, 2, 3], "original_replicas": original}) == wanted
 
 
 def watched(dirs: Dirs, *, leader: int = 1, live: tuple[int, ...] = (1, 2, 4)) -> Situation:

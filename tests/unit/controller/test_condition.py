@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -12,8 +13,6 @@ from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.condition import (
     AT_ONCE,
-    NAMES_LISTED,
-    NAMES_SHOWN,
     condition,
     condition_steps,
     counts,
@@ -21,11 +20,15 @@ from tidelog.controller.decisions.condition import (
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
+from tidelog.controller.decisions.moves import Placement, written
+from tidelog.controller.decisions.moves_condition import on_record
+from tidelog.controller.decisions.problems import NAMES_LISTED, NAMES_SHOWN
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime.turns import at_once
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -146,6 +149,17 @@ def owes_a_stop(made: World) -> None:
     del made.cluster.brokers[4]
 
 
+def closed(made: World) -> None:
+    node = ConfigNode({"cordoned.log.dirs": "*"})
+    made.commit((Put(layout.broker_configs("2"), node),))
+
+
+def cordoned(made: World) -> None:
+    node = msgspec.structs.replace(made.cluster.brokers[2], log_dirs=["/a", "/b"])
+    made.cluster.brokers[2] = node
+    made.commit((Put(layout.broker_configs("2"), ConfigNode({"cordoned.log.dirs": "/b"})),))
+
+
 def throttled(made: World) -> None:
     made.commit((Put(layout.broker_configs(layout.ALL_BROKERS), ConfigNode({RATE: "5000"})),))
 
@@ -196,6 +210,8 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
     (owes_a_stop, "stops_owed", "notice", "may still hold a copy: t-0", "start broker 4: the"),
     (throttled, "throttles_idle", "notice", f"limit nothing now: {RATE}.", "--delete-config"),
     (listed, "throttles_idle", "notice", f"{LISTED}, with lists of the topics t.", "Remove"),
+    (closed, "brokers_cordoned", "notice", "Closed to new replicas", "--decommission N --undo"),
+    (cordoned, "log_dirs_cordoned", "notice", "(cordoned.log.dirs): /b of broker 2.", "Nothing"),
     (deleted, "deletions_running", "notice", "Being deleted: t", "by itself"),
     (deleted_of_the_dead, "deletions_unconfirmed", "bad", "broker 3 may still hold", "Start"),
 ]
@@ -237,6 +253,46 @@ def test_throttles_of_lists_are_idle_until_a_listed_replica_is_copied() -> None:
     assert len(idle()) == 1
     in_state(made, 1, [1, 2])
     assert idle() == [], "a replica that fell out of the ISR is limited, too"
+
+
+def test_brokers_say_whether_they_get_new_replicas() -> None:
+    made = world()
+    cordoned(made)
+    made.commit((Put(layout.broker_configs("3"), ConfigNode({"cordoned.log.dirs": "*"})),))
+    del made.cluster.brokers[3]
+    found = condition(made.cluster)["brokers"]
+    assert {
+        broker: (each["cordoned_log_dirs"], each["takes_new_replicas"])
+        for broker, each in found.items()
+    } == {"1": ([], True), "2": (["/b"], True), "3": (["*"], False)}
+
+
+def test_replicas_before_a_move_are_on_record_until_they_are_back() -> None:
+    made = world()
+
+    def recorded() -> list[dict[str, object]]:
+        return at_once(on_record(made.cluster))
+
+    assert recorded() == []
+    move(made, 1, 4)
+    row = {
+        "topic": "t",
+        "partition": 0,
+        "replicas": [1, 2, 3],
+        "original_replicas": [1, 2, 3],
+        "target_replicas": [1, 4],
+    }
+    assert recorded() == [row]
+    state = msgspec.structs.replace(made.cluster.states[T0], isr=[1, 2, 3, 4])
+    joined = replace(Placement.of(made.cluster, T0), replicas=[1, 2, 3, 4], state=state)
+    made.commit(tuple(written(made.cluster, {T0: joined})))
+    made.do(reassign(made.cluster, [Asked(T0, None)]))
+    cancelled = {**row, "replicas": [1, 2, 3, 4], "target_replicas": None}
+    assert recorded() == [cancelled]
+    assert json.loads(json.dumps(recorded())) == [cancelled]
+    # The deletion of a topic ends its moves.
+    deleted(made)
+    assert recorded() == []
 
 
 def test_a_throttle_of_moves_is_idle_when_none_runs() -> None:

@@ -85,6 +85,8 @@ class Identity:
     directory_id: UUID
     listeners: Sequence[Listener]
     rack: str | None
+    log_dirs: Sequence[str] = ()
+    cordoned_log_dirs: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +403,8 @@ class ControllerSession:
             inventory=reported.inventory,
             highest_level=HIGHEST_LEVEL,
             directory_id=identity.directory_id,
+            log_dirs=list(identity.log_dirs),
+            cordoned_log_dirs=list(identity.cordoned_log_dirs),
         )
 
     async def _beat(self, connection: ClientConnection) -> None:

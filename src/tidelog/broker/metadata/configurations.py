@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 
 from tidelog.model.configs.broker import BROKER
+from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, cordoned_among
 from tidelog.model.configs.resolve import MIN_INSYNC, BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.configs.types import parse
@@ -120,6 +121,16 @@ class ConfigCache:
             if isinstance(value, int):
                 return value
         return otherwise
+
+    def is_cordoned(self, log_dir: str) -> bool:
+        """Return whether a log directory of this broker gets no new replicas (KIP-1066)."""
+        layers = self.layers()
+        for texts in (layers.dynamic, layers.static):
+            name = CORDONED_LOG_DIRS
+            entries = parse(BROKER[name], texts[name]) if name in texts else None
+            if isinstance(entries, tuple):
+                return bool(cordoned_among(entries, [log_dir]))
+        return False
 
     def of(self, entity_type: int, name: str) -> Mapping[str, str]:
         """Return the dynamic configurations of one entity."""

@@ -10,6 +10,8 @@ Owns the order in which the directories are tried. Not the creation: see ``regis
 | that refused the last new replica as full, without more free bytes since | the same |
 
 A full directory is only the last choice: its disk may still hold the few files of an empty replica.
+Cordoned directories (KIP-1066) are left out while another one is in service. If all that are in
+service are cordoned, they are used: the controller decided on this broker before it saw that.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ class DirectorySpace:
     free_bytes: int
     total_bytes: int
     refused_at: int | None = None
+    is_cordoned: bool = False
 
 
 def choices(spaces: Iterable[DirectorySpace]) -> list[int]:
@@ -44,7 +47,12 @@ def choices(spaces: Iterable[DirectorySpace]) -> list[int]:
     given = list(spaces)
     largest = max((space.total_bytes for space in given), default=0)
     step_bytes = max(1.0, STEP_SHARE * largest)
-    ranks = [(*_rank(space, step_bytes), at) for at, space in enumerate(given)]
+    is_any_open = not all(space.is_cordoned for space in given)
+    ranks = [
+        (*_rank(space, step_bytes), at)
+        for at, space in enumerate(given)
+        if not (is_any_open and space.is_cordoned)
+    ]
     return [at for *_, at in sorted(ranks)]
 
 

@@ -237,11 +237,12 @@ class Partitions:
 
     def _room(self, directory: LogDirectory) -> DirectorySpace:
         replicas, refused_at = len(directory.logs), self._refused.get(directory)
+        is_cordoned = self.configs.is_cordoned(directory.path)
         try:
             free, total = directory.free_bytes(), directory.total_bytes()
         except OSError:
-            return DirectorySpace(replicas, 0, 1, refused_at)  # unknown space: tried last
-        return DirectorySpace(replicas, free, total, refused_at)
+            free, total = 0, 1  # unknown space: tried last
+        return DirectorySpace(replicas, free, total, refused_at, is_cordoned)
 
     def _decide(self, key: TopicPartition, state: LeaderAndIsrState) -> HostedPartition | None:
         """Return the undecided replica with the command's topic id; quarantine the others."""

@@ -13,7 +13,7 @@ from typing import Any
 from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note, print_json, say
 from tidelog.cli.reassigning import tables
-from tidelog.cli.reassigning.checks import why_others_run, why_refused
+from tidelog.cli.reassigning.checks import CLOSED, why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Cost, cost_of
 from tidelog.cli.reassigning.plan_file import Targets, plan_data, plan_text
 from tidelog.cli.reassigning.situation import Situation, look
@@ -44,7 +44,7 @@ async def generate(
     cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], aware: bool, as_json: bool
 ) -> None:
     """Print the replicas of topics now, and a proposal on some brokers. Raises Failed."""
-    now = await look(cluster)
+    now = await look(cluster, placements=True)
     known = {where.topic for where in now.partitions}
     missing = sorted(set(topics) - known)
     if missing:
@@ -52,6 +52,9 @@ async def generate(
     strangers = sorted(set(brokers) - set(now.racks))
     if strangers:
         raise Failed(f"--broker-list names brokers that are not alive: {named(strangers)}")
+    closed = sorted(now.placements.closed.intersection(brokers))
+    if closed:
+        raise Failed(f"--broker-list names broker {closed[0]}, {CLOSED}")
     racks = {broker: now.racks[broker] if aware else None for broker in brokers}
     if len({rack is None for rack in racks.values()}) > 1:
         without = [broker for broker, rack in racks.items() if rack is None]
@@ -75,7 +78,7 @@ async def generate(
 
 async def execute(cluster: Cluster, plan: Targets, options: Options) -> None:
     """Print the rollback of a plan and start its moves. Raises Failed before any has started."""
-    now = await look(cluster, dirs=True)
+    now = await look(cluster, dirs=True, placements=True)
     _check(plan, now)
     if not options.additional:
         others = why_others_run(plan, now)
@@ -103,7 +106,7 @@ async def execute(cluster: Cluster, plan: Targets, options: Options) -> None:
 
 async def dry_run(cluster: Cluster, plan: Targets, force: bool, as_json: bool) -> None:
     """Print what a plan would copy. Raises Failed if it cannot be executed."""
-    now = await look(cluster, dirs=True)
+    now = await look(cluster, dirs=True, placements=True)
     _check(plan, now)
     cost = cost_of(plan, now)
     if as_json:
@@ -201,9 +204,13 @@ async def cancel(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
 
 
 async def revert(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
-    """Move running moves of a plan, or (None) all, to the replicas before them. Raises Failed."""
-    now = await look(cluster)
-    back = {where: now.original(where) for where in now.moves if plan is None or where in plan}
+    """Move partitions of a plan, or (None) all, to the replicas before their moves. Raises Failed.
+
+    Those that move, and those whose cancelled move has left other replicas.
+    """
+    now = await look(cluster, placements=True)
+    changed = now.changed()
+    back = {where: now.original(where) for where in changed if plan is None or where in plan}
     outcomes = await alter_reassignments(cluster, back)
     if as_json:
         print_json({"plan": plan_data(back), **_outcomes(outcomes, "started")})

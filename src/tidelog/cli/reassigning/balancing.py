@@ -12,7 +12,7 @@ from typing import Any
 
 from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note, print_json, say
-from tidelog.cli.reassigning import tables
+from tidelog.cli.reassigning import closing, tables
 from tidelog.cli.reassigning.cost import cost_of
 from tidelog.cli.reassigning.plan_file import plan_data
 from tidelog.cli.reassigning.situation import Situation, look
@@ -27,9 +27,6 @@ from tidelog.planning.rebalancing import rebalance
 SHRINK_S = 30.0
 """How long a decommission waits for the next partition to leave the broker."""
 
-ROUNDS = 10
-"""How often a decommission looks for replicas that came to the broker meanwhile."""
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -43,9 +40,13 @@ class Asked:
 async def propose_balance(cluster: Cluster, asked: Asked, done: Done) -> None:
     """Show the plan that evens out the cluster; with ``execute`` carry it out. Raises Failed."""
     now = await _read(cluster, asked)
-    brokers = set(now.racks) - set(asked.excluded)
+    _note_closed(now)
+    brokers = set(now.racks) - set(asked.excluded) - now.placements.closed
     if not brokers:
-        raise Failed("no live broker may get replicas: --exclude-brokers names them all")
+        raise Failed(
+            "no live broker may get replicas: --exclude-brokers names them, or cordoned.log.dirs "
+            "closes them"
+        )
     plan = rebalance(now.assigned(), brokers, now.racks, fixed=now.moves)
     if not asked.as_json:
         _print(plan, now, "The cluster is balanced: nothing to move.")
@@ -56,28 +57,31 @@ async def propose_balance(cluster: Cluster, asked: Asked, done: Done) -> None:
 
 
 async def decommission(cluster: Cluster, leaving: int, asked: Asked, done: Done) -> None:
-    """Show the plan that empties a broker; with ``execute`` carry it out. Raises Failed."""
+    """Show the plan that empties a broker; with ``execute`` carry it out. Raises Failed.
+
+    The broker is closed to new replicas first, so one plan empties it (KIP-1066).
+    """
     now = await _read(cluster, asked)
     if leaving not in now.known_brokers():
         raise Failed(f"there is no broker {leaving}, alive or in any assignment")
+    _note_closed(now, leaving)
     plan = _emptying(now, leaving, asked)
     if not asked.as_json:
         _print(plan, now, f"Broker {leaving} has no replica.")
     if not asked.execute:
         _finish(plan, now, asked, done)
         return
-    before, whole = now, plan
-    for _ in range(ROUNDS):
-        _check_room(plan, now)
-        await carry_out(cluster, plan.changes, done)
-        # A topic that was created meanwhile may have replicas there.
-        now = await _left(cluster, leaving)
-        plan = _emptying(now, leaving, asked)
-        if done.refused or not plan.changes:
-            break
+    _check_room(plan, now)
+    await closing.close(cluster, leaving)
+    # A topic that was created since, or a move that began, is part of what leaves.
+    before = await _read(cluster, asked)
+    plan = _emptying(before, leaving, asked)
+    _check_room(plan, before)
+    await carry_out(cluster, plan.changes, done)
+    now = await _left(cluster, leaving)
     left = sorted(map(str, _on(now, leaving)))
     if asked.as_json:
-        print_json({**_data(whole, before, done), "empty": not left})
+        print_json({**_data(plan, before, done), "empty": not left})
     elif not left:
         say(f"Broker {leaving} has no replica: it may be switched off.")
     _raise_refused(done)
@@ -108,7 +112,7 @@ async def _left(cluster: Cluster, leaving: int) -> Situation:
 
 
 async def _read(cluster: Cluster, asked: Asked) -> Situation:
-    now = await look(cluster, dirs=True)
+    now = await look(cluster, dirs=True, placements=True)
     strangers = sorted(set(asked.excluded) - now.known_brokers())
     if strangers:
         raise Failed(f"--exclude-brokers names brokers that do not exist: {named(strangers)}")
@@ -117,8 +121,14 @@ async def _read(cluster: Cluster, asked: Asked) -> Situation:
     return now
 
 
+def _note_closed(now: Situation, leaving: int | None = None) -> None:
+    closed = sorted(now.placements.closed - {leaving})
+    if closed:
+        note(f"brokers that get nothing, as cordoned.log.dirs closes them: {named(closed)}")
+
+
 def _emptying(now: Situation, leaving: int, asked: Asked) -> Plan:
-    brokers = set(now.racks) - set(asked.excluded) - {leaving}
+    brokers = set(now.racks) - set(asked.excluded) - now.placements.closed - {leaving}
     partitions = now.assigned()
     refusal = why_not_emptied(partitions, leaving, brokers)
     if refusal is not None:

@@ -11,6 +11,8 @@ from tidelog.cli.findings import named
 from tidelog.cli.reassigning.situation import Situation
 from tidelog.model.topics import TopicPartition
 
+CLOSED = "which gets no new replicas: cordoned.log.dirs closes it"
+
 
 def why_refused(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> str | None:
     """Return what is wrong with a plan, in one line, or None. A dead broker is none of it."""
@@ -31,6 +33,11 @@ def why_refused(targets: Mapping[TopicPartition, Sequence[int]], now: Situation)
             f"the plan names brokers that are neither alive nor in any assignment: "
             f"{named(list(map(str, strangers)))}"
         )
+    for where, replicas in sorted(targets.items()):
+        hosts = {*now.partitions[where].replicas, *now.targets(where)}
+        closed = sorted(now.placements.closed.intersection(replicas) - hosts)
+        if closed:
+            return f"the plan gives {where} to broker {closed[0]}, {CLOSED}"
     return None
 
 

@@ -1,8 +1,9 @@
 """The cost of a plan: bytes that arrive in each log directory, free space afterwards, leaders.
 
 Owns the forecast, without I/O. A new replica goes to the log directory with the most free bytes,
-the smallest first, as brokers do it. Log directories with the same total and free bytes count as
-one volume. What the removal of replicas frees does not count: they go when the copies are complete.
+the smallest first, as brokers do it; a cordoned directory is left out. Log directories with the
+same total and free bytes count as one volume. What the removal of replicas frees does not count:
+they go when the copies are complete.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from tidelog.cli.findings import named, readable
 from tidelog.cli.reassigning.situation import Situation
 from tidelog.client.admin.nodes import LogDir
+from tidelog.model.configs.cordoned import cordoned_among
 from tidelog.model.topics import TopicPartition
 
 
@@ -27,6 +29,8 @@ class Volume:
     arriving: int = 0
     replicas: int = 0
     holds: set[TopicPartition] = field(default_factory=set)
+    is_open: bool = False
+    """Whether one of the log directories gets new replicas: not all are cordoned (KIP-1066)."""
 
     @property
     def left(self) -> int | None:
@@ -105,9 +109,12 @@ def cost_of(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> 
 
 def _place(volumes: Sequence[Volume], where: TopicPartition, size: int) -> bool:
     """Add a replica to the volume that would take it; return whether one is known."""
-    able = [each for each in volumes if where in each.holds] or [
-        each for each in volumes if each.left is not None
-    ]
+    known = [each for each in volumes if each.left is not None]
+    able = (
+        [each for each in volumes if where in each.holds]
+        or [each for each in known if each.is_open]
+        or known
+    )
     if not able:
         return False
     chosen = max(able, key=lambda each: each.left or 0)
@@ -127,6 +134,8 @@ def _volumes(now: Situation) -> dict[int, list[Volume]]:
         )
         volume.paths.append(entry.path)
         volume.holds.update(entry.replicas)
+        cordoned = cordoned_among(now.placements.cordoned.get(broker, ()), [entry.path])
+        volume.is_open = volume.is_open or not cordoned
     return {broker: list(some.values()) for broker, some in found.items()}
 
 

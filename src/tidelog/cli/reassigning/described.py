@@ -9,7 +9,8 @@ from typing import Any
 
 from tidelog.cli.output import note
 from tidelog.cli.reassigning.progress import Samples
-from tidelog.cli.reassigning.situation import Situation, log_dirs
+from tidelog.cli.reassigning.situation import NOTHING_KNOWN, Situation, log_dirs
+from tidelog.client.admin.nodes import Placements
 from tidelog.client.admin.reassignments import list_reassignments
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, VersionUnsupported
@@ -21,17 +22,25 @@ COLUMNS = {
     "OriginalReplicas": "original_replicas",
     "Copied": "copied_share",
 }
-"""The columns, which are there only while a partition of the topic moves."""
+"""The columns, which are there only while a partition of the topic moves, or until a cancelled
+move is moved back."""
 
 
-async def add_moves(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
+async def add_moves(
+    cluster: Cluster, shown: list[dict[str, Any]], placements: Placements = NOTHING_KNOWN
+) -> None:
     """Add the move of each described partition to it; null where it does not move.
 
-    ``copied_share`` is the part of the bytes, from 0 to 1, that all targets together have; null if
-    no broker says it.
+    After a cancellation the replicas before the move stay, without targets, while they differ from
+    the replicas. ``copied_share`` is the part of the bytes, from 0 to 1, that all targets together
+    have; null if no broker says it.
     """
-    for item in (item for topic in shown for item in topic["partitions"]):
-        item |= dict.fromkeys(COLUMNS.values())
+    for topic in shown:
+        for item in topic["partitions"]:
+            item |= dict.fromkeys(COLUMNS.values())
+            before = placements.originals.get(TopicPartition(topic["topic"], item["partition"]))
+            if before is not None and list(before) != item["replicas"]:
+                item["original_replicas"] = list(before)
     try:
         moves = await list_reassignments(cluster)
     except VersionUnsupported:
@@ -52,7 +61,7 @@ async def add_moves(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
     brokers = {broker for move in moving.values() for broker in move.replicas}
     racks = {node: cluster.view.brokers[node].rack for node in cluster.view.brokers}
     dirs = await log_dirs(cluster, sorted(brokers & racks.keys()))
-    now = Situation(racks, partitions, moving, dirs)
+    now = Situation(racks, partitions, moving, dirs, placements)
     for where, item in items.items():
         item["target_replicas"] = list(now.targets(where))
         item["original_replicas"] = list(now.original(where))
@@ -85,6 +94,14 @@ def cells(item: dict[str, Any]) -> list[str | None]:
         _ids(item["original_replicas"]),
         None if share is None else f"{share:.0%}",
     ]
+
+
+def wanted_count(item: dict[str, Any]) -> int:
+    """Return how many replicas a described partition has without the targets of its move.
+
+    Under-replication is counted by it, never by a set that grows (KIP-455).
+    """
+    return len(item["original_replicas"] or item["replicas"])
 
 
 def _ids(replicas: list[int] | None) -> str | None:

@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.cli.many_requests import ask_each
-from tidelog.client.admin.nodes import LogDir, describe_log_dirs
+from tidelog.client.admin.nodes import (
+    LogDir,
+    Placements,
+    describe_log_dirs,
+    describe_placements,
+)
 from tidelog.client.admin.reassignments import Reassignment, list_reassignments
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
@@ -18,18 +23,21 @@ from tidelog.client.metadata import Partition
 from tidelog.model.topics import TopicPartition
 from tidelog.planning.plan import Assigned
 
+NOTHING_KNOWN = Placements.of(None)
+
 Dirs = Mapping[int, list[LogDir] | ClientError]
 """The log directories of each live broker, or why they are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Live brokers with their racks, partitions, running moves, log directories."""
+    """Live brokers with their racks, partitions, running moves, log directories, cordons."""
 
     racks: Mapping[int, str | None]
     partitions: Mapping[TopicPartition, Partition]
     moves: Mapping[TopicPartition, Reassignment]
     dirs: Dirs = field(default_factory=dict)
+    placements: Placements = NOTHING_KNOWN
 
     def targets(self, where: TopicPartition) -> tuple[int, ...]:
         """Return the replicas of a partition once its move, if any, is done."""
@@ -37,15 +45,31 @@ class Situation:
         return self.partitions[where].replicas if move is None else move.targets
 
     def original(self, where: TopicPartition) -> tuple[int, ...]:
-        """Return the replicas of a partition before its move, if any."""
+        """Return the replicas before the first change of a move that runs or was cancelled.
+
+        Of a controller that does not say them: those of a running move, as API 46 implies them.
+        """
+        known = self.placements.originals.get(where)
+        if known is not None:
+            return known
         move, replicas = self.moves.get(where), self.partitions[where].replicas
         return replicas if move is None else move.original(replicas)
+
+    def changed(self) -> list[TopicPartition]:
+        """Return the partitions that move or whose cancelled move has left other replicas."""
+        left = self.partitions.keys() & self.placements.originals.keys()
+        return sorted(
+            where
+            for where in {*self.moves, *left}
+            if where in self.moves or self.original(where) != self.partitions[where].replicas
+        )
 
     def known_brokers(self) -> set[int]:
         """Return the brokers that are alive or in any assignment. O(replicas)."""
         found = set(self.racks)
         for where, partition in self.partitions.items():
             found.update(partition.replicas, self.targets(where))
+        found.update(*self.placements.originals.values())
         return found
 
     def held(self) -> dict[tuple[int, TopicPartition], int]:
@@ -90,8 +114,12 @@ class Situation:
         }
 
 
-async def look(cluster: Cluster, *, dirs: bool = False) -> Situation:
-    """Read the state of all topics; with ``dirs`` the log directories of all live brokers, too."""
+async def look(cluster: Cluster, *, dirs: bool = False, placements: bool = False) -> Situation:
+    """Read the state of all topics; with ``dirs`` the log directories of all live brokers, too.
+
+    With ``placements`` also what only the controller knows of them: it walks over all partitions.
+    """
+    known = await describe_placements(cluster) if placements else NOTHING_KNOWN
     # The moves first: one that ends meanwhile has its new replicas in the metadata then.
     moves = await list_reassignments(cluster)
     view = await cluster.all_topics()
@@ -104,7 +132,7 @@ async def look(cluster: Cluster, *, dirs: bool = False) -> Situation:
     }
     kept = {where: move for where, move in moves.items() if where in partitions}
     found = await log_dirs(cluster, racks) if dirs else {}
-    return Situation(racks, partitions, kept, found)
+    return Situation(racks, partitions, kept, found, known)
 
 
 async def log_dirs(

@@ -5,12 +5,13 @@ Owns the client's DescribeConfigs and IncrementalAlterConfigs.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.model.admin_requests import AlterOperation, ResourceType
 from tidelog.model.configs.types import ConfigSource
 from tidelog.protocol import messages
@@ -121,8 +122,13 @@ async def alter_configs(
     set_values: Mapping[str, str] | None = None,
     delete: Iterable[str] = (),
     validate_only: bool = False,
+    may_be_away: bool = False,
 ) -> None:
-    """Set some configurations of one resource and delete others. Raises Refused."""
+    """Set some configurations of one resource and delete others. Raises Refused.
+
+    With ``may_be_away`` the request about a broker that cannot be reached goes to another one,
+    which forwards it.
+    """
     alter = messages.IncrementalAlterConfigsRequest
     changes = [
         alter.AlterableConfig(name=key, config_operation=AlterOperation.SET, value=value)
@@ -138,7 +144,11 @@ async def alter_configs(
         ],
         validate_only=validate_only,
     )
-    answer: messages.IncrementalAlterConfigsResponse = await _send(cluster, kind, name, request)
+    answer: messages.IncrementalAlterConfigsResponse
+    if may_be_away:
+        answer = await cluster.retry(lambda: _send_to_it_or_any(cluster, int(name), request))
+    else:
+        answer = await _send(cluster, kind, name, request)
     result = answer.responses[0]
     if result.error_code:
         raise Refused(result.error_code, f"{kind.name.lower()} {name!r}", result.error_message)
@@ -154,6 +164,12 @@ async def _send(cluster: Cluster, kind: ResourceType, name: str, request: Any) -
 
         return await cluster.retry(lambda: cluster.send(node_id, request))
     return await cluster.retry(lambda: cluster.send_to_any(request))
+
+
+async def _send_to_it_or_any(cluster: Cluster, node_id: int, request: Any) -> Any:
+    with contextlib.suppress(ConnectionLost):
+        return await cluster.send(node_id, request)
+    return await cluster.send_to_any(request)
 
 
 def _source(number: int) -> Source:

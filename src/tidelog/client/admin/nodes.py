@@ -5,7 +5,7 @@ Owns the client's DescribeCluster, DescribeLogDirs and DescribeCondition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,9 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
 CONDITION_TIMEOUT_MS = 5_000
+
+UNCLEAN, REASSIGNMENTS = "unclean", "reassignments"
+"""Subjects of a report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,39 @@ class LogDir:
     replicas: dict[TopicPartition, int]
     total_bytes: int
     usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """What the controller knows of placement and neither Metadata nor API 46 shows."""
+
+    originals: Mapping[TopicPartition, tuple[int, ...]]
+    """The replicas before the first change, of partitions that move or whose cancelled move left
+    others."""
+    cordoned: Mapping[int, tuple[str, ...]]
+    """``cordoned.log.dirs`` of each broker that has it: "*" or log directories."""
+    closed: frozenset[int]
+    """The brokers that get no new replicas: all their log directories are cordoned (KIP-1066)."""
+
+    @staticmethod
+    def of(condition: Mapping[str, Any] | None) -> Placements:
+        """Return what a report with the subject "reassignments" says: nothing in an older one."""
+        found = {} if condition is None else condition
+        brokers = {int(broker): each for broker, each in found.get("brokers", {}).items()}
+        return Placements(
+            {
+                TopicPartition(row["topic"], row["partition"]): tuple(row["original_replicas"])
+                for row in found.get(REASSIGNMENTS, ())
+            },
+            {
+                broker: tuple(each["cordoned_log_dirs"])
+                for broker, each in brokers.items()
+                if each.get("cordoned_log_dirs")
+            },
+            frozenset(
+                broker for broker, each in brokers.items() if not each.get("takes_new_replicas", 1)
+            ),
+        )
 
 
 async def describe_cluster(cluster: Cluster) -> DescribedCluster:
@@ -79,13 +115,18 @@ async def describe_log_dirs(cluster: Cluster, node_id: int) -> list[LogDir]:
     ]
 
 
+async def describe_placements(cluster: Cluster) -> Placements:
+    """Return what the controller knows of placement. Raises as ``describe_condition`` does."""
+    return Placements.of(await describe_condition(cluster, subjects=[REASSIGNMENTS]))
+
+
 async def describe_unclean(cluster: Cluster) -> list[dict[str, Any]] | None:
     """Return the recorded unclean elections (KIP-704); None when the request is not served.
 
     One entry for each election, with the records it lost: see ``tidelog doctor unclean``. Raises as
     ``describe_condition`` does.
     """
-    condition = await describe_condition(cluster, subjects=["unclean"])
+    condition = await describe_condition(cluster, subjects=[UNCLEAN])
     return None if condition is None else condition.get("unclean")
 
 
@@ -95,8 +136,8 @@ async def describe_condition(
     """Return the active controller's report of the cluster; None when that is not served.
 
     ``problems`` is a list of {"kind", "level", "what", "advice"} and the names concerned;
-    ``subjects`` requests more ("unclean"). Raises Refused, RequestTimedOut when the controller does
-    not respond, ClientError for invalid JSON.
+    ``subjects`` requests more ("unclean", "reassignments"). Raises Refused, RequestTimedOut when
+    the controller does not respond, ClientError for invalid JSON.
     """
     trouble: ClientError | None = None
     # Prefer a connected broker: another one may hang and use up the timeout.

@@ -16,26 +16,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
+from tidelog.controller.decisions.cordons import cordoned_dirs, cordoned_entries, is_closed
 from tidelog.controller.decisions.losses import has_full_record, places_with_loss, totals
 from tidelog.controller.decisions.moves_condition import idle_throttle, of_moves
+from tidelog.controller.decisions.problems import (
+    BAD,
+    NAMES_LISTED,
+    NOTICE,
+    named,
+    names_of_brokers,
+    problem,
+)
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
+from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
-
-NAMES_SHOWN = 5
-"""Partitions that a sentence names; it counts the others."""
-
-NAMES_LISTED = 1_000
-"""Partitions or brokers that a problem lists beside its sentence."""
 
 AT_ONCE = 250
 """Partitions or topics of one step."""
 
 Steps = Generator[None, None, Any]
-
-BAD = "bad"
-NOTICE = "notice"
 
 
 @dataclass
@@ -194,6 +195,8 @@ def _brokers(cluster: ClusterState, looked: _Looked) -> dict[str, Any]:
             "epoch": -1 if node is None else node.broker_epoch,
             "rack": None if node is None else node.rack,
             "condition": "dead" if node is None else _condition_of(cluster, broker),
+            "cordoned_log_dirs": list(cordoned_entries(cluster, broker)),
+            "takes_new_replicas": not is_closed(cluster, broker),
         }
     return found
 
@@ -221,10 +224,10 @@ def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str,
     found: list[dict[str, Any]] = []
     if cluster.went_back is not None:
         advice = "Nothing is deleted until this is settled: see `tidelog doctor restored --help`."
-        found.append(_problem("store_went_back", cluster.went_back, advice))
+        found.append(problem("store_went_back", cluster.went_back, advice))
     for damaged in cluster.damaged.values():
         advice = "Repair the node, or restore the metadata store from a backup."
-        found.append(_problem("node_damaged", str(damaged), advice))
+        found.append(problem("node_damaged", str(damaged), advice))
     nameless = []
     for at, name in enumerate(cluster.topics):
         if at % AT_ONCE == 0:
@@ -232,16 +235,16 @@ def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str,
         if cluster.topic_id(name) == NO_ID:
             nameless.append(name)
     if nameless:
-        named = _named(sorted(nameless))
-        said = f"Topics without an id, so that brokers get no complete commands: {named}."
+        names = sorted(nameless)
+        said = f"Topics without an id, so that brokers get no complete commands: {named(names)}."
         advice = "Start every broker that has replicas of them: it may have the id."
-        found.append(_problem("topics_without_id", said, advice))
+        found.append(problem("topics_without_id", said, advice))
     lost = yield from _without_state(cluster)
     if lost:
         names = yield from _first_of(lost)
-        said = f"Partitions without a leader on record: {_named(names, len(lost))}."
+        said = f"Partitions without a leader on record: {named(names, len(lost))}."
         advice = "Start a broker of theirs; if their state was removed, put the node back."
-        found.append(_problem("partitions_without_state", said, advice, partitions=names))
+        found.append(problem("partitions_without_state", said, advice, partitions=names))
     return found
 
 
@@ -291,21 +294,35 @@ def _of_brokers(cluster: ClusterState, looked: _Looked) -> Iterator[dict[str, An
             "Not registered with this controller yet",
             "Nothing, if it passes within broker.session.timeout.ms: then it counts as dead.",
         ),
+        (
+            "brokers_cordoned",
+            NOTICE,
+            {x for x in cluster.brokers.keys() | looked.assigned if is_closed(cluster, x)},
+            f"Closed to new replicas by {CORDONED_LOG_DIRS}",
+            "Nothing while it is to leave; tidelog topics --decommission N --undo opens it.",
+        ),
     )
     for kind, level, brokers, what, advice in rows:
         if brokers:
             names = sorted(brokers)
-            said = f"{what}: {_names_of_brokers(names)}."
-            yield _problem(kind, said, advice, level, brokers=names)
+            said = f"{what}: {names_of_brokers(names)}."
+            yield problem(kind, said, advice, level, brokers=names)
+    cordoned = {x: cordoned_dirs(cluster, x) for x in sorted(cluster.brokers)}
+    some = {x: dirs for x, dirs in cordoned.items() if dirs and not is_closed(cluster, x)}
+    if some:
+        paths = [f"{path} of broker {broker}" for broker, dirs in some.items() for path in dirs]
+        said = f"Log directories that get no new replicas ({CORDONED_LOG_DIRS}): {named(paths)}."
+        advice = "Nothing while they are to leave: tidelog configs --alter --delete-config."
+        yield problem("log_dirs_cordoned", said, advice, NOTICE, brokers=list(some))
 
 
 def _of_partitions(
     cluster: ClusterState, looked: _Looked
 ) -> Generator[None, None, list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
-    keepers = _names_of_brokers(looked.keepers)
-    holders = _names_of_brokers(looked.holders - cluster.fit)
-    missing = _names_of_brokers(looked.missing - cluster.fit)
+    keepers = names_of_brokers(looked.keepers)
+    holders = names_of_brokers(looked.holders - cluster.fit)
+    missing = names_of_brokers(looked.missing - cluster.fit)
     broken = {where for _, where in cluster.broken}.difference(looked.unreadable)
     rows = (
         (
@@ -343,7 +360,7 @@ def _of_partitions(
         (
             "replicas_damaged",
             broken,
-            f"with a damaged replica, on {_names_of_brokers({x for x, _ in cluster.broken})}",
+            f"with a damaged replica, on {names_of_brokers({x for x, _ in cluster.broken})}",
             "See that broker's log: the replica is out of service until it is fetched again.",
         ),
     )
@@ -363,23 +380,24 @@ def _of_elections(
     waiting = sorted({where.topic for where in looked.readable})
     full = [topic for topic in waiting if has_full_record(cluster, topic)]
     if full:
-        said = f"Unclean elections put off until earlier ones are handled: {_named(full)}."
+        said = f"Unclean elections put off until earlier ones are handled: {named(full)}."
         advice = "Start the brokers that lead what tidelog doctor unclean lists as not handled."
-        found.append(_problem("elections_put_off", said, advice))
+        found.append(problem("elections_put_off", said, advice))
     if looked.elsewhere:
         advice = (
             "Nothing, or: tidelog elect-leaders --election-type preferred --all-topic-partitions."
         )
         what = "not led by the preferred replica, which is in sync"
-        problem = yield from _of_places("not_preferred", looked.elsewhere, what, advice, NOTICE)
-        found.append(problem)
+        found.append(
+            (yield from _of_places("not_preferred", looked.elsewhere, what, advice, NOTICE))
+        )
     yield
     lossy = places_with_loss(cluster)
     if lossy:
-        said = f"Unclean elections lost committed records of {_named(lossy)}."
+        said = f"Unclean elections lost committed records of {named(lossy)}."
         advice = "See tidelog doctor unclean for which; records that no other replica has are lost."
         names = list(map(str, lossy[:NAMES_LISTED]))
-        found.append(_problem("records_lost", said, advice, NOTICE, partitions=names))
+        found.append(problem("records_lost", said, advice, NOTICE, partitions=names))
     return found
 
 
@@ -391,12 +409,12 @@ def _of_moves(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any
             found.append((yield from _of_places(one.kind, one.places, one.what, one.advice, level)))
     idle = yield from idle_throttle(cluster)
     if idle.names:
-        of_topics = f", with lists of the topics {_named(idle.topics)}" if idle.topics else ""
+        of_topics = f", with lists of the topics {named(idle.topics)}" if idle.topics else ""
         said = (
             f"Throttles of replication that limit nothing now: {', '.join(idle.names)}{of_topics}."
         )
         advice = "Remove them if they are left over: tidelog configs --alter --delete-config."
-        found.append(_problem("throttles_idle", said, advice, NOTICE))
+        found.append(problem("throttles_idle", said, advice, NOTICE))
     return found
 
 
@@ -405,8 +423,8 @@ def _of_places(
 ) -> Generator[None, None, dict[str, Any]]:
     plural = "" if len(places) == 1 else "s"
     names = yield from _first_of(places)
-    said = f"{len(places)} partition{plural} {what}: {_named(names, len(places))}."
-    return _problem(kind, said, advice, level, partitions=names)
+    said = f"{len(places)} partition{plural} {what}: {named(names, len(places))}."
+    return problem(kind, said, advice, level, partitions=names)
 
 
 def _first_of(places: Collection[TopicPartition]) -> Generator[None, None, list[str]]:
@@ -432,52 +450,19 @@ def _of_deletions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
         names = sorted(stuck)
         brokers = sorted(set().union(*stuck.values()))
         said = (
-            f"Deleted topics of which {_names_of_brokers(brokers)} may still hold replicas: "
-            f"{_named(names)}."
+            f"Deleted topics of which {names_of_brokers(brokers)} may still hold replicas: "
+            f"{named(names)}."
         )
         advice = "Start them: the deletion goes on by itself. " + (
             "New topics may take the names."
             if cluster.level.topic_ids
             else "The names are free when it is done."
         )
-        yield _problem("deletions_unconfirmed", said, advice, brokers=brokers)
+        yield problem("deletions_unconfirmed", said, advice, brokers=brokers)
     if running:
-        said = f"Being deleted: {_named(sorted(running))}."
-        yield _problem("deletions_running", said, "Nothing: it goes on by itself.", NOTICE)
+        said = f"Being deleted: {named(sorted(running))}."
+        yield problem("deletions_running", said, "Nothing: it goes on by itself.", NOTICE)
 
 
 def _is_damaged_everywhere(cluster: ClusterState, where: TopicPartition) -> bool:
     return all((broker, where) in cluster.broken for broker in cluster.replicas(where))
-
-
-def _problem(
-    kind: str,
-    what: str,
-    advice: str,
-    level: str = BAD,
-    *,
-    partitions: Collection[str] = (),
-    brokers: Collection[int] = (),
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "level": level,
-        "what": what,
-        "advice": advice,
-        "partitions": list(partitions)[:NAMES_LISTED],
-        "brokers": list(brokers)[:NAMES_LISTED],
-    }
-
-
-def _names_of_brokers(brokers: Collection[int]) -> str:
-    if not brokers:
-        return "the brokers that are missing"
-    plural = "" if len(brokers) == 1 else "s"
-    return f"broker{plural} {_named(sorted(brokers))}"
-
-
-def _named(names: Collection[object], count: int | None = None) -> str:
-    """Return the first names in a phrase; they stand for ``count``."""
-    shown = ", ".join(map(str, list(names)[:NAMES_SHOWN]))
-    more = (len(names) if count is None else count) - NAMES_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -12,6 +12,7 @@ those of Kafka 4, which checks in this order:
 | a topic's name: empty, or impossible | INVALID_REQUEST, INVALID_TOPIC_EXCEPTION |
 | a topic's configurations; a broker's (KAFKA-13609) | INVALID_CONFIG; INVALID_REQUEST |
 | a topic that is not there | UNKNOWN_TOPIC_OR_PARTITION |
+| ``cordoned.log.dirs`` for all brokers; a directory that its broker lacks | the same two |
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from typing import Any
 
 from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cordons import why_not_set
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
 from tidelog.model.admin_requests import AlterOperation, ResourceType
 from tidelog.model.configs.broker import BROKER
+from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
 from tidelog.model.configs.resolve import check_dynamic_broker_configs, check_topic_configs
 from tidelog.model.configs.topic import TOPIC
 from tidelog.model.configs.types import ConfigType
@@ -193,6 +196,12 @@ def _why_not(
     refused = check_dynamic_broker_configs(configs)
     if refused is not None:
         return _malformed(refused.sentence)
+    if CORDONED_LOG_DIRS in configs:
+        if not resource.name:
+            return _malformed(f"{CORDONED_LOG_DIRS} is set for one broker, not for all.")
+        cordon = why_not_set(cluster, resource.name, configs)
+        if cordon is not None:
+            return _invalid(cordon)
     if resource.name and MINIMUM in configs:
         # KIP-966: controller and every leader must use the same number.
         return _invalid(f"{MINIMUM} is set for a topic or for all brokers, not for one.")

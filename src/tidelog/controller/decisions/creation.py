@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
+from tidelog.controller.decisions.cordons import open_racks
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.levels import why_name_is_taken
@@ -251,7 +252,7 @@ def _replicas(
     refusal = why_not_numbers(cluster, count, factor) or why_too_many(count)
     if refusal is not None:
         return refusal
-    racks = {broker: node.rack for broker, node in cluster.brokers.items()}
+    racks = open_racks(cluster)
     start = entropy.below(max(1, len(racks) ** 2))
     return place_on(racks, cluster.fit, count, factor, start)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cordons import open_racks
 from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.new_partitions import (
@@ -131,7 +132,7 @@ def _grown_replicas(
     refusal = why_not_numbers(cluster, growth.count, factor)
     if refusal is not None:
         return refusal
-    racks = {broker: node.rack for broker, node in cluster.brokers.items()}
+    racks = open_racks(cluster)
     start = below(max(1, len(racks) ** 2))
     return place_on(racks, cluster.fit, growth.count - now, factor, start, now)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.reassignments import moves_of
@@ -97,6 +98,34 @@ def of_moves(cluster: ClusterState) -> Generator[None, None, list[MoveFinding]]:
             f"Nothing, or start {start}: the copies are deleted then.",
         ),
     ]
+
+
+def on_record(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
+    """Return the partitions whose replicas before the first change are on record, in steps.
+
+    They move, or a cancellation has left other replicas (docs/design/moving.md); as data for JSON.
+    """
+    found: list[dict[str, Any]] = []
+    for at, name in enumerate(sorted(cluster.topic_histories)):
+        if at % AT_ONCE == 0:
+            yield
+        history = cluster.topic_histories.get(name)
+        if history is None or name not in cluster.topics or name in cluster.marked:
+            continue
+        for count, (index, before) in enumerate(sorted(history.original_replicas.items()), 1):
+            if count % AT_ONCE == 0:
+                yield
+            where = TopicPartition(name, index)
+            found.append(
+                {
+                    "topic": name,
+                    "partition": index,
+                    "replicas": list(cluster.replicas(where)),
+                    "original_replicas": list(before),
+                    "target_replicas": cluster.moves.get(where),
+                }
+            )
+    return found
 
 
 def idle_throttle(cluster: ClusterState) -> Generator[None, None, IdleThrottle]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cordons import is_closed, open_racks, why_cordoned
 from tidelog.controller.decisions.decision import Put, RequestRefusal, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionNode, PartitionState
+from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
 from tidelog.model.errors import ErrorCode
 
 MAX_PARTITIONS = 50_000
@@ -66,6 +68,14 @@ def why_not_numbers(cluster: ClusterState, count: int, factor: int) -> RequestRe
     if factor > there:
         sentence = f"A replication factor of {factor} needs as many brokers; {there} are there."
         return RequestRefusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+    opened = open_racks(cluster)
+    if factor > len(opened):
+        closed = sorted(cluster.brokers.keys() - opened.keys())
+        sentence = (
+            f"A replication factor of {factor} needs as many brokers that get new replicas; of "
+            f"{there} there are, {CORDONED_LOG_DIRS} closes {', '.join(map(str, closed))}."
+        )
+        return RequestRefusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
     return None
 
 
@@ -92,6 +102,9 @@ def why_not_assigned(
         unknown = [broker for broker in brokers if broker not in cluster.brokers]
         if unknown:
             return bad_assignment(f"there is no live broker {unknown[0]}")
+        closed = [broker for broker in brokers if is_closed(cluster, broker)]
+        if closed:
+            return bad_assignment(why_cordoned(closed[0]))
         if len(brokers) != factor:
             return bad_assignment("all partitions must have the same number of replicas")
     return None

@@ -12,7 +12,8 @@ Owns which requests are accepted. What a step changes: see ``moves``.
 | none (null) | yes | it is cancelled |
 | none (null) | no | NO_REASSIGNMENT_IN_PROGRESS |
 
-A broker may be dead: the move waits for it. It must be known: registered, or in an assignment.
+A broker may be dead: the move waits for it. It must be known: registered, or in an assignment. One
+that ``cordoned.log.dirs`` closes gets no partition that it does not host (KIP-1066).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cordons import is_closed, why_cordoned
 from tidelog.controller.decisions.decision import Decision, RequestRefusal
 from tidelog.controller.decisions.moves import Placement, cancelled, started, why_damaged, written
 from tidelog.controller.decisions.new_partitions import bad_assignment
@@ -189,7 +191,13 @@ def _why_not(
     if cluster.topic_histories[where.topic].resize is not None:
         sentence = f"The topic {where.topic} gets another partition count now: move it afterwards."
         return RequestRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
-    return _why_not_targets(cluster, one.targets, known)
+    refusal = _why_not_targets(cluster, one.targets, known)
+    if refusal is None:
+        # A broker that hosts the partition already stays: its targets may take another order.
+        new = set(one.targets).difference(cluster.hosts(where))
+        closed = sorted(broker for broker in new if is_closed(cluster, broker))
+        refusal = bad_assignment(why_cordoned(closed[0])) if closed else None
+    return refusal
 
 
 def _why_not_targets(

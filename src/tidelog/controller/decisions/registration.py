@@ -52,6 +52,7 @@ class Registration:
     Replicas without a topic id are ``nameless``; ``damaged`` ones are in neither. ``held`` has the
     names of all topic ids, ``kept_configs`` the configurations that replicas keep of their topics.
     ``seen`` is the highest (controller epoch, store revision) that the broker has ever seen.
+    ``log_dirs`` and ``cordoned_log_dirs`` are the values of its file (KIP-1066).
     """
 
     broker: int
@@ -67,6 +68,8 @@ class Registration:
     held: dict[UUID, str] = field(default_factory=dict)
     kept_configs: dict[UUID, dict[str, str]] = field(default_factory=dict)
     seen: tuple[int, int] = (-1, -1)
+    log_dirs: tuple[str, ...] = ()
+    cordoned_log_dirs: tuple[str, ...] = ()
 
 
 def register(
@@ -228,6 +231,8 @@ def _node(request: Registration, epoch: int, incarnation: str, wall_ms: int) -> 
         broker_epoch=epoch,
         directory_id=layout.id_text(request.directory),
         incarnation_id=incarnation,
+        log_dirs=list(request.log_dirs),
+        cordoned_log_dirs=list(request.cordoned_log_dirs),
     )
 
 

@@ -199,6 +199,8 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
         },
         held={x.topic_id: x.topic_name for x in request.inventory if x.topic_id != NO_ID},
         seen=(-1, -1) if seen is None else (seen.controller_epoch, seen.store_revision),
+        log_dirs=tuple(request.log_dirs),
+        cordoned_log_dirs=tuple(request.cordoned_log_dirs),
     )
 
 

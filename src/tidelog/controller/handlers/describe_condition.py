@@ -2,7 +2,10 @@
 
 - ``condition`` is the JSON of ``decisions.condition``: brokers, counts, and ``problems`` as
   sentences; with ``controller_id`` and the ``version`` of its code.
-- ``subjects``: with "unclean", ``unclean`` has the losses of unclean elections (KIP-704).
+- ``subjects``: with "unclean", ``unclean`` has the losses of unclean elections (KIP-704); with
+  "reassignments", ``reassignments`` has ``replicas``, ``original_replicas`` and ``target_replicas``
+  of each partition that moves, or whose cancelled move left other replicas: then the targets are
+  null. ListPartitionReassignments does not list that one, and no original replicas.
 - Brokers forward it in an Envelope, so that a client may send it to any of them.
 """
 
@@ -14,6 +17,7 @@ from tidelog import __version__
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.condition import condition_steps
 from tidelog.controller.decisions.losses import unclean_elections
+from tidelog.controller.decisions.moves_condition import on_record
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -22,6 +26,7 @@ from tidelog.protocol import messages
 from tidelog.runtime.turns import in_turns
 
 UNCLEAN = "unclean"
+REASSIGNMENTS = "reassignments"
 
 
 async def serve(
@@ -35,6 +40,8 @@ async def serve(
     }
     if UNCLEAN in request.subjects:
         found[UNCLEAN] = unclean_elections(controller.cluster)
+    if REASSIGNMENTS in request.subjects:
+        found[REASSIGNMENTS] = await in_turns(on_record(controller.cluster), controller.seams.clock)
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 

@@ -18,6 +18,7 @@ from tidelog.model.configs.topic import MIN_SEGMENT_BYTES, POLICIES, TIMESTAMP_T
 from tidelog.model.configs.types import (
     Between,
     ConfigType,
+    CordonedDirs,
     Importance,
     OneOf,
     Update,
@@ -35,6 +36,16 @@ _LIST, _HIGH = ConfigType.LIST, Importance.HIGH
 LOG = (
     row("log.dirs", _LIST, None, "Where the data is.", importance=_HIGH),
     row("log.dir", _S, "/tmp/tidelog-logs", "Where the data is, if log.dirs is not set."),
+    row(
+        "cordoned.log.dirs",
+        _LIST,
+        "",
+        "Log directories that get no new replicas (KIP-1066): * for all, so that the broker gets "
+        "none, or entries of log.dirs as DescribeLogDirs shows them. Replicas in them stay. Set it "
+        "for one broker at a time.",
+        CordonedDirs(),
+        update=Update.PER_BROKER,
+    ),
     row(
         "log.durability",
         _S,

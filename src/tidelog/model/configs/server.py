@@ -12,6 +12,7 @@ from typing import Any
 
 from tidelog.model.configs.broker import BROKER
 from tidelog.model.configs.broker_replication import RACK_AWARE_SELECTOR
+from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, unknown_entries
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.configs.types import InvalidConfig, Value, parse, unknown
@@ -71,6 +72,7 @@ class ServerConfigs:
     controller_listener_names: tuple[str, ...]
     controller_quorum_bootstrap_servers: tuple[tuple[str, int], ...]
     log_dirs: tuple[str, ...]
+    cordoned_log_dirs: tuple[str, ...]
     log_durability: str
 
     socket_request_max_bytes: int
@@ -234,6 +236,9 @@ class _Special:
         roles = frozenset(values["process.roles"])
         log_dirs = values["log.dirs"] or (values["log.dir"],)
         controllers = values["controller.listener.names"]
+        for entry in unknown_entries(values[CORDONED_LOG_DIRS], log_dirs):
+            sentence = f"{CORDONED_LOG_DIRS}: {entry} is not among the log directories."
+            self._refuse(CORDONED_LOG_DIRS, sentence)
         listeners = self._listeners(roles)
         inter_broker = self._inter_broker_name(listeners, controllers)
         return {

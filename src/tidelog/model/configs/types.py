@@ -142,6 +142,22 @@ class ThrottledReplicas:
 
 
 @dataclass(frozen=True, slots=True)
+class CordonedDirs:
+    """``*`` or a list of log directories (KIP-1066)."""
+
+    def why_not(self, value: Value) -> str | None:
+        """Return one clause that says why ``value`` is refused, or None."""
+        if not isinstance(value, tuple) or value == ("*",):
+            return None
+        if "*" in value:
+            return "'*' stands alone"
+        return None if all(value) else "an entry is empty"
+
+    def __str__(self) -> str:
+        return "* or entries of log.dirs"
+
+
+@dataclass(frozen=True, slots=True)
 class StoreAddress:
     """An address of a metadata store that this version can open."""
 
@@ -170,7 +186,7 @@ class Off:
         return "false"
 
 
-Check = Between | OneOf | NotEmpty | ThrottledReplicas | StoreAddress | Off
+Check = Between | OneOf | NotEmpty | ThrottledReplicas | CordonedDirs | StoreAddress | Off
 
 
 @dataclass(frozen=True, slots=True)
