@@ -233,9 +233,16 @@ def test_a_cancelled_move_that_left_a_replica_is_moved_back(
     assert json.loads(under.stdout) == []
 
     # The rollback that an execution prints leads to the replicas before, too.
-    assert '"replicas":[1,2]' in tool.run("--execute", *option)[0]
-    tool.run("--cancel", *option)
-    assert "Successfully started to move back: t-0" in tool.run("--revert")[0]
+    started = tool.json("--execute", *option)
+    assert [row["replicas"] for row in started["rollback"]["partitions"]] == [[1, 2]]
+    assert started["started"] == [{"topic": "t", "partition": 0}]
+    assert tool.json("--cancel", *option) == {
+        "cancelled": [{"topic": "t", "partition": 0}],
+        "refused": [],
+    }
+    reverted = tool.json("--revert", *option)
+    assert [row["replicas"] for row in reverted["plan"]["partitions"]] == [[1, 2]]
+    assert (reverted["started"], reverted["refused"]) == ([{"topic": "t", "partition": 0}], [])
     wait_until(lambda: tool.replicas()[0] == [1, 2], DEADLINE_S, "it is back", 0.2)
     assert tool.run("--revert")[0] == "There are no active partition reassignments.\n"
     assert tool.replicas() == before

@@ -244,6 +244,27 @@ MUTANTS = (
         "tests/wire/test_controller_moves.py",
     ),
     Mutant(
+        "new partitions are placed on brokers that cordoned.log.dirs closes",
+        f"{DECISIONS}/cordons.py",
+        "        if not is_closed(cluster, broker)\n",
+        "",
+        "tests/unit/controller/test_cordons.py",
+    ),
+    Mutant(
+        "a move may give a closed broker what it does not host",
+        f"{DECISIONS}/reassignments.py",
+        "        refusal = bad_assignment(why_cordoned(closed[0])) if closed else None\n",
+        "",
+        "tests/unit/controller/test_cordons.py",
+    ),
+    Mutant(
+        "a closed broker is refused what it hosts already",
+        f"{DECISIONS}/reassignments.py",
+        "        new = set(one.targets).difference(cluster.hosts(where))\n",
+        "        new = set(one.targets)\n",
+        "tests/unit/controller/test_cordons.py",
+    ),
+    Mutant(
         "a second write of /admin/reassign_partitions replaces the plan that is under way",
         f"{DECISIONS}/reassignment_node.py",
         "    if former is not None and node is not None and not is_none:\n",

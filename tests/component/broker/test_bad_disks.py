@@ -18,7 +18,7 @@ from tests.support.controlled_broker import ControlledBroker
 from tests.support.storage_logs import QuickDisk
 from tidelog.broker.control_plane.seen_epochs import SeenEpochs
 from tidelog.broker.handlers import describe_log_dirs
-from tidelog.broker.metadata.configurations import ConfigCache
+from tidelog.broker.metadata.configurations import ConfigCache, EntityType
 from tidelog.broker.partitions.partition import LeaderAndIsrState, StorageFailed
 from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.model.topics import TopicPartition
@@ -27,6 +27,7 @@ from tidelog.records.builder import NewRecord, build_batch
 from tidelog.replication.command_rules import StopReplicaCommand
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
@@ -385,6 +386,45 @@ def test_a_full_disk_takes_no_new_replica_while_another_has_room(tmp_path: Path)
         assert place(9) == "two", "a disk that cannot say how full it is comes last"
 
     run(tmp_path, disk, create)
+
+
+def test_a_cordoned_directory_takes_no_new_replica_while_another_is_in_service(
+    tmp_path: Path,
+) -> None:
+    """KIP-1066: the dynamic value counts before that of the file, an empty one included."""
+    disk = OneBadCall()
+    disk.free = {"two": 500}
+
+    def in_file(folder: Path) -> ControlledBroker:
+        places = {"log.dirs": f"{folder}/one,{folder}/two", "cordoned.log.dirs": f"{folder}/one"}
+        return ControlledBroker(folder, places, Seams(disk=disk))
+
+    async def main() -> None:
+        lone = in_file(tmp_path)
+        await lone.start()
+        partitions, configs = lone.broker.partitions, lone.broker.topic_configs
+
+        def place(index: int, cordoned: str | None) -> str:
+            values = {} if cordoned is None else {"cordoned.log.dirs": cordoned}
+            at_once(configs.apply([(EntityType.BROKER, "1", values)], complete=True))
+            path = partitions.create("t", index, STATE).log.path
+            return path.rpartition("/")[0].rpartition("/")[2]
+
+        try:
+            assert place(0, None) == "two", "the value of the file"
+            assert place(1, "") == "one", "the one with the most free bytes"
+            assert place(2, f"{tmp_path}/one/") == "two"
+            assert place(3, f"{tmp_path}/two") == "one"
+            assert place(4, "*") == "one", "all are: as if none were"
+            assert place(5, "*,/a") == "two", "a value that cannot be read counts as none"
+            disk.kinds, disk.ending = ("open",), "two/t-6/partition.metadata.tmp"
+            disk.error = errno.EDQUOT
+            with pytest.raises(StorageFailed, match="two cannot take t-6"):
+                place(6, f"{tmp_path}/one")
+        finally:
+            await lone.stop()
+
+    asyncio.run(main())
 
 
 def test_a_deletion_that_one_disk_does_not_take_is_confirmed_of_the_other(tmp_path: Path) -> None:
