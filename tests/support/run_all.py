@@ -72,7 +72,12 @@ SIMULATED_REGRESSIONS = tuple(
 )
 
 PARTS = (
-    Part("unit", ("tests/unit", "tests/broker", "tests/component", *REGRESSIONS), 115, 3),
+    Part(
+        "unit",
+        ("tests/unit", "tests/order", "tests/broker", "tests/component", *REGRESSIONS),
+        115,
+        3,
+    ),
     Part("wire", ("tests/wire",), 110, 2),
     Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 100),
     Part(
