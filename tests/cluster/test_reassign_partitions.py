@@ -28,6 +28,9 @@ pytestmark = [
 
 RECORDS, SIZE = 2_000, 1_000
 
+DIRS = ("one", "two")
+"""The log directories of each broker."""
+
 Replicas = list[list[int]]
 
 
@@ -35,7 +38,10 @@ Replicas = list[list[int]]
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
     folder = tmp_path_factory.mktemp("moves")
     config = {"broker.session.timeout.ms": 3000}
-    with TidelogCluster(folder, brokers=4, config=config) as started:
+    made = TidelogCluster(folder, brokers=4, config=config)
+    for node in made.brokers.values():
+        node.configure({"log.dirs": ",".join(str(node.data / each) for each in DIRS)})
+    with made as started:
         # A dead broker is known as long as it is in an assignment: broker 4 has all of u.
         for topic, assignment in (("t", "1:2,2:3,3:1"), ("u", "4:1")):
             done = run_tidelog(
@@ -277,6 +283,60 @@ def test_a_watch_says_what_a_copy_waits_for_and_ends_with_the_moves(
     back = tool.plan({0: (1, 2)})
     tool.run("--execute", *back)
     tool.until_moved(*back)
+
+
+def test_a_plan_names_log_directories(tool: Tool, cluster: TidelogCluster) -> None:
+    """A replica moves to the other directory of its broker, a new one goes where the plan says."""
+    before = tool.replicas()
+    stays, leaves = before[2]
+    new = 4
+
+    def path(broker: int, name: str) -> str:
+        return str(cluster.brokers[broker].data / name)
+
+    def plan(replicas: Sequence[int], log_dirs: Sequence[str]) -> tuple[str, str]:
+        row = {"topic": "t", "partition": 2, "replicas": replicas, "log_dirs": log_dirs}
+        file = tool.folder / f"dirs-{len(list(tool.folder.iterdir()))}.json"
+        file.write_text(json.dumps({"partitions": [row]}))
+        return ("--reassignment-json-file", str(file))
+
+    there = plan([stays, leaves], [path(stays, "one"), "any"])
+    is_in_one = tool.json("--verify", *there)["completed"]
+    former, other = DIRS if is_in_one else DIRS[::-1]
+    option = plan([stays, new], [path(stays, other), path(new, "two")])
+    said = tool.run("--verify", *option)[0]
+    assert f"is not being moved from log dir {path(stays, former)} to {path(stays, other)}" in said
+    dry = tool.json("--dry-run", *option)
+    assert dry["copied_bytes"] > 2 * RECORDS / 3 * SIZE, "both are copied"
+
+    said = tool.run("--execute", *option)[0]
+    rollback = json.loads(said.splitlines()[2])["partitions"][0]
+    assert rollback["replicas"] == [stays, leaves]
+    assert rollback["log_dirs"] == [path(stays, former), "any"]
+    assert said.splitlines()[-1] == (
+        "Successfully started log directory moves for: "
+        + ",".join(f"t-2-{broker}" for broker in sorted((stays, new)))
+    )
+    tool.until_moved(*option)
+    assert f"Reassignment of replica t-2-{stays} completed" in tool.run("--verify", *option)[0]
+    for broker, name in ((stays, other), (new, "two")):
+        assert (cluster.brokers[broker].data / name / "t-2").is_dir()
+    assert tool.replicas()[2] == [stays, new]
+
+    back = plan([stays, leaves], [path(stays, former), "any"])
+    cordon = ("configs", "--alter", "--broker", str(stays), "--bootstrap-server", cluster.bootstrap)
+    done = run_tidelog(*cordon, "--add-config", f"cordoned.log.dirs={path(stays, former)}")
+    assert done.returncode == 0, done
+    _, error = tool.run("--execute", *back, status=1)
+    assert f"{path(stays, former)} of broker {stays}, which is cordoned" in error
+    assert run_tidelog(*cordon, "--delete-config", "cordoned.log.dirs").returncode == 0
+    _, error = tool.run("--execute", *plan([stays, leaves], ["/x", "any"]), status=1)
+    assert f"names the log directory /x of broker {stays}, which it does not have" in error
+    assert tool.json("--execute", *back)["log_dirs"] == [
+        {"topic": "t", "partition": 2, "broker": stays, "error": None}
+    ]
+    tool.until_moved(*back)
+    assert tool.replicas() == before
 
 
 @pytest.mark.parametrize(

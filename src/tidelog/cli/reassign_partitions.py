@@ -16,7 +16,7 @@ import click
 from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
 from tidelog.cli.reassigning import actions, watching
 from tidelog.cli.reassigning.plan_file import (
-    Targets,
+    PlanFile,
     parse_brokers,
     parse_plan,
     parse_topics,
@@ -113,7 +113,7 @@ def _action(flags: dict[str, Any]) -> str:
     return action
 
 
-def _plan(action: str, flags: dict[str, Any]) -> Targets | None:
+def _plan(action: str, flags: dict[str, Any]) -> PlanFile | None:
     """Return the plan of the file, read before any request; None without a file."""
     file, option = flags["reassignment_json_file"], "--reassignment-json-file"
     if file is None:
@@ -124,10 +124,11 @@ def _plan(action: str, flags: dict[str, Any]) -> Targets | None:
 
 
 def _work(
-    action: str, flags: dict[str, Any], plan: Targets | None
+    action: str, flags: dict[str, Any], plan: PlanFile | None
 ) -> tuple[Callable[[Cluster], Awaitable[None]], bool]:
     """Return what the action does, and whether it shows its progress itself."""
     as_json = flags["as_json"]
+    targets = None if plan is None else plan.targets
     if action == "--generate":
         option = "--topics-to-move-json-file"
         topics = parse_topics(text_of_plan(flags["topics_to_move_json_file"], option), option)
@@ -135,9 +136,9 @@ def _work(
         aware = not flags["disable_rack_aware"]
         return lambda cluster: actions.generate(cluster, topics, brokers, aware, as_json), False
     if action == "--watch":
-        return lambda cluster: watching.watch(cluster, plan, as_json), True
+        return lambda cluster: watching.watch(cluster, targets, as_json), True
     if action == "--revert":
-        return lambda cluster: actions.revert(cluster, plan, as_json), False
+        return lambda cluster: actions.revert(cluster, targets, as_json), False
     if action == "--list":
         return actions.list_moves, False
     if action == "--cancel-all":
@@ -151,4 +152,4 @@ def _work(
     if action == "--verify":
         keeps = flags["preserve_throttles"]
         return lambda cluster: actions.verify(cluster, plan, keeps, as_json), False
-    return lambda cluster: actions.cancel(cluster, plan, as_json), False
+    return lambda cluster: actions.cancel(cluster, targets, as_json), False

@@ -10,6 +10,7 @@ A request (AlterReplicaLogDirs), the first row that fits:
 | no directory of this broker | LOG_DIR_NOT_FOUND | |
 | a name that can have no ``-future`` directory | INVALID_TOPIC_EXCEPTION | |
 | the directory failed; or the replica's | KAFKA_STORAGE_ERROR | |
+| a cordoned directory, without the replica or its copy | INVALID_REPLICA_ASSIGNMENT | |
 | no replica here | REPLICA_NOT_AVAILABLE | one that is created later goes there |
 | its replica has no topic id yet | REPLICA_NOT_AVAILABLE | |
 | its replica is there | success | a copy to another directory ends |
@@ -67,7 +68,11 @@ class Local:
 
 
 def decide(
-    directory: str | None, is_failed: bool, is_invalid: bool, local: Local | None
+    directory: str | None,
+    is_failed: bool,
+    is_invalid: bool,
+    local: Local | None,
+    is_cordoned: bool = False,
 ) -> tuple[ErrorCode, Action]:
     """Decide on a request by the table above. ``directory``: None if this broker has none such."""
     if directory is None:
@@ -76,6 +81,8 @@ def decide(
         return ErrorCode.INVALID_TOPIC_EXCEPTION, Action.NOTHING
     if is_failed or (local is not None and local.is_offline):
         return ErrorCode.KAFKA_STORAGE_ERROR, Action.NOTHING
+    if is_cordoned and (local is None or directory not in (local.directory, local.future)):
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, Action.NOTHING
     if local is None:
         return ErrorCode.REPLICA_NOT_AVAILABLE, Action.REMEMBER
     if local.topic_id == NO_UUID:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidelog.cli.reassigning import actions
+from tidelog.cli.reassigning.plan_file import PlanFile
 from tidelog.cli.reassigning.situation import NOTHING_KNOWN, Situation
 from tidelog.cli.refusal import Failed
 from tidelog.client.admin.nodes import LogDir, Placements
@@ -46,14 +47,14 @@ def test_a_target_without_room_is_refused_unless_forced(
     seen(monkeypatch, {1: None, 2: None}, free=99)
     said = "there is no room for the copies: broker 2 /b lacks 1 B"
     with pytest.raises(Failed, match=f"^{said}; --force does it nevertheless$"):
-        asyncio.run(actions.dry_run(CLUSTER, {T0: (2,)}, force=False, as_json=True))
+        asyncio.run(actions.dry_run(CLUSTER, PlanFile({T0: (2,)}), force=False, as_json=True))
     shown = json.loads(capsys.readouterr().out)
     assert (shown["has_room"], shown["log_dirs"][0]["free_bytes_afterwards"]) == (False, -1)
     options = actions.Options(additional=False, force=False, throttle=None, as_json=True)
     with pytest.raises(Failed, match=said):
-        asyncio.run(actions.execute(CLUSTER, {T0: (2,)}, options))
+        asyncio.run(actions.execute(CLUSTER, PlanFile({T0: (2,)}), options))
     assert capsys.readouterr().out == "", "nothing has started"
-    asyncio.run(actions.dry_run(CLUSTER, {T0: (2,)}, force=True, as_json=False))
+    asyncio.run(actions.dry_run(CLUSTER, PlanFile({T0: (2,)}), force=True, as_json=False))
     printed = capsys.readouterr()
     assert "lacks 1 B" in printed.out and said in printed.err
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tidelog.cli.reassigning import plan_file
 from tidelog.cli.reassigning.plan_file import (
+    PlanFile,
     parse_brokers,
     parse_plan,
     parse_topics,
@@ -19,6 +20,7 @@ from tidelog.cli.reassigning.plan_file import (
     text_of_plan,
 )
 from tidelog.cli.refusal import WrongUsage
+from tidelog.client.admin.log_dirs import Replica
 from tidelog.model.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -58,8 +60,15 @@ def row(**changes: object) -> dict[str, object]:
         (plan(row(replicas=[1, -2])), "-2 is no broker id"),
         (plan(row(replicas=[2, 1, 2])), "broker 2 is named more than once"),
         (plan(row(), row(replicas=[3])), "t-0 (partitions[1]): it is named more than once"),
-        (plan(row(log_dirs=["any"])), '1 "log_dirs" for 2 "replicas"'),
-        (plan(row(log_dirs=["any", "/d"])), "log directory '/d': only \"any\" is supported"),
+        (
+            plan(row(log_dirs=["any"])),
+            "t-0 (partitions[0]): Size of replicas list [1, 2] is different from size of log dirs "
+            "list [any]",
+        ),
+        (plan(row(log_dirs=[])), "is different from size of log dirs list []"),
+        (plan(row(log_dirs=["any", "d"])), "log directory 'd' is neither \"any\" nor an absolute"),
+        (plan(row(log_dirs=["", "any"])), "log directory '' is neither"),
+        (plan(row(log_dirs=["any", None])), "at `$.partitions[0].log_dirs[1]`"),
     ],
 )
 def test_a_plan_that_is_refused(text: str, said: str) -> None:
@@ -71,12 +80,11 @@ def test_a_plan_that_is_refused(text: str, said: str) -> None:
 
 
 def test_plans_that_are_read() -> None:
-    assert parse_plan(plan(row(), row(partition=1, log_dirs=["any", "any"]), version=1)) == {
-        T0: (1, 2),
-        TopicPartition("t", 1): (1, 2),
-    }
+    both = parse_plan(plan(row(), row(partition=1, log_dirs=["any", "any"]), version=1))
+    assert both == PlanFile({T0: (1, 2), TopicPartition("t", 1): (1, 2)}, {})
     # Fields that this tool does not know are left out, as in Kafka.
-    assert parse_plan(plan(row(note="x"), comment=[1])) == {T0: (1, 2)}
+    assert parse_plan(plan(row(note="x"), comment=[1])).targets == {T0: (1, 2)}
+    assert parse_plan(plan(row(log_dirs=["any", "/d"]))).log_dirs == {Replica(T0, 2): "/d"}
 
 
 @given(
@@ -89,8 +97,10 @@ def test_plans_that_are_read() -> None:
 def test_what_is_written_is_read(targets: plan_file.Targets) -> None:
     text = plan_text(targets)
     assert len(text.splitlines()) == 1 or "\n" not in text
-    assert parse_plan(text) == targets
+    assert parse_plan(text) == PlanFile(targets, {})
     assert json.loads(text) == plan_data(targets)
+    chosen = {Replica(where, some[-1]): "/d" for where, some in targets.items()}
+    assert parse_plan(plan_text(targets, chosen)) == PlanFile(targets, chosen)
 
 
 def test_the_written_form_is_kafkas() -> None:

@@ -7,8 +7,10 @@ import pytest
 from tidelog.cli.reassigning.checks import why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Volume, cost_of
 from tidelog.cli.reassigning.described import shares, wanted_count
+from tidelog.cli.reassigning.directories import verified
 from tidelog.cli.reassigning.progress import Samples
 from tidelog.cli.reassigning.situation import NOTHING_KNOWN, Dirs, Situation
+from tidelog.client.admin.log_dirs import Replica
 from tidelog.client.admin.nodes import LogDir, Placements
 from tidelog.client.admin.reassignments import Reassignment
 from tidelog.client.errors import Refused, RequestTimedOut
@@ -204,6 +206,74 @@ def test_a_cordoned_directory_is_left_out_unless_all_are() -> None:
     assert taken("/e") == ["/c"]
     assert taken("/e", "/c") == ["/d/"]
     assert taken("/c", "/d", "/e") == taken("*") == ["/e"]
+
+
+DIRS: Dirs = {
+    1: [log_dir("/a", 500, t0=60), log_dir("/b/", 400, total=900)],
+    2: RequestTimedOut("broker 2 did not answer"),
+    3: [log_dir("/c", 300), log_dir("/d", 200, total=900)],
+}
+
+
+@pytest.mark.parametrize(
+    ("log_dirs", "cordoned", "said"),
+    [
+        ({Replica(T0, 1): "/b", Replica(T0, 3): "/d/"}, [], None),
+        # Of a broker that is silent or dead nothing is known: it refuses by itself.
+        ({Replica(T0, 2): "/x", Replica(T0, 9): "/x"}, [], None),
+        (
+            {Replica(T0, 1): "/x"},
+            [],
+            "the plan names the log directory /x of broker 1, which it does not have",
+        ),
+        (
+            {Replica(T0, 1): "/b"},
+            ["/b"],
+            "the plan gives t-0 to the log directory /b of broker 1, which is cordoned",
+        ),
+        ({Replica(T0, 1): "/a"}, ["/a"], None),
+    ],
+)
+def test_which_log_directories_a_plan_may_name(
+    log_dirs: dict[Replica, str], cordoned: list[str], said: str | None
+) -> None:
+    now = situation(dirs=DIRS, placements=reported(cordoned={1: cordoned}))
+    assert why_refused({T0: (1, 2, 3)}, now, log_dirs) == said
+
+
+def test_the_cost_of_a_plan_with_log_directories() -> None:
+    now = situation(dirs=DIRS)
+
+    def arriving(log_dirs: dict[Replica, str]) -> dict[str, int]:
+        cost = cost_of({T0: (1, 3)}, now, log_dirs)
+        return {path: x.arriving for x in cost.volumes if x.replicas for path in x.paths}
+
+    assert arriving({}) == {"/c": 60}
+    assert arriving({Replica(T0, 3): "/d"}) == {"/d": 60}
+    # From one directory of broker 1 to another.
+    assert arriving({Replica(T0, 1): "/b", Replica(T0, 3): "/d"}) == {"/b/": 60, "/d": 60}
+    assert arriving({Replica(T0, 1): "/a/"}) == {"/c": 60}
+
+
+def test_how_far_replicas_are_on_the_way_to_a_log_directory() -> None:
+    copy = LogDir("/b", None, {}, 900, 400, {T0: 10})
+    now = situation(dirs={**DIRS, 1: [log_dir("/a", 500, t0=60), copy]})
+    wanted = {
+        Replica(T0, 1): "/b",
+        Replica(T0, 3): "/d",
+        Replica(T1, 1): "/a",
+    }
+    rows = {(row["partition"], row["broker"]): row for row in verified(wanted, now)}
+    assert {place: row["state"] for place, row in rows.items()} == {
+        (0, 1): "in_progress",
+        (0, 3): "missing",
+        (1, 1): "missing",
+    }
+    assert rows[0, 1]["log_dir"] == "/a" and rows[0, 1]["target_log_dir"] == "/b"
+    now = situation(dirs=DIRS)
+    states = [row["state"] for row in verified({Replica(T0, 1): "/a/"}, now)]
+    assert states == ["completed"]
+    assert [row["state"] for row in verified({Replica(T0, 1): "/b"}, now)] == ["different"]
 
 
 def test_replicas_that_a_partition_should_have_are_those_before_its_move() -> None:

@@ -29,6 +29,7 @@ NO_DIRECTORY = ErrorCode.LOG_DIR_NOT_FOUND
 STORAGE = ErrorCode.KAFKA_STORAGE_ERROR
 INVALID = ErrorCode.INVALID_TOPIC_EXCEPTION
 ABSENT = ErrorCode.REPLICA_NOT_AVAILABLE
+CORDONED = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,24 @@ def test_a_request(
     action: Action,
 ) -> None:
     assert decide(directory, is_failed, is_invalid, local) == (error, action)
+
+
+@pytest.mark.parametrize(
+    ("directory", "local", "error", "action"),
+    [
+        ("/b", None, CORDONED, Action.NOTHING),
+        ("/b", HERE, CORDONED, Action.NOTHING),
+        ("/c", COPIED, CORDONED, Action.NOTHING),
+        # What is there stays, and so does a copy that began before.
+        ("/a", COPIED, OK, Action.END),
+        ("/b", COPIED, OK, Action.NOTHING),
+        (None, HERE, NO_DIRECTORY, Action.NOTHING),
+    ],
+)
+def test_a_request_for_a_cordoned_directory(
+    directory: str | None, local: Local | None, error: ErrorCode, action: Action
+) -> None:
+    assert decide(directory, False, False, local, is_cordoned=True) == (error, action)
 
 
 def test_each_event_has_an_outcome_and_only_an_unwanted_copy_is_removed() -> None:

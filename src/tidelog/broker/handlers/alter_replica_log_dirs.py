@@ -4,7 +4,8 @@
   that the replica is there. A directory other than that of a copy under way replaces the copy; the
   replica's own directory ends it. DescribeLogDirs shows it (``is_future_key``).
 - LOG_DIR_NOT_FOUND for a path that is none of ``log.dirs``; KAFKA_STORAGE_ERROR for a failed one,
-  or a replica out of service; INVALID_TOPIC_EXCEPTION for a name that no copy can have.
+  or a replica out of service; INVALID_TOPIC_EXCEPTION for a name that no copy can have;
+  INVALID_REPLICA_ASSIGNMENT for a cordoned directory (KIP-1066).
 - REPLICA_NOT_AVAILABLE for a partition that this broker does not host: if it is created here, it
   will be in this directory. Kafka's tool repeats its request until it is.
 """

@@ -177,6 +177,7 @@ class FutureReplicas:
             target is not None and target.failed is not None,
             why_no_future(key) is not None,
             local,
+            target is not None and self._partitions.configs.is_cordoned(target.path),
         )
         if target is None:
             return error

@@ -12,10 +12,10 @@ from typing import Any
 
 from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note, print_json, say
-from tidelog.cli.reassigning import tables
+from tidelog.cli.reassigning import directories, tables
 from tidelog.cli.reassigning.checks import CLOSED, why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Cost, cost_of
-from tidelog.cli.reassigning.plan_file import Targets, plan_data, plan_text
+from tidelog.cli.reassigning.plan_file import PlanFile, Targets, plan_data, plan_text
 from tidelog.cli.reassigning.situation import Situation, look
 from tidelog.cli.reassigning.throttle import remove_rate, set_rate
 from tidelog.cli.refusal import Failed
@@ -76,39 +76,47 @@ async def generate(
     say(f"Proposed partition reassignment configuration\n{plan_text(after)}")
 
 
-async def execute(cluster: Cluster, plan: Targets, options: Options) -> None:
+async def execute(cluster: Cluster, plan: PlanFile, options: Options) -> None:
     """Print the rollback of a plan and start its moves. Raises Failed before any has started."""
     now = await look(cluster, dirs=True, placements=True)
     _check(plan, now)
     if not options.additional:
-        others = why_others_run(plan, now)
+        others = why_others_run(plan.targets, now)
         if others is not None:
             raise Failed(others)
-    cost = cost_of(plan, now)
+    cost = cost_of(plan.targets, now, plan.log_dirs)
     _check_room(cost, options.force)
-    rollback = {where: now.original(where) for where in plan}
+    rollback = {where: now.original(where) for where in plan.targets}
+    before = {each: path for each in plan.log_dirs if (path := now.path_of(each)) is not None}
     if not options.as_json:
-        say(f"Current partition replica assignment\n\n{plan_text(rollback)}\n")
+        say(f"Current partition replica assignment\n\n{plan_text(rollback, before)}\n")
         say("Save this to use as the --reassignment-json-file option during rollback")
     if options.throttle is not None:
         await set_rate(cluster, options.throttle)
         if not options.as_json:
             say(f"The throttle of moves was set to {options.throttle} B/s")
-    outcomes = await alter_reassignments(cluster, plan)
+    await directories.prefer(cluster, plan.log_dirs, now)
+    outcomes = await alter_reassignments(cluster, plan.targets)
     started = sorted(where for where, refusal in outcomes.items() if refusal is None)
-    if options.as_json:
-        print_json({"rollback": plan_data(rollback), **_outcomes(outcomes, "started")})
-    elif started:
+    if not options.as_json and started:
         what = "reassignment" if len(started) == 1 else "reassignments"
         say(f"Successfully started partition {what} for {_joined(started)}")
+    wanted = {each: plan.log_dirs[each] for each in plan.log_dirs if each.where in started}
+    in_dirs = await directories.start(cluster, wanted)
+    if options.as_json:
+        said = {"rollback": plan_data(rollback, before), **_outcomes(outcomes, "started")}
+        print_json({**said, **directories.outcomes_data(in_dirs)})
+    else:
+        directories.say_started(in_dirs)
     _raise_first(outcomes, "were not started")
+    directories.raise_first(in_dirs)
 
 
-async def dry_run(cluster: Cluster, plan: Targets, force: bool, as_json: bool) -> None:
+async def dry_run(cluster: Cluster, plan: PlanFile, force: bool, as_json: bool) -> None:
     """Print what a plan would copy. Raises Failed if it cannot be executed."""
     now = await look(cluster, dirs=True, placements=True)
     _check(plan, now)
-    cost = cost_of(plan, now)
+    cost = cost_of(plan.targets, now, plan.log_dirs)
     if as_json:
         print_json(tables.cost_data(cost))
     else:
@@ -116,11 +124,11 @@ async def dry_run(cluster: Cluster, plan: Targets, force: bool, as_json: bool) -
     _check_room(cost, force)
 
 
-def _check(plan: Targets, now: Situation) -> None:
-    refusal = why_refused(plan, now)
+def _check(plan: PlanFile, now: Situation) -> None:
+    refusal = why_refused(plan.targets, now, plan.log_dirs)
     if refusal is not None:
         raise Failed(refusal)
-    dead = sorted({b for replicas in plan.values() for b in replicas} - set(now.racks))
+    dead = sorted({b for replicas in plan.targets.values() for b in replicas} - set(now.racks))
     if dead:
         note(f"brokers {named(dead)} are not alive: moves to them wait until they start")
     for broker, error in now.silent().items():
@@ -135,17 +143,19 @@ def _check_room(cost: Cost, force: bool) -> None:
         note(full)
 
 
-async def verify(cluster: Cluster, plan: Targets, keeps_throttle: bool, as_json: bool) -> None:
+async def verify(cluster: Cluster, plan: PlanFile, keeps_throttle: bool, as_json: bool) -> None:
     """Print which partitions of a plan have moved. Succeeds in any case, as Kafka's tool.
 
     When no move remains, of this plan or another one, the throttle is removed.
     """
-    now = await look(cluster)
-    rows = [_verified(where, replicas, now) for where, replicas in sorted(plan.items())]
+    now = await look(cluster, dirs=bool(plan.log_dirs))
+    rows = [_verified(where, replicas, now) for where, replicas in sorted(plan.targets.items())]
+    in_dirs = directories.verified(plan.log_dirs, now)
     removed = not (now.moves or keeps_throttle) and await remove_rate(cluster)
     if as_json:
-        done = all(row["state"] == "completed" for row in rows)
-        print_json({"completed": done, "throttle_removed": removed, "partitions": rows})
+        done = all(row["state"] == "completed" for row in (*rows, *in_dirs))
+        said = {"completed": done, "throttle_removed": removed, "partitions": rows}
+        print_json({**said, "log_dirs": in_dirs} if plan.log_dirs else said)
         return
     say("Status of partition reassignment:")
     for row in rows:
@@ -159,6 +169,7 @@ async def verify(cluster: Cluster, plan: Targets, keeps_throttle: bool, as_json:
                 f"There is no active reassignment of partition {where}, but replica set is "
                 f"{_ids(row['replicas'])} rather than {_ids(row['target_replicas'])}."
             )
+    directories.say_verified(in_dirs)
     if removed:
         say("The throttle of moves was removed: no move remains.")
 

@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.cli.findings import named
+from tidelog.cli.reassigning.plan_file import LogDirs
 from tidelog.cli.reassigning.situation import Situation
+from tidelog.client.errors import ClientError
+from tidelog.model.configs.cordoned import cordoned_among
 from tidelog.model.topics import TopicPartition
 
 CLOSED = "which gets no new replicas: cordoned.log.dirs closes it"
 
 
-def why_refused(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> str | None:
+def why_refused(
+    targets: Mapping[TopicPartition, Sequence[int]],
+    now: Situation,
+    log_dirs: LogDirs | None = None,
+) -> str | None:
     """Return what is wrong with a plan, in one line, or None. A dead broker is none of it."""
     topics = {where.topic for where in now.partitions}
     unknown = sorted({where.topic for where in targets} - topics)
@@ -38,7 +45,28 @@ def why_refused(targets: Mapping[TopicPartition, Sequence[int]], now: Situation)
         closed = sorted(now.placements.closed.intersection(replicas) - hosts)
         if closed:
             return f"the plan gives {where} to broker {closed[0]}, {CLOSED}"
+    return _why_not_in(log_dirs or {}, now)
+
+
+def _why_not_in(log_dirs: LogDirs, now: Situation) -> str | None:
+    """Return which log directory of a plan cannot be used, or None; unknown ones may be."""
+    for replica, path in sorted(log_dirs.items()):
+        entries = now.dirs.get(replica.broker)
+        if entries is None or isinstance(entries, ClientError):
+            continue
+        there = f"log directory {path} of broker {replica.broker}"
+        if not any(is_same(entry.path, path) for entry in entries):
+            return f"the plan names the {there}, which it does not have"
+        cordoned = cordoned_among(now.placements.cordoned.get(replica.broker, ()), [path])
+        present = now.path_of(replica)
+        if cordoned and not (present is not None and is_same(present, path)):
+            return f"the plan gives {replica.where} to the {there}, which is cordoned"
     return None
+
+
+def is_same(path: str, other: str) -> bool:
+    """Return whether two paths are the same log directory: slashes at the end mean nothing."""
+    return path.rstrip("/") == other.rstrip("/")
 
 
 def _count(brokers: Iterable[int]) -> str:

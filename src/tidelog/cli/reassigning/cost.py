@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.cli.findings import named, readable
+from tidelog.cli.reassigning.checks import is_same
+from tidelog.cli.reassigning.plan_file import LogDirs
 from tidelog.cli.reassigning.situation import Situation
+from tidelog.client.admin.log_dirs import Replica
 from tidelog.client.admin.nodes import LogDir
 from tidelog.model.configs.cordoned import cordoned_among
 from tidelog.model.topics import TopicPartition
@@ -74,7 +77,11 @@ class Cost:
         return f"there is no room for the copies: {named(lacking)}" if lacking else None
 
 
-def cost_of(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> Cost:
+def cost_of(
+    targets: Mapping[TopicPartition, Sequence[int]],
+    now: Situation,
+    log_dirs: LogDirs | None = None,
+) -> Cost:
     """Return the cost of a plan; the moves that run already need room, too."""
     volumes = _volumes(now)
     sizes, held = now.sizes(), now.held()
@@ -86,11 +93,16 @@ def cost_of(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> 
         partition = now.partitions[where]
         size = 0
         for broker in wanted[where]:
-            if broker in partition.replicas:
+            replica = Replica(where, broker)
+            path, present = (log_dirs or {}).get(replica), now.path_of(replica)
+            moves = path is not None and present is not None and not is_same(path, present)
+            if broker in partition.replicas and not moves:
                 continue
-            rest = max(0, sizes.get(where, 0) - held.get((broker, where), 0))
+            # In another directory of its broker it is copied as a whole.
+            has = 0 if moves else held.get((broker, where), 0)
+            rest = max(0, sizes.get(where, 0) - has)
             size += rest
-            if not _place(volumes.get(broker, []), where, rest):
+            if not _place(volumes.get(broker, []), where, rest, path):
                 unknown.add(broker)
         rows[where] = Copied(
             where,
@@ -107,11 +119,12 @@ def cost_of(targets: Mapping[TopicPartition, Sequence[int]], now: Situation) -> 
     )
 
 
-def _place(volumes: Sequence[Volume], where: TopicPartition, size: int) -> bool:
+def _place(volumes: Sequence[Volume], where: TopicPartition, size: int, path: str | None) -> bool:
     """Add a replica to the volume that would take it; return whether one is known."""
     known = [each for each in volumes if each.left is not None]
     able = (
-        [each for each in volumes if where in each.holds]
+        [each for each in volumes if path and any(is_same(path, x) for x in each.paths)]
+        or [each for each in volumes if where in each.holds]
         or [each for each in known if each.is_open]
         or known
     )

@@ -8,13 +8,14 @@ Owns its reading, with one-line refusals, and its writing. Not the comparison wi
 | a plan | {"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]} |
 | topics to move | {"topics": [{"topic": "t"}]} |
 
-A partition may have "log_dirs", one for each replica, which are all "any".
+A partition may have "log_dirs", one for each replica: an absolute path, or "any".
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ import msgspec
 
 from tidelog.cli.connecting import text_of
 from tidelog.cli.refusal import WrongUsage
+from tidelog.client.admin.log_dirs import Replica
 from tidelog.model.topics import TopicPartition
 
 Item = TypeVar("Item")
@@ -37,6 +39,18 @@ ANY = "any"
 
 Targets = dict[TopicPartition, tuple[int, ...]]
 """The new replicas of each partition of a plan."""
+
+
+LogDirs = Mapping[Replica, str]
+"""The log directories of the replicas for which a plan names one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """What a plan says of replicas and of their log directories."""
+
+    targets: Targets
+    log_dirs: LogDirs = field(default_factory=dict)
 
 
 class _Row(msgspec.Struct):
@@ -73,9 +87,10 @@ def text_of_plan(file: Path, option: str) -> str:
     return text_of(file)
 
 
-def parse_plan(text: str, option: str = "--reassignment-json-file") -> Targets:
+def parse_plan(text: str, option: str = "--reassignment-json-file") -> PlanFile:
     """Parse a plan. Raises WrongUsage with what is wrong and where."""
     found: Targets = {}
+    log_dirs: dict[Replica, str] = {}
     for number, row in enumerate(_decoded(text, _Plan, option).partitions):
         where = TopicPartition(row.topic, row.partition)
         wrong = _why_wrong(row)
@@ -84,9 +99,12 @@ def parse_plan(text: str, option: str = "--reassignment-json-file") -> Targets:
         if wrong is not None:
             raise WrongUsage(f"{option}: {where} (partitions[{number}]): {wrong}")
         found[where] = tuple(row.replicas)
+        for broker, path in zip(row.replicas, row.log_dirs or (), strict=False):
+            if path != ANY:
+                log_dirs[Replica(where, broker)] = path
     if not found:
         raise WrongUsage(f"{option}: the plan names no partition")
-    return found
+    return PlanFile(found, log_dirs)
 
 
 def _why_wrong(row: _Row) -> str | None:
@@ -101,10 +119,14 @@ def _why_wrong(row: _Row) -> str | None:
         return f"broker {again} is named more than once"
     if row.log_dirs is not None:
         if len(row.log_dirs) != len(row.replicas):
-            return f'{len(row.log_dirs)} "log_dirs" for {len(row.replicas)} "replicas"'
-        chosen = [path for path in row.log_dirs if path != ANY]
-        if chosen:
-            return f'log directory {chosen[0]!r}: only "{ANY}" is supported, the broker chooses'
+            # Kafka's wording.
+            return (
+                f"Size of replicas list {row.replicas} is different from size of log dirs list "
+                f"[{', '.join(row.log_dirs)}]"
+            )
+        relative = [path for path in row.log_dirs if path != ANY and not path.startswith("/")]
+        if relative:
+            return f'log directory {relative[0]!r} is neither "{ANY}" nor an absolute path'
     return None
 
 
@@ -163,8 +185,11 @@ def parse_brokers(text: str, option: str = "--broker-list") -> list[int]:
     return found
 
 
-def plan_data(targets: Mapping[TopicPartition, Iterable[int]]) -> dict[str, object]:
+def plan_data(
+    targets: Mapping[TopicPartition, Iterable[int]], log_dirs: LogDirs | None = None
+) -> dict[str, object]:
     """Return a plan as the data of its JSON; partitions are sorted."""
+    chosen = log_dirs or {}
     rows = [(where, list(targets[where])) for where in sorted(targets)]
     return {
         "version": VERSION,
@@ -173,13 +198,15 @@ def plan_data(targets: Mapping[TopicPartition, Iterable[int]]) -> dict[str, obje
                 "topic": where.topic,
                 "partition": where.partition,
                 "replicas": replicas,
-                "log_dirs": [ANY] * len(replicas),
+                "log_dirs": [chosen.get(Replica(where, broker), ANY) for broker in replicas],
             }
             for where, replicas in rows
         ],
     }
 
 
-def plan_text(targets: Mapping[TopicPartition, Iterable[int]]) -> str:
+def plan_text(
+    targets: Mapping[TopicPartition, Iterable[int]], log_dirs: LogDirs | None = None
+) -> str:
     """Return a plan as JSON in one line, as Kafka's tool prints it; ``parse_plan`` reads it."""
-    return json.dumps(plan_data(targets), separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(plan_data(targets, log_dirs), separators=(",", ":"), ensure_ascii=False)

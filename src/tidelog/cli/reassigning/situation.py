@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.cli.many_requests import ask_each
+from tidelog.client.admin.log_dirs import Replica
 from tidelog.client.admin.nodes import (
     LogDir,
     Placements,
@@ -79,6 +80,20 @@ class Situation:
             for broker, entry in self.described()
             for where, size in entry.replicas.items()
         }
+
+    def path_of(self, replica: Replica) -> str | None:
+        """Return the log directory of a replica; None if no broker says it."""
+        found = self._entries_with(replica)
+        return next((entry.path for entry in found if replica.where in entry.replicas), None)
+
+    def future_path_of(self, replica: Replica) -> str | None:
+        """Return the log directory to which a replica is being moved on its broker, if it is."""
+        found = self._entries_with(replica)
+        return next((entry.path for entry in found if replica.where in entry.futures), None)
+
+    def _entries_with(self, replica: Replica) -> list[LogDir]:
+        entries = self.dirs.get(replica.broker, ())
+        return [] if isinstance(entries, ClientError) else list(entries)
 
     def sizes(self) -> dict[TopicPartition, int]:
         """Return the bytes of a whole replica, the leader's; without it those of the largest."""

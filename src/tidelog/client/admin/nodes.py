@@ -6,7 +6,7 @@ Owns the client's DescribeCluster, DescribeLogDirs and DescribeCondition.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.client.cluster import Cluster
@@ -34,13 +34,17 @@ class DescribedCluster:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One log directory of a broker: sizes in bytes, -1 from brokers that do not report them."""
+    """One log directory of a broker: sizes in bytes, -1 from brokers that do not report them.
+
+    ``futures`` are the copies that are to take the place of a replica in another directory.
+    """
 
     path: str
     error: Refused | None
     replicas: dict[TopicPartition, int]
     total_bytes: int
     usable_bytes: int
+    futures: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +107,24 @@ async def describe_log_dirs(cluster: Cluster, node_id: int) -> list[LogDir]:
         LogDir(
             path=item.log_dir,
             error=Refused(item.error_code, item.log_dir) if item.error_code else None,
-            replicas={
-                TopicPartition(topic.name, found.partition_index): found.partition_size
-                for topic in item.topics
-                for found in topic.partitions
-            },
+            replicas=_sizes(item, futures=False),
             total_bytes=item.total_bytes,
             usable_bytes=item.usable_bytes,
+            futures=_sizes(item, futures=True),
         )
         for item in answer.results
     ]
+
+
+def _sizes(
+    item: messages.DescribeLogDirsResponse.DescribeLogDirsResult, *, futures: bool
+) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, found.partition_index): found.partition_size
+        for topic in item.topics
+        for found in topic.partitions
+        if found.is_future_key is futures
+    }
 
 
 async def describe_placements(cluster: Cluster) -> Placements:
