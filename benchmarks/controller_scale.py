@@ -6,8 +6,10 @@ thousand partitions with three replicas, then twenty and forty. The seconds incl
 ten brokers on the same two cores; the CPU seconds are the controller's alone. Followers catch up at
 once: leaders propose the ISR as soon as a broker has received all state.
 
-Writes benchmarks/CONTROLLER.md. Options: --partitions, --profile FOLDER (cProfile of each phase's
-controller).
+Then a plan that moves a replica of each partition, in one request of a client.
+
+Writes benchmarks/CONTROLLER.md. Options: --partitions, --only-plan, --profile FOLDER (cProfile of
+each phase's controller).
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
+import json
 import math
 import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support.cluster import ControllerNode
 from tests.support.processes import tree_cpu_s, tree_resident_bytes
@@ -51,6 +56,15 @@ PHASES = {
     "failure": "a broker killed: all its partitions have new leaders at the brokers",
     "return": "it comes back: receives all state, in all its ISRs again",
     "rolling": "rolling restart of all ten, ISRs full after each",
+    "plan": "a plan for all partitions is accepted: one request that moves a replica of each",
+    "commanded": "after that: all targets have their commands",
+    "move": "after that: all targets join, the moves complete, the former replicas are stopped",
+}
+
+PLANNED = {
+    "plan": "until the plan is accepted",
+    "commanded": "until all targets have their commands",
+    "move": "until its moves are done",
 }
 
 
@@ -78,14 +92,19 @@ class Taken:
 class Scene:
     """One controller and its ten brokers; `phases` holds what each phase took."""
 
-    def __init__(self, folder: Path, partitions: int, profiles: Path | None) -> None:
+    def __init__(
+        self, folder: Path, partitions: int, profiles: Path | None, only_plan: bool = False
+    ) -> None:
         self.partitions = partitions
         self.phases: dict[str, Taken] = {}
+        self.counts: dict[str, int] = {}
+        """Commits of the store, and messages to brokers, of each phase of the plan."""
         self.resident_mb = 0.0
         self.load = 0.0
         """The machine's load average when this size was done: its last minute."""
         self._own_silence_s = 0.0
         self._profiles = profiles
+        self._only_plan = only_plan
         self._changed = asyncio.Event()
         self._node = Profiled(folder, {"broker.session.timeout.ms": SESSION_TIMEOUT_MS})
         self._brokers = {
@@ -109,9 +128,12 @@ class Scene:
             await self._all(broker.end_session() for broker in self._brokers.values())
             await self._phase("start", self._start_again)
             self._check()
-            await self._phase("failure", self._failure)
-            await self._phase("return", self._return)
-            await self._phase("rolling", self._rolling)
+            if not self._only_plan:
+                await self._phase("failure", self._failure)
+                await self._phase("return", self._return)
+                await self._phase("rolling", self._rolling)
+                self._check()
+            await self._planned()
             self._check()
             self.resident_mb = tree_resident_bytes(self._node.program.pid) / 1e6
             self.load = os.getloadavg()[0]
@@ -215,12 +237,63 @@ class Scene:
             await broker.leave()
             await self._come_back(broker, FormerRegistration.CLEAN)
 
+    async def _planned(self) -> None:
+        """The phases of a plan."""
+        work = {"plan": self._plan, "commanded": self._commanded, "move": self._move}
+        for name in PLANNED:
+            before = await self._counted()
+            await self._phase(name, work[name])
+            commits, sent = await self._counted()
+            self.counts[f"commits: {name}"] = commits - before[0]
+            self.counts[f"messages: {name}"] = sent - before[1]
+
+    async def _counted(self) -> tuple[int, int]:
+        """The revision of the store, which each commit raises, and the messages to brokers."""
+        connection = await connect("127.0.0.1", self._node.controller_port)
+        answer = await connection.send(messages.DescribeConditionRequest(), None, 60_000)
+        connection.close()
+        sent = sum(broker.messages for broker in self._brokers.values())
+        return json.loads(answer.condition)["revision"], sent
+
+    async def _plan(self) -> None:
+        request = messages.AlterPartitionReassignmentsRequest
+        topics: dict[str, list[Any]] = {}
+        for (name, index), state in self._brokers[BROKERS[0]].seen.partitions.items():
+            targets = list(state.replicas)
+            others = [x for x in BROKERS if x not in targets]
+            targets[1] = others[index % len(others)]
+            topics.setdefault(name, []).append(request.ReassignablePartition(index, targets))
+        asked = request(
+            timeout_ms=DEADLINE_S * 1000,
+            topics=[request.ReassignableTopic(name, rows) for name, rows in topics.items()],
+        )
+        connection = await connect("127.0.0.1", self._node.controller_port)
+        answer = await connection.send(asked, None, DEADLINE_S * 1000)
+        connection.close()
+        errors = Counter(row.error_code for each in answer.responses for row in each.partitions)
+        assert errors == {0: self.partitions}, (answer.error_message, errors)
+
+    def _held(self) -> int:
+        return sum(len(broker.held) for broker in self._brokers.values())
+
+    async def _commanded(self) -> None:
+        await self._until(lambda: self._held() == self.partitions * (REPLICAS + 1))
+
+    async def _move(self) -> None:
+        fit = set(self._brokers)
+        while self._held() > self.partitions * REPLICAS or any(
+            broker.seen.thin for broker in self._brokers.values()
+        ):
+            self._changed.clear()
+            await self._all(leader.propose(fit) for leader in self._brokers.values())
+            async with asyncio.timeout(DEADLINE_S):
+                await self._changed.wait()
+
     def _check(self) -> None:
         for broker in self._brokers.values():
             assert len(broker.seen.partitions) == self.partitions, len(broker.seen.partitions)
             assert broker.seen.led_by[-1] == 0 and broker.seen.thin == 0
-        held = sum(len(broker.held) for broker in self._brokers.values())
-        assert held == self.partitions * REPLICAS, held
+        assert self._held() == self.partitions * REPLICAS, self._held()
 
 
 def exponent(sizes: list[int], values: list[float]) -> float:
@@ -252,6 +325,8 @@ def report(scenes: list[Scene]) -> str:
         f"|---|{'---|' * len(sizes)}---|---|",
     ]
     for name, title in PHASES.items():
+        if name not in scenes[0].phases:
+            continue
         found = [scene.phases[name] for scene in scenes]
         cells = " | ".join(
             f"{number(x.seconds)} s, {number(x.cpu_s)} s CPU, silent {number(x.silent_s)} s"
@@ -262,6 +337,13 @@ def report(scenes: list[Scene]) -> str:
             seconds, cpu_s = [x.seconds for x in found], [x.cpu_s for x in found]
             growth = [f"{exponent(sizes, values):.2f}" for values in (seconds, cpu_s)]
         lines.append(f"| {title} | {cells} | {growth[0]} | {growth[1]} |")
+    for name in scenes[0].counts:
+        kind, phase = name.split(": ")
+        numbers = [scene.counts[name] for scene in scenes]
+        cells = " | ".join(f"{each:,}" for each in numbers)
+        grown = f"{exponent(sizes, list(map(float, numbers))):.2f}" if len(sizes) > 1 else "-"
+        whose = "of the store" if kind == "commits" else "to the ten brokers"
+        lines.append(f"| {kind} {whose}: {PLANNED[phase]} | {cells} | {grown} | |")
     memory = [scene.resident_mb for scene in scenes]
     cells = " | ".join(f"{number(each)} MB" for each in memory)
     grown = f"{exponent(sizes, memory):.2f}" if len(sizes) > 1 else "-"
@@ -275,6 +357,7 @@ def main() -> None:
     """Parse the command line, measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.controller_scale")
     parser.add_argument("--partitions", default="10000,20000,40000", help="the sizes")
+    parser.add_argument("--only-plan", action="store_true", help="no failure and no restarts")
     parser.add_argument("--profile", type=Path, help="a folder for cProfile's files")
     parser.add_argument("--out", type=Path, default=HERE / "CONTROLLER.md")
     options = parser.parse_args()
@@ -283,7 +366,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
 
             async def one(folder: str = folder, size: int = size) -> Scene:
-                scene = Scene(Path(folder), size, options.profile)
+                scene = Scene(Path(folder), size, options.profile, options.only_plan)
                 await scene.run()
                 return scene
 

@@ -68,6 +68,8 @@ class FakeBroker:
         self._proposed: dict[Place, int] = {}
         self.complete_in = -1
         """The controller epoch whose channel has sent it all state."""
+        self.messages = 0
+        """Commands and updates of metadata that it has received."""
         self._controller = controller
         self._changed = changed
         self._directory = uuid4()
@@ -88,11 +90,14 @@ class FakeBroker:
             [("127.0.0.1", self._controller)],
             *(HEARTBEAT_MS, PATIENCE_MS, REQUEST_TIMEOUT_MS),
             report=lambda: Reported(last_stop, self._epoch, self._revision, self._inventory()),
-            when_registered=lambda _: self._changed.set(),
+            when_registered=self._registered,
         )
         listener = Listener("PLAINTEXT", "127.0.0.1", self._port)
         identity = Identity(self.node_id, "", self._incarnation, self._directory, [listener], None)
         self.session.start(identity)
+
+    async def _registered(self, _broker_epoch: int) -> None:
+        self._changed.set()
 
     async def end_session(self) -> None:
         """Close the connection to the controller, as the end of the process does."""
@@ -116,7 +121,7 @@ class FakeBroker:
         await self.end()
 
     async def propose(self, fit: Collection[int]) -> None:
-        """As a leader, propose ISRs with all replicas that live and are not in them.
+        """As a leader, propose ISRs with all replicas and targets that live, and with no others.
 
         Each is proposed once per version of its state: the channel sends the result.
         """
@@ -125,11 +130,10 @@ class FakeBroker:
         topics: dict[str, list[Any]] = {}
         for place in list(self._lacking):
             state = self.held[place]
-            missing = [x for x in state.replicas if x in fit and x not in state.isr]
-            if not missing or self._proposed.get(place) == state.isr_version:
+            isr = _wanted_isr(state, fit)
+            if isr == state.isr or self._proposed.get(place) == state.isr_version:
                 continue
             self._proposed[place] = state.isr_version
-            isr = [*state.isr, *missing]
             data = request.PartitionData(place[1], state.leader_epoch, isr, state.isr_version)
             topics.setdefault(place[0], []).append(data)
         if not topics:
@@ -168,6 +172,7 @@ class FakeBroker:
 
     def obey(self, request: Any) -> list[Any]:
         """Take up LeaderAndIsr; the answer's topics."""
+        self.messages += 1
         if request.type == FULL:
             self.held = {}
             self._lacking = set()
@@ -178,7 +183,7 @@ class FakeBroker:
             for state in topic.partition_states:
                 place = (topic.topic_name, state.partition_index)
                 self.held[place] = state
-                if state.leader == self.node_id and len(state.isr) < len(state.replicas):
+                if state.leader == self.node_id and set(state.isr) != set(_hosts(state)):
                     self._lacking.add(place)
                 else:
                     self._lacking.discard(place)
@@ -189,14 +194,39 @@ class FakeBroker:
             answer.append(response.LeaderAndIsrTopicError(topic.topic_id, errors))
         return answer
 
+    def stop(self, request: Any) -> list[Any]:
+        """Take up StopReplica; the answer's partitions."""
+        self.messages += 1
+        error = messages.StopReplicaResponse.StopReplicaPartitionError
+        answer = []
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                place = (topic.topic_name, state.partition_index)
+                self.held.pop(place, None)
+                self._lacking.discard(place)
+                answer.append(error(topic_id=topic.topic_id, partition_index=state.partition_index))
+        self._changed.set()
+        return answer
+
     def know(self, request: Any) -> None:
         """Take up UpdateMetadata; the first one of a channel is complete."""
+        self.messages += 1
         if not self._complete:
             self.seen = Seen()
             self._complete = True
             self.complete_in = request.controller_epoch
         self.seen.take(request)
         self._changed.set()
+
+
+def _hosts(state: Any) -> list[int]:
+    return list(dict.fromkeys((*state.replicas, *(state.target_replicas or ()))))
+
+
+def _wanted_isr(state: Any, fit: Collection[int]) -> list[int]:
+    hosts = _hosts(state)
+    kept = [x for x in state.isr if x in hosts]
+    return [*kept, *(x for x in hosts if x in fit and x not in kept)]
 
 
 def _open(broker: FakeBroker, request: Any, _: RequestContext) -> Any:
@@ -212,6 +242,10 @@ def _leader_and_isr(broker: FakeBroker, request: Any, _: RequestContext) -> Any:
     return messages.LeaderAndIsrResponse(topics=broker.obey(request))
 
 
+def _stop(broker: FakeBroker, request: Any, _: RequestContext) -> Any:
+    return messages.StopReplicaResponse(partition_errors=broker.stop(request))
+
+
 def _metadata(broker: FakeBroker, request: Any, _: RequestContext) -> Any:
     broker.know(request)
     return messages.UpdateMetadataResponse()
@@ -222,6 +256,7 @@ def _router() -> Router:
         (ApiKey.OPEN_CONTROL_CHANNEL, 1, _open),
         (ApiKey.UPDATE_CONFIGS, 1, _configs),
         (ApiKey.LEADER_AND_ISR, 7, _leader_and_isr),
+        (ApiKey.STOP_REPLICA, 5, _stop),
         (ApiKey.UPDATE_METADATA, 9, _metadata),
     ]
     return Router(
