@@ -238,6 +238,7 @@ def test_a_move_and_a_change_of_the_partition_count_exclude_each_other() -> None
         ((1, -2), "-2 is no broker id"),
         ((1, 2, 1), "broker 1 is named twice"),
         ((1, 77), "there is no broker 77, alive or in any assignment"),
+        (tuple(range(1, 200_000)), "it names 199999 brokers, and there are 5"),
     ],
 )
 def test_bad_targets_are_refused_with_the_reason(targets: tuple[int, ...], words: str) -> None:
