@@ -222,6 +222,22 @@ def test_a_deleted_replica_is_renamed_and_removed_after_its_delay(
     assert found.logs[T0].end_offset == 2
 
 
+def test_after_a_restart_a_deleted_replica_is_removed_after_the_configured_delay(
+    opener: Opener, clock: Clock
+) -> None:
+    found = opener.open()
+    fill(found)
+    found.delete(T0)
+    found.close()
+    opened = opener.try_open()
+    assert isinstance(opened, LogDirectory)
+    opened.load(lambda kept: TopicConfigs(file_delete_delay_ms=700))
+    assert opened.remove_due() == 0
+    clock.now += 700
+    assert opened.remove_due() == 1
+    opened.close()
+
+
 def test_deletion_goes_on_after_a_restart_and_strays_stay(
     opener: Opener, tmp_path: Path, clock: Clock
 ) -> None:

@@ -108,10 +108,9 @@ class LogDirectory:
         configs_of: ConfigsOf,
         helpers: Executor | None = None,
         most_helpers: int = 1,
-        *,
-        delete_delay_ms: int = 60_000,
     ) -> Loaded:
-        """Open all logs; ``-delete`` directories are scheduled for removal, ``-stray`` ones listed.
+        """Open all logs; ``-delete`` directories are removed after this broker's own
+        ``log.segment.delete.delay.ms``, ``-stray`` ones are listed.
 
         No controller has sent anything yet: ``configs_of`` makes a topic's configuration from what
         each replica keeps of it on disk. ``helpers`` (processes) check ``most_helpers`` logs at a
@@ -122,14 +121,14 @@ class LogDirectory:
         for an unreadable disk, LoadAbandoned after ``abandon_load``.
         """
         found = Loaded()
-        now_ms = self._seams.clock.wall_ms()
+        removed_ms = self._seams.clock.wall_ms() + configs_of(()).file_delete_delay_ms
         recovery, starts, watermarks, cleaned = (self._offsets(name, found) for name in CLAIMS)
         self._noted = {*recovery, *starts, *watermarks, *cleaned}
         contents = contents_of(self._disk, self.path)
         found.strays, found.unknown = contents.strays, contents.unknown
         self.futures = contents.futures
         for path in contents.deleted:
-            self.resources.removals.add(path, now_ms + delete_delay_ms)
+            self.resources.removals.add(path, removed_ms)
         clean, unclean = (self.last_stop is each for each in (LastStop.CLEAN, LastStop.UNCLEAN))
 
         def ending_of(key: TopicPartition) -> Ending:
