@@ -23,9 +23,10 @@ help:
 	@echo "make bench AGAINST=COMMIT   two versions of tidelog beside each other: a ratio and a verdict"
 	@echo "                       per row; ROWS=word,word ROUNDS=N QUICK=1 for less"
 	@echo "make chaos         the long forms of the kill and fault runs"
-	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, broker or log"
-	@echo "                       takes only that one"
-	@echo "make soak MINUTES=N    seeds of the simulation that nobody has run before, printed"
+	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, moves, broker"
+	@echo "                       or log takes only that one"
+	@echo "make soak MINUTES=N    seeds of the simulation that nobody has run before, printed; MOVERS=300"
+	@echo "                       runs so many pinned seeds of moves, and finds their planted bugs"
 	@echo "make mutants           breaks one rule of the product after another; each must be found by"
 	@echo "                       the tests named for it; ONLY=word,word takes some"
 
@@ -77,7 +78,8 @@ simulate: setup
 	@$(BIN)/python -m tests.simulation.run --seed $(SEED) $(if $(SCENARIO),--scenario $(SCENARIO))
 
 soak: setup
-	@$(BIN)/python -m tests.simulation.soak --minutes $(MINUTES) $(if $(SCENARIO),--scenario $(SCENARIO))
+	@$(BIN)/python -m tests.simulation.soak --minutes $(MINUTES) $(if $(SCENARIO),--scenario $(SCENARIO)) \
+	    $(if $(MOVERS),--movers $(MOVERS))
 
 mutants: setup
 	@$(BIN)/python -m tests.mutants.run $(if $(ONLY),--only "$(ONLY)")

@@ -130,6 +130,41 @@ def test_the_shortcuts_of_a_single_replica_are_off_while_it_moves(tmp_path: Path
     asyncio.run(main())
 
 
+class HeldSession(Session):
+    """A controller whose answers arrive when a test lets them."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.released = asyncio.Event()
+
+    async def request(self, request: Any) -> Any:
+        found = await super().request(request)
+        await self.released.wait()
+        return found
+
+
+def test_an_append_waits_for_a_target_whose_join_is_under_way(tmp_path: Path) -> None:
+    """The controller may have the target in the ISR already, and elect it: alone is over."""
+
+    async def main() -> None:
+        session = HeldSession(answer(ErrorCode.NONE))
+        async with running(tmp_path, session) as lone:
+            hosted = lone.lead("t", epoch=1, isr=(1,), replicas=(1,), targets=(2,))
+            append(hosted)
+            hosted.follower_fetched(2, 1, 20, 2**40)
+            lone.broker.isr_changes.fetched(hosted, 2)
+            await until(lambda: session.asked)
+            append(hosted)
+            assert hosted.high_watermark == 1
+            session.released.set()
+            await until(lambda: hosted.isr == (1, 2))
+            assert hosted.high_watermark == 1
+            hosted.follower_fetched(2, 2, 20, 2**40)
+            assert hosted.high_watermark == 2
+
+    asyncio.run(main())
+
+
 def fetch_of_follower(offset: int, node_id: int = 2, epoch: int = 1) -> Any:
     request = messages.FetchRequest
     part = request.FetchPartition(0, epoch, offset, -1, 0, 2**20)

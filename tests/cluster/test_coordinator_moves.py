@@ -1,7 +1,8 @@
 """The leader of a ``__consumer_offsets`` partition is moved: exactly one coordinator at any time.
 
 A group's offset is committed to all three brokers at once, over and over, while its coordinator is
-stopped (SIGSTOP), replaced, continued and killed. Whoever takes a commit is the coordinator:
+stopped (SIGSTOP), replaced, continued and killed, and while its partition is reassigned. Whoever
+takes a commit is the coordinator:
 
 - no coordinator that serves later lacks an acknowledged commit (a fetched position never steps
   back). A coordinator that was stopped while it was replaced may return its older positions until
@@ -30,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 
-GROUP, TOPIC = "moved", "t"
+GROUP, TOPIC, OFFSETS = "moved", "t", "__consumer_offsets"
 ANSWER_S = 0.5
 ROUNDS = 40
 
@@ -198,4 +199,49 @@ def test_exactly_one_coordinator_at_any_time(cluster: TidelogCluster) -> None:
         brokers.close()
 
     asyncio.run(main())
-    cluster.until_in_sync("__consumer_offsets", 3)
+    cluster.until_in_sync(OFFSETS, 3)
+
+
+def reassign(replicas: list[int]) -> Any:
+    request = messages.AlterPartitionReassignmentsRequest
+    part = request.ReassignablePartition(0, replicas)
+    return request(topics=[request.ReassignableTopic(OFFSETS, [part])])
+
+
+def test_exactly_one_coordinator_while_its_partition_is_reassigned(cluster: TidelogCluster) -> None:
+    """Away from its leader, to brokers that have no copy of it, and back to all; no commit is lost,
+    and a round is taken by two only when the coordinator moved within it."""
+
+    async def main() -> None:
+        brokers = Brokers(cluster)
+        history = History(brokers)
+        await brokers.all(messages.FindCoordinatorRequest(GROUP, 0), 2)
+        leader = await history.until_taken()
+        others = [node_id for node_id in cluster.brokers if node_id != leader]
+        moves = ([others[0]], [leader, others[1]], others, [leader, *others])
+        twice = changes = 0
+        for replicas in moves:
+            # Asked by each broker: for what runs already, all but the first change nothing.
+            answers = (await brokers.all(reassign(replicas), 0)).values()
+            assert [each.responses[0].partitions[0].error_code for each in answers] == [0] * 3
+            async with asyncio.timeout(DEADLINE_S):
+                while not is_placed(cluster, replicas):
+                    twice += len(await history.step()) > 1
+            if leader not in replicas:
+                leader = await history.until_taken(leader)
+                changes += 1
+            for _ in range(ROUNDS // 2):
+                twice += len(await history.step()) > 1
+            leader = history.taken_by[-1]
+            assert leader in replicas
+        assert changes >= 2
+        assert twice <= len(moves), "two coordinators at once"
+        brokers.close()
+
+    asyncio.run(main())
+    cluster.until_in_sync(OFFSETS, 3)
+
+
+def is_placed(cluster: TidelogCluster, replicas: list[int]) -> bool:
+    (found,) = cluster.partitions(OFFSETS).values()
+    return set(found.replicas) == set(found.isrs) == set(replicas)

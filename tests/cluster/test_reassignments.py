@@ -18,10 +18,10 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolResult, ToolRunner
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
+from tests.support.reassigning import Load, until_exact
 from tests.support.target import TARGET
 
 pytestmark = [
@@ -54,6 +54,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster
         yield started
 
 
+def spread(replicas: tuple[int, ...]) -> dict[int, list[int]]:
+    """Each partition on these brokers, the first of them, the preferred leaders, in turn."""
+    return {
+        index: [*replicas[index % len(replicas) :], *replicas[: index % len(replicas)]]
+        for index in range(PARTITIONS)
+    }
+
+
 class Moves:
     """Kafka's tool of reassignments at one cluster."""
 
@@ -63,15 +71,8 @@ class Moves:
     def plan(self, topic: str, replicas: tuple[int, ...]) -> Path:
         """A plan file that puts each partition on these brokers, its leaders spread over them."""
         found = [
-            {
-                "topic": topic,
-                "partition": index,
-                "replicas": [
-                    *replicas[index % len(replicas) :],
-                    *replicas[: index % len(replicas)],
-                ],
-            }
-            for index in range(PARTITIONS)
+            {"topic": topic, "partition": index, "replicas": some}
+            for index, some in spread(replicas).items()
         ]
         path = self._folder / f"{topic}-{'-'.join(map(str, replicas))}.json"
         path.write_text(json.dumps({"version": 1, "partitions": found}))
@@ -100,65 +101,6 @@ class Moves:
         wait_until(lambda: self.is_done(plan), DEADLINE_S, f"{plan.name} is done", 0.2)
 
 
-def folders_of(cluster: TidelogCluster, topic: str) -> dict[int, set[str]]:
-    """By broker: the directories of the topic, those of deletions under way too."""
-    return {
-        node_id: {path.name for path in node.data.rglob(f"{topic}-*") if path.is_dir()}
-        for node_id, node in cluster.brokers.items()
-    }
-
-
-def until_exact(cluster: TidelogCluster, topic: str, replicas: tuple[int, ...]) -> None:
-    """Wait until replicas, ISRs and leaders are those of the plan, and no directory is left."""
-
-    def exact() -> bool:
-        found = cluster.partitions(topic)
-        folders = folders_of(cluster, topic)
-        return all(
-            set(part.replicas) == set(part.isrs) == set(replicas) and part.leader in replicas
-            for part in found.values()
-        ) and all(bool(folders[node_id]) == (node_id in replicas) for node_id in cluster.brokers)
-
-    wait_until(
-        exact,
-        DEADLINE_S,
-        lambda: (
-            f"{topic} is on {replicas}: {cluster.partitions(topic)} {folders_of(cluster, topic)}"
-        ),
-        0.1,
-    )
-
-
-class Load:
-    """Two writers and a group that work on a topic while a block runs; then all is checked."""
-
-    def __init__(self, cluster: TidelogCluster, topic: str) -> None:
-        self._cluster, self._topic = cluster, topic
-        self.writers = [
-            Writer(cluster.bootstrap, topic, name, PARTITIONS, idempotent=idempotent, per_s=300)
-            for name, idempotent in (("ids", True), ("plain", False))
-        ]
-        self.reader = GroupReader(cluster.bootstrap, topic, f"g-{topic}")
-
-    def __enter__(self) -> Load:
-        for each in (*self.writers, self.reader):
-            each.start()
-        self.until_more(200)
-        return self
-
-    def until_more(self, count: int) -> None:
-        for writer in self.writers:
-            wanted = len(writer.acked) + count
-            wait_until(lambda w=writer, n=wanted: w.has_acked(n), DEADLINE_S, writer.state)
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            for each in (*self.writers, self.reader):
-                each.abandon()
-            return
-        settled(self._cluster.bootstrap, self._topic, PARTITIONS, self.writers, self.reader)
-
-
 def test_a_loaded_topic_moves_and_comes_back(
     cluster: TidelogCluster, tools: ToolRunner, tmp_path: Path
 ) -> None:
@@ -167,12 +109,13 @@ def test_a_loaded_topic_moves_and_comes_back(
     cluster.create_topic(topic, PARTITIONS, min_insync_replicas=2)
     moves.execute(back)
     moves.until_done(back)
-    with Load(cluster, topic) as load:
+    with Load(cluster, topic, PARTITIONS) as load:
+        load.until_more(200)
         for plan, replicas in ((there, THERE), (back, HERE)):
             said = moves.execute(plan).out
             assert "Current partition replica assignment" in said
             moves.until_done(plan)
-            until_exact(cluster, topic, replicas)
+            until_exact(cluster, topic, spread(replicas))
             load.until_more(100)
         assert not load.writers[0].failed
     assert "No partition reassignments found" in moves.run("--list").check().out
@@ -188,9 +131,10 @@ def test_a_move_ends_whatever_process_fails_meanwhile(
     cluster.create_topic(topic, PARTITIONS, min_insync_replicas=2)
     moves.execute(back)
     moves.until_done(back)
-    until_exact(cluster, topic, HERE)
+    until_exact(cluster, topic, spread(HERE))
     fill(cluster, topic)
-    with Load(cluster, topic) as load:
+    with Load(cluster, topic, PARTITIONS) as load:
+        load.until_more(200)
         leader = cluster.leader(topic)
         node = {
             "source": cluster.brokers[leader],
@@ -210,7 +154,7 @@ def test_a_move_ends_whatever_process_fails_meanwhile(
             node.start()
         moves.throttle(None)
         moves.until_done(there)
-        until_exact(cluster, topic, THERE)
+        until_exact(cluster, topic, spread(THERE))
         load.until_more(100)
 
 
@@ -237,7 +181,8 @@ def test_a_move_to_a_dead_broker_waits_is_listed_and_is_cancelled(
     cluster.create_topic(topic, PARTITIONS, min_insync_replicas=2)
     moves.execute(back)
     moves.until_done(back)
-    with Load(cluster, topic) as load:
+    with Load(cluster, topic, PARTITIONS) as load:
+        load.until_more(200)
         cluster.brokers[6].kill()
         moves.execute(there)
         listed = moves.run("--list").check().out
@@ -251,4 +196,4 @@ def test_a_move_to_a_dead_broker_waits_is_listed_and_is_cancelled(
         assert "Successfully cancelled" in cancelled
         load.until_more(100)
         cluster.brokers[6].start()
-        until_exact(cluster, topic, HERE)
+        until_exact(cluster, topic, spread(HERE))

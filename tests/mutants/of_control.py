@@ -223,6 +223,13 @@ MUTANTS = (
         "tests/unit/controller/test_moves.py tests/wire/test_controller_moves.py",
     ),
     Mutant(
+        "a single replica keeps its shortcut while it moves",
+        "src/tidelog/broker/partitions/partition.py",
+        "            and len(self.state.hosts) <= 1\n",
+        "",
+        "tests/broker/test_moving.py",
+    ),
+    Mutant(
         "a cancelled move keeps the leader epoch",
         f"{DECISIONS}/moves.py",
         "        now.state, leader_epoch=now.state.leader_epoch + 1, target_replicas=None\n",

@@ -52,6 +52,7 @@ RULES = {
     "a_stop_follows_the_shrink": "docs/design/moving.md",
     "a_move_ends_exactly": "docs/design/moving.md",
     "a_move_is_answered": "docs/design/moving.md",
+    "no_copy_is_left_over": "docs/design/moving.md",
     "one_owner_in_a_generation": "Kafka's group protocol",
     "generations_rise": "Kafka's group protocol",
     "old_generations_do_not_commit": "Kafka's group protocol",

@@ -1,24 +1,26 @@
-"""`python -m tests.simulation.soak`: random, new seeds for some minutes.
+"""`python -m tests.simulation.soak`: random, new seeds for some minutes, or moves on pinned ones.
 
 Owns the command of `make soak`: each scenario begins at a random seed, which is printed, so that
-what it finds can be replayed. Exit status 1 when a promise is broken.
+what it finds can be replayed. Not the pinned seeds: see ``soak_moves``. Exit status 1 when a
+promise is broken, or a planted bug survives.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import time
 
-from tests.simulation.scenarios import SCENARIOS
+from tests.simulation import soak_moves
 from tests.simulation.seeds import run_in_workers
 
 HIGHEST_SEED = 10**9
 SHARES = {"cluster": 0.7, "broker": 0.2, "log": 0.1}
-"""Of the time; what is random in a cluster is of the widest kind."""
+"""Of the time; what is random in a cluster is of the widest kind. It has movers, too."""
 
-AT_ONCE = {"cluster": 4, "broker": 20, "log": 40}
+AT_ONCE = {"cluster": 4, "broker": 20, "log": 40, "moves": 4}
 """Seeds of one round: some ten seconds to a minute."""
 
 LIMIT_S = 1_800.0
@@ -28,13 +30,26 @@ LIMIT_S = 1_800.0
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long, in all")
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="only this one")
+    parser.add_argument("--scenario", choices=sorted(AT_ONCE), help="only this one")
+    parser.add_argument(
+        "--movers",
+        type=int,
+        metavar="SEEDS",
+        help="so many pinned seeds with a mover instead, then the planted bugs of moves",
+    )
+    parser.add_argument("--first", type=int, default=0, help="the first pinned seed")
     options = parser.parse_args(arguments)
-    names = [options.scenario] if options.scenario else list(SHARES)
-    shares = sum(SHARES[name] for name in names)
+    if options.movers is not None:
+        logging.disable(logging.CRITICAL)
+        return 1 if soak_moves.soak(options.movers, options.first) else 0
+    return _random(options.minutes, [options.scenario] if options.scenario else list(SHARES))
+
+
+def _random(minutes: float, names: list[str]) -> int:
+    shares = sum(SHARES.get(name, 1.0) for name in names)
     broken = 0
     for name in names:
-        end = time.monotonic() + options.minutes * 60 * SHARES[name] / shares
+        end = time.monotonic() + minutes * 60 * SHARES.get(name, 1.0) / shares
         first = random.SystemRandom().randrange(HIGHEST_SEED)
         seeds = 0
         print(f"soak: scenario {name} begins at seed {first}", flush=True)

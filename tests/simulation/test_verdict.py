@@ -12,9 +12,11 @@ import pytest
 
 from tests.simulation.cluster.clients import GroupBook
 from tests.simulation.cluster.journal import Place
+from tests.simulation.cluster.leftovers import Leftovers
 from tests.simulation.cluster.node_control import FAULT, Begun, NodeControl
 from tests.simulation.cluster.verdict import Verdict
 from tests.simulation.history import Final, History, Outcome
+from tests.simulation.kernel.inodes import DirectoryNode
 from tests.simulation.kernel.loop import Failure, Job, SimulatedLoop
 from tidelog.client.errors import ConnectionLost
 from tidelog.metadata import layout
@@ -157,6 +159,52 @@ def test_what_a_follower_served_stays_and_is_committed() -> None:
     unclean.states.unclean.add(Place("id", "plain", 0))
     unclean.followers(audit({4: "b2"}))
     assert unclean.found == []
+
+
+# --- what is left over ---------------------------------------------------------------------------
+
+
+def kept_folders(*names: str, hosts: bool) -> Leftovers:
+    """A broker 1 in its third life, with directories; whether it hosts plain-0 by the store."""
+    folder = DirectoryNode(0, 0)
+    folder.entries.update(dict.fromkeys(names, folder))
+    disk = SimpleNamespace(lookup=lambda path: folder)
+    node = SimpleNamespace(node_id=1, host="b1", starts=3, machine=SimpleNamespace(disk=disk))
+    place = Place("id", "plain", 0)
+    state = SimpleNamespace(target_replicas=[1] if hosts else None)
+    states = SimpleNamespace(
+        place=lambda topic, index: place if (topic, index) == ("plain", 0) else None,
+        topics={"plain": SimpleNamespace(partitions={0: [2, 3]})},
+        places={place: SimpleNamespace(state=state)},
+    )
+    disks = SimpleNamespace()
+    found = Leftovers(SimpleNamespace(brokers=[node]), states, disks)  # type: ignore[arg-type]
+    for name in names:
+        if name.endswith("-stray"):
+            life, _, kind = name.removesuffix("-stray").rpartition(".")[2].partition("_")
+            node.starts = int(life)
+            disks.when_stray(node, name, kind == "damaged")
+    node.starts = 3
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "is_left"),
+    [
+        ("plain-0", True, False),
+        ("plain-0", False, True),
+        ("gone-0", True, True),
+        ("plain-0.1-delete", True, True),
+        ("plain-0.3-stray", True, True),
+        ("plain-0.3_damaged-stray", True, True),
+        ("plain-0.3_damaged-stray", False, False),
+        ("plain-0.2-stray", False, False),
+    ],
+)
+def test_a_directory_that_should_be_gone_is_found(name: str, hosts: bool, is_left: bool) -> None:
+    found = kept_folders(name, hosts=hosts)
+    assert found.left() == ([f"b1 has {name}"] if is_left else [])
+    assert found.kept() == (name.endswith("-stray") and not is_left)
 
 
 # --- what excuses a sync after a failure ---------------------------------------------------------

@@ -129,6 +129,8 @@ class DiskWatch:
             lambda node, where, topic_id, path, ending: None
         )
         """ScriptedRun when a broker takes a replica away that is not damaged."""
+        self.when_stray: Callable[[BrokerNode, str, bool], None] = lambda node, name, damaged: None
+        """ScriptedRun when a broker quarantines a replica, under which name, whether for damage."""
         self._damaged: set[tuple[str, str]] = set()
 
     def watch(self, node: BrokerNode) -> None:
@@ -238,7 +240,10 @@ class DiskWatch:
         after = parse_directory(target.rpartition("/")[2])
         if before is None or before.ending or after is None or not after.ending:
             return
-        if after.ending == STRAY_DIRECTORY and (node.host, source_name) in self._damaged:
+        is_damaged = (node.host, source_name) in self._damaged
+        if after.ending == STRAY_DIRECTORY:
+            self.when_stray(node, target.rpartition("/")[2], is_damaged)
+        if after.ending == STRAY_DIRECTORY and is_damaged:
             # Quarantined for its damage: it is rebuilt from its leader (promise 26).
             self._damaged.discard((node.host, source_name))
             return

@@ -54,8 +54,8 @@ class Mover:
         fewest: int = FEWEST,
     ) -> None:
         self.found: list[str] = []
-        self.accepted = 0
-        self.cancelled = 0
+        self.emptied = 0
+        """How many times a broker was emptied, in part or whole."""
         self._outside = outside
         self._states = outside.states
         self._rng = rng
@@ -145,6 +145,7 @@ class Mover:
                 wanted[place] = left
         if wanted:
             self._say(f"the mover empties broker {gone}")
+            self.emptied += 1
             await self._alter(wanted)
 
     async def _cancel(self) -> None:
@@ -199,18 +200,11 @@ class Mover:
     async def _send(self, topics: list[Any] | None, what: str) -> None:
         self._say(f"the mover {what}")
         answer = await self._outside.ask_anyone(ALTER(timeout_ms=5_000, topics=topics), 8_000)
-        cancels = topics is None or any(
-            topic.partitions is None or any(part.replicas is None for part in topic.partitions)
-            for topic in topics
-        )
         self._judge("the request", answer.error_code, answer.error_message, TEMPORARY)
         for topic in answer.responses:
             for part in topic.partitions:
                 where = f"{topic.name}-{part.partition_index}"
                 self._judge(where, part.error_code, part.error_message, topic.name)
-                if not part.error_code:
-                    self.accepted += not cancels
-                    self.cancelled += cancels
 
     def _judge(self, where: str, code: int, message: str | None, topic: str) -> None:
         """Note an error that is not due to a fault. A topic that is deleted may be unknown."""

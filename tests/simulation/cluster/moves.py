@@ -46,6 +46,9 @@ class MoveWatch:
 
     def __init__(self, cluster: Cluster, states: StateWatch, disks: DiskWatch) -> None:
         self.found: list[str] = []
+        self.started = 0
+        self.changed = 0
+        self.cancelled = 0
         self.completed = 0
         self.joined = 0
         self._cluster = cluster
@@ -58,6 +61,16 @@ class MoveWatch:
         cluster.tree.when_written = self.take
         disks.when_made = self._made
         disks.when_removed = self._removed
+
+    def counts(self) -> dict[str, int]:
+        """How many moves of a partition did what, as the store has it; none where nothing moves."""
+        return {
+            "moves started": self.started,
+            "moves changed": self.changed,
+            "moves cancelled": self.cancelled,
+            "moves completed": self.completed,
+            "targets joined": self.joined,
+        }
 
     # --- the store -------------------------------------------------------------------------------
 
@@ -114,6 +127,7 @@ class MoveWatch:
             before.targets is not None and now.targets is None and now.replicas == before.targets
         )
         self.completed += is_completed and before.targets != before.replicas
+        self._count(before.targets, now.targets, is_completed=is_completed)
         self.joined += len(set(now.replicas).difference(before.replicas))
         self._check_replicas(place, before, now, is_completed=is_completed)
         if before.targets != now.targets and now.state.leader_epoch <= before.state.leader_epoch:
@@ -130,6 +144,14 @@ class MoveWatch:
                 )
         for broker in sorted(now.hosts & now.stops.keys()):
             self.found.append(f"a_move_notes_its_stops: {broker} hosts {place} and owes its stop")
+
+    def _count(
+        self, before: tuple[int, ...] | None, now: tuple[int, ...] | None, *, is_completed: bool
+    ) -> None:
+        if before != now:
+            self.started += before is None
+            self.changed += None not in (before, now)
+            self.cancelled += now is None and not is_completed
 
     def _check_replicas(
         self, place: Place, before: Moving, now: Moving, *, is_completed: bool

@@ -23,10 +23,23 @@ Script = Callable[["ScriptedRun"], Awaitable[None]]
 
 
 class ScriptedRun(ClusterRun):
-    """A run whose course a test tells; partition t-0 has three replicas."""
+    """A run whose course a test tells; partition t-0 has three replicas.
 
-    def __init__(self, seed: int, script: Script, durability: str, configs: dict[str, str]) -> None:
-        course = Course(controllers=1, durability=durability, unclean=False, mixed=False)
+    With ``moves`` each commit that moves it is checked, and what its moves leave.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        script: Script,
+        durability: str,
+        configs: dict[str, str],
+        *,
+        moves: bool = False,
+    ) -> None:
+        course = Course(
+            controllers=1, durability=durability, unclean=False, mixed=False, moves=moves
+        )
         super().__init__(seed, course)
         self._script = script
         self._topic = configs
@@ -97,6 +110,28 @@ class ScriptedRun(ClusterRun):
         self.verdict.replicas()
         return sorted(final.records)
 
+    async def move(self, *replicas: int) -> None:
+        """Begin the move of the partition to these brokers; it is accepted."""
+        request = messages.AlterPartitionReassignmentsRequest
+        part = request.ReassignablePartition(0, list(replicas))
+        asked = request(timeout_ms=10_000, topics=[request.ReassignableTopic("t", [part])])
+        answer = await self.outside.until(asked, lambda found: found.error_code == ErrorCode.NONE)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE, answer
+
+    async def moved(self, *replicas: int) -> None:
+        """Wait until a move is over: replicas, ISR, leader, record, stops and disks are exact."""
+        watch = self.move_watch
+        assert watch is not None
+
+        def is_over() -> bool:
+            return (
+                list(self.states.topics["t"].partitions[0]) == list(replicas)
+                and not watch.left()
+                and not self.leftovers.left()
+            )
+
+        await self.until(is_over, f"moved to {replicas}")
+
     async def put_back(self, copy: dict[str, Any]) -> None:
         """Put a copy of the store's nodes in their place, under a dead controller."""
         controller = self.cluster.controllers[0]
@@ -133,8 +168,10 @@ class ScriptedRun(ClusterRun):
         return found
 
 
-def run_script(story: Script, durability: str = "replicated", **configs: str) -> None:
+def run_script(
+    story: Script, durability: str = "replicated", *, moves: bool = False, **configs: str
+) -> None:
     named = {name.replace("_", "."): value for name, value in configs.items()}
     for seed in range(SEEDS):
-        result = ScriptedRun(seed, story, durability, named).run()
+        result = ScriptedRun(seed, story, durability, named, moves=moves).run()
         assert not result.violations, result.report()

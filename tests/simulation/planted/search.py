@@ -48,16 +48,20 @@ LOSSES = (
 PROOF = ("no_delete_without_proof",)
 
 
-def find(planted: Planted) -> tuple[Result, str] | None:
+def find(
+    planted: Planted, *, first: int | None = None, seeds: int = SEEDS
+) -> tuple[Result, str] | None:
     """Run seeds until one finds it; return the result and the line.
 
-    A run ends as soon as a watcher has seen it, unless all that is said of a run counts.
+    ``first`` None: where the planted bug says. A run ends as soon as a watcher has seen it, unless
+    all that is said of a run counts.
     """
+    begin = planted.first_seed if first is None else first
 
     def is_finding(line: str) -> bool:
         return any(finding in line for finding in planted.findings)
 
-    for seed in range(planted.first_seed, planted.first_seed + SEEDS):
+    for seed in range(begin, begin + seeds):
         enough = None if planted.alone else is_finding
         result = ClusterRun(seed, planted.course, enough).run()
         said = [line for line in result.violations if is_finding(line)]

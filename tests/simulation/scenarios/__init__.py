@@ -3,12 +3,14 @@
 from tests.simulation.scenarios.broker import run_broker
 from tests.simulation.scenarios.cluster import run_cluster
 from tests.simulation.scenarios.log import run_log
+from tests.simulation.scenarios.moves import run_moves
 from tests.simulation.scenarios.result import Result, Scenario
 
 SCENARIOS: dict[str, Scenario] = {
     "broker": run_broker,
     "cluster": run_cluster,
     "log": run_log,
+    "moves": run_moves,
 }
 
 __all__ = ["SCENARIOS", "Result", "Scenario"]

@@ -28,6 +28,7 @@ from tests.simulation.cluster.disks import DiskWatch
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.faults_members import MemberFaults
 from tests.simulation.cluster.journal import StateWatch
+from tests.simulation.cluster.leftovers import Leftovers
 from tests.simulation.cluster.members import GROUP_CONFIGS, Group
 from tests.simulation.cluster.mover import Mover
 from tests.simulation.cluster.moves import MoveWatch
@@ -89,6 +90,7 @@ class ClusterRun:
         self.move_watch: MoveWatch | None = None
         if self.course.moves:
             self.move_watch = MoveWatch(self.cluster, self.states, self.disks)
+        self.leftovers = Leftovers(self.cluster, self.states, self.disks)
         self.recording = Recording(self.cluster)
         self.faults = self._make_faults(levels)
         self.audit = Auditor(
@@ -240,10 +242,9 @@ class ClusterRun:
             "audits": self.audit.reads,
             "lives": sum(node.starts for node in self.cluster.nodes),
             "rolled": self.faults.steps,
-            "moves": self.mover.accepted,
-            "moves cancelled": self.mover.cancelled,
-            "moves completed": 0 if self.move_watch is None else self.move_watch.completed,
-            "targets joined": 0 if self.move_watch is None else self.move_watch.joined,
+            **(self.move_watch.counts() if self.move_watch is not None else {}),
+            "strays kept": self.leftovers.kept(),
+            "brokers emptied": self.mover.emptied,
             **{f"struck {name}": count for name, count in self.faults.struck.items()},
         }
 
@@ -473,12 +474,22 @@ class ClusterRun:
             self.history.finals.append(final)
             self.verdict.start(final, self.asked_starts.get(where.name, 0))
         await self._settle_group()
+        await self._clear_up()
         await self._until(self.verdict.replicas_agree, "replicas alike", REST_SECONDS)
         self.verdict.followers(self.audit)
         self.verdict.replicas()
         self.verdict.lives()
         self.verdict.metadata()
         self.verdict.group(self.group, self.asked_starts)
+
+    async def _clear_up(self) -> None:
+        """What was moved away, deleted or stale has left the disks."""
+        try:
+            await self.world.until(lambda: not self.leftovers.left(), REST_SECONDS)
+        except TimeoutError:
+            self.found.append(
+                f"no_copy_is_left_over: not in {REST_SECONDS} s: {self.leftovers.left()}"
+            )
 
     async def _settle_group(self) -> None:
         """Promise 24: consumers catch up. Nothing is written any more."""

@@ -68,8 +68,15 @@ class Course:
 def course_of(seed: int) -> Course:
     """Return the course of a seed of the scenario; one without moves has what a test has."""
     rng = random.Random(f"{seed}/with moves")
-    if rng.random() >= MOVES_SHARE:
-        return Course()
+    return _moving(rng) if rng.random() < MOVES_SHARE else Course()
+
+
+def moving_course(seed: int) -> Course:
+    """Return the course of a seed with a mover, whatever share of the seeds has one."""
+    return _moving(random.Random(f"{seed}/of moves"))
+
+
+def _moving(rng: random.Random) -> Course:
     return Course(
         seconds=MOVES_SECONDS,
         end_seconds=MOVES_END_SECONDS,
