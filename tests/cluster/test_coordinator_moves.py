@@ -128,43 +128,6 @@ class History:
                     return takers[-1]
 
 
-async def reassign(cluster: TidelogCluster, replicas: list[int]) -> None:
-    """Begin a move of the only partition of ``__consumer_offsets``."""
-    request = messages.AlterPartitionReassignmentsRequest
-    topic = request.ReassignableTopic(
-        "__consumer_offsets", [request.ReassignablePartition(0, replicas)]
-    )
-    peer = await Peer.connect(cluster.brokers[1].port)
-    answer = await peer.ask(request(topics=[topic]), 0)
-    peer.writer.close()
-    assert answer.responses[0].partitions[0].error_code == 0, answer
-
-
-def test_exactly_one_coordinator_while_its_partition_is_reassigned(cluster: TidelogCluster) -> None:
-    """To one broker after another, each of which has no copy before, and back to all three."""
-
-    async def main() -> None:
-        brokers = Brokers(cluster)
-        history = History(brokers)
-        await brokers.all(messages.FindCoordinatorRequest(GROUP, 0), 2)
-        await history.until_taken()
-        twice = 0
-        for replicas in ([1], [2], [3], [1], [1, 2, 3]):
-            await reassign(cluster, replicas)
-            async with asyncio.timeout(DEADLINE_S):
-                while (await history.step())[-1:] != replicas[:1]:
-                    pass
-            for _ in range(ROUNDS):
-                takers = await history.step()
-                twice += len(takers) > 1
-                assert set(takers) <= {replicas[0]}, takers
-        assert twice == 0, "two coordinators at once"
-        brokers.close()
-
-    asyncio.run(main())
-    cluster.until_in_sync("__consumer_offsets", 3)
-
-
 def test_exactly_one_coordinator_at_any_time(cluster: TidelogCluster) -> None:
     async def main() -> None:
         brokers = Brokers(cluster)

@@ -1,7 +1,7 @@
 """Moves of topics that change meanwhile, or stand on an unclean election (KIP-455).
 
 `min.insync.replicas` goes up and down during a move; the replication factor goes from 1 to 3 and
-back under a writer; a partition moves whose elections lost records. One cluster for all tests.
+back under a writer; a partition has no leader; an election lost records. One cluster for all tests.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from tests.support.acked_stream import read_all
+from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.reassigning import (
@@ -64,6 +66,11 @@ def test_the_minimum_of_the_isr_changes_during_a_move(cluster: TidelogCluster) -
                 configure_topic(cluster, topic, MINIMUM, minimum)
                 load.until_more(50)
             assert targets(cluster, topic) == {0: [4, 1, 2, 3]}
+            # Growth waits for the move.
+            with pytest.raises(confluent_kafka.KafkaException) as refused:
+                client = admin(cluster.bootstrap)
+                client.create_partitions([NewPartitions(topic, 2)])[topic].result(DEADLINE_S)
+            assert refused.value.args[0].code() == 60  # REASSIGNMENT_IN_PROGRESS
         configure_topic(cluster, topic, MINIMUM, "3")
         until_exact(cluster, topic, {0: [4, 1, 2]})
         load.until_more(50)
@@ -82,6 +89,26 @@ def test_the_replication_factor_goes_from_1_to_3_and_back_under_a_writer(
             load.until_more(50)
             until_exact(cluster, topic, {0: replicas})
             load.until_more(50)
+
+
+def test_a_partition_without_a_leader_moves_when_it_has_one(cluster: TidelogCluster) -> None:
+    topic = "leaderless"
+    create_on(cluster, topic, {0: [4]})
+    with Load(cluster, topic) as load:
+        load.until_more(50)
+        cluster.brokers[4].kill()
+        leaderless = lambda: cluster.partitions(topic, ask=1)[0].leader == -1  # noqa: E731
+        wait_until(leaderless, DEADLINE_S, "no leader", 0.1)
+        alter(cluster, topic, {0: [2, 3]})
+        # More targets than brokers, and one twice.
+        for bad in ([1, 2, 3, 4, 5], [1, 1]):
+            with pytest.raises(AssertionError, match="InvalidReplicationAssignment"):
+                alter(cluster, topic, {0: bad})
+        assert targets(cluster, topic) == {0: [2, 3, 4]}
+        assert leaderless()
+        cluster.brokers[4].start()
+        until_exact(cluster, topic, {0: [2, 3]})
+        load.until_more(50)
 
 
 def produce(cluster: TidelogCluster, topic: str, name: str, count: int) -> None:
