@@ -260,15 +260,15 @@ MUTANTS = (
     Mutant(
         "a move may give a closed broker what it does not host",
         f"{DECISIONS}/reassignments.py",
-        "        refusal = bad_assignment(why_cordoned(closed[0])) if closed else None\n",
+        "        refusal = bad_assignment(why_cordoned(min(new))) if new else None\n",
         "",
         "tests/unit/controller/test_cordons.py",
     ),
     Mutant(
         "a closed broker is refused what it hosts already",
         f"{DECISIONS}/reassignments.py",
-        "        new = set(one.targets).difference(cluster.hosts(where))\n",
-        "        new = set(one.targets)\n",
+        "        new = closed.intersection(one.targets).difference(cluster.hosts(where))\n",
+        "        new = closed.intersection(one.targets)\n",
         "tests/unit/controller/test_cordons.py",
     ),
     Mutant(

@@ -55,6 +55,12 @@ def is_closed(cluster: ClusterState, broker: int) -> bool:
     return closes(cordoned_entries(cluster, broker), log_dirs(cluster, broker))
 
 
+def closed_brokers(cluster: ClusterState) -> set[int]:
+    """Return the brokers that get no new replicas, registered or not. O(brokers)."""
+    configured = {int(name) for name in cluster.broker_configs if name.isdecimal()}
+    return {x for x in configured.union(cluster.brokers) if is_closed(cluster, x)}
+
+
 def open_racks(cluster: ClusterState) -> dict[int, str | None]:
     """Return the registered brokers that may get new replicas, with their racks."""
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.controller.decisions.cluster import ClusterState
-from tidelog.controller.decisions.cordons import is_closed, open_racks, why_cordoned
+from tidelog.controller.decisions.cordons import open_racks, why_cordoned
 from tidelog.controller.decisions.decision import Put, RequestRefusal, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionNode, PartitionState
@@ -94,6 +94,7 @@ def why_not_assigned(
     cluster: ClusterState, replicas: Sequence[Sequence[int]], factor: int
 ) -> RequestRefusal | None:
     """Return why partitions cannot have these replicas, ``factor`` each, or None."""
+    opened = open_racks(cluster)
     for brokers in replicas:
         if not brokers:
             return bad_assignment("a partition has no replicas")
@@ -102,7 +103,7 @@ def why_not_assigned(
         unknown = [broker for broker in brokers if broker not in cluster.brokers]
         if unknown:
             return bad_assignment(f"there is no live broker {unknown[0]}")
-        closed = [broker for broker in brokers if is_closed(cluster, broker)]
+        closed = [broker for broker in brokers if broker not in opened]
         if closed:
             return bad_assignment(why_cordoned(closed[0]))
         if len(brokers) != factor:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tidelog.controller.decisions.cluster import ClusterState
-from tidelog.controller.decisions.cordons import is_closed, why_cordoned
+from tidelog.controller.decisions.cordons import closed_brokers, why_cordoned
 from tidelog.controller.decisions.decision import Decision, RequestRefusal
 from tidelog.controller.decisions.moves import Placement, cancelled, started, why_damaged, written
 from tidelog.controller.decisions.new_partitions import bad_assignment
@@ -70,8 +70,9 @@ def reassign(
     answers: list[Answered] = []
     after: dict[TopicPartition, Placement] = {}
     known = known or cache(lambda: known_brokers(cluster))
+    closed = closed_brokers(cluster)
     for one in asked:
-        refusal = _why_not(cluster, one, known)
+        refusal = _why_not(cluster, one, known, closed)
         if refusal is None and one.where in repeated:
             sentence = f"{one.where} is named more than once."
             refusal = RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
@@ -169,7 +170,7 @@ def why_resize_waits(cluster: ClusterState, topic: str) -> RequestRefusal | None
 
 
 def _why_not(
-    cluster: ClusterState, one: Asked, known: Callable[[], set[int]]
+    cluster: ClusterState, one: Asked, known: Callable[[], set[int]], closed: set[int]
 ) -> RequestRefusal | None:
     where = one.where
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -192,11 +193,10 @@ def _why_not(
         sentence = f"The topic {where.topic} gets another partition count now: move it afterwards."
         return RequestRefusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
     refusal = _why_not_targets(cluster, one.targets, known)
-    if refusal is None:
+    if refusal is None and not closed.isdisjoint(one.targets):
         # A broker that hosts the partition already stays: its targets may take another order.
-        new = set(one.targets).difference(cluster.hosts(where))
-        closed = sorted(broker for broker in new if is_closed(cluster, broker))
-        refusal = bad_assignment(why_cordoned(closed[0])) if closed else None
+        new = closed.intersection(one.targets).difference(cluster.hosts(where))
+        refusal = bad_assignment(why_cordoned(min(new))) if new else None
     return refusal
 
 
