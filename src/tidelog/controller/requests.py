@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
 from tidelog.controller.decisions.registration import Address, addresses_of
+from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.controller.decisions.stops import Stop
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
@@ -218,10 +219,21 @@ def update_metadata(
         ]
         topics.append(request.UpdateMetadataTopicState(lost.name, lost.topic_id, -1, -1, 0, states))
     for name, wheres in _by_topic(cluster, places).items():
-        assigned = cluster.topics[name].partitions
-        states = [_metadata(cluster, where, assigned[where.partition]) for where in wheres]
-        topic_id = cluster.topic_id(name)
-        topics.append(request.UpdateMetadataTopicState(name, topic_id, -1, -1, 0, states))
+        node = cluster.topics[name]
+        shown = shown_topic(node, cluster.topic_histories.get(name))
+        if shown.end is not None:
+            wheres = [where for where in wheres if where.partition < shown.end]
+        states = [_metadata(cluster, where, node.partitions[where.partition]) for where in wheres]
+        topics.append(
+            request.UpdateMetadataTopicState(
+                name,
+                cluster.topic_id(name),
+                shown.initial_count,
+                shown.count,
+                shown.resize_epoch,
+                states,
+            )
+        )
     return request(
         controller_id=sender.controller_id,
         controller_epoch=cluster.controller_epoch,

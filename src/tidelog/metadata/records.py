@@ -9,6 +9,7 @@ docs/design/metadata-store.md.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -109,9 +110,19 @@ class FormerPartition(msgspec.Struct, frozen=True):
     leader_epoch: int
 
 
+class ResizeKind(StrEnum):
+    """What a resize does to the partition count of its topic."""
+
+    GROW = "grow"
+    SHRINK = "shrink"
+    UNDO = "undo"
+    """It takes back a resize that could not close every partition in time."""
+
+
 class ResizePlan(msgspec.Struct, frozen=True):
     """A change of the partition count that is under way (KIP-253; docs/design/elastic.md)."""
 
+    kind: ResizeKind
     from_count: int
     to_count: int
     resize_epoch: int

@@ -28,6 +28,7 @@ from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.new_partitions import new_partitions
+from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter, PartitionNode, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
@@ -149,7 +150,10 @@ def _age(end: LogEnd) -> tuple[int, int]:
 
 def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, list[int]]:
     found = {}
+    shown = shown_topic(node, cluster.topic_histories.get(name))
     for index, replicas in node.partitions.items():
+        if not shown.shows(index):
+            continue  # A step of its growth makes it.
         where = TopicPartition(name, index)
         if where in cluster.states or layout.partition(name, index) in cluster.versions:
             continue
