@@ -192,7 +192,7 @@ class Outbox:
         if owner.cluster.level.topic_ids:
             await self._send_full(connection)
         else:
-            await self._stop(connection)
+            await self._stop(connection, None)
             await self._send_all(connection, requests.UNSPECIFIED)
         metadata = owner.announcements.everything(owner.cluster, owner.sender, self.broker)
         await self._send(connection, metadata, metadata.version)
@@ -256,8 +256,8 @@ class Outbox:
         self._changes.configs |= changes.configs
         self._check_store()
         await self._send_changed_configs(connection)
-        if changes.stops:
-            await self._stop(connection)
+        if changes.stops or changes.all_stops:
+            await self._stop(connection, None if changes.all_stops else changes.stops)
         for part in changes.slices(SENT_AT_ONCE):
             await self._send_part(connection, part, revision)
         self._reached(revision)
@@ -332,10 +332,11 @@ class Outbox:
             if connection.closed:
                 raise ChannelRefused("the connection ended")
 
-    async def _stop(self, connection: ClientConnection) -> None:
-        """Send the replicas to stop, note those confirmed, and send the others again later."""
+    async def _stop(self, connection: ClientConnection, topics: Collection[str] | None) -> None:
+        """Send the replicas to stop, of these topics or (None) all, note those confirmed, and send
+        the others again later."""
         cluster = self._owner.cluster
-        stops = stops_of(cluster, self.broker)
+        stops = stops_of(cluster, self.broker, topics)
         if not stops or cluster.went_back is not None:
             return
         version = cluster.level.stop_replica
@@ -374,7 +375,7 @@ class Outbox:
 
     def _stop_again(self) -> None:
         self._stopping = None
-        self.notice(Changes(stops=True))
+        self.notice(Changes(all_stops=True))
 
     async def _send(self, connection: ClientConnection, request: Any, version: int) -> Any:
         response = await connection.send(request, version, self._timeout_ms)

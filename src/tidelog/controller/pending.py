@@ -15,7 +15,7 @@ from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.requests import BROKER, TOPIC, Gone
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, TopicHistory, TopicNode
+from tidelog.metadata.records import DeletionNode, PartitionState, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
 
 
@@ -26,12 +26,16 @@ class Changes:
     configs: set[tuple[int, str]] = field(default_factory=set)
     partitions: set[TopicPartition] = field(default_factory=set)
     gone: dict[str, Gone] = field(default_factory=dict)
-    stops: bool = False
-    """Whether there may be replicas to stop that no request has named yet."""
+    stops: set[str] = field(default_factory=set)
+    """Topics that may have replicas to stop that no request has named yet. Not all that are owed:
+    a plan for thousands of partitions leaves as many, and each of its steps frees a few."""
+    all_stops: bool = False
+    """Whether all replicas to stop that are owed are to be named, once more."""
     brokers: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.configs or self.partitions or self.gone or self.stops or self.brokers)
+        stops = self.stops or self.all_stops
+        return bool(self.configs or self.partitions or self.gone or stops or self.brokers)
 
     def slices(self, most: int) -> Iterator[Changes]:
         """Yield partitions, deleted topics and brokers in parts; replicas to stop are in no part.
@@ -66,6 +70,7 @@ class Changes:
                 self.gone[name] = gone
             # Two topics of this name were deleted: the broker knows at most the first of them.
         self.stops |= other.stops
+        self.all_stops |= other.all_stops
         self.brokers |= other.brokers
 
 
@@ -79,7 +84,8 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
         if place is not None:
             if isinstance(write, Put) and path.endswith("/state"):
                 found.partitions.add(TopicPartition(*place))
-                found.stops |= _frees_stops(before, TopicPartition(*place), write)
+                if _frees_stops(before, TopicPartition(*place), write):
+                    found.stops.add(place[0])
         elif above == layout.TOPICS:
             _add_topic(before, found, write, name)
         elif above == layout.TOPIC_HISTORIES:
@@ -94,10 +100,11 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
             # The metadata of partitions has offline replicas and the addresses of leaders.
             found.partitions.update(before.partitions_of(int(name)))
         elif above == layout.DELETIONS:
-            found.stops = True
+            if isinstance(write, Put) and isinstance(write.record, DeletionNode):
+                found.stops.add(write.record.name)
         elif above == layout.DELETE_TOPICS and isinstance(write, Put):
             # Kafka's queue: the topic stays in the store, but clients no longer see it.
-            found.stops = True
+            found.stops.add(name)
             _add_gone(before, found, name)
     return found
 
@@ -136,7 +143,10 @@ def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) ->
     known = before.topic_histories.get(name)
     noted = {} if known is None else known.pending_stops
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
-        found.stops |= write.record.pending_stops != noted
+        now = write.record.pending_stops
+        # A note that goes, because a broker has confirmed, leaves nothing to send.
+        if any(noted.get(index) != owed for index, owed in now.items()):
+            found.stops.add(name)
 
 
 def _frees_stops(before: ClusterState, where: TopicPartition, write: Put) -> bool:

@@ -109,9 +109,9 @@ def test_what_writes_concern() -> None:
 def test_changes_add_up_to_the_life_that_the_broker_knows() -> None:
     first, second = Gone("t", UUID(int=1), (0,)), Gone("t", UUID(int=2), (0, 1))
     changes = Changes(partitions={T0})
-    changes.add(Changes(gone={"t": first}, stops=True))
+    changes.add(Changes(gone={"t": first}, all_stops=True))
     changes.add(Changes(gone={"t": second}, brokers=True, configs={(2, "t")}))
-    assert changes == Changes({(2, "t")}, {T0}, {"t": first}, True, True)
+    assert changes == Changes({(2, "t")}, {T0}, {"t": first}, all_stops=True, brokers=True)
 
 
 def test_leader_and_isr_names_only_the_brokers_own_partitions() -> None:

@@ -13,7 +13,7 @@ from tidelog.controller.decisions import moves
 from tidelog.controller.decisions.condition import counts
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Decision, Put
-from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
+from tidelog.controller.decisions.deletion import PendingDelete, confirm, delete_topics
 from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.moves import Placement, complete, written
@@ -28,6 +28,7 @@ from tidelog.controller.decisions.reassignments import (
 )
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import stops_of
+from tidelog.controller.pending import changes_of
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, ResizeKind, ResizePlan, WentBack
 from tidelog.metadata.store import Set
@@ -413,6 +414,34 @@ def test_every_step_raises_the_epoch_and_notes_stops_with_it(step: Change) -> No
     after = step(now)
     assert after.state.leader_epoch == EPOCH + 1
     assert set(after.stops.values()) <= {EPOCH + 1}
+
+
+def test_the_stops_of_one_topic_are_looked_for_among_those_of_that_topic() -> None:
+    """A plan for thousands of partitions owes as many: each of its steps sends its own."""
+    world = World(1, 2, 3)
+    for name in "ab":
+        world.create(TopicToCreate(name, assignment=((0, (1, 2)), (1, (1, 2)))))
+    cluster = world.cluster
+    a0, b0 = TopicPartition("a", 0), TopicPartition("b", 0)
+    for where in (a0, b0):
+        now = Placement.of(cluster, where)
+        owing = msgspec.structs.replace(now.state, isr=[1])
+        after = Placement([1], owing, None, {2: 0})
+        writes = tuple(written(cluster, {where: after}))
+        assert changes_of(cluster, writes).stops == {where.topic}
+        world.commit(writes)
+    found = {name: stops_of(cluster, 2, {name}) for name in "abc"}
+    assert [[stop.name for stop in found[name]] for name in "abc"] == [["a"], ["b"], []]
+    assert stops_of(cluster, 2) == [*found["a"], *found["b"]] and stops_of(cluster, 1) == []
+    # What a broker confirmed leaves nothing to send.
+    confirmed = confirm(cluster, 2, found["a"]).writes
+    assert confirmed and not changes_of(cluster, confirmed).stops
+    world.commit(confirmed)
+    doomed = delete_topics(cluster, [PendingDelete("b")]).writes
+    assert changes_of(cluster, doomed).stops == {"b"}
+    world.commit(doomed)
+    assert {stop.partition for stop in stops_of(cluster, 2, {"b"})} == {0, 1}
+    assert stops_of(cluster, 2, {"a"}) == []
 
 
 def test_a_broker_that_hosts_again_owes_no_stop() -> None:

@@ -1,7 +1,7 @@
 """Replicas that a broker must stop: those of deleted topics, and those moved away from it.
 
 Owns what follows from the nodes. The requests: see ``requests``; a confirmation: see
-``deletion.confirm``. Each call walks over the topics.
+``deletion.confirm``. A call without topics walks over all.
 
 | a replica of | leader epoch in the request (KIP-570) |
 |---|---|
@@ -14,7 +14,7 @@ high watermark may wait for it (KIP-455). While a state node is damaged no repli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
@@ -35,21 +35,28 @@ class Stop(NamedTuple):
     delete: bool = True
 
 
-def stops_of(cluster: ClusterState, broker: int) -> list[Stop]:
-    """Return the replicas that a broker still has to stop, by topic."""
+def stops_of(
+    cluster: ClusterState, broker: int, topics: Collection[str] | None = None
+) -> list[Stop]:
+    """Return the replicas that a broker still has to stop, by topic: of these topics, or all.
+
+    O(what the topics owe, to all brokers).
+    """
     found: list[Stop] = []
-    for topic_id, deletion in cluster.deletions.items():
-        for index, brokers in sorted(deletion.partitions.items()):
-            if broker in brokers:
-                found.append(Stop(deletion.name, topic_id, index, DELETED_EPOCH))
-    for name in sorted(cluster.marked):
+    names = cluster.deletions_by_name.keys() if topics is None else sorted(topics)
+    for name in names:
+        for topic_id, deletion in cluster.deletions_by_name.get(name, {}).items():
+            for index, brokers in sorted(deletion.partitions.items()):
+                if broker in brokers:
+                    found.append(Stop(name, topic_id, index, DELETED_EPOCH))
+    for name in sorted(cluster.marked if topics is None else cluster.marked & set(topics)):
         found += _of_a_marked_topic(cluster, broker, name)
-    for name, history in cluster.topic_histories.items():
-        if history.pending_stops and name not in cluster.marked:
+    for name in cluster.topic_histories if topics is None else sorted(topics):
+        history = cluster.topic_histories.get(name)
+        if history is not None and history.pending_stops and name not in cluster.marked:
             for index, noted in sorted(history.pending_stops.items()):
                 if broker in noted and _may_stop(cluster, broker, TopicPartition(name, index)):
-                    stop = Stop(name, cluster.topic_id(name), index, noted[broker])
-                    found.append(stop)
+                    found.append(Stop(name, cluster.topic_id(name), index, noted[broker]))
     return found
 
 
