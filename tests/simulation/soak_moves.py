@@ -39,6 +39,9 @@ ENDS = frozenset(
 )
 """Faults that end processes."""
 
+SHOWN_EVERY = 10
+"""Seeds between two looks at the table: hours of work must not be lost with their process."""
+
 COLUMNS = {
     "seeds": "seeds",
     "moves started": "moves started",
@@ -64,6 +67,8 @@ def soak(seeds: int, first: int = 0) -> int:
     try:
         for seed in range(first, first + seeds):
             _run(seed, rows, findings)
+            if (seed - first) % SHOWN_EVERY == SHOWN_EVERY - 1:
+                print(_table(rows), flush=True)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     print(_table(rows), flush=True)
