@@ -42,7 +42,7 @@ class CopyingBroker(LoneBroker):
                 id=each.node_id,
                 endpoints=[
                     request.UpdateMetadataEndpoint(
-                        port=each.port, host="127.0.0.1", listener="PLAINTEXT"
+                        port=each.port, host=each.process.host, listener="PLAINTEXT"
                     )
                 ],
             )

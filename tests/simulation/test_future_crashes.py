@@ -36,6 +36,9 @@ class Life:
     appends_in: tuple[str, ...] = ("/a", "/b")
     safe_end: int = 0
     """What survives a power loss: it was synced."""
+    known_start: int = 0
+    known_mark: int = 0
+    """By a checkpoint."""
     steps: int = 0
 
     def work(self) -> None:
@@ -51,6 +54,7 @@ class Life:
                 log.synced(pending)
         if self.steps % 7 == 0:
             node.checkpoint()
+            self.known_start, self.known_mark = node.log.start_offset, node.log.high_watermark
         self.act(self)
         self.safe_end = max(self.safe_end, node.log.synced_end_offset)
 
@@ -71,7 +75,7 @@ def cut(life: Life) -> None:
     if life.steps in (4, 12) and not life.node.log.changing:
         log = life.node.log
         end = log.end_offset - 4
-        life.safe_end = min(life.safe_end, end)
+        life.safe_end, life.known_mark = min(life.safe_end, end), min(life.known_mark, end)
         for offset in [each for each in life.node.acked if each >= end]:
             del life.node.acked[offset]
         assert at_once(log.truncation(end, life.node.clock.now_ms)) is None
@@ -165,6 +169,8 @@ def next_number(node: TwoDisks) -> int:
 def whole(life: Life, kind: str, where: str) -> None:
     node, log = life.node, life.node.log
     assert log.damaged is None, f"{where}: {log.damaged}"
+    assert log.start_offset >= life.known_start, where
+    assert log.high_watermark >= (life.known_mark if kind == "kill" else life.known_start), where
     found = node.read()
     assert sorted(found) == list(range(log.start_offset, log.end_offset)), where
     for offset, value in node.acked.items():

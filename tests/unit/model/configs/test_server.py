@@ -66,6 +66,7 @@ def test_every_configuration_with_an_effect_has_a_field_or_is_a_topics_default()
     elsewhere = {"broker.id", "log.dir", "metrics_port", "listener.security.protocol.map"}
     elsewhere |= {f"{each}.replication.throttled.rate" for each in ("leader", "follower")}
     elsewhere |= {"reassignment.throttled.rate"}  # all three: broker.partitions.throttles
+    elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second"}  # partitions.future_replicas
     for name, row in BROKER.items():
         is_default = row.update.value == "cluster-wide" or name.startswith(
             ("log.retention.", "log.roll.")
