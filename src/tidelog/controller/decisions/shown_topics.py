@@ -25,7 +25,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class ShownTopic:
-    """The numbers that clients see; ``end``: partitions from there on are not shown, None: all."""
+    """The numbers that clients see. ``end``: only partitions below it are shown; None: all are."""
 
     initial_count: int = UNKNOWN
     count: int = UNKNOWN
