@@ -68,7 +68,8 @@ SEEDS_OF_CLUSTERS = "tests/simulation/test_cluster.py"
 
 REGRESSIONS = ("tests/regressions/test_broker.py", "tests/regressions/test_controller.py")
 SIMULATED_REGRESSIONS = tuple(
-    f"tests/regressions/test_simulated_{what}.py" for what in ("broker", "cluster", "groups", "moves")
+    f"tests/regressions/test_simulated_{what}.py"
+    for what in ("broker", "cluster", "groups", "moves")
 )
 
 PARTS = (
