@@ -63,15 +63,12 @@ def nothing(_: Life) -> None:
     pass
 
 
-def delete_records(life: Life) -> None:
+def cut(life: Life) -> None:
+    """A follower loses its first records, is truncated, and continues with others."""
     if life.steps == 5:
         assert life.node.log.advance_start(7) is None
     if life.steps == 9:
         at_once(life.node.log.housekeeping(life.node.clock.now_ms))
-
-
-def cut(life: Life) -> None:
-    """A follower is truncated, and continues with other records."""
     if life.steps in (4, 12) and not life.node.log.changing:
         log = life.node.log
         end = log.end_offset - 4
@@ -81,7 +78,7 @@ def cut(life: Life) -> None:
         assert at_once(log.truncation(end, life.node.clock.now_ms)) is None
 
 
-ACTS = {"appends": nothing, "delete records": delete_records, "cuts": cut}
+ACTS = {"appends": nothing, "cuts at both ends": cut}
 
 
 def at_change(number: int, crash: Crash) -> Callable[[], Plan]:

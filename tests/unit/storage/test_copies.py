@@ -13,7 +13,7 @@ from tidelog.storage.checkpoints import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from tidelog.storage.directory.copies import REPLACED, UNFINISHED, Copy, judge
+from tidelog.storage.directory.copies import MOVED, REPLACED, UNFINISHED, Copy, judge
 
 A, B, NO_ID = UUID(int=0xA), UUID(int=0xB), UUID(int=0)
 FIRST, SECOND, THIRD = (10, 1), (20, 1), (20, 2)
@@ -21,6 +21,11 @@ FIRST, SECOND, THIRD = (10, 1), (20, 1), (20, 2)
 
 def made(place: str, topic: UUID, created: Created | None = None, *replaces: Created) -> Copy[str]:
     return Copy(place, PartitionMetadata(topic, 0, (), created, replaces), is_unfinished=False)
+
+
+def moved(place: str, created: Created, copy_of: Created) -> Copy[str]:
+    metadata = PartitionMetadata(A, 0, (), created, copy_of=copy_of)
+    return Copy(place, metadata, is_unfinished=False)
 
 
 def begun(place: str) -> Copy[str]:
@@ -37,6 +42,11 @@ def nameless(place: str) -> Copy[str]:
         ([begun("a"), made("b", A)], ["b"], {"a": UNFINISHED}),
         ([begun("a"), begun("b")], ["a"], {"b": UNFINISHED}),
         ([begun("a"), nameless("b")], ["b"], {"a": UNFINISHED}),
+        # A move to another log directory was interrupted after the rename, once or twice.
+        ([made("a", A, FIRST), moved("b", SECOND, FIRST)], ["b"], {"a": MOVED}),
+        ([moved("a", SECOND, FIRST), moved("b", THIRD, SECOND)], ["b"], {"a": MOVED}),
+        ([nameless("a"), moved("b", SECOND, FIRST)], [], {}),
+        ([made("a", A, THIRD), moved("b", SECOND, FIRST)], [], {}),
         # A deletion had failed; the same topic, or the next of the name, was made elsewhere.
         ([made("a", A, FIRST), made("b", A, SECOND, FIRST)], ["b"], {"a": REPLACED}),
         ([made("a", A, SECOND, FIRST), made("b", B, FIRST)], ["a"], {"b": REPLACED}),
@@ -82,9 +92,9 @@ def test_which_one_is_the_replica(
 
 
 def test_metadata_says_which_directory_it_is_and_what_it_replaces() -> None:
-    said = PartitionMetadata(A, 3, (("a", "b: c"),), SECOND, (FIRST, THIRD))
+    said = PartitionMetadata(A, 3, (("a", "b: c"),), SECOND, (FIRST, THIRD), FIRST)
     content = encode_partition_metadata(said)
-    assert b"\ncreated: 20.1\nreplaces: 10.1 20.2\ncrc32c: " in content
+    assert b"\ncreated: 20.1\nreplaces: 10.1 20.2\ncopy_of: 10.1\ncrc32c: " in content
     assert decode_partition_metadata(content) == said
     plain = PartitionMetadata(A, 3)
     assert decode_partition_metadata(encode_partition_metadata(plain)) == plain

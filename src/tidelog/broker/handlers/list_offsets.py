@@ -122,12 +122,15 @@ async def _search_all(
 ) -> Any:
     allowance = Allowance()
     for partition, asked, answer in searched:
-        log = partition.log
-        if asked.timestamp == GREATEST_TIMESTAMP:
-            pieces = log.search_newest(read_limit(log, True), allowance)
-        else:
-            pieces = log.search_time(asked.timestamp, allowance)
-        _fill_in(answer, partition, asked, await broker.turns.run(pieces))
+        log = None
+        while log is not partition.log:  # it may move to another directory meanwhile
+            log = partition.log
+            if asked.timestamp == GREATEST_TIMESTAMP:
+                pieces = log.search_newest(read_limit(log, True), allowance)
+            else:
+                pieces = log.search_time(asked.timestamp, allowance)
+            found = await broker.turns.run(pieces)
+        _fill_in(answer, partition, asked, found)
         await asyncio.sleep(0)  # a search of one piece has not yielded
     return response
 

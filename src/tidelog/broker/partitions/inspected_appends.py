@@ -136,8 +136,9 @@ class InspectedAppends:
                 result = partition.append(entry.records, now_ms, looked_into=looked)
                 if result is not ROLL_WAITS:
                     return result
-                refused = await turns.run(partition.log.syncing_before_roll())
-                if refused is not None:
+                log = partition.log
+                refused = await turns.run(log.syncing_before_roll())
+                if refused is not None and log is partition.log:
                     partition.look_at_disk()
                     return refused
         except Exception:

@@ -65,6 +65,11 @@ def syncing_metadata(log: LogState) -> Pieces[None]:
         disk.remove(draft)
     else:
         disk.rename(draft, path)
+    yield from _syncing_names(log)
+
+
+def _syncing_names(log: LogState) -> Pieces[None]:
+    files = log.resources.files
     directory = files.pin_directory(log.path)
     try:
         yield directory.sync
@@ -95,7 +100,7 @@ def naming(log: LogState, new_created: Callable[[], Created]) -> Pieces[bool]:
         changed = dataclasses.replace(metadata, created=new_created())
         if not (yield from _rewriting(log, metadata, changed)):
             return False
-        yield from syncing_metadata(log)
+        yield from _syncing_names(log)
     return True
 
 
