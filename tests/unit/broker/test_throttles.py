@@ -115,3 +115,18 @@ def test_a_change_counts_at_once_and_a_debt_is_paid_at_the_new_rate(
     throttles.free_in_ms(partition, 2)
     throttles.copied(partition, 2, 5000)
     assert throttles.free_in_ms(partition, 2) == 5000
+
+
+def test_a_list_outlives_changes_of_others_and_follows_its_own(partition: HostedPartition) -> None:
+    configured = Configured()
+    configured.broker(**{SENT: 10})
+    configured.topic(**{SENT_LIST: "0:2"})
+    assert configured.limited(LEADER, partition) == {2}
+    configured.broker(**{SENT: 20})
+    assert configured.limited(LEADER, partition) == {2}
+    configured.topic(**{SENT_LIST: "0:3"})
+    assert configured.limited(LEADER, partition) == {3}
+    configured.topic()
+    assert configured.limited(LEADER, partition) == set()
+    configured.topic(**{SENT_LIST: "0:3"})
+    assert configured.limited(LEADER, partition) == {3}

@@ -9,7 +9,7 @@ partitions of the same session are never delayed. The costs are constant while n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.metadata.configurations import ConfigCache, EntityType
 from tidelog.model.configs.topic import TOPIC
@@ -26,6 +26,13 @@ UNLIMITED = 2**63 - 1
 """The default of the rates."""
 
 
+class _Listed(NamedTuple):
+    """The value of a topic's list, and its entries: there may be thousands."""
+
+    text: str
+    replicas: frozenset[str]
+
+
 class Throttles:
     """The throttles of one broker for one direction: what it sends (leader) or fetches."""
 
@@ -36,8 +43,10 @@ class Throttles:
         self._list = f"{side}.replication.throttled.replicas"
         self._rates = (f"{side}.replication.throttled.rate", REASSIGNMENT_RATE)
         self._buckets: dict[str, Bucket] = {}
-        self._listed: dict[str, tuple[str, ...]] = {}
+        self._listed: dict[str, _Listed] = {}
         """The throttled replicas of each topic that was asked for since the last change."""
+        self._listed_before: dict[str, _Listed] = {}
+        """The same of before that change: most changes are not about these lists."""
         self._changes = -1
 
     @property
@@ -76,18 +85,23 @@ class Throttles:
             found.append(listed)
         return found
 
-    def _listed_of(self, topic: str) -> tuple[str, ...]:
+    def _listed_of(self, topic: str) -> frozenset[str]:
         found = self._listed.get(topic)
         if found is None:
-            texts = self._configs.of(EntityType.TOPIC, topic)
-            value = parse(TOPIC[self._list], texts[self._list]) if self._list in texts else ()
-            found = self._listed[topic] = value if isinstance(value, tuple) else ()
-        return found
+            text = self._configs.of(EntityType.TOPIC, topic).get(self._list, "")
+            before = self._listed_before.get(topic)
+            found = before if before is not None and before.text == text else self._parsed(text)
+            self._listed[topic] = found
+        return found.replicas
+
+    def _parsed(self, text: str) -> _Listed:
+        value = parse(TOPIC[self._list], text) if text else ()
+        return _Listed(text, frozenset(value if isinstance(value, tuple) else ()))
 
     def _configure(self) -> None:
         """Take over the rates of now; a bucket keeps its debt."""
         self._changes = self._configs.changes
-        self._listed.clear()
+        self._listed_before, self._listed = self._listed, {}
         now_ms = self._clock.monotonic_ms()
         former: Mapping[str, Bucket] = self._buckets
         self._buckets = {}

@@ -17,6 +17,9 @@ Value = bool | int | float | str | tuple[str, ...] | None
 """A parsed value; None when the configuration has no default and is not set."""
 
 MAX_INT16 = 2**15 - 1
+MAX_TEXT_BYTES = MAX_INT16
+"""The longest value: Kafka's protocol has no longer strings, so no response could show it."""
+
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 
@@ -232,6 +235,15 @@ class InvalidConfig:
     sentence: str
 
 
+TOO_LONG = f"it must have at most {MAX_TEXT_BYTES} bytes"
+
+
+def is_too_long(text: str) -> bool:
+    """Return whether a value has more bytes than a string of the protocol may have."""
+    longest = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+    return longest > MAX_TEXT_BYTES
+
+
 def parse(definition: ConfigDefinition, text: str | None) -> Value | InvalidConfig:
     """Turn the text of a value into a typed value, or refuse it in one sentence.
 
@@ -242,6 +254,8 @@ def parse(definition: ConfigDefinition, text: str | None) -> Value | InvalidConf
         if definition.default is None:
             return None
         return _refuse(definition, text, "it must have a value")
+    if is_too_long(text):
+        return _refuse(definition, text, TOO_LONG)
     value = _typed(definition.type, text.strip())
     if isinstance(value, _NotOfType):
         return _refuse(definition, text, value.clause)
@@ -252,11 +266,16 @@ def parse(definition: ConfigDefinition, text: str | None) -> Value | InvalidConf
     return value
 
 
+LONGEST_SHOWN = 200
+"""The most characters of a name or a value in an error message."""
+
+
 def unknown(name: str, known: Mapping[str, ConfigDefinition], what: str) -> InvalidConfig:
     """Refuse a name that no table has; the sentence offers the nearest known one."""
-    near = get_close_matches(name, known, n=1, cutoff=0.75)
+    near = get_close_matches(name, known, n=1, cutoff=0.75) if len(name) <= LONGEST_SHOWN else []
+    shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
     hint = f" (did you mean {near[0]}?)" if near else ""
-    return InvalidConfig(name, f"Unknown {what} configuration {name}{hint}.")
+    return InvalidConfig(name, f"Unknown {what} configuration {shown}{hint}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +328,13 @@ def _double(text: str) -> float | _NotOfType:
 
 
 def _refuse(definition: ConfigDefinition, text: str | None, clause: str) -> InvalidConfig:
-    shown = "null" if text is None else text if len(text) <= 200 else text[:200] + "..."
+    shown = (
+        "null"
+        if text is None
+        else text
+        if len(text) <= LONGEST_SHOWN
+        else text[:LONGEST_SHOWN] + "..."
+    )
     if definition.type is ConfigType.PASSWORD:
         shown = "[hidden]"
     sentence = f"Invalid value {shown} for configuration {definition.name}: {clause}."

@@ -22,6 +22,7 @@ from tidelog.model.configs.types import (
     ConfigSource,
     ConfigType,
     InvalidConfig,
+    is_too_long,
     parse,
 )
 
@@ -162,6 +163,7 @@ def test_values_that_parse(name: str, text: str, value: object) -> None:
         ("min.insync.replicas", "0"),
         ("message.timestamp.type", "createtime"),
         ("leader.replication.throttled.replicas", "0-1"),
+        ("leader.replication.throttled.replicas", ",".join(["1:1"] * 10_000)),
     ],
 )
 def test_values_that_are_refused_in_one_sentence_with_the_name(name: str, text: str) -> None:
@@ -179,6 +181,21 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
     assert refused.sentence == (
         "Unknown topic configuration retention.mss (did you mean retention.ms?)."
     )
+
+
+@pytest.mark.parametrize("longest", ["0:1," * 8_191 + "0:1", "0:1," * 8_190 + "00000:1"])
+def test_a_value_is_at_most_as_long_as_a_string_of_the_protocol(longest: str) -> None:
+    definition = TOPIC["leader.replication.throttled.replicas"]
+    assert len(longest) == 32_767
+    assert not isinstance(parse(definition, longest), InvalidConfig)
+    assert isinstance(parse(definition, longest + "1"), InvalidConfig)
+    assert is_too_long("ü" * 16_384)
+
+
+def test_an_unknown_name_of_megabytes_is_cut_and_has_no_hint() -> None:
+    refused = check_topic_configs({"retention.mss" * 500_000: "1"})
+    assert refused is not None
+    assert len(refused.sentence) < 500
 
 
 def test_precedence_and_sources_of_retention() -> None:
