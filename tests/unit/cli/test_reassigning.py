@@ -332,12 +332,26 @@ def test_the_share_of_a_move_that_is_copied() -> None:
     assert shares(situation({T0: nothing_new})) == {T0: 1.0}
 
 
+def test_the_rate_of_a_copy_that_comes_in_bursts_is_that_of_a_minute() -> None:
+    """1 MB each 10 s, as under a throttle of 100 kB/s: neither the burst nor the pause counts."""
+    samples = Samples()
+    source = [log_dir("/a", 1, t0=100_000_000)]
+    for second in range(0, 120, 2):
+        copied = (second // 10 + 1) * 1_000_000
+        now = watched({1: source, 4: [log_dir("/d", 1, t0=copied)]})
+        (row,) = samples.copies(now, float(second), throttle=100_000)
+        if second >= 60:
+            assert row.rate is not None and 80_000 <= row.rate <= 120_000
+
+
 def test_a_copy_that_stands_still_says_so() -> None:
     samples = Samples()
     now = watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 1, t0=5)]})
     samples.copies(now, 1.0)
     (row,) = samples.copies(now, 3.0)
     assert row.waits_for == "progress: nothing was copied lately"
+    (row,) = samples.copies(now, 3.5, throttle=100_000)
+    assert row.waits_for == "the throttle: 100,000 bytes per second, in bursts"
     # A replica that began again has no rate below zero.
     (row,) = samples.copies(watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 1, t0=1)]}), 4)
     assert row.rate == 0

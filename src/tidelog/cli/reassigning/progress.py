@@ -1,6 +1,6 @@
 """The progress of running moves: bytes copied of all, rate, time left, what a copy waits for. Pure.
 
-Owns one row for each target that is not a replica yet. The rate is that of the last samples.
+Owns one row for each target that is not a replica yet. The rate is that of the last minute.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tidelog.client.errors import ClientError
 from tidelog.client.metadata import NO_LEADER
 from tidelog.model.topics import TopicPartition
 
-SAMPLES = 5
-"""How many samples the rate covers."""
+SAMPLES = 30
+"""Samples that the rate covers: a minute. A target under a throttle gets its bytes in bursts."""
 
 Held = dict[tuple[int, TopicPartition], int]
 
@@ -46,8 +46,11 @@ class Samples:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, Held]] = deque(maxlen=SAMPLES)
 
-    def copies(self, now: Situation, time_s: float) -> list[Copy]:
-        """Add a sample, taken at ``time_s``; return the rows of all moves, sorted."""
+    def copies(self, now: Situation, time_s: float, throttle: int | None = None) -> list[Copy]:
+        """Add a sample, taken at ``time_s``; return the rows of all moves, sorted.
+
+        ``throttle``: the rate of the cluster in bytes per second, None if there is none.
+        """
         held, sizes = now.held(), now.sizes()
         self._samples.append((time_s, held))
         rows = []
@@ -57,24 +60,29 @@ class Samples:
                 if broker in joined:
                     continue
                 copied, total = held.get((broker, where)), sizes.get(where)
-                rate = self._rate((broker, where))
-                rows.append(
-                    Copy(
-                        where, broker, copied, total, rate, _waits(now, where, broker, total, rate)
-                    )
-                )
+                rate, is_still = self._rate((broker, where))
+                waits_for = _waits(now, where, broker, total)
+                if not waits_for and is_still:
+                    waits_for = _why_still(throttle)
+                rows.append(Copy(where, broker, copied, total, rate, waits_for))
         return rows
 
-    def _rate(self, key: tuple[int, TopicPartition]) -> float | None:
+    def _rate(self, key: tuple[int, TopicPartition]) -> tuple[float | None, bool]:
+        """Return bytes per second, None if they are unknown, and whether none came lately."""
         known = [(at, held[key]) for at, held in self._samples if key in held]
         if len(known) < 2 or known[-1][0] <= known[0][0]:
-            return None
-        return max(0, known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+            return None, False
+        rate = max(0, known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+        return rate, known[-1][1] <= known[-2][1]
 
 
-def _waits(
-    now: Situation, where: TopicPartition, broker: int, total: int | None, rate: float | None
-) -> str:
+def _why_still(throttle: int | None) -> str:
+    if throttle is not None:
+        return f"the throttle: {throttle:,} bytes per second, in bursts"
+    return "progress: nothing was copied lately"
+
+
+def _waits(now: Situation, where: TopicPartition, broker: int, total: int | None) -> str:
     if broker not in now.racks:
         return f"broker {broker} to start: it is not alive"
     if now.partitions[where].leader == NO_LEADER:
@@ -88,4 +96,4 @@ def _waits(
         return f"a log directory: {failed[0]} failed" if failed else "its turn"
     if total is not None and copied >= total:
         return "the in-sync replicas to take it in"
-    return "progress: nothing was copied lately" if rate == 0 else ""
+    return ""

@@ -23,11 +23,17 @@ async def set_rate(cluster: Cluster, bytes_per_second: int) -> None:
     await alter_configs(cluster, ResourceType.BROKER, ALL_BROKERS, set_values=values)
 
 
-async def remove_rate(cluster: Cluster) -> bool:
-    """Remove the limit; return whether there was one. Raises Refused."""
+async def rate_of(cluster: Cluster) -> int | None:
+    """Return the limit in bytes per second, None if there is none. Raises Refused."""
     found = await describe_configs(cluster, ResourceType.BROKER, ALL_BROKERS)
     default = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
-    if not any(entry.name == RATE and entry.source is default for entry in found):
+    values = [entry.value for entry in found if entry.name == RATE and entry.source is default]
+    return int(values[0]) if values and values[0] else None
+
+
+async def remove_rate(cluster: Cluster) -> bool:
+    """Remove the limit; return whether there was one. Raises Refused."""
+    if await rate_of(cluster) is None:
         return False
     await alter_configs(cluster, ResourceType.BROKER, ALL_BROKERS, delete=[RATE])
     return True

@@ -14,6 +14,7 @@ from tidelog.cli.output import say
 from tidelog.cli.reassigning import tables
 from tidelog.cli.reassigning.progress import Copy, Samples
 from tidelog.cli.reassigning.situation import Situation, look
+from tidelog.cli.reassigning.throttle import rate_of
 from tidelog.client.cluster import Cluster
 from tidelog.model.topics import TopicPartition
 
@@ -33,7 +34,8 @@ async def watch(cluster: Cluster, plan: Collection[TopicPartition] | None, as_js
     shown: list[Copy] | None = None
     while True:
         now = _of_plan(await look(cluster, dirs=True), plan)
-        copies = samples.copies(now, asyncio.get_running_loop().time())
+        rate = await rate_of(cluster)
+        copies = samples.copies(now, asyncio.get_running_loop().time(), rate)
         if as_json:
             print(json.dumps(_data(now, copies), ensure_ascii=False), flush=True)
         elif now.moves and copies != shown:
