@@ -153,6 +153,9 @@ def test_a_rebalance_whose_tool_dies_ends_as_one_that_lives(cluster: TidelogClus
     tool.kill()
     tool.wait(DEADLINE_S)
     assert moving(cluster) > 0, "they move without the tool"
+    # Broker 1 still leads what moves: a plan to empty it must not call it empty.
+    shown = topics(cluster, "--decommission", "1", "--json")[0]
+    assert json.loads(shown)["empty"] is False
     assert run_tidelog(*slow, "--delete-config", "reassignment.throttled.rate").returncode == 0
     wait_until(lambda: moving(cluster) == 0, DEADLINE_S, "the moves are done", 0.2)
 

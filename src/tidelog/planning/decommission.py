@@ -6,8 +6,9 @@ fewest bytes. The other replicas stay.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from tidelog.model.topics import TopicPartition
 from tidelog.planning.plan import Assigned, Change, Plan, Racks, loads
 
 NAMED = 3
@@ -26,12 +27,34 @@ def why_not_emptied(
     ]
     if not stuck:
         return None
-    others = f" and {len(stuck) - NAMED} more" if len(stuck) > NAMED else ""
     return (
-        f"broker {leaving} cannot be emptied: {', '.join(stuck[:NAMED])}{others} would have fewer "
-        f"replicas, as no other broker may take one; brokers that may: "
+        f"broker {leaving} cannot be emptied: {_some(stuck)} would have fewer replicas, as no "
+        "other broker may take one; brokers that may: "
         f"{', '.join(map(str, sorted(left))) or 'none'}"
     )
+
+
+def why_not_copied(
+    in_sync: Mapping[TopicPartition, Collection[int]], leaving: int, alive: Collection[int]
+) -> str | None:
+    """Return why partitions of the broker ``leaving`` cannot be copied, or None.
+
+    ``in_sync`` has the ISR of each of them: a move of one without a live member would wait forever.
+    """
+    stuck = sorted(where for where, isr in in_sync.items() if not set(isr) & set(alive))
+    if not stuck:
+        return None
+    needed = sorted({broker for where in stuck for broker in in_sync[where]})
+    return (
+        f"broker {leaving} cannot be emptied: of {_some(list(map(str, stuck)))} no replica in sync "
+        f"is on a live broker, so there is nothing to copy; start broker "
+        f"{', '.join(map(str, needed)) or leaving} first"
+    )
+
+
+def _some(partitions: Sequence[str]) -> str:
+    others = f" and {len(partitions) - NAMED} more" if len(partitions) > NAMED else ""
+    return f"{', '.join(partitions[:NAMED])}{others}"
 
 
 def empty(

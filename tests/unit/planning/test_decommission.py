@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.drawn_clusters import Drawn, clusters
 from tidelog.model.topics import TopicPartition
-from tidelog.planning.decommission import empty, why_not_emptied
+from tidelog.planning.decommission import empty, why_not_copied, why_not_emptied
 from tidelog.planning.plan import Assigned, span, widest
 
 
@@ -45,6 +45,16 @@ def test_a_refusal_names_some_partitions_and_the_brokers_left() -> None:
     )
     assert why_not_emptied(partitions, 2, [1, 3, 4]) is None
     assert why_not_emptied(partitions, 9, []) is None
+
+
+def test_a_partition_without_a_live_replica_in_sync_is_refused_by_its_name() -> None:
+    in_sync = {TopicPartition("t", 0): (5,), TopicPartition("t", 1): (5, 2)}
+    assert why_not_copied(in_sync, 5, [1, 2, 5]) is None
+    assert why_not_copied(in_sync, 5, [1, 2]) == (
+        "broker 5 cannot be emptied: of t-0 no replica in sync is on a live broker, so there is "
+        "nothing to copy; start broker 5 first"
+    )
+    assert why_not_copied({}, 5, []) is None
 
 
 def test_the_load_spreads_over_the_brokers_left() -> None:

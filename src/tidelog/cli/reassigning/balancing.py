@@ -20,7 +20,7 @@ from tidelog.cli.reassigning.steps import POLL_S, Done, carry_out
 from tidelog.cli.refusal import Failed
 from tidelog.client.cluster import Cluster
 from tidelog.model.topics import TopicPartition
-from tidelog.planning.decommission import empty, why_not_emptied
+from tidelog.planning.decommission import empty, why_not_copied, why_not_emptied
 from tidelog.planning.plan import Load, Plan, loads
 from tidelog.planning.rebalancing import rebalance
 
@@ -67,9 +67,12 @@ async def decommission(cluster: Cluster, leaving: int, asked: Asked, done: Done)
     _note_closed(now, leaving)
     plan = _emptying(now, leaving, asked)
     if not asked.as_json:
-        _print(plan, now, f"Broker {leaving} has no replica.")
+        _print(plan, now, _nothing_to_move(now, leaving))
     if not asked.execute:
-        _finish(plan, now, asked, done)
+        if asked.as_json:
+            print_json({**_data(plan, now, done), "empty": not _on(now, leaving)})
+        else:
+            _finish(plan, now, asked, done)
         return
     _check_room(plan, now)
     await closing.close(cluster, leaving)
@@ -130,10 +133,24 @@ def _note_closed(now: Situation, leaving: int | None = None) -> None:
 def _emptying(now: Situation, leaving: int, asked: Asked) -> Plan:
     brokers = set(now.racks) - set(asked.excluded) - now.placements.closed - {leaving}
     partitions = now.assigned()
+    in_sync = {where: now.partitions[where].isr for where in _on(now, leaving)}
     refusal = why_not_emptied(partitions, leaving, brokers)
+    refusal = refusal or why_not_copied(in_sync, leaving, now.racks)
     if refusal is not None:
         raise Failed(refusal)
     return empty(partitions, leaving, brokers, now.racks)
+
+
+def _nothing_to_move(now: Situation, leaving: int) -> str:
+    """Return what an empty plan means: a broker may still host what running moves take away."""
+    left = sorted(map(str, _on(now, leaving)))
+    if not left:
+        return f"Broker {leaving} has no replica."
+    return (
+        f"Broker {leaving} still has {counted(len(left), 'replica')} ({named(left)}), which "
+        "running moves take away: keep it running until "
+        "`tidelog reassign-partitions --watch` shows none."
+    )
 
 
 def _on(now: Situation, broker: int) -> list[TopicPartition]:
