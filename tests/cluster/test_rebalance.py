@@ -206,6 +206,14 @@ def waits_for_a_dead_broker(cluster: TidelogCluster) -> None:
     assert partitions(cluster)[where]["target_replicas"] is None
     # A broker that never returns is emptied, too: the other replicas are in sync.
     cluster.brokers[4].kill()
+    # Its partitions could not finish a move to anywhere: a rebalance leaves them, and ends.
+    kept = "with a replica on a dead broker stay as they are"
+    wait_until(
+        lambda: kept in topics(cluster, "--rebalance")[1], DEADLINE_S, "broker 4 is dead", 0.2
+    )
+    _, notes = topics(cluster, "--rebalance", "--execute")
+    assert kept in notes and f"t-{where}" in notes
+    assert moving(cluster) == 0
     said = topics(cluster, "--decommission", "4", "--execute")[0]
     assert said.splitlines()[-1] == "Broker 4 has no replica: it may be switched off."
     assert all(4 not in item["replicas"] + item["isr"] for item in partitions(cluster))

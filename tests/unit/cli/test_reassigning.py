@@ -88,6 +88,12 @@ def test_the_replicas_on_record_are_those_before_the_first_change() -> None:
     assert situation(placements=gone).changed() == []
 
 
+def test_partitions_with_a_replica_on_a_dead_broker() -> None:
+    assert situation().on_dead_brokers() == [U0]
+    away = Reassignment((1, 3, 9), adding=(1,), removing=(9,))
+    assert situation({U0: away, T0: MOVING}).on_dead_brokers() == [T0]
+
+
 def test_reports_of_older_controllers_close_nothing() -> None:
     for report in (None, {}, {"brokers": {"1": {"condition": "alive"}}}):
         assert Placements.of(report) == NOTHING_KNOWN
@@ -319,6 +325,14 @@ def test_the_progress_of_a_copy() -> None:
 def test_what_a_copy_waits_for(now: Situation, said: str) -> None:
     (row,) = Samples().copies(now, 1.0)
     assert (row.waits_for, row.left_s) == (said, None)
+
+
+def test_a_move_waits_for_a_target_that_is_a_replica_and_out_of_sync() -> None:
+    """The other targets have joined: without this row nothing says why the move goes on."""
+    joined = Partition(0, 4, 5, (4, 2, 1), (4, 1), ())
+    now = Situation(dict.fromkeys((1, 4)), {T0: joined}, {T0: MOVING}, {})
+    (row,) = Samples().copies(now, 1.0)
+    assert (row.broker, row.waits_for) == (2, "broker 2 to start: it is not alive")
 
 
 def test_the_share_of_a_move_that_is_copied() -> None:

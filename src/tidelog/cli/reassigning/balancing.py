@@ -47,7 +47,11 @@ async def propose_balance(cluster: Cluster, asked: Asked, done: Done) -> None:
             "no live broker may get replicas: --exclude-brokers names them, or cordoned.log.dirs "
             "closes them"
         )
-    plan = rebalance(now.assigned(), brokers, now.racks, fixed=now.moves)
+    dead = now.on_dead_brokers()
+    if dead:
+        many = counted(len(dead), "partition")
+        note(f"{many} with a replica on a dead broker stay as they are: {named(dead)}")
+    plan = rebalance(now.assigned(), brokers, now.racks, fixed={*now.moves, *dead})
     if not asked.as_json:
         _print(plan, now, "The cluster is balanced: nothing to move.")
     if asked.execute:

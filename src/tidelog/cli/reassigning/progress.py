@@ -1,6 +1,7 @@
 """The progress of running moves: bytes copied of all, rate, time left, what a copy waits for. Pure.
 
-Owns one row for each target that is not a replica yet. The rate is that of the last minute.
+Owns one row for each target that is not in sync: a move waits for those that are replicas already,
+too. The rate is that of the last minute.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class Samples:
         self._samples.append((time_s, held))
         rows = []
         for where, move in sorted(now.moves.items()):
-            joined = now.partitions[where].replicas
+            in_sync = now.partitions[where].isr
             for broker in move.targets:
-                if broker in joined:
+                if broker in in_sync:
                     continue
                 copied, total = held.get((broker, where)), sizes.get(where)
                 rate, is_still = self._rate((broker, where))

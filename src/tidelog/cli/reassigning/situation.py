@@ -73,6 +73,12 @@ class Situation:
         found.update(*self.placements.originals.values())
         return found
 
+    def on_dead_brokers(self) -> list[TopicPartition]:
+        """Return the partitions with a replica on a dead broker, for which a move would wait."""
+        return sorted(
+            where for where in self.partitions if not self.racks.keys() >= set(self.targets(where))
+        )
+
     def held(self) -> dict[tuple[int, TopicPartition], int]:
         """Return the bytes of each replica that a log directory has, by broker and partition."""
         return {
