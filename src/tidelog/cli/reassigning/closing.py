@@ -39,7 +39,8 @@ async def open_again(cluster: Cluster, broker: int, as_json: bool) -> None:
     if broker in (await describe_placements(cluster)).closed:
         raise Failed(
             f"broker {broker} stays closed to new replicas: {CORDONED_LOG_DIRS} is set in its own "
-            "properties file"
+            "properties file; remove it there, or override it by `tidelog configs --alter --broker "
+            f"{broker} --add-config {CORDONED_LOG_DIRS}=`"
         )
     if as_json:
         print_json({"broker": broker, "takes_new_replicas": True})
