@@ -523,6 +523,7 @@ def test_the_doctor_finds_nothing_wrong(tide: Tide, bootstrap: str, topic_name: 
     said = tide("doctor")
     assert said.good().startswith("Cluster ")
     assert "all lead, all in sync" in said.out
+    assert said.out.splitlines()[1].split()[4:6] == ["Version", "Level"]
     shown = tide("doctor", "--json").json()
     assert shown["healthy"] is True
     assert all(finding["level"] != "bad" for finding in shown["findings"])

@@ -124,7 +124,7 @@ def _print(facts: ClusterFacts, findings: list[Finding]) -> None:
             "Rack",
             "Condition",
             "Version",
-            "Severity",
+            "Level",
             "Replicas",
             "Size",
             "Free",
