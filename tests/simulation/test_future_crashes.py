@@ -22,9 +22,13 @@ from tests.simulation.two_disks import TwoDisks, drive
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.runtime.turns import at_once
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.syncing import PendingSync
 
 SMALL = TopicConfigs(segment_bytes=400, index_interval_bytes=100, file_delete_delay_ms=0)
 RECORDS = 20
+GOES_ON_EVERY = 3
+"""Each start is checked; after each third one the move goes on to its end, too."""
 
 
 @dataclass
@@ -40,23 +44,35 @@ class Life:
     known_mark: int = 0
     """By a checkpoint."""
     steps: int = 0
+    taken: tuple[PartitionLog, PendingSync] | None = None
+    is_alone: bool = False
 
     def work(self) -> None:
         """What others do between two steps of the move."""
         node, self.steps = self.node, self.steps + 1
+        if self.is_alone:
+            return
         if self.steps % 3 == 0 and node.directory.path in self.appends_in:
             node.append(next_number(node))
         if self.steps % 4 == 0:
-            pending = node.log.unsynced()
-            log = node.log
-            if pending is not None:
-                pending.run()
-                log.synced(pending)
+            self.sync()
         if self.steps % 7 == 0:
             node.checkpoint()
             self.known_start, self.known_mark = node.log.start_offset, node.log.high_watermark
         self.act(self)
         self.safe_end = max(self.safe_end, node.log.synced_end_offset)
+
+    def sync(self) -> None:
+        """Begin a sync, or end the one that was begun, perhaps of the log before the move."""
+        taken, self.taken = self.taken, None
+        if taken is None:
+            log = self.node.log
+            pending = log.unsynced()
+            self.taken = None if pending is None else (log, pending)
+        else:
+            log, pending = taken
+            pending.run()
+            log.synced(pending)
 
 
 def nothing(_: Life) -> None:
@@ -78,7 +94,11 @@ def cut(life: Life) -> None:
         assert at_once(log.truncation(end, life.node.clock.now_ms)) is None
 
 
-ACTS = {"appends": nothing, "cuts at both ends": cut}
+def alone(life: Life) -> None:
+    """No sync and no checkpoint of others makes durable what the move must."""
+
+
+ACTS = {"appends": nothing, "cuts at both ends": cut, "alone": alone}
 
 
 def at_change(number: int, crash: Crash) -> Callable[[], Plan]:
@@ -101,7 +121,7 @@ def prepared(seed: int, act: Callable[[Life], None], *appends_in: str) -> Life:
         node.append(number)
     node.log.sync()
     node.checkpoint()
-    life.safe_end = node.log.synced_end_offset
+    life.safe_end, life.is_alone = node.log.synced_end_offset, act is alone
     return life
 
 
@@ -132,6 +152,8 @@ def crash_once(act: Callable[[Life], None], kind: str, number: int, part: float)
     if not crashed:
         node._crash(node.views["/a"], kind)
     check(life, kind, where)
+    if not crashed or number % GOES_ON_EVERY == 0:
+        goes_on(life, kind, where)
     return crashed
 
 
@@ -141,16 +163,22 @@ def check(life: Life, kind: str, where: str) -> None:
     whole(life, kind, where)
     listed = node.listed()
     assert sum(endings.count("") for endings in listed.values()) == 1, f"{where}: {listed}"
-    # It goes on: the copy that is left becomes the replica, without a loss.
+
+
+def goes_on(life: Life, kind: str, where: str) -> None:
+    """The copy that is left becomes the replica, without a loss; nothing of a move is left over."""
+    node = life.node
     futures = [each for each in node.directories if P in each.futures]
     if futures:
-        assert futures[0] is not node.directory, f"{where}: {listed}"
+        assert futures[0] is not node.directory, where
     after = Life(node, nothing)
     drive(node.moving(), after.work)
     whole(life, kind, where)
     node.remove_due()
     assert sorted(node.listed().values()) == [[], [""]], f"{where}: {node.listed()}"
     node.append(next_number(node))
+    if after.taken is not None:
+        after.sync()  # never two of one log at a time
     node.log.sync()
     node.checkpoint()
     node._crash(node.views["/a"], "power")

@@ -59,6 +59,7 @@ class TwoDisks:
         self.boot = 1
         self.acked: dict[int, bytes] = {}
         """All records that were appended, by offset."""
+        self.appended = 0
         self.crashed: str | None = None
         for disk in self.disks.values():
             disk.on_crash = self._crash
@@ -121,7 +122,8 @@ class TwoDisks:
     def append(self, number: int) -> None:
         """Append a record of an idempotent producer, and commit it."""
         self.clock.now_ms += 1_000
-        value = b"v%d" % number
+        self.appended += 1
+        value = b"v%d" % self.appended  # after a cut an offset gets another one
         batch = build_batch(
             [NewRecord(self.clock.now_ms, b"k%d" % (number % 4), value)],
             producer=Producer(7, 0, number),
