@@ -203,6 +203,15 @@ def whole(life: Life, kind: str, where: str) -> None:
             assert found.get(offset) == value, f"{where}: {offset} is {found.get(offset)!r}"
 
 
+def test_a_power_loss_after_a_move_finds_the_replica_where_it_moved_to() -> None:
+    for seed in range(20):
+        life = prepared(seed, alone)
+        drive(life.node.moving(), life.work)
+        life.node._crash(life.node.views["/a"], "power")
+        check(life, "power", f"seed {seed}")
+        assert life.node.directory.path == "/b"
+
+
 def test_a_move_keeps_all_that_a_log_knows() -> None:
     life = prepared(1, nothing)
     node = life.node
