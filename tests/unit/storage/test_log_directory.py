@@ -222,6 +222,25 @@ def test_a_deleted_replica_is_renamed_and_removed_after_its_delay(
     assert found.logs[T0].end_offset == 2
 
 
+def test_a_deleted_replica_keeps_no_file_open(opener: Opener, tmp_path: Path) -> None:
+    """A sync opens the small files of a log too: they stayed open until others needed the room."""
+    found = opener.open()
+    fill(found)
+    log = found.logs[T0]
+    log.append_as_leader(batch(2), 3, NOW_MS)
+    checkpoint(found)
+    assert held_below(tmp_path) != []
+    found.delete(T0)
+    assert held_below(tmp_path) == []
+
+
+def held_below(folder: Path) -> list[str]:
+    """Return the files of replicas that this process has open, as they are named now."""
+    with os.scandir("/proc/self/fd") as found:
+        held = [os.readlink(each.path) for each in found if os.path.lexists(each.path)]
+    return [path for path in held if path.startswith(f"{folder}/") and "/t-0" in path]
+
+
 def test_after_a_restart_a_deleted_replica_is_removed_after_the_configured_delay(
     opener: Opener, clock: Clock
 ) -> None:

@@ -22,6 +22,14 @@ CLOSED_AT_ONCE = 64
 
 CLOSING_THREADS = 8
 
+WHOLE_FILES = (
+    names.EPOCH_CHECKPOINT,
+    names.EPOCH_CHECKSUM,
+    names.PARTITION_METADATA,
+    names.DAMAGED,
+)
+"""The small files of a log, which a sync opens."""
+
 
 def close(log: LogState) -> bool:
     """Stop cleanly: indexes and producers written, everything synced, files closed.
@@ -81,7 +89,7 @@ def forget_files(log: LogState) -> None:
         log.resources.indexes.forget(segment)
         for suffix in names.SEGMENT_SUFFIXES:
             log.resources.files.forget(segment.path(suffix))
-    for name in (names.EPOCH_CHECKSUM, names.DAMAGED):
+    for name in WHOLE_FILES:
         log.resources.files.forget(f"{log.path}/{name}")
     log.resources.files.forget_directory(log.path)
     log.resources.removals.forget_below(log.path)
