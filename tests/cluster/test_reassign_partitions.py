@@ -211,6 +211,7 @@ def test_moves_to_a_dead_broker_wait_and_can_be_stopped_or_reversed(
     assert tool.json("--cancel-all") == {
         "cancelled": [{"topic": "t", "partition": 1}],
         "refused": [],
+        "throttle_removed": False,
     }
     assert tool.run("--cancel-all")[0] == "There are no active partition reassignments.\n"
     assert tool.run("--revert")[0] == "There are no active partition reassignments.\n"
@@ -226,9 +227,10 @@ def test_a_cancelled_move_that_left_a_replica_is_moved_back(
     assert before[0] == [1, 2]
     cluster.brokers[4].kill()
     option = tool.plan({0: (4, 3)})
-    tool.run("--execute", *option)
+    tool.run("--execute", "--throttle", "1000000", *option)
     wait_until(lambda: tool.replicas()[0] == [1, 2, 3], DEADLINE_S, "3 has joined", 0.2)
-    tool.run("--cancel", *option)
+    kept = tool.run("--cancel", "--preserve-throttles", *option)[0]
+    assert "throttle" not in kept
     assert tool.run("--list")[0] == "{}\n"
     describe = ("topics", "--describe", "--topic", "t", "--bootstrap-server")
     shown = run_tidelog(*describe, cluster.bootstrap).stdout.splitlines()
@@ -245,6 +247,7 @@ def test_a_cancelled_move_that_left_a_replica_is_moved_back(
     assert tool.json("--cancel", *option) == {
         "cancelled": [{"topic": "t", "partition": 0}],
         "refused": [],
+        "throttle_removed": True,
     }
     reverted = tool.json("--revert", *option)
     assert [row["replicas"] for row in reverted["plan"]["partitions"]] == [[1, 2]]

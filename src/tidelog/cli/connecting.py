@@ -268,7 +268,8 @@ class _Notice:
 def text_of(file: Path) -> str:
     """Return the text of a file that an option names. Raises WrongUsage when it is not UTF-8."""
     try:
-        return file.read_text(encoding="utf-8")
+        # With or without a byte order mark, which some editors write.
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise WrongUsage(f"{file} is not valid UTF-8: {error.reason}") from None
 

@@ -37,7 +37,7 @@ GOES_WITH = {
     "--disable-rack-aware": ("--generate",),
     "--additional": ("--execute", "--dry-run"),
     "--throttle": ("--execute", "--dry-run"),
-    "--preserve-throttles": ("--verify",),
+    "--preserve-throttles": ("--verify", "--cancel", "--cancel-all"),
     "--force": ("--execute", "--dry-run"),
 }
 """The actions with which an option goes."""
@@ -67,11 +67,11 @@ GOES_WITH = {
 @click.option("--additional", is_flag=True, help="With --execute: while other moves run, too.")
 @click.option(
     "--throttle",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 2**63 - 1),
     metavar="BYTES",
     help="With --execute: the bytes per second that a broker copies for moves, all together.",
 )
-@click.option("--preserve-throttles", is_flag=True, help="With --verify: keep the throttle.")
+@click.option("--preserve-throttles", is_flag=True, help="With --verify or --cancel: keep it.")
 @click.option("--force", is_flag=True, help="Go on although a target lacks room for its copies.")
 @json_option
 def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
@@ -141,8 +141,9 @@ def _work(
         return lambda cluster: actions.revert(cluster, targets, as_json), False
     if action == "--list":
         return actions.list_moves, False
+    keeps = flags["preserve_throttles"]
     if action == "--cancel-all":
-        return lambda cluster: actions.cancel(cluster, None, as_json), False
+        return lambda cluster: actions.cancel(cluster, None, keeps, as_json), False
     assert plan is not None
     if action == "--execute":
         options = actions.Options(flags["additional"], flags["force"], flags["throttle"], as_json)
@@ -150,6 +151,5 @@ def _work(
     if action == "--dry-run":
         return lambda cluster: actions.dry_run(cluster, plan, flags["force"], as_json), False
     if action == "--verify":
-        keeps = flags["preserve_throttles"]
         return lambda cluster: actions.verify(cluster, plan, keeps, as_json), False
-    return lambda cluster: actions.cancel(cluster, targets, as_json), False
+    return lambda cluster: actions.cancel(cluster, targets, keeps, as_json), False

@@ -41,6 +41,7 @@ def row(**changes: object) -> dict[str, object]:
         ("  \n", "the file is empty"),
         ("{", "truncated"),
         ("[]", "Expected `object`, got `array`"),
+        ("Current partition replica assignment\n{}", "keep the JSON of the proposal only"),
         ("null", "Expected `object`, got `null`"),
         ("{}", "missing required field `partitions`"),
         ("[" * 100_000, "this is not the JSON"),
@@ -149,3 +150,9 @@ def test_broker_lists_that_are_refused(text: str) -> None:
 
 def test_a_broker_list() -> None:
     assert parse_brokers("3, 1,2") == [3, 1, 2]
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_bytes(b"\xef\xbb\xbf" + plan(row()).encode())
+    assert parse_plan(text_of_plan(file, "--x")).targets == {T0: (1, 2)}

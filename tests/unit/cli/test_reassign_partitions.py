@@ -30,7 +30,7 @@ FILE = ("--reassignment-json-file", "FILE")
         (("--list", "--broker-list", "1"), "--broker-list goes with --generate, not with --list"),
         (("--verify", *FILE, "--additional"), "--additional goes with --execute or --dry-run"),
         (("--watch", "--force"), "--force goes with --execute or --dry-run, not with --watch"),
-        (("--execute", "--throttle", "0", *FILE), "'--throttle': 0 is not in the range x>=1"),
+        (("--execute", "--throttle", "0", *FILE), "'--throttle': 0 is not in the range 1<=x<="),
         (("--execute", "--throttle", "fast", *FILE), "'--throttle': 'fast' is not a valid"),
         (("--cancel", "--throttle", "9", *FILE), "--throttle goes with --execute or --dry-run"),
         (("--execute", "--preserve-throttles", *FILE), "--preserve-throttles goes with --verify"),

@@ -26,6 +26,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.planning.generation import generate as propose
 from tidelog.planning.generation import why_not_generated
 
+THROTTLE_REMOVED = "The throttle of moves was removed: no move remains."
 NONE_ACTIVE = "None of the specified partition reassignments are active."
 
 
@@ -171,7 +172,7 @@ async def verify(cluster: Cluster, plan: PlanFile, keeps_throttle: bool, as_json
             )
     directories.say_verified(in_dirs)
     if removed:
-        say("The throttle of moves was removed: no move remains.")
+        say(THROTTLE_REMOVED)
 
 
 def _verified(where: TopicPartition, wanted: Sequence[int], now: Situation) -> dict[str, Any]:
@@ -197,20 +198,29 @@ async def list_moves(cluster: Cluster) -> None:
     say(plan_text(running) if running else "{}")
 
 
-async def cancel(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
-    """Stop the running moves of a plan, or (None) all: replicas that joined stay. Raises Failed."""
+async def cancel(
+    cluster: Cluster, plan: Targets | None, keeps_throttle: bool, as_json: bool
+) -> None:
+    """Stop the running moves of a plan, or (None) all: replicas that joined stay. Raises Failed.
+
+    When no move remains, the throttle is removed.
+    """
     now = await look(cluster)
     running = [where for where in now.moves if plan is None or where in plan]
     outcomes = await alter_reassignments(cluster, dict.fromkeys(running))
     # A move that ended by itself meanwhile has no error: there is nothing to stop.
     ended = {where: None if is_over(found) else found for where, found in outcomes.items()}
     stopped = sorted(where for where, found in outcomes.items() if found is None)
+    remain = len(stopped) < len(now.moves) and (await look(cluster)).moves
+    removed = not (remain or keeps_throttle) and await remove_rate(cluster)
     if as_json:
-        print_json(_outcomes(ended, "cancelled"))
+        print_json({**_outcomes(ended, "cancelled"), "throttle_removed": removed})
     elif stopped:
         say(f"Successfully cancelled partition reassignments for: {_joined(stopped)}")
     elif not any(ended.values()):
         say("There are no active partition reassignments." if plan is None else NONE_ACTIVE)
+    if removed and not as_json:
+        say(THROTTLE_REMOVED)
     _raise_first(ended, "were not cancelled")
 
 

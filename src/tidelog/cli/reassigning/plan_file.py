@@ -154,6 +154,8 @@ def _repeated(items: Iterable[Item]) -> Item | None:
 def _decoded(text: str, form: type[_File], option: str) -> _File:
     if not text.strip():
         raise WrongUsage(f"{option}: the file is empty")
+    if text.lstrip().startswith(("Current partition", "Proposed partition")):
+        raise WrongUsage(f"{option}: of what --generate prints, keep the JSON of the proposal only")
     try:
         version = msgspec.json.decode(text, type=_Versioned).version
         if version > VERSION:

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tidelog.cli.findings import counted, named
+from tidelog.cli.output import note
 from tidelog.client.admin.elections import elect_leaders
 from tidelog.client.admin.reassignments import alter_reassignments, list_reassignments
 from tidelog.client.cluster import Cluster
@@ -23,6 +25,11 @@ AT_ONCE = 50
 """Partitions that move at the same time; brokers copy fewer (reassignment.parallel.copies)."""
 
 POLL_S = 0.5
+
+WATCH = "`tidelog reassign-partitions --watch` shows what each one waits for"
+
+QUIET_S = 10.0
+"""So long after the last partition that has moved, what is awaited is named."""
 
 
 @dataclass(slots=True)
@@ -45,6 +52,8 @@ async def carry_out(cluster: Cluster, changes: Sequence[Change], done: Done) -> 
     waiting = deque(changes)
     done.of += len(waiting)
     running: set[TopicPartition] = set()
+    loop = asyncio.get_running_loop()
+    said_at = loop.time()
     while waiting or running:
         some = [waiting.popleft() for _ in range(min(AT_ONCE - len(running), len(waiting)))]
         if some:
@@ -61,5 +70,10 @@ async def carry_out(cluster: Cluster, changes: Sequence[Change], done: Done) -> 
             await elect_leaders(cluster, ElectionType.PREFERRED, ended)
             done.moved += ended
             running &= left
+            said_at = loop.time()
         elif running:
+            if loop.time() - said_at >= QUIET_S:
+                many = counted(len(running), "partition")
+                note(f"waiting for {many} to move ({named(sorted(running))}): {WATCH}")
+                said_at = loop.time()
             await asyncio.sleep(POLL_S)
