@@ -258,6 +258,7 @@ def test_a_full_directory_lets_the_copy_rest_and_a_failed_one_ends_it(
             await until(lambda: not len(broker.broker.future_replicas))
             failed = next(d for d in broker.broker.directories if d.path == here)
             assert failed.failed is not None and "broken" in failed.failed
+            assert not hosted.log.is_mirrored, "it would never be compacted again"
             assert broker.place(hosted) == there and offsets(hosted) == 25
             assert await alter(peer, here) is ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from uuid import UUID
 
 import pytest
 
@@ -22,6 +23,8 @@ from tests.simulation.two_disks import TwoDisks, drive
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.runtime.turns import at_once
+from tidelog.storage.future import places
+from tidelog.storage.future.mirror import Mirror
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.syncing import PendingSync
 
@@ -265,3 +268,33 @@ def test_a_failing_target_never_hurts_the_replica(number: int) -> None:
             assert not isinstance(log.read(0, 100), Rejected)
             whole(life, "kill", f"operation {at}")
     raise AssertionError("the move never ended")
+
+
+@pytest.mark.parametrize("appended", [0, 1, 9])
+def test_a_cut_leaves_nothing_of_what_it_removed_in_the_copy(appended: int) -> None:
+    """Also when the log is as long again before the next plan, so that no size tells of the cut."""
+    node = prepared(1, nothing).node
+    log, target = node.log, node.directories[1]
+    assert log.metadata is not None
+    path = places.new_path(target, P, UUID(int=3))
+    places.make(node.disk, path, log.metadata)
+    mirror = Mirror(node.disk, log, path)
+    copy_all(mirror)
+    assert at_once(log.truncation(log.end_offset - 6, node.clock.now_ms)) is None
+    log.begin_epoch(5)
+    for _ in range(appended):
+        node.append(next_number(node))
+    copy_all(mirror)
+    mirror.finish(log.segments.active.base_offset)
+    bases = set()
+    for segment in log.segments:
+        name = segment.log_path.rpartition("/")[2]
+        bases.add(name.partition(".")[0])
+        assert node.disk.read(f"{path}/{name}") == node.disk.read(segment.log_path), name
+    found = {each.partition(".")[0] for each in node.disk.list(path) if each[0].isdigit()}
+    assert found == bases, "an index is left without its segment"
+
+
+def copy_all(mirror: Mirror) -> None:
+    while steps := mirror.plan(500):
+        mirror.run(steps)
