@@ -234,6 +234,17 @@ def test_every_problem_is_named_with_what_to_do(
     assert json.loads(json.dumps(found)) == found
 
 
+def test_a_stop_is_owed_by_a_missing_broker_alone() -> None:
+    made = world()
+    move(made, 1, 4)
+    made.do(reassign(made.cluster, [Asked(T0, None)]))
+    assert made.cluster.topic_histories["t"].pending_stops[0].keys() == {4}
+    assert condition(made.cluster)["problems"] == [], "4 is there, and is about to stop"
+    del made.cluster.brokers[4]
+    (problem,) = condition(made.cluster)["problems"]
+    assert problem["kind"] == "stops_owed" and "start broker 4: the" in problem["advice"]
+
+
 def test_throttles_of_lists_are_idle_until_a_listed_replica_is_copied() -> None:
     made = world()
     rate = ConfigNode({LEADER_RATE: "5000"})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.configuration import Alteration, Resource, alter_configs
-from tidelog.controller.decisions.cordons import is_closed
+from tidelog.controller.decisions.cordons import closed_brokers, is_closed
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, RequestRefusal
 from tidelog.controller.decisions.growth import Growth, create_partitions
@@ -92,6 +92,7 @@ def test_unknown_directories_and_brokers_that_are_not_alive() -> None:
     assert cordon(made, 2) is None and is_closed(made.cluster, 2)
     # It is closed before it is there, and while it is away.
     assert cordon(made, 9) is None and is_closed(made.cluster, 9)
+    assert closed_brokers(made.cluster) == {2, 9}
     # A list that was set while it was alive can be shortened while it is not.
     assert cordon(made, 3, "/a,/b") is None
     without_dirs(made, 3)

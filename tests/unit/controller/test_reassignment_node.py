@@ -317,3 +317,14 @@ def test_a_row_that_left_the_plan_before_its_slice_is_not_begun() -> None:
     world.cluster.plan.due.discard(T0)
     decision = reassignment_node.begin(world.cluster, asked)
     assert [where for where, _ in decision.answer] == [T1]
+
+
+def test_a_row_that_a_later_plan_replaced_before_its_slice_begins_with_its_new_targets() -> None:
+    world = made()
+    tool(world, Create(PATH, plan(row(T0, 3, 4))))
+    former = list(reassignment_node.due(world.cluster))
+    tool(world, Delete(PATH))
+    tool(world, Create(PATH, plan(row(T0, 4, 5))))
+    assert reassignment_node.begin(world.cluster, former).answer == []
+    world.do(reassignment_node.begin(world.cluster, list(reassignment_node.due(world.cluster))))
+    assert world.cluster.moves[T0] == [4, 5]

@@ -397,6 +397,14 @@ def test_a_leader_that_is_a_target_stays_and_keeps_its_flag() -> None:
         assert after.eligible_replicas == []
 
 
+def test_a_completion_forgets_the_uncertain_replicas_that_leave() -> None:
+    world = prepared("arrived")
+    state = msgspec.structs.replace(world.cluster.states[T0], unclean_members=[2, 4])
+    world.commit((put_state(world.cluster, T0, state),))
+    world.do(complete(world.cluster))
+    assert world.cluster.states[T0].unclean_members == [4], "2 would be unfit if it came back"
+
+
 Change = Callable[[Placement], Placement]
 
 

@@ -61,3 +61,9 @@ def test_the_load_spreads_over_the_brokers_left() -> None:
     partitions = [Assigned(TopicPartition("t", index), (1, 2), 10) for index in range(6)]
     plan = empty(partitions, 1, [1, 2, 3, 4, 5], dict.fromkeys(range(1, 6)))
     assert [change.after for change in plan.changes] == [(3, 2), (4, 2), (5, 2)] * 2
+
+
+def test_the_replicas_of_a_broker_spread_evenly_over_the_others() -> None:
+    partitions = [Assigned(TopicPartition("t", at), (1,), 0) for at in range(6)]
+    plan = empty(partitions, 1, [1, 2, 3, 4], dict.fromkeys((1, 2, 3, 4)))
+    assert sorted(change.after for change in plan.changes) == [(x,) for x in (2, 2, 3, 3, 4, 4)]

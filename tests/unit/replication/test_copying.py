@@ -43,6 +43,25 @@ def test_a_copy_that_stands_still_gives_its_place_to_the_next_and_waits_after_al
     assert queue.turn(1, STALLED_MS + 3).begin == ["dead"]
 
 
+def test_a_copy_that_left_the_queue_and_comes_again_has_its_turn_by_its_size() -> None:
+    queue = queue_of({"dead": 1, "b": 2})
+    queue.turn(1, 0)
+    assert queue.turn(1, STALLED_MS).end == ["dead"]
+    queue.remove("dead")
+    queue.add("c", 3)
+    queue.add("dead", 1)
+    queue.remove("b")
+    assert queue.turn(1, STALLED_MS + 1).begin == ["dead"]
+
+
+def test_a_copy_that_comes_again_larger_has_its_turn_by_its_new_size() -> None:
+    queue = queue_of({"a": 1})
+    queue.remove("a")
+    queue.add("a", 9)
+    queue.add("b", 5)
+    assert queue.turn(1, 0).begin == ["b"]
+
+
 def test_without_others_that_wait_a_copy_keeps_its_place() -> None:
     queue = queue_of({"slow": 1})
     queue.turn(8, 0)
