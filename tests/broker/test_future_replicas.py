@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,9 +66,11 @@ class HeldDisk(QuickDisk):
 class Broker(LoneBroker):
     """A broker with two log directories."""
 
-    def __init__(self, folder: Path, disk: QuickDisk | None = None) -> None:
+    def __init__(
+        self, folder: Path, disk: QuickDisk | None = None, helper: Executor | None = None
+    ) -> None:
         self.one, self.two = f"{folder}/one", f"{folder}/two"
-        seams = Seams(disk=disk or QuickDisk())
+        seams = Seams(disk=disk or QuickDisk(), processes=helper)
         super().__init__(folder, {"log.dirs": f"{self.one},{self.two}"}, seams)
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
@@ -318,6 +323,63 @@ def test_nothing_is_compacted_while_it_is_copied(tmp_path: Path) -> None:
             assert at_once(hosted.log.housekeeping(NOW_MS)) is None
 
     run(main())
+
+
+class HeldHelper(ThreadPoolExecutor):
+    """A helper that waits, before its work or after it, until a test lets it go."""
+
+    def __init__(self, *, waits_after: bool) -> None:
+        super().__init__(1)
+        self.waits, self.may_go = threading.Event(), threading.Event()
+        self._waits_after = waits_after
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def work() -> Any:
+            done = fn(*args, **kwargs) if self._waits_after else None
+            self.waits.set()
+            assert self.may_go.wait(30)
+            return done or fn(*args, **kwargs)
+
+        return super().submit(work)
+
+
+@pytest.mark.parametrize("waits_after", [False, True])
+@pytest.mark.parametrize("moves", [1, 2])
+def test_a_compaction_that_a_move_overtook_is_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, moves: int, waits_after: bool
+) -> None:
+    """Its files are in the former directory: they are none of the log in the new one, whose
+    directory has not failed."""
+
+    async def main() -> None:
+        with HeldHelper(waits_after=waits_after) as helper:
+            broker = Broker(tmp_path, helper=helper)
+            configs = {
+                "cleanup.policy": "compact",
+                "segment.bytes": "20000",
+                "min.cleanable.dirty.ratio": "0",
+            }
+            async with started(broker) as peer:
+                hosted = broker.lead("t", configs=configs)
+                for _ in range(10):
+                    fill(hosted, 10)
+                hosted.log.sync()
+                cleaning = broker.broker.maintenance.cleaning
+                compaction = asyncio.create_task(cleaning.clean())
+                await until(helper.waits.is_set)
+                for _ in range(moves):
+                    there = broker.other(hosted)
+                    assert await alter(peer, there) is OK
+                    await until(lambda there=there: broker.place(hosted) == there)
+                helper.may_go.set()
+                await compaction
+                assert hosted.log.failed is None and offsets(hosted) == 100
+                assert cleaning.uncleanable() == []
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+    assert not caplog.records
+    assert not list(tmp_path.rglob("t-0/*.cleaned"))
 
 
 def test_appends_and_cuts_during_a_copy_are_in_it(tmp_path: Path) -> None:

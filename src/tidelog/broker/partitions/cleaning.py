@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.runtime.seams import Seams
+    from tidelog.storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -101,16 +102,17 @@ class Cleaning:
 
     async def _compact(self, partition: HostedPartition, plan: CompactionPlan) -> bool:
         """Rewrite in a helper process, swap the files in a thread; False without a change."""
-        seams = self._seams
+        # A move to another directory may give the partition a new log meanwhile: the plan's files
+        # are those of this one.
+        seams, log, work = self._seams, partition.log, self._log_work
         try:
             result = await asyncio.get_running_loop().run_in_executor(
                 seams.processes, compact, seams.disk, plan
             )
-            log, work = partition.log, self._log_work
             await work.until_free(log)
             said = await work.run(log, applying(log, result, self._seams.clock.wall_ms()))
         except Exception as error:
-            await self._give_up(partition, plan, error)
+            await self._give_up(partition, log, plan, error)
             return False
         if said is not None:
             logger.info("%s", said)
@@ -118,12 +120,15 @@ class Cleaning:
         return said is not None and result.clean_end_offset > plan.first_dirty_offset
 
     async def _give_up(
-        self, partition: HostedPartition, plan: CompactionPlan, error: Exception
+        self,
+        partition: HostedPartition,
+        log: PartitionLog,
+        plan: CompactionPlan,
+        error: Exception,
     ) -> None:
         """Remove the partial files; a failed write or fsync is final here, too (promise 25)."""
-        log = partition.log
         if log.closed:
-            return  # deleted meanwhile, its directory renamed
+            return  # deleted or moved meanwhile, its directory renamed
         # A file that is missing was removed by retention, or the log was truncated: plan again.
         # A helper that was killed is replaced (``HelperProcesses``).
         passing = isinstance(error, FileNotFoundError | BrokenExecutor) or (
