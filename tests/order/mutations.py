@@ -17,6 +17,7 @@ from tests.order.history import (
     Delivery,
     Event,
     History,
+    LeaderSeen,
     MetadataSeen,
     Outcome,
     Rewind,
@@ -291,6 +292,15 @@ def count_otherwise(history: History, rng: random.Random) -> History | None:
     return _changed(history, added=(replace(one, count=one.count + 1, at=one.at + 0.5),))
 
 
+def lead_twice(history: History, rng: random.Random) -> History | None:
+    """A partition has two leaders in one leader epoch."""
+    seen = history.of(LeaderSeen)
+    if not seen:
+        return None
+    one = rng.choice(seen)
+    return _changed(history, added=(replace(one, leader=one.leader + 1),))
+
+
 def history_end(history: History) -> float:
     """Return a time after all events."""
     return max((each.at for each in history.of(MetadataSeen)), default=0.0)
@@ -314,4 +324,5 @@ MUTATIONS = (
     Mutation(commit_early, "C16", frozenset({"C8"})),
     Mutation(go_back, "C12"),
     Mutation(count_otherwise, "C12"),
+    Mutation(lead_twice, "C12"),
 )
