@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.broker_pair import Pair, append, flip_a_bit, run, running, until_same
 from tests.support.lone_broker import LoneBroker, until
 from tidelog.broker.control_plane.control_channel import Channel
@@ -75,7 +77,8 @@ def strays(tmp_path: Path) -> list[str]:
     return [path.name for path in tmp_path.rglob("*-stray")]
 
 
-def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["command", "metadata"])
+def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path, by: str) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             lone = await damaged_follower(tmp_path, pair)
@@ -98,18 +101,22 @@ def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
             await until_same(leader, fresh)
             assert lone.broker.partitions.failures() is None
             assert len(strays(tmp_path)) == 1
-            await lone.broker.maintenance.look_at_retention()
+            await lone.broker.maintenance.remove()
             assert len(strays(tmp_path)) == 1, "not in sync yet: the bytes are kept"
             # Metadata may be older than the order that put it out of the ISR.
             lone._tell_metadata(
                 "t", fresh.topic_id, 1, LeaderAndIsrState(leader=1, isr=(1, 2), replicas=(1, 2))
             )
             pair.tell(pair.leader.port)
-            await lone.broker.maintenance.look_at_retention()
-            assert lone.broker.repairs._quarantined, "only LeaderAndIsr says that it is in sync"
-            await order(lone, isr=(1, 2), epoch=5)
+            await lone.broker.maintenance.remove()
+            assert lone.broker.repairs._quarantined, "that metadata is older than the last command"
+            if by == "command":
+                await order(lone, isr=(1, 2), epoch=5)
+            else:
+                newer = fresh.state.isr_version + 1
+                joined = LeaderAndIsrState(leader=1, isr=(1, 2), isr_version=newer, replicas=(1, 2))
+                lone._tell_metadata("t", fresh.topic_id, 1, joined)
             assert partition_of(lone) is fresh
-            await lone.broker.maintenance.look_at_retention()
             await lone.broker.maintenance.remove()
             await until(lambda: not strays(tmp_path))
 

@@ -170,6 +170,7 @@ class LoneBroker:
                 leader=state.leader,
                 leader_epoch=state.leader_epoch,
                 isr=list(state.isr),
+                isr_version=state.isr_version,
                 replicas=list(state.replicas),
             )
             for index in range(partitions)

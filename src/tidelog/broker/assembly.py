@@ -103,7 +103,7 @@ def assemble(given: Given) -> Broker:
     reader = _reader(configs, seams, metadata, sent, isr_changes)
     slots = configs.max_incremental_fetch_session_cache_slots
     fetch_sessions, departures = FetchSessions(slots, seams.random), Departures(clock)
-    repairs = Repairs(node_id, partitions, delay_ms)
+    repairs = Repairs(node_id, partitions, metadata, delay_ms)
     maintenance = Maintenance(partitions, log_work, repairs, configs, seams, fetch_sessions.expire)
     topic_configs.when_changed = _reconfiguring(
         given.when_brokers_configured, partitions, maintenance

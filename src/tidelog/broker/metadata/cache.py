@@ -42,6 +42,8 @@ class PartitionInfo:
     birth_epoch: int = 0
     birth_offset: int = 0
     retirement_epoch: int = -1
+    isr_version: int = -1
+    """The version of the partition's state: a newer one has a larger number."""
 
 
 @dataclass(slots=True)
@@ -209,6 +211,7 @@ class MetadataCache:
                 birth_epoch=state.birth_epoch,
                 birth_offset=state.birth_offset,
                 retirement_epoch=state.retirement_epoch,
+                isr_version=state.isr_version,
             )
         if not topic.partitions:
             self.topics.pop(topic.name, None)

@@ -202,7 +202,6 @@ class Maintenance:
                 logger.info("%s", said)
                 # The renamed files are removed after their delay, once the rename is synced.
                 self._partitions.commit.want(partition, closed_only=True)
-        self._repairs.look()
 
     async def look_at_producers(self) -> None:
         """Forget the longest idle producers when all replicas together remember too many.
@@ -232,11 +231,12 @@ class Maintenance:
 
     async def remove(self) -> None:
         """Remove the files whose delay is over: removed segments, deleted and quarantined replicas.
-        Also end unused fetch sessions.
+        Also end unused fetch sessions, and look which damaged replicas are rebuilt.
 
-        O(files that are due, and sessions that end).
+        O(files that are due, sessions that end, replicas being rebuilt).
         """
         self._expire_sessions(self._clock.monotonic_ms())
+        self._repairs.look()
         for directory in self._partitions.directories:
             removal = None if directory.failed else directory.due_removal()
             if removal is not None:

@@ -11,7 +11,7 @@ heartbeats report the damage.
 | a later epoch: another leader, this one not in the ISR | quarantine; an empty replica follows |
 | a command while it is in the ISR, or without a leader | none: its bytes may be the last ones |
 | a command of the leader epoch in which it was damaged | none: the leader counts what it fetched |
-| the new replica is in the ISR | the damaged directory is removed after a delay |
+| the new replica is in the ISR, by a newer state | the damaged directory is removed after a delay |
 
 Until then, and after a restart, the damaged directory stays as ``-stray``: no data is deleted
 without proof that it is not needed (promise 20).
@@ -29,6 +29,7 @@ from tidelog.protocol.primitives import NO_UUID
 from tidelog.storage.directory.log_directory import LogDirectory
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata.cache import MetadataCache
     from tidelog.broker.partitions.registry import Partitions
 
 logger = logging.getLogger(__name__)
@@ -37,10 +38,13 @@ logger = logging.getLogger(__name__)
 class Repairs:
     """The replicas of one broker that are being rebuilt."""
 
-    def __init__(self, node_id: int, partitions: Partitions, delay_ms: int) -> None:
+    def __init__(
+        self, node_id: int, partitions: Partitions, metadata: MetadataCache, delay_ms: int
+    ) -> None:
         """``delay_ms``: how long damaged files stay after their replica is in sync again."""
         self._node_id = node_id
         self._partitions = partitions
+        self._metadata = metadata
         self._delay_ms = delay_ms
         self._quarantined: dict[TopicPartition, tuple[LogDirectory, str, UUID]] = {}
         """Directory, path and topic id of the damaged files of each."""
@@ -81,11 +85,26 @@ class Repairs:
                 continue  # not created yet, or removed again: then the files stay a stray
             if topic_id not in (NO_UUID, hosted.topic_id):
                 del self._quarantined[key]  # of another topic of the name: they stay a stray
-            elif self._node_id in hosted.state.isr and hosted.offline_reason is None:
-                # By LeaderAndIsr: UpdateMetadata may still have the ISR before the damage.
+            elif hosted.offline_reason is None and self._is_in_sync(hosted):
                 del self._quarantined[key]
                 directory.remove_later(path, self._delay_ms)
                 logger.info(
                     "%(partition)s: in sync again, %(path)s will be removed in %(delay_ms)d ms",
                     {"partition": key, "path": path, "delay_ms": self._delay_ms},
                 )
+
+    def _is_in_sync(self, hosted: HostedPartition) -> bool:
+        """Whether this replica is in the ISR, as far as this broker knows.
+
+        A follower gets no LeaderAndIsr when it joins the ISR. Metadata says it too, but only where
+        it is newer than the last command: it may still have the ISR before the damage.
+        """
+        if self._node_id in hosted.state.isr:
+            return True
+        shown = self._metadata.partition(*hosted.key)
+        return (
+            shown is not None
+            and shown.isr_version > hosted.state.isr_version
+            and self._node_id in shown.isr
+            and self._metadata.id_of(hosted.key.topic) == hosted.topic_id
+        )
