@@ -270,7 +270,7 @@ class Control:
         hosted = self._partitions.get(*key)
         if hosted is None or await self._log_work.until_free(hosted.log, deadline_s):
             return True
-        logger.error("%s: a thread has been changing its log for too long: check the disk", key)
+        logger.error("%s: a change of its log (cut, moved) takes long: the command is resent", key)
         return False
 
     def _reuses_names(self, keys: Iterable[TopicPartition]) -> bool:
