@@ -18,6 +18,7 @@ import pytest
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile
 from tidelog.broker.handlers import alter_replica_log_dirs, describe_log_dirs
+from tidelog.broker.metadata.configurations import EntityType
 from tidelog.broker.partitions import future_replicas
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
@@ -281,12 +282,14 @@ def test_a_start_goes_on_with_a_copy_and_removes_what_is_none(tmp_path: Path) ->
         there = broker.other(hosted)
         assert await alter(peer, there) is OK
         await until(disk.held.is_set)
+        closing = asyncio.create_task(broker.broker.future_replicas.close())
+        await asyncio.sleep(0)  # It has cancelled the copy, whose thread is still held.
         disk.may_go.set()
+        await closing
         peer.writer.close()
         await broker.stop()
+        assert names(there)[-1].endswith("-future")
         os.mkdir(f"{there}/gone-0.{'0' * 32}-future")
-        if names(there)[-1] == "t-0":
-            pytest.skip("the copy was faster than the stop")
         again = Broker(tmp_path)
         async with started(again):
             hosted = again.lead("t", epoch=1)
@@ -295,6 +298,48 @@ def test_a_start_goes_on_with_a_copy_and_removes_what_is_none(tmp_path: Path) ->
             await until(lambda: again.place(hosted) == there)
             assert offsets(hosted) == 100
             await until(lambda: not any(each.endswith("-future") for each in names(there)))
+
+    run(main())
+
+
+def test_a_start_without_all_directories_keeps_a_copy_that_no_replica_here_has(
+    tmp_path: Path,
+) -> None:
+    """Its replica may be in the directory that failed: the copy may be the only one left."""
+
+    async def main() -> None:
+        broker = Broker(tmp_path)
+        name = f"gone-0.{'0' * 32}-future"
+        os.makedirs(f"{broker.two}/{name}")
+        for is_failed in (True, False):
+            await broker.start()
+            if is_failed:
+                broker.broker.directories[0].resources.fail("a test")
+            broker.broker.future_replicas.start()
+            if is_failed:
+                assert names(broker.two) == [name]
+            else:
+                assert names(broker.two)[0].endswith("-delete")
+            await broker.stop()
+            broker = Broker(tmp_path)
+
+    run(main())
+
+
+def test_a_cordoned_directory_takes_no_replica(tmp_path: Path) -> None:
+    async def main() -> None:
+        broker = Broker(tmp_path)
+        async with started(broker) as peer:
+            hosted = broker.lead("t")
+            here, there = broker.place(hosted), broker.other(hosted)
+            own = {"cordoned.log.dirs": there}
+            changes = broker.broker.topic_configs.apply(
+                [(EntityType.BROKER, "1", own)], complete=True
+            )
+            at_once(changes)
+            assert await alter(peer, there) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            assert await alter(peer, here) is OK
+            assert not len(broker.broker.future_replicas)
 
     run(main())
 
