@@ -758,7 +758,7 @@ def test_the_loop_waits_for_no_disk_to_apply_a_command(tmp_path: Path) -> None:
             disk.calls.clear()
             ordered = leader_and_isr({"t": (A, states)}, epoch=2, migrated=True)
             assert await order(channel, ordered) == [OK] * 3
-            assert len(disk.of("sync", ending="partition.metadata")) == 3
+            assert len(disk.of("sync", ending="partition.metadata.adopted.tmp")) == 3
             assert [each.topic_id for each in lone.broker.partitions.all()] == [A] * 3
             directory = lone.broker.directories[0]
             assert by_threads(directory.recording_life("next", durability="sync"))
