@@ -19,6 +19,7 @@ from tidelog.controller.decisions.restoration import accept
 from tidelog.metadata import layout
 from tidelog.metadata.store import Create, Delete, Operation, Set
 from tidelog.model.admin_requests import ElectionType
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
@@ -55,6 +56,9 @@ async def create_in_slices(stage: Stage) -> None:
 
 
 async def delete_in_slices(stage: Stage) -> None:
+    # Each topic is refused once: the next attempt names both, and is confirmed in slices.
+    for broker in stage.brokers.values():
+        broker.stop_errors = [ErrorCode.KAFKA_STORAGE_ERROR] * 2
     request = messages.DeleteTopicsRequest
     named = [request.DeleteTopicState(name) for name in ("t", "n")]
     await stage.ask(request(topics=named, timeout_ms=1000), 6)
@@ -346,6 +350,7 @@ KINDS: dict[str, Kind] = {
     "delete in slices": Kind(
         delete_in_slices,
         lambda s: not {"t", "n"} & s.cluster.topics.keys() and not s.cluster.deletions,
+        {"delete.topic.retry.ms": "500"},
         first=create,
     ),
     "grow": Kind(grown("t"), lambda s: len(s.cluster.topics["t"].partitions) == 3),

@@ -136,7 +136,7 @@ def no_checkpoint_before_a_cut(patch: pytest.MonkeyPatch) -> None:
     def nothing(self: LogDirectory) -> Pieces[None]:
         yield from ()
 
-    patch.setattr(LogDirectory, "_writing_checkpoint", nothing)
+    patch.setattr(LogDirectory, "writing_checkpoint", nothing)
 
 
 def no_length_is_made_anew(patch: pytest.MonkeyPatch) -> None:
