@@ -34,8 +34,17 @@ from tests.support.zookeeper import ZooKeeper
 
 NOT_RUN = {
     "make setup": "it makes the environment that this test runs in, from an index",
-    "tidelog topics --bootstrap-server … --decommission 3 --execute": "the cluster of this test "
-    "has as many brokers as replicas: tests/cluster/test_rebalance.py has more",
+    **dict.fromkeys(
+        (
+            "tidelog topics --bootstrap-server … --decommission 3",
+            "tidelog topics --bootstrap-server … --decommission 3 --execute",
+        ),
+        "the cluster of this test has as many brokers as replicas: tests/cluster/test_rebalance.py "
+        "has more",
+    ),
+    "tidelog configs --bootstrap-server … --alter --broker 3 --add-config "
+    "cordoned.log.dirs=/disk2": "the brokers of this test have one log directory each: "
+    "tests/component/broker/test_bad_disks.py has two",
     'eval "$(_TIDELOG_COMPLETE=zsh_source tidelog)"': "CI's machine has no zsh",
 }
 """Why a line is not run."""
@@ -185,6 +194,7 @@ def test_every_command_line_of_the_handbook_runs(tmp_path: Path) -> None:
             records_and_groups(operator)
             elections_and_the_doctor(operator)
             moves(operator)
+            closed_brokers(operator)
             pipeline(operator)
     assert operator.lines.left() == [], "lines of the pages that nothing here has run"
 
@@ -253,8 +263,8 @@ def topics_and_configurations(operator: Operator) -> None:
     assert "PartitionCount: 8  ReplicationFactor: 3  Configs: retention.ms=86400000" in described
     assert operator.run("--partitions 16") == "Topic flights now has 16 partitions.\n"
     changed = "Completed updating config for topic flights.\n"
-    assert operator.run("--add-config") == changed
-    assert operator.run("--delete-config") == changed
+    assert operator.run("--add-config", "flights") == changed
+    assert operator.run("--delete-config", "flights") == changed
     values = operator.run("configs", "--broker 1 --all")
     assert "All configs for broker 1:" in values and "DEFAULT_CONFIG" in values
 
@@ -308,6 +318,14 @@ def moves(operator: Operator) -> None:
     ]
     operator.run("--rebalance --execute")
     assert operator.run("topics", "--rebalance") == "The cluster is balanced: nothing to move.\n"
+
+
+def closed_brokers(operator: Operator) -> None:
+    """move.md: a broker is closed to new replicas, and opened again."""
+    changed = "Completed updating config for broker 3.\n"
+    assert operator.run("--add-config", "cordoned.log.dirs=*") == changed
+    assert operator.run("--delete-config", "cordoned.log.dirs") == changed
+    assert operator.run("--decommission", "--undo") == "Broker 3 is open to new replicas.\n"
 
 
 def pipeline(operator: Operator) -> None:

@@ -5,8 +5,10 @@ Owns no judgement of one test; `until_exact` is what each move must leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import confluent_kafka
 import kafka
@@ -41,25 +43,35 @@ def create_on(
 
 def alter(cluster: TidelogCluster, topic: str, wanted: Mapping[int, Replicas | None]) -> None:
     """Start, change or cancel (None) the moves of some partitions; each is accepted."""
-    client = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-    try:
-        asked = {
-            kafka.TopicPartition(topic, index): None if replicas is None else list(replicas)
-            for index, replicas in wanted.items()
-        }
-        done = client.alter_partition_reassignments(asked)
-    finally:
-        client.close()
+    asked = {
+        kafka.TopicPartition(topic, index): None if replicas is None else list(replicas)
+        for index, replicas in wanted.items()
+    }
+    done = _asked_of_a_live_broker(
+        cluster, lambda client: client.alter_partition_reassignments(asked)
+    )
     assert set(done.values()) == {None}, done
+
+
+def _asked_of_a_live_broker(
+    cluster: TidelogCluster, request: Callable[[kafka.KafkaAdminClient], Any]
+) -> Any:
+    """Send a request until a broker takes it: the client may choose one that was just killed."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        client = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+        try:
+            return request(client)
+        except kafka.errors.KafkaConnectionError:
+            if time.monotonic() > deadline:
+                raise
+        finally:
+            client.close()
 
 
 def targets(cluster: TidelogCluster, topic: str) -> dict[int, list[int]]:
     """Return by partition the replicas of the moves that run, as they are listed."""
-    client = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
-    try:
-        found = client.list_partition_reassignments()
-    finally:
-        client.close()
+    found = _asked_of_a_live_broker(cluster, lambda client: client.list_partition_reassignments())
     return {part.partition: row["replicas"] for part, row in found.items() if part.topic == topic}
 
 
