@@ -123,8 +123,13 @@ class MoveWatch:
         )
 
     def _check(self, place: Place, before: Moving, now: Moving) -> None:
+        # Where all targets are replicas already, a cancellation leaves the same replicas as the
+        # completion, which waits for all of them to be in sync.
         is_completed = (
-            before.targets is not None and now.targets is None and now.replicas == before.targets
+            before.targets is not None
+            and now.targets is None
+            and now.replicas == before.targets
+            and (now.replicas != before.replicas or set(now.replicas) <= set(before.state.isr))
         )
         self.completed += is_completed and before.targets != before.replicas
         self._count(before.targets, now.targets, is_completed=is_completed)
@@ -135,7 +140,7 @@ class MoveWatch:
                 f"a_move_raises_the_epoch: {place} has targets {now.targets} after "
                 f"{before.targets}, and the leader epoch {now.state.leader_epoch} of before"
             )
-        self._check_record(place, before, now)
+        self._check_record(place, before, now, is_completed=is_completed)
         for broker in sorted(before.hosts - now.hosts):
             if now.stops.get(broker) != now.state.leader_epoch:
                 self.found.append(
@@ -180,12 +185,14 @@ class MoveWatch:
                 f"its replicas {now.replicas}"
             )
 
-    def _check_record(self, place: Place, before: Moving, now: Moving) -> None:
+    def _check_record(
+        self, place: Place, before: Moving, now: Moving, *, is_completed: bool
+    ) -> None:
         """O is R before the first change, for as long as a move runs or R differs from it."""
         expected = before.original
         if before.targets is None and now.targets is not None and before.original is None:
             expected = before.replicas
-        elif now.targets is None and (now.original is None or now.replicas == before.targets):
+        elif now.targets is None and (now.original is None or is_completed):
             expected = None
         if now.original != expected:
             self.found.append(
