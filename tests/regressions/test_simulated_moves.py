@@ -15,6 +15,7 @@ import pytest
 from tests.simulation.clients import SimulatedReader
 from tests.simulation.cluster.scripted_run import ScriptedRun, run_script
 from tests.simulation.cluster.store import Commit
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.metadata.records import PartitionState
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -175,3 +176,49 @@ def test_a_broker_that_was_removed_while_dead_and_is_assigned_again_keeps_its_co
         assert len(await run.read_at_the_end()) == 20
 
     run_script(story, moves=True)
+
+
+async def a_leader_is_cut_off_as_a_target_joins(run: ScriptedRun) -> None:
+    """Its single replica is none any more, which the controller knows and the leader does not:
+    what it acknowledges alone, the new leader does not have."""
+    await run.move(1)
+    await run.moved(1)
+    await run.write(5)
+    network = run.world.network
+    joined: list[bool] = []
+
+    def cut_off() -> None:
+        if not joined and set(state_of(run).isr) == {1, 2}:
+            joined.append(True)
+            for other in ("c1", "b2"):
+                network.cut("b1", other)
+
+    on_commit(run, cut_off)
+    await run.move(1, 2)
+    await run.until(lambda: bool(joined), "2 has joined, and 1 does not know it")
+    writing = asyncio.create_task(run.write(5))
+    await run.until(lambda: state_of(run).leader == 2, "2 leads")
+    network.heal()
+    await writing
+    await run.moved(1, 2)
+    await run.move(1, 2, 3)
+    await run.moved(1, 2, 3)
+    assert len(await run.read_at_the_end()) >= 10
+
+
+def test_a_leader_that_is_cut_off_as_a_target_joins_acknowledges_nothing_alone() -> None:
+    run_script(a_leader_is_cut_off_as_a_target_joins, moves=True)
+
+
+def test_the_shortcut_of_a_single_replica_kept_in_a_move_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configure = HostedPartition.configure
+
+    def keep_it(self: HostedPartition) -> None:
+        configure(self)
+        self._alone = self.state.isr == (self._node_id,) and self.required_in_sync <= 1
+
+    monkeypatch.setattr(HostedPartition, "configure", keep_it)
+    with pytest.raises(AssertionError, match="acked_is_not_lost"):
+        run_script(a_leader_is_cut_off_as_a_target_joins, moves=True)

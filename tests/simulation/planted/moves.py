@@ -2,8 +2,8 @@
 
 Owns the plants and their table. Not the search for a seed: see ``search``; nor the runs:
 ``test_cluster_moves`` begins where a seed finds each one, `make soak MOVERS=N` at the first seed.
-A shortcut of a single replica that is kept while it moves is found by no seed: it is a mutant,
-which `tests/broker/test_moving.py` finds.
+A shortcut of a single replica that is kept while it moves is found by no seed: a story of
+`tests/regressions/test_simulated_moves.py` finds it.
 """
 
 from __future__ import annotations

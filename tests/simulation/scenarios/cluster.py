@@ -115,13 +115,9 @@ class ClusterRun:
         self.readers: list[SimulatedReader] = []
         self.loner = GroupBook(self.outside, "loner", "plain", self.world.random("group"))
         self.group = Group(self.outside, self.history, "readers", GROUP_TOPICS, 3)
+        drawing = self.world.random("members")
         self.member_faults = MemberFaults(
-            self.group,
-            self.admin,
-            self.world,
-            self.world.random("members"),
-            self.say,
-            self.course.members,
+            self.group, self.admin, self.world, drawing, self.say, self.course.members
         )
         self.asked_starts: dict[str, int] = {}
         """Partition -> the highest offset that DeleteRecords was asked for."""
