@@ -15,10 +15,10 @@ import confluent_kafka
 import pytest
 
 from tests.support import java
-from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolResult, ToolRunner
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.reassigning import Load
 from tests.support.target import TARGET
 
 pytestmark = [
@@ -145,42 +145,13 @@ def fill(cluster: TidelogCluster, topic: str, megabytes: int) -> None:
     assert producer.flush(DEADLINE_S) == 0
 
 
-class Load:
-    """Two writers and a group that work on a topic while a block runs; then all is checked."""
-
-    def __init__(self, cluster: TidelogCluster, topic: str) -> None:
-        self._cluster, self._topic = cluster, topic
-        self.writers = [
-            Writer(cluster.bootstrap, topic, name, PARTITIONS, idempotent=idempotent, per_s=300)
-            for name, idempotent in (("ids", True), ("plain", False))
-        ]
-        self.reader = GroupReader(cluster.bootstrap, topic, f"g-{topic}")
-
-    def __enter__(self) -> Load:
-        for each in (*self.writers, self.reader):
-            each.start()
-        self.until_more(100)
-        return self
-
-    def until_more(self, count: int) -> None:
-        for writer in self.writers:
-            wanted = len(writer.acked) + count
-            wait_until(lambda w=writer, n=wanted: w.has_acked(n), DEADLINE_S, writer.state)
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            for each in (*self.writers, self.reader):
-                each.abandon()
-            return
-        settled(self._cluster.bootstrap, self._topic, PARTITIONS, self.writers, self.reader)
-
-
 def test_a_loaded_topic_moves_to_and_fro_between_directories(
     cluster: TidelogCluster, dirs: LogDirs
 ) -> None:
     topic = "to-and-fro"
     cluster.create_topic(topic, PARTITIONS, replication=2, file_delete_delay_ms=100)
-    with Load(cluster, topic) as load:
+    with Load(cluster, topic, PARTITIONS) as load:
+        load.until_more(100)
         for place in ("two", "one", "two", "one"):
             plan = dirs.plan(topic, place)
             dirs.execute(plan)
@@ -195,7 +166,8 @@ def test_kill_9_in_the_midst_of_a_copy(cluster: TidelogCluster, dirs: LogDirs) -
     cluster.create_topic(topic, PARTITIONS, replication=2, file_delete_delay_ms=100)
     dirs.execute(dirs.plan(topic, "one"))
     until_in(cluster, topic, "one")
-    with Load(cluster, topic) as load:
+    with Load(cluster, topic, PARTITIONS) as load:
+        load.until_more(100)
         for broker in BROKERS:
             there = "two" if broker == BROKERS[0] else "one"
             load.until_more(300)
