@@ -51,12 +51,21 @@ class TopicNode(msgspec.Struct, frozen=True):
 
 
 class PartitionNode(msgspec.Struct, frozen=True, rename="camel"):
-    """``/brokers/topics/T/partitions/P``: one incarnation of a partition (KIP-253)."""
+    """``/brokers/topics/T/partitions/P``: one incarnation of a partition (KIP-253).
+
+    The maps have one entry at most: the blocking parent, the survivor. ``birth_epoch`` is the
+    resize epoch of the growth that made it, 0 for a partition that its topic was created with; its
+    log begins at ``birth_offset``. ``retirement_epoch`` is that of the shrink that retired it, -1
+    while it takes records.
+    """
 
     partition_epoch: int = msgspec.field(name="partition_epoch")
     version: int = 1
     leader_epoch_after_creation: dict[int, int] = {}
     leader_epoch_before_deletion: dict[int, int] = {}
+    birth_epoch: int = 0
+    birth_offset: int = 0
+    retirement_epoch: int = -1
 
 
 class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,11 +112,18 @@ class UncleanDebt(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: list[LostRange] = []
 
 
-class FormerPartition(msgspec.Struct, frozen=True):
-    """Where a removed partition's log ended: the next partition of this index continues there."""
+class FormerPartition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a removed partition's log ended: the next partition of this index continues there.
+
+    ``data_end`` is the end of the data before its seal, ``resize_epoch`` that of the topic when the
+    partition was removed.
+    """
 
     end_offset: int
     leader_epoch: int
+    data_end: int = -1
+    partition_epoch: int = -1
+    resize_epoch: int = 0
 
 
 class ResizeKind(StrEnum):

@@ -41,6 +41,11 @@ class Level:
         """Requests carry topic ids, and a LeaderAndIsr may be FULL (KIP-516)."""
         return self.leader_and_isr >= 5
 
+    @property
+    def resizes(self) -> bool:
+        """Topics grow and shrink in order: counts, resize epochs, partition epochs (KIP-253)."""
+        return self.leader_and_isr >= 6
+
 
 LEVELS = (
     Level("1.0", leader_and_isr=2, stop_replica=2, update_metadata=5),
@@ -48,10 +53,13 @@ LEVELS = (
     Level("1.2", leader_and_isr=3, stop_replica=3, update_metadata=5),
     Level("1.3", leader_and_isr=4, stop_replica=3, update_metadata=5),
     Level("1.4", leader_and_isr=5, stop_replica=4, update_metadata=7),
+    Level("1.5", leader_and_isr=6, stop_replica=4, update_metadata=8),
 )
-"""Lowest first. The next one, 1.5 (KIP-253), is refused until this code supports its features."""
+"""Lowest first."""
 
-LATEST = LEVELS[-1]
+LATEST = LEVELS[-2]
+"""The level of a cluster whose configuration names none: 1.5 (KIP-253) is under construction."""
+
 LEVEL_NAMES = tuple(level.name for level in LEVELS)
 _BY_NAME = {level.name: level for level in LEVELS}
 

@@ -52,8 +52,16 @@ ROWS: list[tuple[str, str, Record]] = [
     (
         "/brokers/topics/orders/partitions/6",
         '{"version": 1, "partition_epoch": 7, "leaderEpochAfterCreation": {"2": 5},'
-        ' "leaderEpochBeforeDeletion": {"2": 9}}',
-        PartitionNode(7, leader_epoch_after_creation={2: 5}, leader_epoch_before_deletion={2: 9}),
+        ' "leaderEpochBeforeDeletion": {"2": 9}, "birthEpoch": 3, "birthOffset": 40,'
+        ' "retirementEpoch": 4}',
+        PartitionNode(
+            7,
+            leader_epoch_after_creation={2: 5},
+            leader_epoch_before_deletion={2: 9},
+            birth_epoch=3,
+            birth_offset=40,
+            retirement_epoch=4,
+        ),
     ),
     # KIP-455, "partition/state zNode content".
     (

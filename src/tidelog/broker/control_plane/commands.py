@@ -25,7 +25,11 @@ STOP_BY_TOPIC_ID = 4
 
 
 def topics_of(request: messages.LeaderAndIsrRequest) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
-    """Yield (name, id, migrated, states) of a LeaderAndIsr request of any version."""
+    """Yield (name, id, migrated, states) of a LeaderAndIsr request of any version.
+
+    A topic may be named several times, with some of its partitions each: they stand on different
+    sides of a resize (KIP-253).
+    """
     for state in request.ungrouped_partition_states:
         yield state.topic_name, NO_UUID, False, [state]
     for topic in request.topic_states:

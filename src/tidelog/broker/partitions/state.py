@@ -44,6 +44,15 @@ class LeaderAndIsrState:
     controller_epoch: int = -1
     is_unclean_leader: bool = False
     has_debt: bool = False
+    undeleted_count: int = -1
+    """C of this partition (KIP-253): -1 until a LeaderAndIsr v6 has named it; then nothing is
+    checked by counts. Count, resize epoch and seal change in one step with the leader epoch."""
+    resize_epoch: int = 0
+    sealed: bool = False
+    """Whether it is retired: it takes no data after its seal."""
+    birth_epoch: int = 0
+    start_offset: int = -1
+    """Where the log of a new incarnation begins; -1: not said, so at 0."""
     original: tuple[int, ...] = field(default=(), compare=False)
     """While targets are set: the replicas before the move, as far as this broker saw them. A metric
     counts by them; no command names them."""
