@@ -142,10 +142,13 @@ def _add_gone(before: ClusterState, found: Changes, name: str) -> None:
 def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) -> None:
     known = before.topic_histories.get(name)
     noted = {} if known is None else known.pending_stops
+    epochs = {} if known is None else known.stop_partition_epochs
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
-        now = write.record.pending_stops
+        now, epochs_now = write.record.pending_stops, write.record.stop_partition_epochs
         # A note that goes, because a broker has confirmed, leaves nothing to send.
-        if any(noted.get(index) != owed for index, owed in now.items()):
+        if any(noted.get(index) != owed for index, owed in now.items()) or any(
+            epochs.get(index) != of_notes for index, of_notes in epochs_now.items()
+        ):
             found.stops.add(name)
 
 

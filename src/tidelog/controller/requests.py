@@ -309,7 +309,9 @@ def _combined_stop(
         if key not in topics:
             topics[key] = request.StopReplicaTopicState(*key, [])
         topics[key].partition_states.append(
-            request.StopReplicaPartitionState(stop.partition, stop.leader_epoch, stop.delete)
+            request.StopReplicaPartitionState(
+                stop.partition, stop.leader_epoch, stop.delete, stop.partition_epoch
+            )
         )
     return request(
         controller_id=sender.controller_id,

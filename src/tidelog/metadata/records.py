@@ -149,8 +149,11 @@ class ResizePlan(msgspec.Struct, frozen=True):
 class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/tidelog/topics/T``: a copy of the fields that an old tool may drop, and work in progress.
 
-    ``unclean`` has the debts, which only a finished handling removes; ``unclean_past`` the handled
-    ones, newest last: replicas that return later still report what they had to cut.
+    ``pending_stops`` maps a partition to the brokers that owe a stop, each with the leader epoch of
+    that decision; ``stop_partition_epochs`` has the partition epoch of the replica to stop, absent
+    in a note from below level 1.5. ``unclean`` has the debts, which only a finished handling
+    removes; ``unclean_past`` the handled ones, newest last: replicas that return later still report
+    what they had to cut.
     """
 
     topic_id: str
@@ -160,6 +163,7 @@ class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     migrated: bool = False
     original_replicas: dict[int, list[int]] = {}
     pending_stops: dict[int, dict[int, int]] = {}
+    stop_partition_epochs: dict[int, dict[int, int]] = {}
     resize: ResizePlan | None = None
     former: dict[int, FormerPartition] = {}
     unclean: dict[int, UncleanDebt] = {}

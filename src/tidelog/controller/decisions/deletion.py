@@ -25,7 +25,12 @@ import msgspec
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.soft_state import free_topic
-from tidelog.controller.decisions.stops import Stop, holders
+from tidelog.controller.decisions.stops import (
+    ANY_PARTITION_EPOCH,
+    Stop,
+    held_partitions,
+    holders,
+)
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark, DeletionNode, TopicHistory
 from tidelog.model.errors import ErrorCode
@@ -187,7 +192,7 @@ def _finished(cluster: ClusterState, name: str) -> list[Write]:
     if node is None or name in cluster.undeletable:
         return []
     confirmed = cluster.confirmed.get(name, set())
-    for index in node.partitions:
+    for index in held_partitions(cluster, name):
         if any((broker, index) not in confirmed for broker in holders(cluster, name, index)):
             return []
     return _nodes_go(cluster, name)
@@ -200,19 +205,26 @@ def _without_note(
     if history is None or not history.pending_stops:
         return []
     done = {
-        stop.partition: stop.leader_epoch
+        (stop.partition, stop.leader_epoch, stop.partition_epoch)
         for stop in stopped
         if stop.name == name and stop.topic_id == cluster.topic_id(name)
     }
     left: dict[int, dict[int, int]] = {}
+    epochs: dict[int, dict[int, int]] = {}
     for index, noted in history.pending_stops.items():
-        # A note with another epoch belongs to a later decision, which is not confirmed yet.
-        rest = {b: e for b, e in noted.items() if not (b == broker and done.get(index) == e)}
+        of_notes = history.stop_partition_epochs.get(index, {})
+        mine = (index, noted.get(broker), of_notes.get(broker, ANY_PARTITION_EPOCH))
+        # A note with other epochs belongs to a later decision, which is not confirmed yet.
+        rest = {b: e for b, e in noted.items() if not (b == broker and mine in done)}
         if rest:
             left[index] = rest
+        if rest.keys() & of_notes.keys():
+            epochs[index] = {b: e for b, e in of_notes.items() if b in rest}
     if left == history.pending_stops:
         return []
-    changed: TopicHistory = msgspec.structs.replace(history, pending_stops=left)
+    changed: TopicHistory = msgspec.structs.replace(
+        history, pending_stops=left, stop_partition_epochs=epochs
+    )
     return [Put(layout.topic_history(name), changed)]
 
 
@@ -253,9 +265,11 @@ def _leave(cluster: ClusterState, name: str, may_be_cut: bool) -> list[Write]:
     The topic is marked first if several commits may remove its nodes: a topic that exists while it
     is on the queue would be sent to brokers, and that would confirm a deletion that never was.
     """
-    node = cluster.topics[name]
-    held = {index: holders(cluster, name, index) for index in sorted(node.partitions)}
-    epochs = {
+    held = {index: holders(cluster, name, index) for index in held_partitions(cluster, name)}
+    history = cluster.topic_histories.get(name)
+    removed = {} if history is None else history.former
+    epochs = {index: former.leader_epoch for index, former in removed.items()}
+    epochs |= {
         index: state.leader_epoch
         for index in held
         if (state := cluster.states.get(TopicPartition(name, index))) is not None

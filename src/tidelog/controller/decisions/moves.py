@@ -30,6 +30,7 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.elections import within
 from tidelog.controller.decisions.settlement import put_state
+from tidelog.controller.decisions.stops import epochs_of_notes
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.topics import TopicPartition, by_topic
@@ -128,16 +129,23 @@ def written(cluster: ClusterState, after: Mapping[TopicPartition, Placement]) ->
         node, history = cluster.topics[name], cluster.topic_histories[name]
         assigned = dict(node.partitions)
         original, stops = dict(history.original_replicas), dict(history.pending_stops)
+        epochs = dict(history.stop_partition_epochs)
         for where in places:
             placed, index = after[where], where.partition
             assigned[index] = list(placed.replicas)
             _set(original, index, list(placed.original or ()))
             _set(stops, index, dict(placed.stops))
+            _set(epochs, index, epochs_of_notes(cluster, where, placed.stops))
         if assigned != node.partitions:
             writes.append(
                 Put(layout.topic(name), msgspec.structs.replace(node, partitions=assigned))
             )
-        noted = msgspec.structs.replace(history, original_replicas=original, pending_stops=stops)
+        noted = msgspec.structs.replace(
+            history,
+            original_replicas=original,
+            pending_stops=stops,
+            stop_partition_epochs=epochs,
+        )
         if noted != history:
             writes.append(Put(layout.topic_history(name), noted))
     for where, placed in after.items():

@@ -313,7 +313,14 @@ def _topic_writes(
             for index, owed in history.pending_stops.items()
             if (left := {x: owed[x] for x in owed if x not in node.partitions.get(index, ())})
         }
-        changed = msgspec.structs.replace(changed, pending_stops=stops)
+        epochs = {
+            index: left
+            for index, known in history.stop_partition_epochs.items()
+            if (left := {x: known[x] for x in known if x in stops.get(index, ())})
+        }
+        changed = msgspec.structs.replace(
+            changed, pending_stops=stops, stop_partition_epochs=epochs
+        )
     if changed != cluster.topic_histories.get(name):
         yield Put(layout.topic_history(name), changed)
 

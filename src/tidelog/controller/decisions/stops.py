@@ -7,14 +7,17 @@ Owns what follows from the nodes. The requests: see ``requests``; a confirmation
 |---|---|
 | a topic that is being deleted, in either queue | -2: it overrides every epoch |
 | a partition that was moved away from the broker (``pending_stops``) | that of the decision |
+| a partition that was removed (``pending_stops``) | the last one of its incarnation |
 
 A replica that was moved away is stopped only when it is out of the ISR in the store: until then the
 high watermark may wait for it (KIP-455). While a state node is damaged no replica of it is stopped.
+A replica of a former incarnation is stopped whatever the state of the present one says; the stop
+carries its partition epoch, so that it cannot hit the present one (KIP-253).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -23,6 +26,9 @@ from tidelog.model.topics import TopicPartition
 
 DELETED_EPOCH = -2
 """StopReplica's leader epoch for a topic that is being deleted (KIP-570)."""
+
+ANY_PARTITION_EPOCH = -1
+"""StopReplica's partition epoch for a replica of whichever incarnation."""
 
 
 class Stop(NamedTuple):
@@ -33,6 +39,7 @@ class Stop(NamedTuple):
     partition: int
     leader_epoch: int
     delete: bool = True
+    partition_epoch: int = ANY_PARTITION_EPOCH
 
 
 def stops_of(
@@ -55,14 +62,52 @@ def stops_of(
         history = cluster.topic_histories.get(name)
         if history is not None and history.pending_stops and name not in cluster.marked:
             for index, noted in sorted(history.pending_stops.items()):
-                if broker in noted and _may_stop(cluster, broker, TopicPartition(name, index)):
-                    found.append(Stop(name, cluster.topic_id(name), index, noted[broker]))
+                if broker not in noted:
+                    continue
+                epochs = history.stop_partition_epochs.get(index, {})
+                epoch = epochs.get(broker, ANY_PARTITION_EPOCH)
+                where = TopicPartition(name, index)
+                if _is_former(cluster, where, epoch) or _may_stop(cluster, broker, where):
+                    topic_id, leader_epoch = cluster.topic_id(name), noted[broker]
+                    stop = Stop(name, topic_id, index, leader_epoch, partition_epoch=epoch)
+                    found.append(stop)
     return found
 
 
 def _may_stop(cluster: ClusterState, broker: int, where: TopicPartition) -> bool:
     state = cluster.states.get(where)
     return state is not None and broker not in state.isr and broker not in cluster.hosts(where)
+
+
+def _is_former(cluster: ClusterState, where: TopicPartition, partition_epoch: int) -> bool:
+    """Whether an incarnation was removed. A missing node alone is no proof (promise 20)."""
+    if partition_epoch == ANY_PARTITION_EPOCH:
+        return False
+    node, history = cluster.partition_nodes.get(where), cluster.topic_histories.get(where.topic)
+    if node is not None and node.partition_epoch > partition_epoch:
+        return True
+    former = None if history is None else history.former.get(where.partition)
+    return former is not None and former.partition_epoch >= partition_epoch
+
+
+def epochs_of_notes(
+    cluster: ClusterState, where: TopicPartition, stops: Mapping[int, int]
+) -> dict[int, int]:
+    """Return the partition epochs for notes of stops, by broker; below level 1.5 new ones get none.
+
+    A note that is there already keeps its own: it may be of a former incarnation.
+    """
+    history, node = cluster.topic_histories.get(where.topic), cluster.partition_nodes.get(where)
+    noted = {} if history is None else history.pending_stops.get(where.partition, {})
+    known = {} if history is None else history.stop_partition_epochs.get(where.partition, {})
+    found = {}
+    for broker, leader_epoch in stops.items():
+        if noted.get(broker) == leader_epoch:
+            if broker in known:
+                found[broker] = known[broker]
+        elif node is not None and cluster.level.resizes:
+            found[broker] = node.partition_epoch
+    return found
 
 
 def _of_a_marked_topic(cluster: ClusterState, broker: int, name: str) -> list[Stop]:
@@ -72,7 +117,7 @@ def _of_a_marked_topic(cluster: ClusterState, broker: int, name: str) -> list[St
     confirmed = cluster.confirmed.get(name, set())
     return [
         Stop(name, cluster.topic_id(name), index, DELETED_EPOCH)
-        for index in sorted(node.partitions)
+        for index in held_partitions(cluster, name)
         if (broker, index) not in confirmed and broker in holders(cluster, name, index)
     ]
 
@@ -87,11 +132,18 @@ def unconfirmed(cluster: ClusterState) -> Iterator[tuple[str, set[int]]]:
             name,
             {
                 broker
-                for index in cluster.topics[name].partitions
+                for index in held_partitions(cluster, name)
                 for broker in holders(cluster, name, index)
                 if (broker, index) not in confirmed
             },
         )
+
+
+def held_partitions(cluster: ClusterState, name: str) -> list[int]:
+    """Return the partitions of a topic, and those that were removed and are not stopped yet."""
+    history = cluster.topic_histories.get(name)
+    also = () if history is None else history.pending_stops.keys()
+    return sorted(cluster.topics[name].partitions.keys() | also)
 
 
 def holders(cluster: ClusterState, name: str, index: int) -> list[int]:
