@@ -10,7 +10,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tidelog.records.batch import CONTROL_BIT, BatchHeader, seal_batch
+from tidelog.records.batch import CODEC_MASK, CONTROL_BIT, BatchHeader, Buffer, seal_batch
+from tidelog.records.reader import read_batch
 from tidelog.records.record import CorruptRecords, encode_record
 
 ABORT = 0
@@ -94,3 +95,22 @@ def change_batch(
         0, 0, leader_epoch, 2, 0, CONTROL_BIT, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1
     )
     return seal_batch(header, record)
+
+
+def changes_in(header: BatchHeader, batch: Buffer) -> list[tuple[int, Fence]]:
+    """Return (offset, change) of each fence and seal in a batch; none but a control batch has any.
+
+    Neither do markers, ancestor tombstones, and what does not decode: no reader finds one there.
+    """
+    found: list[tuple[int, Fence]] = []
+    if header.attributes & (CONTROL_BIT | CODEC_MASK) != CONTROL_BIT:
+        return found
+    try:
+        for record in read_batch(batch):
+            if control_type(record.key) == PARTITION_CHANGE:
+                change = decode_change(record.value)
+                if isinstance(change, Fence):
+                    found.append((record.offset, change))
+    except CorruptRecords:
+        return []
+    return found

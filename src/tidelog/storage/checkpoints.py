@@ -1,8 +1,9 @@
 """The formats of the small text files beside the logs, as Apache Kafka has them.
 
 Owns their bytes: offset checkpoints, the leader epoch checkpoint, ``partition.metadata``,
-``meta.properties`` and the clean shutdown marker. Reads and writes no file. A file that cannot be
-parsed raises ``DamagedFile``; the caller decides whether it can do without the file.
+``meta.properties``, the clean shutdown marker, and the lines of a checkpoint with a CRC. Reads and
+writes no file. A file that cannot be parsed raises ``DamagedFile``; the caller decides whether it
+can do without the file.
 """
 
 from __future__ import annotations
@@ -129,6 +130,22 @@ def decode_epochs(content: bytes) -> list[tuple[int, int]]:
         if later[0] <= earlier[0] or later[1] < earlier[1]:
             raise DamagedFile("leader epochs out of order")
     return found
+
+
+def encode_checked_lines(lines: Iterable[str]) -> bytes:
+    """Return a checkpoint of version 0 with these lines, followed by a line with its CRC."""
+    body = [f"{line}\n" for line in lines]
+    text = f"0\n{len(body)}\n{''.join(body)}"
+    return f"{text}{CRC_LINE}: {crc32c(text.encode())}\n".encode()
+
+
+def decode_checked_lines(content: bytes, width: int) -> list[list[int]]:
+    """Return the numbers of each line of ``encode_checked_lines``; DamagedFile when it is not."""
+    body, mark, crc = content.rpartition(f"{CRC_LINE}:".encode())
+    if not mark:
+        raise DamagedFile("it has no CRC")
+    _check_crc(body, _text(crc))
+    return [[_number(field) for field in fields] for fields in _entries(body, width)]
 
 
 def encode_checksums(content: bytes, former: int | None) -> tuple[bytes, int]:

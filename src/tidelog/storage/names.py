@@ -32,6 +32,9 @@ EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 EPOCH_CHECKSUM = "tidelog.leader-epochs.crc32c"
 """Our own: the checksum of the leader epoch checkpoint, whose format has no room for one."""
 
+FENCE_CHECKPOINT = "fence-checkpoint"
+"""Our own: the fences and seals of a partition (KIP-253)."""
+
 PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

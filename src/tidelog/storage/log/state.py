@@ -14,6 +14,7 @@ from tidelog.records.batch import MAX_INT64
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log.dirty_files import DirtyFiles
 from tidelog.storage.log.epoch_file import EpochFile
+from tidelog.storage.log.fences import Fences
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.recovery import Recovered
 from tidelog.storage.log.segment_list import SegmentList
@@ -41,6 +42,7 @@ class LogState:
         "end_offset",
         "epoch_file",
         "epochs",
+        "fences",
         "first_dirty_offset",
         "generation",
         "high_watermark",
@@ -99,6 +101,8 @@ class LogState:
         """+1 whenever what the log claims in the checkpoints falls: older claims are void then."""
 
         self.epochs = LeaderEpochs()
+        self.fences = Fences()
+        """Of every resize that this replica knows, those below its start included."""
         self.producers = ProducerState()
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
         self.metadata = recovered.metadata
