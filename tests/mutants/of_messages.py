@@ -124,8 +124,8 @@ MUTANTS = (
     Mutant(
         "a client goes back to metadata of an older leader epoch",
         "src/tidelog/client/metadata.py",
-        "        if before is not None and before.leader_epoch > partition.leader_epoch >= 0:\n",
-        "        if False:\n",
+        "            and other.leader_epoch > partition.leader_epoch >= 0\n",
+        "            and False\n",
         "tests/unit/client/test_metadata.py",
     ),
     Mutant(

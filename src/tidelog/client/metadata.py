@@ -3,9 +3,10 @@
 Owns the parsing of Metadata responses and the rule which of two is newer. Not the request: see
 ``cluster``.
 
-Merging: for one topic id, a partition keeps the newest leader epoch seen (KIP-320), and a topic the
-newest resize epoch (elastic partitions), so that the response of a stale broker does not take the
-client back.
+Merging, for one topic id: a partition keeps the newest leader epoch seen (KIP-320), and a topic
+the newest resize epoch (KIP-253), so that the response of a stale broker does not take the client
+back. Within one resize epoch the newer metadata have the larger ``max_partition_epoch``; where that
+is the same, partitions are only ever removed, so one that was seen as removed stays so.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition; ``leader`` is -1 when it has none, ``leader_epoch`` -1 when unknown."""
+    """One partition; ``leader`` is -1 when it has none, ``leader_epoch`` -1 when unknown.
+
+    ``partition_epoch`` is its incarnation, -1 when unknown; ``birth_epoch`` is 0 for a partition
+    that its topic was created with; ``retirement_epoch`` is -1 while it takes records.
+    """
 
     index: int
     leader: int
@@ -45,11 +50,22 @@ class Partition:
     offline: tuple[int, ...]
     error: int = 0
     retirement_epoch: int = -1
+    partition_epoch: int = -1
+    birth_epoch: int = 0
+    birth_offset: int = 0
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether it takes no records any more, and is removed when they have expired."""
+        return self.retirement_epoch >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic; the counts and the resize epoch are -1 from brokers that do not know them."""
+    """One topic; the counts and epochs are -1 from brokers that do not know them.
+
+    ``max_partition_epoch`` is the cluster's in the response that named this topic.
+    """
 
     name: str
     topic_id: UUID
@@ -59,6 +75,31 @@ class Topic:
     initial_partition_count: int = -1
     undeleted_partition_count: int = -1
     resize_epoch: int = -1
+    max_partition_epoch: int = -1
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its keys keep their order over growth and shrinking (KIP-253).
+
+        Brokers leave the counts out for a topic with ``enable.ordered.delivery=false``, and below
+        level 1.5; a partition without an epoch was made below it.
+        """
+        return (
+            0 < self.initial_partition_count <= self.undeleted_partition_count
+            and self.resize_epoch >= 0
+            and all(each.partition_epoch >= 0 for each in self.partitions.values())
+        )
+
+    @property
+    def count(self) -> int:
+        """How many partitions take records: those from 0 to this number."""
+        if self.undeleted_partition_count >= 0:
+            return self.undeleted_partition_count
+        listed = len(self.partitions)
+        last = self.partitions.get(listed - 1)
+        if last is None or not last.is_retired:
+            return listed
+        return sum(not each.is_retired for each in self.partitions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +134,30 @@ def _newer_topic(known: Topic, found: Topic) -> Topic:
         return found
     if known.resize_epoch > found.resize_epoch >= 0:
         return known
-    partitions = dict(found.partitions)
+    if known.resize_epoch == found.resize_epoch:
+        if known.max_partition_epoch > found.max_partition_epoch >= 0:
+            # Stale, but the leaders of some partitions may be newer.
+            return replace(known, partitions=_newest(known.partitions, found.partitions))
+        if known.max_partition_epoch == found.max_partition_epoch >= 0:
+            kept = {i: each for i, each in found.partitions.items() if i in known.partitions}
+            return replace(found, partitions=_newest(kept, known.partitions))
+    return replace(found, partitions=_newest(found.partitions, known.partitions))
+
+
+def _newest(
+    partitions: Mapping[int, Partition], others: Mapping[int, Partition]
+) -> dict[int, Partition]:
+    """Return these partitions, each as that of the newer leader epoch in one incarnation."""
+    newest = dict(partitions)
     for index, partition in partitions.items():
-        before = known.partitions.get(index)
-        if before is not None and before.leader_epoch > partition.leader_epoch >= 0:
-            partitions[index] = before
-    return replace(found, partitions=partitions)
+        other = others.get(index)
+        if (
+            other is not None
+            and other.leader_epoch > partition.leader_epoch >= 0
+            and (other.partition_epoch == partition.partition_epoch or other.partition_epoch < 0)
+        ):
+            newest[index] = other
+    return newest
 
 
 def read_answer(answer: messages.MetadataResponse) -> ClusterMetadata:
@@ -110,11 +169,16 @@ def read_answer(answer: messages.MetadataResponse) -> ClusterMetadata:
             broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port, broker.rack)
             for broker in answer.brokers
         },
-        topics={topic.name or "": _read_topic(topic) for topic in answer.topics},
+        topics={
+            topic.name or "": _read_topic(topic, answer.max_partition_epoch)
+            for topic in answer.topics
+        },
     )
 
 
-def _read_topic(topic: messages.MetadataResponse.MetadataResponseTopic) -> Topic:
+def _read_topic(
+    topic: messages.MetadataResponse.MetadataResponseTopic, max_partition_epoch: int
+) -> Topic:
     return Topic(
         name=topic.name or "",
         topic_id=topic.topic_id,
@@ -129,6 +193,9 @@ def _read_topic(topic: messages.MetadataResponse.MetadataResponseTopic) -> Topic
                 offline=tuple(item.offline_replicas),
                 error=item.error_code,
                 retirement_epoch=item.retirement_epoch,
+                partition_epoch=item.partition_epoch,
+                birth_epoch=item.birth_epoch,
+                birth_offset=item.birth_offset,
             )
             for item in sorted(topic.partitions, key=lambda item: item.partition_index)
         },
@@ -136,6 +203,7 @@ def _read_topic(topic: messages.MetadataResponse.MetadataResponseTopic) -> Topic
         initial_partition_count=topic.initial_partition_count,
         undeleted_partition_count=topic.undeleted_partition_count,
         resize_epoch=topic.resize_epoch,
+        max_partition_epoch=max_partition_epoch,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -56,6 +57,65 @@ def test_another_life_of_the_topic_starts_over() -> None:
 
 def test_an_older_resize_epoch_takes_nothing_back() -> None:
     assert leader_after(topic(2, 5, resize=3), topic(1, 9, resize=2)) == (2, 5)
+
+
+def resized(resize: int, newest: int, *partitions: tuple[int, int, int]) -> Topic:
+    """A topic at a resize epoch; of each partition index, partition epoch and leader epoch."""
+    return Topic(
+        "t",
+        FIRST,
+        False,
+        {
+            index: Partition(index, 1, epoch, (1, 2), (1, 2), (), partition_epoch=incarnation)
+            for index, incarnation, epoch in partitions
+        },
+        initial_partition_count=1,
+        undeleted_partition_count=1,
+        resize_epoch=resize,
+        max_partition_epoch=newest,
+    )
+
+
+def partitions_after(before: Topic, answer: Topic) -> dict[int, tuple[int, int]]:
+    """Partition epoch and leader epoch of each partition of the merged topic."""
+    found = view(before).merged(view(answer), whole=False).topics["t"].partitions
+    return {index: (each.partition_epoch, each.leader_epoch) for index, each in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("before", "answer", "after"),
+    [
+        # A partition that was seen as removed stays so within one resize epoch.
+        (resized(2, 9, (0, 1, 3)), resized(2, 9, (0, 1, 4), (1, 2, 3)), {0: (1, 4)}),
+        # One that is removed now is gone.
+        (resized(2, 9, (0, 1, 3), (1, 2, 3)), resized(2, 9, (0, 1, 3)), {0: (1, 3)}),
+        # A smaller largest partition epoch is older, but a leader may be newer.
+        (resized(2, 9, (0, 1, 3)), resized(2, 8, (0, 1, 5), (1, 2, 3)), {0: (1, 5)}),
+        # A larger one is newer: below level 1.5 topics grow within a resize epoch.
+        (resized(0, 8, (0, 1, 3)), resized(0, 9, (0, 1, 2), (1, 9, 0)), {0: (1, 3), 1: (9, 0)}),
+        # Leader epochs count within one incarnation only.
+        (resized(2, 8, (0, 1, 7)), resized(3, 9, (0, 9, 5)), {0: (9, 5)}),
+    ],
+)
+def test_the_newer_metadata_of_a_resized_topic_hold(
+    before: Topic, answer: Topic, after: dict[int, tuple[int, int]]
+) -> None:
+    assert partitions_after(before, answer) == after
+
+
+def test_a_topic_is_ordered_with_counts_and_epochs_only() -> None:
+    known = resized(0, 3, (0, 1, 0))
+    assert known.is_ordered
+    assert not replace(known, undeleted_partition_count=-1).is_ordered
+    assert not resized(0, 3, (0, -1, 0)).is_ordered
+    assert not topic(1, 0).is_ordered
+
+
+def test_without_counts_the_partitions_that_are_not_retired_take_records() -> None:
+    known = replace(resized(2, 3, (0, 1, 0), (1, 2, 0)), undeleted_partition_count=-1)
+    assert known.count == 2
+    retired = {**known.partitions, 1: replace(known.partitions[1], retirement_epoch=2)}
+    assert replace(known, partitions=retired).count == 1
 
 
 def test_brokers_are_those_of_the_answer() -> None:

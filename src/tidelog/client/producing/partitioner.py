@@ -29,9 +29,7 @@ class PartitionChooser:
 
     def choose(self, topic: Topic, key: bytes | None) -> int:
         """Return the partition of a record; for one count a key always has the same partition."""
-        count = topic.undeleted_partition_count
-        if count < 0:
-            count = len(topic.partitions)
+        count = topic.count
         if key is not None:
             initial = topic.initial_partition_count
             return partition_of(_hash_of_key(key), initial if initial > 0 else count, count)
@@ -49,9 +47,7 @@ class PartitionChooser:
 
     def choose_all(self, topic: Topic, keys: Sequence[bytes | None]) -> list[int]:
         """Return the partitions of many records: what ``choose`` returns for each."""
-        count = topic.undeleted_partition_count
-        if count < 0:
-            count = len(topic.partitions)
+        count = topic.count
         initial = topic.initial_partition_count
         filled = keys if None not in keys else [key for key in keys if key is not None]
         hashes = hashes_of_keys(cast("Sequence[bytes]", filled))
