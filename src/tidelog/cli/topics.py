@@ -15,6 +15,7 @@ from uuid import UUID
 
 import click
 
+from tidelog.cli import resized
 from tidelog.cli.connecting import (
     cluster_options,
     exactly_one,
@@ -233,6 +234,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
             shown.append(describe_topic(topic, configs))
     condition = await _condition(cluster)
     await described.add_moves(cluster, shown, Placements.of(condition))
+    await resized.add_resizes(cluster, found, shown)
     chosen = [chooser for flag, chooser in ONLY.items() if flags[flag]]
     if chosen:
         for topic_shown in shown:
@@ -326,12 +328,15 @@ def _print_topic(shown: dict[str, Any]) -> None:
     say(
         f"Topic: {shown['topic']}  TopicId: {shown['topic_id']}  "
         f"PartitionCount: {shown['partition_count']}  "
-        f"ReplicationFactor: {shown['replication_factor']}  Configs: {configs}"
+        f"ReplicationFactor: {shown['replication_factor']}  {resized.headline(shown)}"
+        f"Configs: {configs}"
     )
+    resizes = bool(shown["resize_epoch"])
     moves = any(item["original_replicas"] is not None for item in shown["partitions"])
     print_table(
         ["Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch"]
-        + list(described.COLUMNS) * moves,
+        + list(described.COLUMNS) * moves
+        + list(resized.COLUMNS) * resizes,
         [
             [
                 item["partition"],
@@ -341,12 +346,14 @@ def _print_topic(shown: dict[str, Any]) -> None:
                 ",".join(map(str, item["offline"])),
                 item["leader_epoch"],
                 *(described.cells(item) if moves else ()),
+                *(resized.cells(item) if resizes else ()),
             ]
             for item in shown["partitions"]
         ],
         right=["Partition", "Leader", "LeaderEpoch"],
     )
     _print_unclean(shown["partitions"])
+    resized.print_retired(shown)
 
 
 async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:

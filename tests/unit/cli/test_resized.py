@@ -1,0 +1,109 @@
+"""What ``topics --describe`` says of a topic that was resized."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tidelog.cli import resized
+from tidelog.client.fences import DescribedFence, DescribedFences
+from tidelog.client.metadata import Partition, Topic
+from tidelog.partitioning.gates import Fence
+
+
+def partition(index: int, birth: int = 0, retirement: int = -1) -> Partition:
+    return Partition(
+        index,
+        leader=1,
+        leader_epoch=4,
+        replicas=(1,),
+        isr=(1,),
+        offline=(),
+        retirement_epoch=retirement,
+        partition_epoch=10 + index,
+        birth_epoch=birth,
+        birth_offset=7 if birth else 0,
+    )
+
+
+def topic(*partitions: Partition, count: int, resize_epoch: int = 3) -> Topic:
+    return Topic(
+        "orders",
+        UUID(int=1),
+        internal=False,
+        partitions={each.index: each for each in partitions},
+        initial_partition_count=2,
+        undeleted_partition_count=count,
+        resize_epoch=resize_epoch,
+    )
+
+
+SHRUNK = topic(
+    partition(0),
+    partition(1),
+    partition(2, birth=1),
+    partition(3, birth=1, retirement=3),
+    partition(4, birth=1, retirement=2),
+    partition(5, birth=1, retirement=2),
+    count=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("index", "parent", "survivor"),
+    [
+        # After 6 -> 4 -> 3: 4 and 5 fell to 0 and 1, which were left of their ancestors; 3 to 1.
+        (0, None, None),
+        (2, 0, None),
+        (3, 1, 1),
+        (4, 0, 0),
+        (5, 1, 1),
+    ],
+)
+def test_parents_and_survivors(index: int, parent: int | None, survivor: int | None) -> None:
+    found = resized.lineage(SHRUNK, index)
+    assert (found["parent"], found["survivor"]) == (parent, survivor)
+
+
+def test_a_server_without_counts_says_nothing() -> None:
+    unknown = topic(partition(0), count=-1, resize_epoch=-1)
+    found = resized.lineage(unknown, 0)
+    del found["partition_epoch"]
+    assert set(found.values()) == {None}
+
+
+def fence(epoch: int, offset: int, data_end: int, *, is_seal: bool = False) -> DescribedFence:
+    return DescribedFence(Fence(epoch, offset, data_end), 4, is_seal)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [(0, 18), (5, 13), (11, 8), (19, 0), (20, 0), (30, 0)],
+)
+def test_what_a_retired_partition_holds_is_its_data_up_to_the_seal(
+    start: int, expected: int
+) -> None:
+    # A fence at 10 is no data; between the data's end at 19 and the seal at 20 stands another one.
+    fences = (fence(1, 10, 10), fence(2, 19, 19), fence(3, 20, 19, is_seal=True))
+    assert resized.held(DescribedFences(4, fences), start) == expected
+
+
+def test_without_a_seal_it_is_not_known() -> None:
+    assert resized.held(DescribedFences(4, (fence(1, 10, 10),)), 0) is None
+
+
+def test_only_a_resized_topic_has_a_headline() -> None:
+    shown = {"resize_epoch": 0, "undeleted_partition_count": 2, "initial_partition_count": 2}
+    assert resized.headline(shown) == ""
+    shown = {"resize_epoch": 2, "undeleted_partition_count": 5, "initial_partition_count": 2}
+    assert "UndeletedPartitionCount: 5" in resized.headline(shown)
+    assert "ResizeEpoch: 2" in resized.headline(shown)
+
+
+def test_the_cells_name_parent_birth_and_fences() -> None:
+    item = resized.lineage(SHRUNK, 3)
+    item["fences"] = resized.fences_shown(
+        DescribedFences(4, (fence(1, 7, 7), fence(3, 20, 19, is_seal=True)))
+    )
+    assert resized.cells(item) == ["1", "epoch 1 at 7", "fence 1 at 7 seal 3 at 20"]
