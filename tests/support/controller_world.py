@@ -33,6 +33,8 @@ KEPT = (
     "loaded_revision",
     "kept_configs",
     "undeletable",
+    "fences",
+    "unaware",
 )
 """What a controller does not find in the store again."""
 

@@ -91,6 +91,7 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
         elif above == layout.TOPIC_HISTORIES:
             _add_debts(before, found, write, name)
             _add_stops(before, found, write, name)
+            _add_publication(before, found, write, name)
         elif above == layout.TOPIC_CONFIGS:
             found.configs.add((TOPIC, name))
         elif above == layout.BROKER_CONFIGS:
@@ -150,6 +151,18 @@ def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) ->
             epochs.get(index) != of_notes for index, of_notes in epochs_now.items()
         ):
             found.stops.add(name)
+
+
+def _add_publication(before: ClusterState, found: Changes, write: Write, name: str) -> None:
+    # Raised and new partitions come by their states. A publication changes what clients see of all
+    # partitions: the count, the resize epoch, births and retirements.
+    known, node = before.topic_histories.get(name), before.topics.get(name)
+    if known is None or known.resize is None or known.resize.published or node is None:
+        return
+    if isinstance(write, Put) and isinstance(write.record, TopicHistory):
+        plan = write.record.resize
+        if plan is None or plan.published:
+            found.partitions.update(TopicPartition(name, index) for index in node.partitions)
 
 
 def _frees_stops(before: ClusterState, where: TopicPartition, write: Put) -> bool:

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
 from tidelog.controller.decisions.registration import Address, addresses_of
-from tidelog.controller.decisions.shown_topics import shown_topic
+from tidelog.controller.decisions.shown_topics import ShownTopic, shown_topic
+from tidelog.controller.decisions.sides import Side, Sides
 from tidelog.controller.decisions.stops import Stop
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
@@ -136,29 +137,35 @@ def commands(
 
     ``made`` has the commands that are built already for other replicas of the same partitions and
     the same state: this takes them from there, and adds those that it builds.
+
+    From level 1.5 a topic has one entry for each side of a resize that its partitions stand on.
     """
     request = messages.LeaderAndIsrRequest
     leaders: set[int] = set()
     topics = []
     for name, wheres in own.items():
-        assigned = cluster.topics[name].partitions
+        node = cluster.topics[name]
         history = cluster.topic_histories.get(name)
         debts = {} if history is None else history.unclean
-        states = []
-        for where in wheres:
-            command = made.get(where)
-            if command is None:
-                command = made[where] = _command(cluster, where, assigned[where.partition], debts)
-            leaders.add(command.leader)
-            states.append(command)
-        topics.append(
-            request.LeaderAndIsrTopicState(
-                topic_name=name,
-                topic_id=cluster.topic_id(name),
-                partition_states=states,
-                migrated=history is not None and history.migrated,
+        for side, places in _by_side(cluster, name, wheres):
+            states = []
+            for where in places:
+                command = made.get(where)
+                if command is None:
+                    replicas = node.partitions[where.partition]
+                    command = made[where] = _command(cluster, where, replicas, debts)
+                leaders.add(command.leader)
+                states.append(command)
+            topics.append(
+                request.LeaderAndIsrTopicState(
+                    topic_name=name,
+                    topic_id=cluster.topic_id(name),
+                    undeleted_partition_count=side.count,
+                    resize_epoch=side.resize_epoch,
+                    partition_states=states,
+                    migrated=history is not None and history.migrated,
+                )
             )
-        )
     live = []
     for leader in sorted(leaders):
         address = inter_broker_address(cluster, leader, sender.inter_broker_listener)
@@ -174,13 +181,35 @@ def commands(
     )
 
 
+_UNCOUNTED = Side(-1, 0)
+"""The side of all partitions below level 1.5, whose requests have no counts."""
+
+
+def _by_side(
+    cluster: ClusterState, name: str, wheres: Sequence[TopicPartition]
+) -> Iterable[tuple[Side, Sequence[TopicPartition]]]:
+    """Return the partitions of a topic by count and resize epoch, without those not born yet."""
+    if not cluster.level.resizes:
+        return ((_UNCOUNTED, wheres),)
+    sides = Sides(
+        name, cluster.topics[name], cluster.topic_histories.get(name), cluster.partition_nodes
+    )
+    if sides.common is not None:
+        return ((sides.common, wheres),)
+    found: dict[Side, list[TopicPartition]] = {}
+    for where in wheres:
+        if sides.is_born(where.partition):
+            found.setdefault(sides.of(where.partition), []).append(where)
+    return found.items()
+
+
 def _command(
     cluster: ClusterState, where: TopicPartition, replicas: list[int], debts: Collection[int]
 ) -> PartitionCommand:
     state, version = _state(cluster, where)
     if state.target_replicas is not None and not cluster.level.target_replicas:
         replicas = list(hosts_of(replicas, state.target_replicas))
-    return messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+    command = messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
         partition_index=where.partition,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
@@ -193,6 +222,15 @@ def _command(
         is_unclean_leader=state.is_unclean_leader,
         has_debt=where.partition in debts,
     )
+    node = cluster.partition_nodes.get(where) if cluster.level.resizes else None
+    if node is not None:
+        command.partition_epoch = node.partition_epoch
+        command.birth_epoch = node.birth_epoch
+        command.sealed = node.retirement_epoch >= 0
+        if node.birth_offset > 0:
+            # A replica of it may have no log yet at any time: a broker that was away for long.
+            command.start_offset = node.birth_offset
+    return command
 
 
 def update_metadata(
@@ -223,7 +261,9 @@ def update_metadata(
         shown = shown_topic(node, cluster.topic_histories.get(name))
         if shown.end is not None:
             wheres = [where for where in wheres if where.partition < shown.end]
-        states = [_metadata(cluster, where, node.partitions[where.partition]) for where in wheres]
+        states = [
+            _metadata(cluster, where, node.partitions[where.partition], shown) for where in wheres
+        ]
         topics.append(
             request.UpdateMetadataTopicState(
                 name,
@@ -238,6 +278,7 @@ def update_metadata(
         controller_id=sender.controller_id,
         controller_epoch=cluster.controller_epoch,
         broker_epoch=epoch_of(cluster, broker),
+        max_partition_epoch=cluster.counters.get(layout.PARTITION_EPOCH, -1),
         topic_states=topics,
         live_brokers=[_live(cluster, node_id) for node_id in sorted(cluster.brokers)],
     )
@@ -371,11 +412,11 @@ def _state(cluster: ClusterState, where: TopicPartition) -> tuple[PartitionState
 
 
 def _metadata(
-    cluster: ClusterState, where: TopicPartition, replicas: list[int]
+    cluster: ClusterState, where: TopicPartition, replicas: list[int], shown: ShownTopic
 ) -> messages.UpdateMetadataRequest.UpdateMetadataPartitionState:
     state, version = _state(cluster, where)
     brokers, broken = cluster.brokers, cluster.broken
-    return messages.UpdateMetadataRequest.UpdateMetadataPartitionState(
+    made = messages.UpdateMetadataRequest.UpdateMetadataPartitionState(
         partition_index=where.partition,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
@@ -385,6 +426,19 @@ def _metadata(
         replicas=replicas,
         offline_replicas=[x for x in replicas if x not in brokers or (x, where) in broken],
     )
+    node = cluster.partition_nodes.get(where) if cluster.level.resizes else None
+    if node is not None:
+        made.partition_epoch = node.partition_epoch
+        if node.birth_epoch:
+            made.birth_epoch, made.birth_offset = node.birth_epoch, node.birth_offset
+            for parent, epoch in node.leader_epoch_after_creation.items():
+                made.parent, made.leader_epoch_after_creation = parent, epoch
+        # A shrink that is not published, or an undo of one, shows no retirement.
+        if 0 <= node.retirement_epoch <= shown.resize_epoch:
+            made.retirement_epoch = node.retirement_epoch
+            for survivor, epoch in node.leader_epoch_before_deletion.items():
+                made.survivor, made.leader_epoch_before_deletion = survivor, epoch
+    return made
 
 
 def _live(

@@ -133,17 +133,41 @@ class ResizeKind(StrEnum):
     SHRINK = "shrink"
     UNDO = "undo"
     """It takes back a resize that could not close every partition in time."""
+    SAME = "same"
+    """The count stays: only a resize epoch begins, with a fence in each partition."""
 
 
-class ResizePlan(msgspec.Struct, frozen=True):
-    """A change of the partition count that is under way (KIP-253; docs/design/elastic.md)."""
+class ResizeStep(StrEnum):
+    """What a resize is writing, or what it waits for when all of that is written."""
+
+    FENCE = "fence"
+    """New leader epochs and counts: of all partitions, or of the survivors of a shrink."""
+    BIRTH = "birth"
+    """The nodes of new partitions."""
+    SEAL = "seal"
+    """Retirement marks and new leader epochs of the partitions that retire."""
+    REOPEN = "reopen"
+    """New leader epochs of all partitions: an undo."""
+
+
+class ResizePlan(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A change of the partition count that is under way (KIP-253; docs/design/elastic.md).
+
+    ``cursor`` says how much of the step is written: each multi-write of a large step moves it.
+    ``leader_epochs`` are those before the raise of partitions 0, 1 and so on, written with the
+    raise. An undo has the step and the cursor of the resize that it undoes.
+    """
 
     kind: ResizeKind
     from_count: int
     to_count: int
     resize_epoch: int
-    step: str
+    step: ResizeStep
     published: bool = False
+    cursor: int = 0
+    leader_epochs: list[int] = []
+    undone_step: ResizeStep | None = None
+    undone_cursor: int = 0
 
 
 class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):

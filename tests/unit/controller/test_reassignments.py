@@ -30,7 +30,7 @@ from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.pending import changes_of
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, ResizeKind, ResizePlan, WentBack
+from tidelog.metadata.records import PartitionState, ResizeKind, ResizePlan, ResizeStep, WentBack
 from tidelog.metadata.store import Set
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import level_of
@@ -225,7 +225,7 @@ def test_a_move_and_a_change_of_the_partition_count_exclude_each_other() -> None
     ((_, refusal),) = create_partitions(world.cluster, [Growth("t", 4)], world.chance).answer
     assert refusal is not None and refusal.error is ErrorCode.REASSIGNMENT_IN_PROGRESS
     world = prepared("idle")
-    plan = ResizePlan(ResizeKind.GROW, 2, 4, 1, "prepare")
+    plan = ResizePlan(ResizeKind.GROW, 2, 4, 1, ResizeStep.FENCE)
     history = msgspec.structs.replace(world.cluster.topic_histories["t"], resize=plan)
     world.commit((Put(layout.topic_history("t"), history),))
     ((_, refusal),) = reassign(world.cluster, [Asked(T0, (3, 4))]).answer

@@ -13,10 +13,11 @@ from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.shown_topics import UNKNOWN, ShownTopic, shown_topic
 from tidelog.controller.requests import Sender
 from tidelog.metadata import layout
-from tidelog.metadata.records import ResizeKind, ResizePlan, TopicHistory, TopicNode
+from tidelog.metadata.records import ResizeKind, ResizePlan, ResizeStep, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
 
-GROW, SHRINK, UNDO = ResizeKind
+GROW, SHRINK, UNDO, SAME = ResizeKind
+FENCE, BIRTH, SEAL, REOPEN = ResizeStep
 
 
 def topic(partitions: int, count: int) -> TopicNode:
@@ -29,17 +30,18 @@ def topic(partitions: int, count: int) -> TopicNode:
     [
         # Four partitions at resize epoch 6, whatever comes next.
         (topic(4, 4), None, ShownTopic(2, 4, 6)),
-        (topic(8, 8), ResizePlan(GROW, 4, 8, 7, "fence"), ShownTopic(2, 4, 6, 4)),
-        (topic(8, 8), ResizePlan(GROW, 4, 8, 7, "birth"), ShownTopic(2, 4, 6, 4)),
-        (topic(4, 3), ResizePlan(SHRINK, 4, 3, 7, "seal"), ShownTopic(2, 4, 6)),
-        (topic(8, 4), ResizePlan(UNDO, 8, 4, 8, "reopen"), ShownTopic(2, 4, 6, 4)),
-        (topic(4, 4), ResizePlan(UNDO, 3, 4, 8, "reopen"), ShownTopic(2, 4, 6)),
+        (topic(8, 8), ResizePlan(GROW, 4, 8, 7, FENCE), ShownTopic(2, 4, 6, 4)),
+        (topic(8, 8), ResizePlan(GROW, 4, 8, 7, BIRTH), ShownTopic(2, 4, 6, 4)),
+        (topic(4, 3), ResizePlan(SHRINK, 4, 3, 7, SEAL), ShownTopic(2, 4, 6)),
+        (topic(8, 4), ResizePlan(UNDO, 8, 4, 8, REOPEN), ShownTopic(2, 4, 6, 4)),
+        (topic(4, 4), ResizePlan(UNDO, 3, 4, 8, REOPEN), ShownTopic(2, 4, 6)),
         # A partition that retired before stays in sight: 5 to 4 to 3.
-        (topic(5, 3), ResizePlan(SHRINK, 4, 3, 7, "seal"), ShownTopic(2, 4, 6)),
+        (topic(5, 3), ResizePlan(SHRINK, 4, 3, 7, SEAL), ShownTopic(2, 4, 6)),
+        (topic(4, 4), ResizePlan(SAME, 4, 4, 7, FENCE), ShownTopic(2, 4, 6)),
         # Published: all of it is seen at once.
-        (topic(8, 8), ResizePlan(GROW, 4, 8, 7, "birth", published=True), ShownTopic(2, 8, 7)),
-        (topic(4, 3), ResizePlan(SHRINK, 4, 3, 7, "seal", published=True), ShownTopic(2, 3, 7)),
-        (topic(4, 4), ResizePlan(UNDO, 8, 4, 8, "reopen", published=True), ShownTopic(2, 4, 8)),
+        (topic(8, 8), ResizePlan(GROW, 4, 8, 7, BIRTH, published=True), ShownTopic(2, 8, 7)),
+        (topic(4, 3), ResizePlan(SHRINK, 4, 3, 7, SEAL, published=True), ShownTopic(2, 3, 7)),
+        (topic(4, 4), ResizePlan(UNDO, 8, 4, 8, REOPEN, published=True), ShownTopic(2, 4, 8)),
     ],
 )
 def test_clients_see_what_was_before_until_a_resize_is_published(
@@ -61,7 +63,7 @@ def growing(*, published: bool) -> World:
     cluster = world.cluster
     node = cluster.topics["t"]
     wider = {**node.partitions, 2: [1, 2], 3: [2, 1]}
-    plan = ResizePlan(GROW, 2, 4, 1, "fence", published)
+    plan = ResizePlan(GROW, 2, 4, 1, FENCE, published)
     history = msgspec.structs.replace(cluster.topic_histories["t"], resize_epoch=1, resize=plan)
     world.commit(
         (

@@ -27,6 +27,7 @@ from tidelog.metadata.records import (
     Record,
     ResizeKind,
     ResizePlan,
+    ResizeStep,
     TopicHistory,
     TopicNode,
     UncleanDebt,
@@ -126,8 +127,8 @@ ROWS: list[tuple[str, str, Record]] = [
         '{"version":1, "topic_id":"rB5qkJ2QTeyPfS9hWzD9Vg", "initial_partition_count":1,'
         ' "resize_epoch":2, "migrated":true, "original_replicas":{"0":[1,2]},'
         ' "pending_stops":{"0":{"4":7}},'
-        ' "resize":{"kind":"grow","from_count":1,"to_count":2,"resize_epoch":2,"step":"plan",'
-        '"published":false},'
+        ' "resize":{"kind":"grow","from_count":1,"to_count":2,"resize_epoch":2,"step":"fence",'
+        '"cursor":1,"leader_epochs":[4]},'
         ' "former":{"6":{"end_offset":99,"leader_epoch":8}},'
         ' "unclean":{"0":{"leader":1,"leader_epoch":7,"end_offset":50,"end_epoch":6,'
         '"lost":[{"broker":2,"first":40,"end":50,"epochs":[5,6]}]}},'
@@ -139,7 +140,9 @@ ROWS: list[tuple[str, str, Record]] = [
             migrated=True,
             original_replicas={0: [1, 2]},
             pending_stops={0: {4: 7}},
-            resize=ResizePlan(ResizeKind.GROW, 1, 2, 2, "plan"),
+            resize=ResizePlan(
+                ResizeKind.GROW, 1, 2, 2, ResizeStep.FENCE, cursor=1, leader_epochs=[4]
+            ),
             former={6: FormerPartition(99, 8)},
             unclean={0: UncleanDebt(1, 7, 50, 6, [LostRange(2, 40, 50, [5, 6])])},
             unclean_past={1: [UncleanDebt(2, 3, 9, 2)]},

@@ -44,6 +44,14 @@ class LogEnd(NamedTuple):
     end_offset: int
 
 
+class FenceReport(NamedTuple):
+    """The fence or seal of a partition is below the high watermark: so its leader reported."""
+
+    partition_epoch: int
+    leader_epoch: int
+    resize_epoch: int
+
+
 class _Resolved(NamedTuple):
     # Configurations that were resolved over these defaults of all brokers.
     defaults: dict[str, str] | None
@@ -58,7 +66,7 @@ class ClusterState:
     ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``deletions_by_name`` is
     ``deletions`` by topic name.
 
-    The last fourteen are not in the store: ``configs_changed_at``, the revision of the last change
+    The last sixteen are not in the store: ``configs_changed_at``, the revision of the last change
     of a configuration; the ``level`` of this controller; ``confirmed``, the
     (broker, partition) of marked topics whose replicas are deleted; ``suspected`` and
     ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
@@ -70,6 +78,10 @@ class ClusterState:
     revision) that each broker reported; ``loaded_revision``, that of the store before this
     controller wrote to it.
 
+    ``fences`` has the reports of fences and seals of the topics that are being resized, and
+    ``unaware`` when each broker last saw a writer without a partition count, by topic.
+
+    ``resizing`` are the topics with the plan of a resize.
     ``went_back`` says why the store must be an older copy of itself, until that was accepted.
     ``moves`` has the targets of every partition that is being reassigned, and ``arrived`` those of
     them whose ISR has all targets. ``plan`` is that of ``/admin/reassign_partitions``.
@@ -99,6 +111,7 @@ class ClusterState:
     cluster_id: str | None = None
     names: dict[UUID, str] = field(default_factory=dict)
     names_in_metrics: dict[str, str] = field(default_factory=dict)
+    resizing: set[str] = field(default_factory=set)
     went_back: str | None = None
 
     level: Level = LATEST
@@ -117,6 +130,8 @@ class ClusterState:
     held: dict[UUID, str] = field(default_factory=dict)
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)
     loaded_revision: int = 0
+    fences: dict[str, dict[int, FenceReport]] = field(default_factory=dict, compare=False)
+    unaware: dict[UUID, dict[int, int]] = field(default_factory=dict, compare=False)
 
     # Resolved configurations: most topics share a few.
     _resolved: _Resolved | None = field(default=None, init=False, repr=False, compare=False)
@@ -281,6 +296,7 @@ _DRAFTED = (
     "cluster_id",
     "names",
     "names_in_metrics",
+    "resizing",
     "went_back",
     "confirmed",
     "configs_changed_at",

@@ -142,6 +142,10 @@ def _put(cluster: ClusterState, path: str, record: Record) -> None:
             _put_topic(cluster, name, record)
         case TopicHistory():
             cluster.topic_histories[name] = record
+            if record.resize is None:
+                cluster.resizing.discard(name)
+            else:
+                cluster.resizing.add(name)
         case BrokerNode():
             cluster.brokers[int(name)] = record
         case DeletionNode():
@@ -257,6 +261,7 @@ def _remove(cluster: ClusterState, path: str) -> None:
         cluster.names_in_metrics.pop(metric_name(name), None)
     elif above == layout.TOPIC_HISTORIES:
         cluster.topic_histories.pop(name, None)
+        cluster.resizing.discard(name)
     elif above == layout.BROKERS:
         cluster.brokers.pop(int(name), None)
     elif above == layout.DELETIONS:

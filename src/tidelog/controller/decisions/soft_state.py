@@ -8,9 +8,10 @@ Which elections follow: see ``registration``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import NO_ID, ClusterState
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState, FenceReport
 from tidelog.controller.decisions.reassignments import Answered
 from tidelog.controller.decisions.registration import Registration
 from tidelog.model.topics import TopicPartition
@@ -121,6 +122,52 @@ def forget(cluster: ClusterState, broker: int) -> None:
     cluster.inventories.pop(broker, None)
     cluster.nameless.pop(broker, None)
     cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedFence:
+    """One partition of a ReportFences request."""
+
+    topic_id: UUID
+    partition: int
+    report: FenceReport
+
+
+def note_fences(cluster: ClusterState, found: Iterable[ReportedFence]) -> int:
+    """Take up reports of fences and seals; return how many a resize waits for.
+
+    The others are too late: their topic has no plan of that resize epoch, or their partition has
+    another incarnation, or no such leader epoch. Of several reports the newest leader's counts.
+    """
+    count = 0
+    for fence in found:
+        name = cluster.names.get(fence.topic_id)
+        history = cluster.topic_histories.get(name or "")
+        if name is None or history is None or history.resize is None:
+            continue
+        where, report = TopicPartition(name, fence.partition), fence.report
+        node, state = cluster.partition_nodes.get(where), cluster.states.get(where)
+        if (
+            node is None
+            or state is None
+            or report.partition_epoch != node.partition_epoch
+            or report.leader_epoch > state.leader_epoch
+            or report.resize_epoch != history.resize.resize_epoch
+        ):
+            continue
+        known = cluster.fences.setdefault(name, {})
+        earlier = known.get(fence.partition)
+        is_newer = earlier is None or earlier.resize_epoch < report.resize_epoch
+        if is_newer or earlier is None or earlier.leader_epoch < report.leader_epoch:
+            known[fence.partition] = report
+            count += 1
+    return count
+
+
+def forget_fences(cluster: ClusterState) -> None:
+    """Forget the reports of topics that are no longer resized."""
+    for name in cluster.fences.keys() - cluster.resizing:
+        del cluster.fences[name]
 
 
 def keep_topic(cluster: ClusterState, topic: str, why: str) -> None:

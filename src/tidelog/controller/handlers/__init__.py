@@ -22,6 +22,7 @@ from tidelog.controller.handlers import (
     envelope,
     incremental_alter_configs,
     list_partition_reassignments,
+    report_fences,
     report_truncation,
     restored_store,
 )
@@ -43,6 +44,7 @@ HANDLERS: tuple[Handler, ...] = (
     envelope.HANDLER,
     incremental_alter_configs.HANDLER,
     list_partition_reassignments.HANDLER,
+    report_fences.HANDLER,
     report_truncation.HANDLER,
     restored_store.HANDLER,
 )
