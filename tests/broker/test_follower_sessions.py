@@ -265,3 +265,22 @@ def test_through_random_breaks_all_logs_become_the_same(tmp_path: Path) -> None:
             await until(lambda: all(x.high_watermark == x.end_offset for x in leaders.values()))
 
     run(main())
+
+
+def test_a_follower_that_names_a_count_is_refused_and_not_noted(tmp_path: Path) -> None:
+    """A limit by its resize epoch would stop the copy at a fence (KIP-253)."""
+
+    async def main() -> None:
+        async with running(tmp_path) as lone:
+            lead(lone, (1, 2))
+            append(partition(lone, 0))
+            peer = await Peer.connect(lone.port)
+            request = ask((0, 0), {0: 1})
+            request.topics[0].undeleted_partition_count = 4
+            answer = await peer.ask(request, 12)
+            assert told(answer)[0].error_code == ErrorCode.INVALID_REQUEST
+            assert partition(lone, 0).high_watermark == 0
+            await peer.ask(ask((answer.session_id, 1), {0: 1}), 12)
+            assert partition(lone, 0).high_watermark == 1
+
+    run(main())

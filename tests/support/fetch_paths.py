@@ -142,9 +142,12 @@ class Hosts:
         }
 
     def asked(self) -> list[Any]:
-        """The fetch offsets of the sessions."""
+        """The fetch offsets of the sessions, and the numbers of counts."""
         return [
-            (x.fetch_offset, x.max_bytes, x.leader_epoch, x.last_fetched_epoch, x.log_start)
+            (
+                (x.fetch_offset, x.max_bytes, x.leader_epoch, x.last_fetched_epoch, x.log_start),
+                x.named,
+            )
             for each in self.sessions._sessions.values()
             for x in each.wanted.values()
         ]

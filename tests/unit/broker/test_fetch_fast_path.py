@@ -27,6 +27,7 @@ from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import codec, messages
+from tidelog.replication.resize_rules import Named
 
 KEYS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u" * 126, 0)]
 UNKNOWN = [TopicPartition("t", 9), TopicPartition("other", 0), TopicPartition("x" * 127, 0)]
@@ -85,6 +86,7 @@ class Asked:
     epoch: int | None
     last_fetched: bool
     max_bytes: int
+    partition_epoch: int = -1
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Fetch:
     forget: bool
     rack: str
     replica: int
+    counts: tuple[int, int] = (-1, -1)
+    """Count and resize epoch of each topic."""
 
 
 def mostly(usual: Any, *rare: Any) -> st.SearchStrategy[Any]:
@@ -123,6 +127,7 @@ ASKED = st.builds(
     mostly(0, None, -1, 1),
     mostly(False, True),
     st.sampled_from((1_048_576, 1_048_576, 100_000, 500, 0)),
+    st.sampled_from((-1, 0, 0, 7, 2**31 - 1)),
 )
 FETCHES = st.builds(
     Fetch,
@@ -137,6 +142,7 @@ FETCHES = st.builds(
     mostly(False, True),
     mostly("", "r"),
     mostly(-1, -2),
+    st.sampled_from(((-1, -1), (8, 3), (8, 3), (8, 3), (4, 2), (-1, 3), (-(2**31), 2**31 - 1))),
 )
 STEPS = st.lists(
     st.one_of(*[FETCHES] * 10, *[APPENDS] * 5, ROLES, MOVES, MOVES, ROOMS, st.builds(Offline, AT)),
@@ -201,6 +207,7 @@ class Sides:
                 current_leader_epoch=epoch,
                 last_fetched_epoch=self.epochs[KEYS[asked.at]] if asked.last_fetched else -1,
                 partition_max_bytes=asked.max_bytes,
+                partition_epoch=asked.partition_epoch,
             )
             topics.setdefault(key.topic, []).append(part)
         session_id, epoch = self.session
@@ -214,6 +221,7 @@ class Sides:
             "end": (session_id, -1),
         }
         asked_session = sessions[step.session] if step.version >= 7 else (0, -1)
+        tags = dict(zip(("undeleted_partition_count", "resize_epoch"), step.counts, strict=True))
         forget = [Request.ForgottenTopic(topic="t", partitions=[1])] if step.forget else []
         return Request(
             replica_id=step.replica,
@@ -223,7 +231,9 @@ class Sides:
             isolation_level=step.isolation,
             session_id=asked_session[0],
             session_epoch=asked_session[1],
-            topics=[Request.FetchTopic(topic=name, partitions=x) for name, x in topics.items()],
+            topics=[
+                Request.FetchTopic(topic=name, partitions=x, **tags) for name, x in topics.items()
+            ],
             forgotten_topics_data=forget if step.version >= 7 else [],
             rack_id=step.rack if step.version >= 11 else "",
         )
@@ -288,6 +298,22 @@ def test_what_stock_consumers_send_has_the_fast_path(tmp_path: Path, sends_files
     for step in java:
         sides.take(step)
     assert sides.flat.fast == 6
+
+
+def test_the_numbers_of_an_aware_consumer_have_the_fast_path(tmp_path: Path) -> None:
+    """All three, of one or more partitions, in a session or not: and each as it was sent last."""
+    sides = Sides(tmp_path)
+    first, second = (Asked(at, False, 0.0, 0, 0, False, 1_048_576, 20 + at) for at in (0, 1))
+    sides.take(plain(asked=[first], counts=(8, 3)))
+    sides.take(plain(asked=[first, second], counts=(8, 3)))
+    sides.take(plain(asked=[first, second], counts=(4, 1), session="begin"))
+    assert [named for *_, named in sides.flat.asked()] == [Named(4, 1, 20), Named(4, 1, 21)]
+    sides.take(plain(asked=[second], counts=(8, 3), session="next"))
+    assert sides.flat.fast == 3
+    named = {named for *_, named in sides.flat.asked()}
+    assert named == {Named(4, 1, 20), Named(8, 3, 21)}
+    sides.take(plain(asked=[first], session="next", counts=(-1, -1)))
+    assert sides.flat.fast == 3, "some of the three and not all: the handler refuses that"
 
 
 @pytest.mark.parametrize(

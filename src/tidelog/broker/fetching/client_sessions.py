@@ -1,10 +1,11 @@
 """Fetch sessions of clients (KIP-227): the partitions that a client fetches, kept between requests.
 
 Owns these sessions, limited in number by ``max.incremental.fetch.session.cache.slots``, in the
-memory of all together, and in time. Not those of followers: see ``follower_sessions``; not the
-reads: see ``partition_reads``. A client whose session was evicted begins another one, or names all
-partitions in each request. The memory of a session is charged to the account of its client's
-connection, also after the connection is closed.
+memory of all together, and in time. Of each partition they keep count, resize epoch and partition
+epoch, which a client sends again when they change (KIP-253). Not those of followers: see
+``follower_sessions``; not the reads: see ``partition_reads``. A client whose session was evicted
+begins another one, or names all partitions in each request. The memory of a session is charged to
+the account of its client's connection, also after the connection is closed.
 
 | session id | epoch | meaning |
 |---|---|---|
@@ -24,6 +25,7 @@ from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Steps
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 if TYPE_CHECKING:
     from tidelog.network.limits import Account, AccountHolder
@@ -47,13 +49,13 @@ UNUSABLE = -2
 """The epoch of a session while a request is applied to it: no request with it is served."""
 
 MAX_BYTES = 67_108_864
-"""Maximum memory of all sessions together: about 150,000 partitions."""
+"""Maximum memory of all sessions together: about 120,000 partitions."""
 
 PART_OF_ACCOUNT = 4
 """Sessions take at most this fraction (1/4) of the account (``queued.max.request.bytes``): they
 stay for minutes, and requests need the rest."""
 
-PARTITION_BYTES = 450
+PARTITION_BYTES = 560
 """Memory of one partition in a session, without the name of its topic."""
 
 
@@ -63,6 +65,15 @@ def bytes_of(topic: str) -> int:
     It includes the whole name: a request that names the topic once per partition has it as often.
     """
     return PARTITION_BYTES + (len(topic) if topic.isascii() else 4 * len(topic))
+
+
+def named_by(
+    topic: messages.FetchRequest.FetchTopic, asked: messages.FetchRequest.FetchPartition
+) -> Named:
+    """Return the numbers of one partition in a request."""
+    count, epoch = topic.undeleted_partition_count, topic.resize_epoch
+    found = Named(count, epoch, asked.partition_epoch)
+    return NOT_NAMED if found == NOT_NAMED else found
 
 
 def next_epoch(epoch: int) -> int:
@@ -80,6 +91,7 @@ class Wanted:
         "leader_epoch",
         "log_start",
         "max_bytes",
+        "named",
         "sent_start",
         "sent_watermark",
         "topic",
@@ -87,16 +99,22 @@ class Wanted:
     )
 
     def __init__(
-        self, topic: str, topic_id: UUID, asked: messages.FetchRequest.FetchPartition
+        self,
+        topic: str,
+        topic_id: UUID,
+        asked: messages.FetchRequest.FetchPartition,
+        named: Named,
     ) -> None:
         self.topic = topic
         self.index = asked.partition
         self.sent_watermark = -2
         self.sent_start = -2
         self.topic_id = topic_id
-        self.update(topic_id, asked)
+        self.update(topic_id, asked, named)
 
-    def update(self, topic_id: UUID, asked: messages.FetchRequest.FetchPartition) -> None:
+    def update(
+        self, topic_id: UUID, asked: messages.FetchRequest.FetchPartition, named: Named
+    ) -> None:
         """Apply a request's entry of this partition; only followers send a topic id."""
         if topic_id is not self.topic_id and topic_id != self.topic_id:
             self.topic_id = topic_id
@@ -105,6 +123,7 @@ class Wanted:
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start = asked.log_start_offset
+        self.named = named
 
     def is_news(self, high_watermark: int, log_start: int) -> bool:
         """Whether one of these differs from what was last sent."""
@@ -137,13 +156,13 @@ class ClientFetchSession:
         grown = seen = 0
         for topic in request.topics:
             for asked in topic.partitions:
-                key = (topic.topic, asked.partition)
+                key, named = (topic.topic, asked.partition), named_by(topic, asked)
                 known = self.wanted.get(key)
                 if known is None:
-                    self.wanted[key] = Wanted(topic.topic, topic.topic_id, asked)
+                    self.wanted[key] = Wanted(topic.topic, topic.topic_id, asked, named)
                     grown += bytes_of(topic.topic)
                 else:
-                    known.update(topic.topic_id, asked)
+                    known.update(topic.topic_id, asked, named)
                 seen += 1
                 if not seen % AT_ONCE:
                     yield grown
@@ -215,7 +234,8 @@ class FetchSessions:
             for topic in request.topics:
                 name = topic.topic
                 for asked in topic.partitions:
-                    wanted[name, asked.partition] = Wanted(name, topic.topic_id, asked)
+                    named = named_by(topic, asked)
+                    wanted[name, asked.partition] = Wanted(name, topic.topic_id, asked, named)
                     seen += 1
                     if not seen % AT_ONCE:
                         yield 0

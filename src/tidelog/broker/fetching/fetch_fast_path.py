@@ -1,11 +1,12 @@
 """Fast path of Fetch: from the bytes of the request to those of the response, without messages.
 
 Owns the plain Fetch request with something to read, as busy Java and librdkafka consumers send it:
-version 12, ``min_bytes`` up to 1, no rack, no tags, at most 100 partitions, without a session or as
-the next request of one that forgets no partition. Not its rules: it reads with the functions of
-``partition_reads`` and ``client_sessions``, as ``handlers.fetch`` does, which handles all other
-requests, waits, warms up and makes all error responses: for these the fast path returns None and
-changes nothing but the fetch offsets of a session, which the same request sets again.
+version 12, ``min_bytes`` up to 1, no rack, no tags or the three of counts, at most 100 partitions,
+without a session or as the next request of one that forgets no partition. Not its rules: it reads
+with the functions of ``partition_reads`` and ``client_sessions``, as ``handlers.fetch`` does, which
+handles all other requests, waits, warms up and makes all error responses: for these the fast path
+returns None and changes nothing but the fetch offsets of a session, which the same request sets
+again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tidelog.broker.partitions.read_limit import read_limit
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, Buffer, put_records, records_size, uvarint
 from tidelog.records.batch import Rejected
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.storage.log.cold import ColdRead
 
 if TYPE_CHECKING:
@@ -51,6 +53,16 @@ _asked_partition = struct.Struct(">iiqiqiB").unpack_from
 """The fields of ``FetchPartition`` in their order; tags."""
 
 _ASKED_BYTES = 33
+
+_PARTITION_TAG = b"\1\x90\x4e\4"
+"""In front of a partition epoch: one tag, 10000, four bytes."""
+
+_TOPIC_TAGS = b"\2\x90\x4e\4", b"\x91\x4e\4"
+"""In front of a count and of a resize epoch: two tags, 10000 and 10001, four bytes each."""
+
+_partition_tags = struct.Struct(">4si").unpack_from
+_topic_tags = struct.Struct(">4si3si").unpack_from
+_PARTITION_TAG_BYTES, _TOPIC_TAGS_BYTES = 8, 15
 
 _END = b"\1\1\0"
 """No forgotten topics, no rack, no tags."""
@@ -85,13 +97,16 @@ class Reads(Protocol):
     def fetch_sessions(self) -> FetchSessions: ...
 
 
+_Asked = tuple[str, list[int], Named]
+"""A topic, the fields of ``FetchPartition`` up to its tags, and the numbers in tags."""
+
+
 class _Plain(NamedTuple):
     max_bytes: int
     isolation_level: int
     session_id: int
     session_epoch: int
-    named: list[tuple[str, list[int]]]
-    """Topics, and the fields of ``FetchPartition``."""
+    asked: list[_Asked]
 
 
 class _Part(NamedTuple):
@@ -128,19 +143,20 @@ def answer(
     session = None
     if plain.session_epoch != FINAL_EPOCH:
         found = sessions.find(plain.session_id, plain.session_epoch)
-        if not isinstance(found, ClientFetchSession) or not _update(found, plain.named):
+        if not isinstance(found, ClientFetchSession) or not _update(found, plain.asked):
             return None
         session, wanted = found, found.wanted
         places = [(each.topic, each.index, each.fetch_offset) for each in wanted.values()]
         if not _has_more(by_topic, places):
             return None
     elif plain.session_id == NO_SESSION:
-        if not _has_more(by_topic, [(topic, asked[0], asked[2]) for topic, asked in plain.named]):
+        places = [(topic, fields[0], fields[2]) for topic, fields, _ in plain.asked]
+        if not _has_more(by_topic, places):
             return None
         # A partition named twice is read once, as in its last entry.
         wanted = {
-            (topic, asked[0]): Wanted(topic, NO_UUID, _FetchPartition(*asked))
-            for topic, asked in plain.named
+            (topic, fields[0]): Wanted(topic, NO_UUID, _FetchPartition(*fields), named)
+            for topic, fields, named in plain.asked
         }
     else:
         return None
@@ -162,7 +178,7 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
     if replica != CONSUMER or least > 1 or not 0 < topics < 128:
         return None
     at += _HEAD_BYTES
-    named: list[tuple[str, list[int]]] = []
+    found: list[_Asked] = []
     for _ in range(topics - 1):
         length = frame[at]
         end = at + length
@@ -171,18 +187,35 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
             return None
         topic = str(frame[at + 1 : end], "utf-8")
         at = end + 1
+        asked: list[list[int]] = []
+        epochs: list[int] = []
         for _ in range(count - 1):
-            *asked, tags = _asked_partition(frame, at)
-            if tags or asked[3] >= 0:
+            *fields, tags = _asked_partition(frame, at)
+            if fields[3] >= 0:
                 return None  # it has an epoch to compare with the log's
-            named.append((topic, asked))
+            asked.append(fields)
             at += _ASKED_BYTES
-        if frame[at]:
+            if tags:
+                tag, partition_epoch = _partition_tags(frame, at - 1)
+                if tag != _PARTITION_TAG:
+                    return None
+                epochs.append(partition_epoch)
+                at += _PARTITION_TAG_BYTES - 1
+        if not frame[at]:
+            if epochs:
+                return None  # some of the three numbers, and not all
+            at += 1
+            found += [(topic, fields, NOT_NAMED) for fields in asked]
+            continue
+        tag, undeleted_count, tag_of_epoch, resize_epoch = _topic_tags(frame, at)
+        if (tag, tag_of_epoch) != _TOPIC_TAGS or len(epochs) != len(asked):
             return None
-        at += 1
-    if frame[at:] != _END or len(named) > MOST_PARTITIONS:
+        at += _TOPIC_TAGS_BYTES
+        for fields, partition_epoch in zip(asked, epochs, strict=True):
+            found.append((topic, fields, Named(undeleted_count, resize_epoch, partition_epoch)))
+    if frame[at:] != _END or len(found) > MOST_PARTITIONS:
         return None
-    return _Plain(most, isolation, session_id, epoch, named)
+    return _Plain(most, isolation, session_id, epoch, found)
 
 
 def _has_more(
@@ -197,16 +230,16 @@ def _has_more(
     return False
 
 
-def _update(session: ClientFetchSession, named: list[tuple[str, list[int]]]) -> bool:
+def _update(session: ClientFetchSession, asked: list[_Asked]) -> bool:
     """Apply the request's entries to its session; return False where it has others, or too many."""
     wanted = session.wanted
     if len(wanted) > MOST_PARTITIONS:
         return False
-    for topic, asked in named:
-        known = wanted.get((topic, asked[0]))
+    for topic, fields, named in asked:
+        known = wanted.get((topic, fields[0]))
         if known is None:
             return False
-        known.update(NO_UUID, _FetchPartition(*asked))
+        known.update(NO_UUID, _FetchPartition(*fields), named)
     return True
 
 

@@ -23,7 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.fetching.client_sessions import INITIAL_EPOCH, UNUSABLE, Wanted, next_epoch
+from tidelog.broker.fetching.client_sessions import (
+    INITIAL_EPOCH,
+    UNUSABLE,
+    Wanted,
+    named_by,
+    next_epoch,
+)
 from tidelog.network.router import Steps
 from tidelog.protocol import messages
 
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.waiters import Waiter
+    from tidelog.replication.resize_rules import Named
 
 AT_ONCE = 500
 """Partitions handled in one step."""
@@ -48,8 +55,9 @@ class SessionPartition(Wanted):
         topic: str,
         topic_id: UUID,
         asked: messages.FetchRequest.FetchPartition,
+        named: Named,
     ) -> None:
-        super().__init__(topic, topic_id, asked)
+        super().__init__(topic, topic_id, asked, named)
         self.session = session
         self.partition: HostedPartition | None = None
         self.is_void = False
@@ -155,15 +163,16 @@ class FollowerSession:
                 self._drop(self.entries.pop((forgotten.topic, index), None))
 
     def _take_one(self, topic: Any, asked: Any) -> None:
-        key = (topic.topic, asked.partition)
+        key, named = (topic.topic, asked.partition), named_by(topic, asked)
         entry = self.entries.get(key)
         if entry is None:
-            entry = self.entries[key] = SessionPartition(self, topic.topic, topic.topic_id, asked)
+            entry = SessionPartition(self, topic.topic, topic.topic_id, asked, named)
+            self.entries[key] = entry
         else:
             if asked.current_leader_epoch != entry.leader_epoch:
                 # The follower has dropped a response of the former leader epoch.
                 entry.sent_watermark = entry.sent_start = -2
-            entry.update(topic.topic_id, asked)
+            entry.update(topic.topic_id, asked, named)
             entry.is_void = False
         self.dirty.pop(entry, None)
         self.dirty[entry] = None

@@ -25,6 +25,7 @@ from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, records_size
 from tidelog.records.batch import Rejected, walk
 from tidelog.replication.closest import Candidate, closest
+from tidelog.replication.resize_rules import NOT_NAMED
 from tidelog.storage.log.cold import ColdRead, cold_read, run_all
 from tidelog.storage.log.region import FileRegion, find_region
 
@@ -302,7 +303,13 @@ def _more_follows(records: Any, offset: int, end: int) -> bool:
 
 
 def why_not_replicated(wanted: Wanted, partition: HostedPartition, node_id: int) -> ErrorCode:
-    """Return why a follower may not copy this partition: another topic id, or it is no replica."""
+    """Return why a follower may not copy this partition: another topic id, or it is no replica.
+
+    A follower names no count, and reads up to the log end, over fences: one that has a count is
+    refused, because a limit by its resize epoch would stop the copy.
+    """
+    if wanted.named is not NOT_NAMED:
+        return ErrorCode.INVALID_REQUEST
     topic_id = partition.topic_id
     # Mostly the same object as last time: the comparison of two UUIDs runs in Python.
     if wanted.topic_id is not topic_id and wanted.topic_id != NO_UUID:

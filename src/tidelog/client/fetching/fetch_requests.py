@@ -79,7 +79,7 @@ async def end_session(
 def _request(
     question: SessionRequest, isolation: IsolationLevel, options: FetchOptions
 ) -> messages.FetchRequest:
-    fetch, wanted = messages.FetchRequest, question.wanted
+    fetch = messages.FetchRequest
     return fetch(
         replica_id=-1,
         max_wait_ms=options.max_wait_ms,
@@ -88,17 +88,34 @@ def _request(
         isolation_level=isolation,
         session_id=question.session_id,
         session_epoch=question.epoch,
-        topics=topics_field(
-            wanted,
-            fetch.FetchTopic,
-            lambda where: fetch.FetchPartition(
-                partition=where.partition,
-                current_leader_epoch=wanted[where].leader_epoch,
-                fetch_offset=wanted[where].offset,
-                partition_max_bytes=wanted[where].max_bytes,
-            ),
-        ),
+        topics=topics_of(question.wanted),
         forgotten_topics_data=topics_field(
             question.forgotten, fetch.ForgottenTopic, lambda where: where.partition
         ),
     )
+
+
+def topics_of(
+    wanted: Mapping[TopicPartition, PartitionFetch],
+) -> list[messages.FetchRequest.FetchTopic]:
+    """Return one entry per topic, count and resize epoch: the last two are fields of a topic, and
+    two partitions may stand on different sides of a resize."""
+    fetch = messages.FetchRequest
+    topics: dict[tuple[str, int, int], messages.FetchRequest.FetchTopic] = {}
+    for where, item in wanted.items():
+        count, epoch, partition_epoch = item.named
+        key = (where.topic, count, epoch)
+        if (topic := topics.get(key)) is None:
+            topic = topics[key] = fetch.FetchTopic(
+                topic=where.topic, undeleted_partition_count=count, resize_epoch=epoch
+            )
+        topic.partitions.append(
+            fetch.FetchPartition(
+                partition=where.partition,
+                current_leader_epoch=item.leader_epoch,
+                fetch_offset=item.offset,
+                partition_max_bytes=item.max_bytes,
+                partition_epoch=partition_epoch,
+            )
+        )
+    return list(topics.values())

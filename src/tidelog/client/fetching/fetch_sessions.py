@@ -1,6 +1,7 @@
 """The client's half of a fetch session (KIP-227): which partitions each request must list. Pure.
 
-Owns session id and epoch, and what the broker has cached.
+Owns session id and epoch, and what the broker has cached: of each partition its numbers (count,
+resize epoch, partition epoch), too, which are sent again when they change (KIP-253).
 
 | state | next request | after its response |
 |---|---|---|
@@ -17,6 +18,7 @@ from uuid import UUID
 
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 FULL_EPOCH = 0
 """Session epoch of a full request that asks for a new session."""
@@ -36,6 +38,8 @@ class PartitionFetch(NamedTuple):
     last_epoch: int = -1
     log_start: int = -1
     topic_id: UUID = NO_UUID
+    named: Named = NOT_NAMED
+    """A follower names none of the three."""
 
 
 class SessionRequest(NamedTuple):

@@ -204,7 +204,7 @@ _NETWORK = (
         _I,
         "1000",
         "How many fetch sessions are kept, each for five minutes without use. Together they take "
-        "at most 64 MiB (some 150,000 partitions) and a quarter of queued.max.request.bytes.",
+        "at most 64 MiB (some 120,000 partitions) and a quarter of queued.max.request.bytes.",
         AT_LEAST_0,
     ),
     row(
