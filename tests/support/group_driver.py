@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import struct
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -31,7 +32,7 @@ from tidelog.groups.events import (
     Tick,
 )
 from tidelog.groups.group import Group
-from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, encode
+from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, FirstSight, encode
 from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
@@ -51,6 +52,16 @@ def subscription(*topics: str) -> bytes:
     return b"".join(parts) + struct.pack(">ii", -1, 0)
 
 
+def assignment(**partitions: Iterable[int]) -> bytes:
+    """The bytes of a ConsumerProtocolAssignment v1 without user data."""
+    parts = [struct.pack(">hi", 1, len(partitions))]
+    for topic, given in partitions.items():
+        indexes = list(given)
+        parts.append(struct.pack(">h", len(topic)) + topic.encode())
+        parts.append(struct.pack(f">i{len(indexes)}i", len(indexes), *indexes))
+    return b"".join(parts) + struct.pack(">i", -1)
+
+
 def one_protocol(*topics: str) -> tuple[tuple[str, bytes], ...]:
     """The offer of a member with the range assignor and these topics."""
     return (("range", subscription(*(topics or ("t",)))),)
@@ -65,12 +76,15 @@ class Driver:
     hold: bool = False
     in_parts: bool = False
     """Whether ``go_on`` is called by the test."""
+    topics: dict[str, FirstSight] = field(default_factory=dict)
+    """What is known of topics at level 1.5."""
 
     def __post_init__(self) -> None:
         self.now = START_MS
         self.random = random.Random(self.seed)
         new_id = lambda: f"{self.random.getrandbits(64):016x}"  # noqa: E731
-        self.rules = GroupRules(new_id, self.settings, GroupRoom(lambda: (self.table,)))
+        room = GroupRoom(lambda: (self.table,))
+        self.rules = GroupRules(new_id, self.settings, room, lambda name: self.topics.get(name))
         self.table = GroupTable(self.rules)
         self.table.ahead_ms = AHEAD_MS
         self.log: list[tuple[bytes, bytes | None]] = []
@@ -117,7 +131,7 @@ class Driver:
 
     def reloaded(self) -> Driver:
         """A second coordinator that reads the committed log."""
-        other = Driver(self.settings, self.seed + 1, self.hold)
+        other = Driver(self.settings, self.seed + 1, self.hold, topics=self.topics)
         other.now = self.now
         other.log = list(self.log)
         for key, value in self.log:

@@ -1,15 +1,28 @@
-"""Topics of a consumer's subscription: the only part of a member's metadata that is read here.
+"""Subscriptions and assignments of consumers: the part of them that is read here.
 
-Owns the common prefix of all versions of ConsumerProtocolSubscription (version, topics) and
-nothing after it: later versions only append. Source: the published protocol.
+Owns the common prefix of all versions of ConsumerProtocolSubscription (version, topics) and of
+ConsumerProtocolAssignment (version, partitions by topic), and nothing after it: later versions only
+append. Source: the published protocol.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
 
 from tidelog.groups.primitives import FieldReader, Malformed
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose metadata this module can read."""
+
+AWARE_PREFIX = "tidelog."
+"""Prefix of the names under which members that know of resizes offer their assignors."""
+
+MOST_TOPICS_READ = 20_000
+"""Most entries of a topic, over all members, that are read in the assignments of a generation: some
+15 ms."""
+
+MOST_PARTITIONS = 2**31 - 1
+"""The greatest count that a record of a first sight can have."""
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
@@ -25,3 +38,38 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
         return frozenset(reader.string() for _ in range(count))
     except Malformed:
         return None
+
+
+def assigned_partitions(assignment: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the topics and partitions of one member's assignment; Malformed when it is none.
+
+    A member without partitions may have an empty assignment. A topic may be named repeatedly.
+    """
+    if not assignment:
+        return
+    reader = FieldReader(assignment)
+    version, count = reader.int16(), reader.int32()
+    # An entry takes six bytes at least, as above.
+    if version < 0 or not 0 <= count <= len(assignment) // 6:
+        raise Malformed(f"{count} topics in an assignment of {len(assignment)} bytes")
+    for _ in range(count):
+        yield reader.string(), reader.int32s()
+
+
+def partition_counts(
+    assignments: Iterable[bytes], topics: Container[str], most: int = MOST_TOPICS_READ
+) -> dict[str, int] | None:
+    """Return how many partitions of each of ``topics`` the assignments of all members name: the
+    greatest index and one. None when they cannot be read, or have ``most`` entries or more."""
+    counts: dict[str, int] = {}
+    try:
+        for assignment in assignments:
+            for topic, partitions in assigned_partitions(assignment):
+                most -= 1
+                if not most:
+                    return None
+                if topic in topics and partitions:
+                    counts[topic] = max(counts.get(topic, 0), max(partitions) + 1)
+    except Malformed:
+        return None
+    return {topic: min(count, MOST_PARTITIONS) for topic, count in counts.items() if count > 0}

@@ -136,6 +136,7 @@ class Group:
         "counted_bytes",
         "counted_own",
         "deadlines",
+        "first_joins",
         "first_sights",
         "generation",
         "group_id",
@@ -164,7 +165,6 @@ class Group:
         "storing_generation",
         "subscribed",
         "supported",
-        "topic_ids_in_flight",
     )
 
     def __init__(self, group_id: str, rules: GroupRules, now_ms: int, ahead_ms: int = 0) -> None:
@@ -200,15 +200,17 @@ class Group:
         self.subscribed: frozenset[str] | None = None
         self.offsets: dict[str, dict[int, CommittedOffset]] = {}
         self.offset_count = 0
-        self.in_flight: Counter[TopicPartition] = Counter()
-        # The topic id of the last one of each; as in ``CommittedOffset``.
-        self.topic_ids_in_flight: dict[TopicPartition, UUID] = {}
+        # The topic id of each offset in flight, in the order of the log, as in
+        # ``CommittedOffset``; ``NO_TOPIC_ID`` for a removal.
+        self.in_flight: dict[TopicPartition, list[UUID]] = {}
         self.open_writes = 0
         self.recorded = False
         # Of the group, or of many positions: until its last part is decided, of the group until
         # that is committed.
         self.removal: PendingRemoval | None = None
         self.first_sights: dict[str, FirstSight] = {}
+        # Topics that members have joined with, as they were then, until the first sight is stored.
+        self.first_joins: dict[str, FirstSight] = {}
         # Of each topic in the order of the log, with None for a removal.
         self.sights_in_flight: dict[str, list[FirstSight | None]] = {}
 

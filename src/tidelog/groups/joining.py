@@ -8,7 +8,8 @@ KIP-345 (static members), KIP-814 (skip the assignment), KIP-389 (``group.max.si
 
 from __future__ import annotations
 
-from tidelog.groups import limits
+from tidelog.groups import first_sights, limits
+from tidelog.groups.consumer_protocol import subscribed_topics
 from tidelog.groups.decision import DecisionBuilder, ReplaceStaticMember
 from tidelog.groups.events import UNKNOWN_MEMBER_ID, Join, JoinResult, SyncResult
 from tidelog.groups.group import Group, GroupState, Member, held_by_member, session_of
@@ -21,6 +22,9 @@ from tidelog.groups.rebalancing import (
     remove_waiting,
 )
 from tidelog.model.errors import ErrorCode
+
+MOST_READ_AT_JOIN = 16_384
+"""Bytes of a subscription that is read at each join."""
 
 
 def join(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
@@ -149,6 +153,7 @@ def _add_member(
     if group.initial_rebalance_left_ms is not None:
         group.new_member_added = True
     group.add(member)
+    _note_topics(group, event)
     group.delay_join(member, event.pending_response)
     # A new member has no id to send heartbeats with until its response. If it disconnects
     # meanwhile, this deadline keeps its entry from delaying rebalances for ever.
@@ -176,6 +181,7 @@ def _rejoin(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> Non
         out.answer(event.pending_response, present_generation(group, member))
         return
     group.update(member, protocols, event.rebalance_timeout_ms, event.session_timeout_ms)
+    _note_topics(group, event)
     former = group.delay_join(member, event.pending_response)
     out.answer(former, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     what = "its leader joined again" if same else "a member's subscription changed"
@@ -201,6 +207,7 @@ def _replace_static(
     member.assignment = former.assignment
     group.add(member)
     _restore_order(group, position, former_id, member_id)
+    _note_topics(group, event)
     if led:
         group.leader = member_id
     group.delay_join(member, event.pending_response)
@@ -225,6 +232,16 @@ def _restore_order(group: Group, position: list[str], former_id: str, member_id:
     # The order of the members decides votes and the next leader; a restart must not change it.
     order = [member_id if name == former_id else name for name in position]
     group.members = {name: group.members[name] for name in order}
+
+
+def _note_topics(group: Group, event: Join) -> None:
+    """Note the topics of a subscription at its join: a topic may grow before the generation begins.
+
+    Those of a long one are noted then.
+    """
+    subscription = event.protocols[0][1] if group.consumes else b""
+    if len(subscription) <= MOST_READ_AT_JOIN:
+        first_sights.note_join(group, subscribed_topics(subscription) or ())
 
 
 def _member_of(event: Join, member_id: str) -> Member:

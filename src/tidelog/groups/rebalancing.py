@@ -8,7 +8,7 @@ syncs the rebalance timeout again, sessions the member's own.
 
 from __future__ import annotations
 
-from tidelog.groups import removals
+from tidelog.groups import first_sights, removals
 from tidelog.groups.decision import DecisionBuilder
 from tidelog.groups.events import JoinResult, SyncResult
 from tidelog.groups.group import (
@@ -108,6 +108,7 @@ def complete_join(group: Group, now_ms: int, out: DecisionBuilder) -> None:
         return
     group.protocol_name = group.select_protocol()
     group.subscribed = group.find_subscribed()
+    first_sights.note_join(group, group.subscribed or ())
     group.enter(GroupState.COMPLETING_REBALANCE, now_ms)
     for member in group.members.values():
         result = present_generation(group, member)
@@ -214,6 +215,7 @@ def tick(group: Group, now_ms: int, out: DecisionBuilder, come_ms: int) -> None:
 def _become_empty(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     group.protocol_name = None
     group.leader = None
+    group.first_joins.clear()
     group.subscribed = group.find_subscribed()
     group.enter(GroupState.EMPTY, now_ms)
     out.note("the group is empty", generation=group.generation)

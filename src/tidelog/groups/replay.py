@@ -7,9 +7,16 @@ a loaded group is ahead of its record, and its members are in memory already.
 from __future__ import annotations
 
 from tidelog.groups.decision import DecisionBuilder
+from tidelog.groups.first_sights import NO_ASSIGNMENT
 from tidelog.groups.group import Group, GroupState, Member
 from tidelog.groups.rebalancing import prepare_rebalance
-from tidelog.groups.records import FirstSightRecord, GroupRecord, OffsetRecord, StoredGeneration
+from tidelog.groups.records import (
+    FirstSight,
+    FirstSightRecord,
+    GroupRecord,
+    OffsetRecord,
+    StoredGeneration,
+)
 
 
 def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -> None:
@@ -20,7 +27,7 @@ def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -
         if record.value is None:
             group.first_sights.pop(record.topic, None)
         else:
-            group.first_sights[record.topic] = record.value
+            _begin(group, record.topic, record.value)
     elif record.value is None:
         _remove_offset(group, record.topic, record.partition)
     else:
@@ -31,6 +38,18 @@ def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -
         if sight is not None and value.topic_id != sight.topic_id:
             value = value.with_topic_id(sight.topic_id)
         partitions[record.partition] = value
+
+
+def _begin(group: Group, topic: str, sight: FirstSight) -> None:
+    former = group.first_sights.get(topic)
+    group.first_sights[topic] = sight
+    group.first_joins.pop(topic, None)
+    if former is not None or sight.partitions == NO_ASSIGNMENT:
+        return
+    # Those of a former topic id were removed before it. An earlier first sight of this one was
+    # compacted away.
+    for partition, value in group.offsets.get(topic, {}).items():
+        group.offsets[topic][partition] = value.with_topic_id(sight.topic_id)
 
 
 def _remove_offset(group: Group, topic: str, partition: int) -> None:

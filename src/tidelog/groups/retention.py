@@ -137,6 +137,8 @@ def remove_topics(group: Group, event: RemoveTopics, out: DecisionBuilder) -> No
     if group.state is GroupState.DEAD:
         return
     removals.begin(group, _of_topics(group, event), out, whole=False)
+    # Members that read on see the present topic of that name now.
+    first_sights.note_join(group, event.topics & (group.subscribed or frozenset()))
 
 
 def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
@@ -144,9 +146,9 @@ def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
     # Positions in flight are removed too: their records come first in the log.
     flying = [
         at
-        for at, topic_id in group.topic_ids_in_flight.items()
+        for at, topic_ids in group.in_flight.items()
         if at.topic in topics
-        and (topic_id == NO_TOPIC_ID or topic_id != event.topic_id_of(at.topic))
+        and (topic_ids[-1] == NO_TOPIC_ID or topic_ids[-1] != event.topic_id_of(at.topic))
     ]
     yield from _tombstones(group, flying)
     for topic in sorted(topics & group.offsets.keys()):
@@ -177,14 +179,8 @@ def remove_former_topic_ids(
     ]
     if topics:
         out.note("offsets of former topics removed", topics=len(topics))
-        removals.begin(group, _of_former_topic_ids(group, topics), out, whole=False)
-
-
-def _of_former_topic_ids(group: Group, topics: list[str]) -> Iterator[Record]:
-    flying = first_sights.in_flight_of(group)
-    for topic in topics:
-        yield from first_sights.all_offsets_gone(group, topic, flying)
-        yield FirstSightRecord(group.group_id, topic, None)
+        gone = first_sights.former_topics_gone(group, topics)
+        removals.begin(group, gone, out, whole=False)
 
 
 def delete_group(group: Group, event: DeleteGroup, out: DecisionBuilder) -> None:

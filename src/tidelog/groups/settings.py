@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tidelog.groups.records import FirstSight
 from tidelog.groups.room import GroupRoom
 
 
@@ -40,3 +41,6 @@ class GroupRules:
     settings: GroupSettings = field(default_factory=GroupSettings)
     room: GroupRoom = field(default_factory=GroupRoom)
     """The room of all groups under these rules."""
+    topic_of: Callable[[str], FirstSight | None] = lambda _: None
+    """Returns the present topic of a name as a group sees it now, without an assignment; None for
+    an unknown one, and below level 1.5."""

@@ -7,6 +7,7 @@ Source: KIP-559 (protocol type and name), KIP-345, KIP-814.
 
 from __future__ import annotations
 
+from tidelog.groups import first_sights, pending_removal, removals
 from tidelog.groups.decision import DecisionBuilder, ReplaceStaticMember, StoreAssignment
 from tidelog.groups.events import JoinResult, Sync, SyncResult
 from tidelog.groups.group import SYNC_DEADLINE, Group, GroupState, Member
@@ -32,10 +33,20 @@ def sync(group: Group, event: Sync, now_ms: int, out: DecisionBuilder) -> None:
     out.answer(former, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
     if group.leader != member.member_id or group.storing_generation == group.generation:
         return
-    group.storing_generation = group.generation
     assignments = dict(event.assignments)
-    record = group.record({name: assignments.get(name, b"") for name in group.members})
-    out.write(record, purpose=StoreAssignment(group.generation))
+    shares = {name: assignments.get(name, b"") for name in group.members}
+    former, begun = first_sights.before_assignment(group, shares.values())
+    if former > pending_removal.PART:
+        # Positions of deleted topics go first, in parts: by the next sync they are gone.
+        member.pending_sync = None
+        out.answer(event.pending_response, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+        gone = first_sights.former_topics_gone(group, first_sights.former_of(group, begun))
+        removals.begin(group, gone, out, whole=False)
+        return
+    group.storing_generation = group.generation
+    # First, so that no member has an assignment of a topic without its first sight.
+    sights = first_sights.records_of(group, begun)
+    out.write(*sights, group.record(shares), purpose=StoreAssignment(group.generation))
 
 
 def grows_by(group: Group, event: Sync) -> int:

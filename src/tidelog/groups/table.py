@@ -377,9 +377,9 @@ class GroupTable:
             for record in write.records:
                 if isinstance(record, OffsetRecord):
                     at = TopicPartition(record.topic, record.partition)
-                    group.in_flight[at] += 1
                     value = record.value
-                    group.topic_ids_in_flight[at] = NO_TOPIC_ID if value is None else value.topic_id
+                    topic_id = NO_TOPIC_ID if value is None else value.topic_id
+                    group.in_flight.setdefault(at, []).append(topic_id)
                 elif isinstance(record, FirstSightRecord):
                     group.sights_in_flight.setdefault(record.topic, []).append(record.value)
         if group.moved or group.held_bytes != group.counted_bytes:
@@ -406,9 +406,10 @@ class GroupTable:
         for record in write.records:
             if isinstance(record, OffsetRecord):
                 at = TopicPartition(record.topic, record.partition)
-                group.in_flight[at] -= 1
-                if not group.in_flight[at]:
-                    del group.in_flight[at], group.topic_ids_in_flight[at]
+                topic_ids = group.in_flight[at]
+                topic_ids.pop(0 if oldest else -1)
+                if not topic_ids:
+                    del group.in_flight[at]
             elif isinstance(record, FirstSightRecord):
                 flying = group.sights_in_flight[record.topic]
                 flying.pop(0 if oldest else -1)
@@ -450,6 +451,6 @@ def _dispatch(group: Group, event: Event, now_ms: int, out: DecisionBuilder) -> 
 
 
 def _shares(write: Write) -> dict[str, bytes]:
-    record = write.records[0]
+    record = write.records[-1]
     assert isinstance(record, GroupRecord) and record.value is not None
     return {member.member_id: member.assignment for member in record.value.members}

@@ -19,7 +19,9 @@ from tidelog.broker.coordinator.parts import InParts, OneByOne
 from tidelog.broker.coordinator.pending_response import refuse_event
 from tidelog.groups import limits
 from tidelog.groups.events import Event
+from tidelog.groups.first_sights import NO_ASSIGNMENT
 from tidelog.groups.placement import partition_for
+from tidelog.groups.records import FirstSight
 from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
@@ -92,7 +94,9 @@ class Coordinator:
         self.room = GroupRoom(lambda: [led.table for led in list(self._led.values())])
         """The memory limit of all groups here."""
         self._log_again_ms = self._refusals_logged = 0
-        self._rules = GroupRules(lambda: str(seams.new_uuid()), settings_of(configs), self.room)
+        self._rules = GroupRules(
+            lambda: str(seams.new_uuid()), settings_of(configs), self.room, self._topic_of
+        )
         self._one_by_one = OneByOne()
         self._tasks: set[asyncio.Task[None]] = set()
         # One partition is read at a time: fifty at once would take fifty time slices per turn.
@@ -184,6 +188,12 @@ class Coordinator:
             return ErrorCode.NOT_COORDINATOR
         error = led.error
         return led if error is ErrorCode.NONE else error
+
+    def _topic_of(self, name: str) -> FirstSight | None:
+        topic = self._metadata.topic(name)
+        if topic is None or topic.undeleted_partition_count < 0:
+            return None
+        return FirstSight(topic.topic_id, topic.resize_epoch, NO_ASSIGNMENT)
 
     # The topic ---------------------------------------------------------------------------------
 
