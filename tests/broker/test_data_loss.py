@@ -516,7 +516,7 @@ def test_a_failed_directory_takes_no_topic_id(tmp_path: Path) -> None:
             nameless = partitions.create("t", 0, state)
             partitions.directory_of(nameless).resources.fail("a test")
             with pytest.raises(StorageFailed, match="cannot take its topic id"):
-                partitions.adopt_topic_id("t", 0, UUID(int=5), -1)
+                partitions.adopt_identity("t", 0, UUID(int=5), -1)
             assert not (tmp_path / "t-0" / "partition.metadata").exists()
 
     run(main())

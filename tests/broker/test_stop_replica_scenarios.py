@@ -42,6 +42,7 @@ from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.replication.command_rules import (
     Apply,
+    Incarnation,
     LeaderAndIsrCommand,
     LocalReplica,
     Refusal,
@@ -131,6 +132,7 @@ def lead_request(named: list[Named], common: dict[str, int], kind: int) -> Any:
                 isr_version=each.numbers.get("isr", 0),
                 replicas=[1],
                 partition_epoch=each.numbers.get("life", -1),
+                birth_epoch=each.numbers.get("birth", 0),
             )
         )
     return request(
@@ -331,13 +333,13 @@ def refuse_what_is_gone(
 
 
 def stale_inverted(
-    local: dict[tuple[str, int], UUID], full: dict[tuple[str, int], UUID]
+    local: dict[tuple[str, int], Incarnation], full: dict[tuple[str, int], Incarnation]
 ) -> dict[tuple[str, int], str]:
     return dict.fromkeys(local.keys() & full.keys(), "planted")
 
 
 def never_stale(
-    local: dict[tuple[str, int], UUID], full: dict[tuple[str, int], UUID]
+    local: dict[tuple[str, int], Incarnation], full: dict[tuple[str, int], Incarnation]
 ) -> dict[tuple[str, int], str]:
     return {}
 
@@ -348,6 +350,18 @@ def adopt_always(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Appl
 
 def adopt_never(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | Refusal:
     return decide_leader_and_isr(local, replace(order, migrated=False))
+
+
+def adopt_any_partition_epoch(
+    local: LocalReplica | None, order: LeaderAndIsrCommand
+) -> Apply | Refusal:
+    return decide_leader_and_isr(local, replace(order, birth_epoch=0))
+
+
+def adopt_no_partition_epoch(
+    local: LocalReplica | None, order: LeaderAndIsrCommand
+) -> Apply | Refusal:
+    return decide_leader_and_isr(local, replace(order, birth_epoch=1))
 
 
 def keep_the_former_life(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | Refusal:
@@ -367,6 +381,8 @@ def keep_the_former_life(local: LocalReplica | None, order: LeaderAndIsrCommand)
         ("stale_in_full", never_stale),
         ("decide_leader_and_isr", adopt_always),
         ("decide_leader_and_isr", adopt_never),
+        ("decide_leader_and_isr", adopt_any_partition_epoch),
+        ("decide_leader_and_isr", adopt_no_partition_epoch),
         ("decide_leader_and_isr", keep_the_former_life),
     ],
 )

@@ -49,6 +49,8 @@ class Case:
     configs: TopicConfigs = SMALL
     may_vanish: bool = False
     is_nameless: bool = False
+    adopts: bool = False
+    """Whether it ends with an identity that is durable, because that was answered."""
     """The replica is older than topic ids."""
 
 
@@ -113,6 +115,17 @@ def _adopt_topic_id_beside_other_configs(_node: Node, log: PartitionLog) -> None
     at_once(log.keeping_configs((("retention.ms", "86400000"),)))
     at_once(log.syncing_metadata())
     assert log.metadata is not None and len(log.metadata.configs) == 1
+
+
+def _adopt_partition_epoch(_node: Node, log: PartitionLog) -> None:
+    """Level 1.5: the file is there, and durable; maintenance changes it, too."""
+    log.adopt_metadata(replace(kept(SMALL), partition_epoch=7))
+    at_once(log.syncing_metadata())
+    at_once(log.keeping_configs((("retention.ms", "86400000"),)))
+    log.adopt_metadata(replace(kept(SMALL), partition_epoch=8))
+    at_once(log.keeping_configs((("retention.ms", "3600000"),)))
+    at_once(log.syncing_metadata())
+    assert log.metadata is not None and log.metadata.partition_epoch == 8
 
 
 def _delete_records(node: Node, log: PartitionLog) -> None:
@@ -240,6 +253,7 @@ CASES = [
         _adopt_topic_id_beside_other_configs,
         is_nameless=True,
     ),
+    Case("a partition epoch is adopted", _adopt_partition_epoch, adopts=True),
 ]
 
 
@@ -269,7 +283,7 @@ def _crash_once(case: Case, kind: str, number: int, part: float) -> bool:
     node.disk.plan = None
     node.boot += kind == "power"
     _check(node, case, f"{case.name}: {kind} in operation {number}, part {part}")
-    if case.is_nameless and not crashed:
+    if (case.is_nameless or case.adopts) and not crashed:
         assert node.directory.logs[P].metadata == log.metadata, "what was answered is durable"
     return crashed
 

@@ -17,6 +17,7 @@ from tidelog.protocol import messages
 from tidelog.replication.command_rules import (
     Action,
     Apply,
+    Incarnation,
     LeaderAndIsrCommand,
     LeaderAndIsrType,
     LocalReplica,
@@ -52,11 +53,11 @@ class HostingBroker(RecordedBroker):
     def _take(self, request: messages.LeaderAndIsrRequest) -> None:
         if request.type == LeaderAndIsrType.FULL:
             named = {
-                (topic.topic_name, state.partition_index): topic.topic_id
+                (topic.topic_name, state.partition_index): Incarnation(topic.topic_id)
                 for topic in request.topic_states
                 for state in topic.partition_states
             }
-            local = {tuple(where): kept.topic_id for where, kept in self.replicas.items()}
+            local = {tuple(where): kept.incarnation for where, kept in self.replicas.items()}
             for key in stale_in_full(local, named):  # type: ignore[arg-type]
                 self.stale.append(TopicPartition(*key))
                 self._forget(TopicPartition(*key))

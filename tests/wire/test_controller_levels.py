@@ -288,6 +288,43 @@ def test_a_controller_below_1_4_does_not_take_over_while_a_deletion_with_an_id_i
     run(scenario)
 
 
+def test_a_controller_below_1_5_does_not_take_over_once_a_topic_was_resized(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: World) -> None:
+        tree = MemoryTree()
+        first = await world.controller(tree, inter_broker_protocol_version="1.5")
+        broker = await versioned(world, first.listener_port)
+        assert (await broker.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
+
+        def resized(cluster: ClusterState) -> Decision[None]:
+            # As after a growth and a shrink: nothing is retired any more.
+            history = msgspec.structs.replace(cluster.topic_histories["t"], resize_epoch=2)
+            return Decision(None, (Put(layout.topic_history("t"), history),))
+
+        lower = await world.controller(tree, inter_broker_protocol_version="1.4")
+        await first.stop()
+        # A roll may go back before the first resize.
+        await until(lambda: lower.active)
+        await lower.stop()
+        second = await world.controller(tree, inter_broker_protocol_version="1.5")
+        await second.perform(resized)
+        lower = await world.controller(tree, inter_broker_protocol_version="1.4")
+        assert not lower.active
+        await second.stop()
+        await until(lambda: "1.4 is refused: topics (t) were resized" in caplog.text)
+        assert not lower.active
+        third = await world.controller(tree, inter_broker_protocol_version="1.5")
+        assert third.active
+        again = await versioned(world, third.listener_port, broker)
+        assert (await again.forward(deletion("t"), 6)).responses[0].error_code == 0
+        await until(lambda: not third.cluster.deletions)
+        await third.stop()
+        await until(lambda: lower.active)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("level", "line"),
     [

@@ -8,6 +8,7 @@ controllers that try at once one fails; every later write of the earlier control
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from uuid import UUID
 
 from tidelog.controller.decisions import levels
@@ -103,8 +104,8 @@ async def activate(
         raise StoreRefused(refused)
     if belongs_to is not None and cluster.cluster_id != belongs_to:
         raise StoreRefused(_why_not_whose(belongs_to, cluster.cluster_id))
-    for marks in levels.marks(cluster):
-        await _write(store, cluster, marks)
+    for writes_of_level in chain(levels.marks(cluster), levels.epochs(cluster)):
+        await _write(store, cluster, writes_of_level)
     missing = [path for path in layout.CONTAINERS if path not in cluster.versions]
     in_the_way = [Delete(x, cluster.ephemeral.pop(x)) for x in missing if x in cluster.ephemeral]
     cluster.versions.update(dict.fromkeys(missing, 0))

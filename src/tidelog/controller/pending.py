@@ -82,10 +82,7 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
         above, _, name = path.rpartition("/")
         place = layout.partition_of(path)
         if place is not None:
-            if isinstance(write, Put) and path.endswith("/state"):
-                found.partitions.add(TopicPartition(*place))
-                if _frees_stops(before, TopicPartition(*place), write):
-                    found.stops.add(place[0])
+            _add_partition(before, found, write, TopicPartition(*place))
         elif above == layout.TOPICS:
             _add_topic(before, found, write, name)
         elif above == layout.TOPIC_HISTORIES:
@@ -108,6 +105,20 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
             found.stops.add(name)
             _add_gone(before, found, name)
     return found
+
+
+def _add_partition(
+    before: ClusterState, found: Changes, write: Write, where: TopicPartition
+) -> None:
+    if isinstance(write, Remove):
+        return
+    if isinstance(write.record, PartitionState):
+        found.partitions.add(where)
+        if _frees_stops(before, where, write):
+            found.stops.add(where.topic)
+    elif before.level.resizes and where not in before.partition_nodes:
+        # An epoch that comes late: brokers have a replica without one.
+        found.partitions.add(where)
 
 
 def _add_topic(before: ClusterState, found: Changes, write: Write, name: str) -> None:

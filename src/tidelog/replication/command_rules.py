@@ -13,6 +13,8 @@ LeaderAndIsr, in this order (KIP-516, KIP-253; docs/design/control-channel.md):
 | another topic id, or another partition epoch | | REPLACE: the local one is stale |
 | no topic id | has one, topic marked as migrated | adopts it, then as below |
 | no topic id | has one, topic was created with it | REPLACE |
+| no partition epoch (from below level 1.5) | has one, birth epoch 0 | adopts it, then as below |
+| no partition epoch | has one, it was born by a growth | REPLACE |
 | any | leader -1 and epoch -1 (a damaged state node) | IGNORE |
 | leader epoch e | epoch < e | refused with STALE_CONTROLLER_EPOCH, as by Kafka |
 | leader epoch e | epoch = e, newer ISR version | UPDATE: ISR, targets, flags; truncates nothing |
@@ -26,8 +28,10 @@ leader epoch says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
@@ -51,6 +55,13 @@ class LeaderAndIsrType(IntEnum):
     FULL = 2
 
 
+class Incarnation(NamedTuple):
+    """Which incarnation of a partition a replica or a command is of, as far as it says so."""
+
+    topic_id: UUID = NO_TOPIC_ID
+    partition_epoch: int = ANY_PARTITION_EPOCH
+
+
 @dataclass(frozen=True, slots=True)
 class LocalReplica:
     """What a broker knows of one replica that it hosts."""
@@ -59,6 +70,11 @@ class LocalReplica:
     partition_epoch: int = ANY_PARTITION_EPOCH
     leader_epoch: int = -1
     isr_version: int = -1
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The incarnation as the disk names it."""
+        return Incarnation(self.topic_id, self.partition_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,13 @@ class LeaderAndIsrCommand:
     migrated: bool = False
     kind: LeaderAndIsrType = LeaderAndIsrType.INCREMENTAL
     """That of its request."""
+    birth_epoch: int = 0
+    """The resize epoch of the growth that made the partition; 0: its topic was created with it."""
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The incarnation as the request names it."""
+        return Incarnation(self.topic_id, self.partition_epoch)
 
 
 class Action(Enum):
@@ -87,10 +110,11 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Do ``action``; with ``adopt_topic_id`` write the request's topic id to the replica first."""
+    """Do ``action``; with ``adopt_identity`` write the request's topic id and partition epoch to
+    the replica first."""
 
     action: Action
-    adopt_topic_id: bool = False
+    adopt_identity: bool = False
     why: str = ""
 
 
@@ -120,9 +144,14 @@ def decide_leader_and_isr(
         elif local.topic_id != command.topic_id:
             why = f"its topic id is {local.topic_id}, the topic's is {command.topic_id}"
             return _stale(command, ErrorCode.INCONSISTENT_TOPIC_ID, why)
-    if _other_incarnation(local.partition_epoch, command.partition_epoch):
-        why = f"its partition epoch is {local.partition_epoch}, not {command.partition_epoch}"
+    if not may_be_of(local.partition_epoch, command.partition_epoch, command.birth_epoch):
+        known = local.partition_epoch
+        why = f"its partition epoch is {known}, not {command.partition_epoch}"
+        if known == ANY_PARTITION_EPOCH:
+            born = f"born in resize epoch {command.birth_epoch}"
+            why = f"it has no partition epoch, and partition epoch {command.partition_epoch} {born}"
         return _stale(command, ErrorCode.FENCED_LEADER_EPOCH, why)
+    adopt = adopt or (local.partition_epoch == ANY_PARTITION_EPOCH != command.partition_epoch)
     if command.leader_epoch < local.leader_epoch:
         why = f"leader epoch {command.leader_epoch} is older than {local.leader_epoch}"
         return Refusal(ErrorCode.STALE_CONTROLLER_EPOCH, why)
@@ -138,6 +167,17 @@ def _stale(command: LeaderAndIsrCommand, error: ErrorCode, why: str) -> Apply | 
     if command.kind == LeaderAndIsrType.UNSPECIFIED:
         return Refusal(error, f"{why}, and a request of type UNSPECIFIED makes nothing stale")
     return Apply(Action.REPLACE, why=why)
+
+
+def may_be_of(known: int, partition_epoch: int, birth_epoch: int) -> bool:
+    """Return whether a replica is one of this incarnation; ``known`` is the epoch on its disk.
+
+    Without one it was made below level 1.5, where no partition was ever removed: it belongs to the
+    first incarnation, whose birth epoch is 0 (KIP-253, docs/design/elastic.md).
+    """
+    if ANY_PARTITION_EPOCH in (known, partition_epoch):
+        return partition_epoch == ANY_PARTITION_EPOCH or birth_epoch == 0
+    return known == partition_epoch
 
 
 def _other_incarnation(known: int, asked: int) -> bool:
@@ -188,20 +228,22 @@ def decide_stop_replica(
 
 
 def stale_in_full(
-    local: dict[tuple[str, int], UUID], full: dict[tuple[str, int], UUID]
+    local: Mapping[tuple[str, int], Incarnation], full: Mapping[tuple[str, int], Incarnation]
 ) -> dict[tuple[str, int], str]:
     """Return the local partitions that a FULL LeaderAndIsr makes stale, each with the reason.
 
-    ``full`` maps (topic, partition) to the topic id in the request, ``local`` to the id on disk.
-    A partition without a local id that is in the request is judged by ``decide_leader_and_isr``.
+    ``full`` has what the request says of (topic, partition), ``local`` what is on disk. A replica
+    in the request that lacks an id or an epoch on disk is judged by ``decide_leader_and_isr``.
     An empty FULL is valid: no partition is assigned to this broker (KIP-516). The controller must
     prove that it may send one (promise 20). O(local partitions).
     """
     stale: dict[tuple[str, int], str] = {}
-    for key, topic_id in local.items():
+    for key, (topic_id, epoch) in local.items():
         assigned = full.get(key)
         if assigned is None:
             stale[key] = "it is not assigned to this broker"
-        elif NO_TOPIC_ID not in (topic_id, assigned) and topic_id != assigned:
-            stale[key] = f"its topic id is {topic_id}, the topic's is {assigned}"
+        elif NO_TOPIC_ID not in (topic_id, assigned.topic_id) and topic_id != assigned.topic_id:
+            stale[key] = f"its topic id is {topic_id}, the topic's is {assigned.topic_id}"
+        elif _other_incarnation(epoch, assigned.partition_epoch):
+            stale[key] = f"its partition epoch is {epoch}, not {assigned.partition_epoch}"
     return stale

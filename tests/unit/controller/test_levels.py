@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -14,7 +15,7 @@ from tidelog.controller.decisions import levels
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import TopicToCreate
-from tidelog.controller.decisions.decision import Put
+from tidelog.controller.decisions.decision import Put, Remove
 from tidelog.controller.decisions.deletion import (
     PendingDelete,
     confirm,
@@ -29,7 +30,13 @@ from tidelog.controller.decisions.stops import Stop, stops_of, unconfirmed
 from tidelog.controller.pending import changes_of
 from tidelog.controller.requests import Gone, Sender
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionMark
+from tidelog.metadata.records import (
+    DeletionMark,
+    FormerPartition,
+    PartitionNode,
+    ResizeKind,
+    ResizePlan,
+)
 from tidelog.metadata.store import Create, Set
 from tidelog.model.configs.server import from_mapping
 from tidelog.model.errors import ErrorCode
@@ -67,6 +74,7 @@ def stopped(world: World, broker: int, *stops: Stop) -> None:
         ("1.2", (3, 3, 5), True, False, False),
         ("1.3", (4, 3, 5), True, True, False),
         ("1.4", (5, 4, 7), True, True, True),
+        ("1.5", (6, 4, 8), True, True, True),
     ],
 )
 def test_what_a_level_sends(
@@ -324,6 +332,81 @@ def test_many_topics_are_marked_in_several_writes(monkeypatch: pytest.MonkeyPatc
         world.commit(writes)
     assert sizes == [2, 2, 1]
     assert all(history.migrated for history in world.cluster.topic_histories.values())
+
+
+PLAN = ResizePlan(ResizeKind.GROW, 1, 2, 1, "fence")
+
+
+@pytest.mark.parametrize(
+    ("fields", "node", "refused"),
+    [
+        ({}, PartitionNode(1), False),
+        ({"resize_epoch": 2}, PartitionNode(1), True),
+        ({"resize_epoch": 1, "resize": PLAN}, PartitionNode(1), True),
+        ({"former": {6: FormerPartition(9, 4)}}, PartitionNode(1), True),
+        # The topic's record was lost, or is an old one.
+        ({}, PartitionNode(1, birth_epoch=3), True),
+        ({}, PartitionNode(1, retirement_epoch=4), True),
+    ],
+)
+def test_a_level_below_1_5_is_refused_if_a_topic_was_resized(
+    fields: dict[str, Any], node: PartitionNode, refused: bool
+) -> None:
+    world = world_at("1.5")
+    world.create(TopicToCreate("t"), TopicToCreate("u"))
+    history = msgspec.structs.replace(world.cluster.topic_histories["t"], **fields)
+    world.commit((Put(layout.topic_history("t"), history), Put(layout.partition("t", 0), node)))
+    assert levels.why_refused(world.cluster) is None
+    for level in ("1.4", "1.0"):
+        moved_to(world, level)
+        found = levels.why_refused(world.cluster)
+        assert (found is not None) == refused
+        if found is not None:
+            assert found.startswith(
+                f"inter.broker.protocol.version={level} is refused: topics (t) were resized, "
+            )
+    moved_to(world, "1.4")
+    if refused:
+        # The way back.
+        world.do(delete_topics(world.cluster, [PendingDelete("t")]))
+        assert levels.why_refused(world.cluster) is None
+
+
+def test_at_1_5_every_partition_gets_its_epoch_before_the_controller_is_active() -> None:
+    world = world_at("1.4")
+    world.create(TopicToCreate("t", 3))
+    assert list(levels.epochs(world.cluster)) == []
+    # As Kafka's own nodes, which are empty; and a partition that is not made yet.
+    world.commit((Remove(layout.state(*T2)), Remove(layout.partition(*T2))))
+    for where in (T0, T1):
+        world.tree.apply(world.session, [Set(layout.partition(*where), b"")])
+    moved_to(world, "1.4")
+    assert list(levels.epochs(world.cluster)) == []
+    moved_to(world, "1.5")
+    for writes in levels.epochs(world.cluster):
+        assert changes_of(world.cluster, writes).partitions == {T0, T1}
+        world.commit(writes)
+    found = {where: node.partition_epoch for where, node in world.cluster.partition_nodes.items()}
+    assert found == {T0: 4, T1: 5}
+    assert list(levels.epochs(world.cluster)) == []
+
+
+def test_many_partitions_get_their_epochs_in_several_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(levels, "MARKS_PER_WRITE", 2)
+    world = world_at("1.4")
+    world.create(TopicToCreate("t", 5))
+    for index in range(5):
+        world.tree.apply(world.session, [Set(layout.partition("t", index), b"")])
+    moved_to(world, "1.5")
+    sizes = []
+    for writes in levels.epochs(world.cluster):
+        sizes.append(len(writes) - 1)
+        world.commit(writes)
+    assert sizes == [2, 2, 1]
+    nodes = world.cluster.partition_nodes
+    assert [nodes[TopicPartition("t", x)].partition_epoch for x in range(5)] == [6, 7, 8, 9, 10]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from tidelog.replication.command_rules import (
     NO_TOPIC_ID,
     Action,
     Apply,
+    Incarnation,
     LeaderAndIsrCommand,
+    LeaderAndIsrType,
     LocalReplica,
     Refusal,
     StopAction,
@@ -38,6 +40,24 @@ A, B = UUID(int=1), UUID(int=2)
         (LocalReplica(A, -1, 9, 2), LeaderAndIsrCommand(1, 10, 0, A, 6), Action.BECOME),
         (LocalReplica(NO_TOPIC_ID, -1, 3, 2), LeaderAndIsrCommand(1, 4, 0, A), Action.REPLACE),
         (LocalReplica(A, -1, 3, 2), LeaderAndIsrCommand(1, 4, 0), Action.BECOME),
+        # Born by a growth: a replica without a partition epoch is of a former incarnation.
+        (
+            LocalReplica(A, -1, 3, 2),
+            LeaderAndIsrCommand(1, 4, 0, A, 6, birth_epoch=2),
+            Action.REPLACE,
+        ),
+        (
+            LocalReplica(A, 6, 3, 2),
+            LeaderAndIsrCommand(1, 4, 0, A, 6, birth_epoch=2),
+            Action.BECOME,
+        ),
+        # Level 1.4 sends no partition epoch.
+        (LocalReplica(A, 6, 3, 2), LeaderAndIsrCommand(1, 4, 0, A), Action.BECOME),
+        (
+            LocalReplica(A, 5, 3, 2),
+            LeaderAndIsrCommand(1, 4, 0, A, 6, kind=LeaderAndIsrType.UNSPECIFIED),
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ),
         (
             LocalReplica(A, -1, 3, 2),
             LeaderAndIsrCommand(1, 2, 9, A),
@@ -55,7 +75,7 @@ def test_leader_and_isr(
 def test_only_a_migrated_topic_gives_its_id_to_a_replica_without_one() -> None:
     local = LocalReplica(NO_TOPIC_ID, -1, 3, 2)
     migrated = LeaderAndIsrCommand(1, 3, 3, A, migrated=True)
-    assert decide_leader_and_isr(local, migrated) == Apply(Action.UPDATE, adopt_topic_id=True)
+    assert decide_leader_and_isr(local, migrated) == Apply(Action.UPDATE, adopt_identity=True)
     created = LeaderAndIsrCommand(1, 3, 3, A)
     found = decide_leader_and_isr(local, created)
     assert isinstance(found, Apply) and found.action is Action.REPLACE
@@ -103,7 +123,30 @@ def test_stop_replica(
     assert expected == (found.error if isinstance(found, Refusal) else found)
 
 
+@pytest.mark.parametrize(
+    ("local", "birth_epoch", "adopts"), [(-1, 0, True), (6, 0, False), (6, 2, False)]
+)
+def test_a_replica_without_a_partition_epoch_adopts_the_first_incarnation(
+    local: int, birth_epoch: int, adopts: bool
+) -> None:
+    command = LeaderAndIsrCommand(1, 3, 2, A, 6, birth_epoch=birth_epoch)
+    found = decide_leader_and_isr(LocalReplica(A, local, 3, 2), command)
+    assert isinstance(found, Apply)
+    # Also where nothing else is to be done.
+    assert (found.action, found.adopt_identity) == (Action.IGNORE, adopts)
+
+
 def test_a_full_request_makes_stale_what_it_does_not_name() -> None:
     local = {("t", 0): A, ("t", 1): A, ("u", 0): B, ("old", 0): NO_TOPIC_ID}
     full = {("t", 0): A, ("u", 0): A, ("old", 0): B}
-    assert set(stale_in_full(local, full)) == {("t", 1), ("u", 0)}
+    found = stale_in_full(
+        {key: Incarnation(known) for key, known in local.items()},
+        {key: Incarnation(named) for key, named in full.items()},
+    )
+    assert set(found) == {("t", 1), ("u", 0)}
+
+
+def test_a_full_request_makes_stale_what_is_of_another_incarnation() -> None:
+    local = {("t", index): Incarnation(A, epoch) for index, epoch in enumerate((4, 5, -1, 5))}
+    full = {("t", index): Incarnation(A, epoch) for index, epoch in enumerate((4, 6, 6, -1))}
+    assert set(stale_in_full(local, full)) == {("t", 1)}

@@ -54,6 +54,7 @@ def command_of(
         partition_epoch=state.partition_epoch,
         migrated=migrated,
         kind=kind,
+        birth_epoch=state.birth_epoch,
     )
 
 

@@ -248,7 +248,7 @@ class Control:
                 error = await self._yield(request, connection)
                 turn = self._turn()
         for at, hosted in adopted:
-            if not await self._write_topic_id(hosted):
+            if not await self._write_identity(hosted):
                 results[at] = (*results[at][:3], ErrorCode.KAFKA_STORAGE_ERROR)
         if kind is LeaderAndIsrType.FULL:
             # The response confirms that replicas which a FULL does not name are gone: not these.
@@ -310,8 +310,8 @@ class Control:
             if isinstance(decision, Apply) and decision.action is Action.REPLACE:
                 stale[key] = decision.why
         if is_full:
-            full = {(key.topic, key.partition): command.topic_id for key, command in commands}
-            local = {(p.topic, p.partition): p.topic_id for p in partitions.all()}
+            full = {(key.topic, key.partition): command.incarnation for key, command in commands}
+            local = {(p.topic, p.partition): local_replica(p).incarnation for p in partitions.all()}
             for place, why in stale_in_full(local, full).items():
                 stale.setdefault(TopicPartition(*place), why)
         return stale
@@ -393,7 +393,7 @@ class Control:
     def _lead_or_follow(
         self, key: TopicPartition, command: LeaderAndIsrCommand, state: Any
     ) -> tuple[ErrorCode, HostedPartition | None]:
-        """Apply one command; also return the partition if it adopted a topic id, not yet synced."""
+        """Apply one command; also return the partition if it adopted an identity: not synced."""
         partitions = self._partitions
         unfit = why_no_directory(key)
         if unfit is not None:
@@ -403,22 +403,22 @@ class Control:
         if isinstance(decision, Refusal):
             logger.warning("LeaderAndIsr for %s refused: %s", key, decision.why)
             return decision.error, None
-        if decision.action is Action.IGNORE and not decision.adopt_topic_id:
+        if decision.action is Action.IGNORE and not decision.adopt_identity:
             return ErrorCode.NONE, None
         try:
             self._apply(key, decision, state_of(state, command))
         except StorageFailed as error:
             logger.error("%s cannot be hosted: %s", key, error)
             return ErrorCode.KAFKA_STORAGE_ERROR, None
-        return ErrorCode.NONE, partitions.get(*key) if decision.adopt_topic_id else None
+        return ErrorCode.NONE, partitions.get(*key) if decision.adopt_identity else None
 
     def _apply(self, key: TopicPartition, decision: Apply, state: LeaderAndIsrState) -> None:
         partitions = self._partitions
         if decision.action is Action.REPLACE:
             # It became stale during a yield. The controller sends the command again.
             raise StorageFailed(f"it is stale: {decision.why}")
-        if decision.adopt_topic_id:
-            partitions.adopt_topic_id(*key, state.topic_id, state.partition_epoch)
+        if decision.adopt_identity:
+            partitions.adopt_identity(*key, state.topic_id, state.partition_epoch)
         if decision.action is Action.CREATE:
             if self._reuses_names([key]):
                 raise StorageFailed("the checkpoints still hold entries of its former replica")
@@ -430,9 +430,9 @@ class Control:
                 raise StorageFailed(f"its log is damaged, found just now: {hosted.log.damaged}")
             partitions.apply(hosted, state)
 
-    async def _write_topic_id(self, hosted: HostedPartition) -> bool:
-        """Write a replica's adopted topic id to its disk, durably."""
-        work = self._partitions.syncing_topic_id(hosted)
+    async def _write_identity(self, hosted: HostedPartition) -> bool:
+        """Write a replica's adopted topic id and partition epoch to its disk, durably."""
+        work = self._partitions.syncing_identity(hosted)
         try:
             await self._log_work.run(hosted.log, work)
         except StorageFailed as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -20,7 +21,7 @@ from tidelog.broker.partitions.placement import DirectorySpace, choices
 from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.replication.command_rules import LocalReplica
+from tidelog.replication.command_rules import LocalReplica, may_be_of
 from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.checkpoints import Created, PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
@@ -249,7 +250,8 @@ class Partitions:
         decided = None
         for other in self._undecided.pop(key, ()):
             is_meant = other.topic_id == state.topic_id
-            if is_meant and state.partition_epoch in (-1, other.partition_epoch):
+            epochs = other.partition_epoch, state.partition_epoch, state.birth_epoch
+            if is_meant and may_be_of(*epochs):
                 decided = other
                 continue
             delay_ms, why = self._quarantine_ms, f"the topic of that name is {state.topic_id}"
@@ -347,12 +349,12 @@ class Partitions:
         )
         return directory, paths[0]
 
-    def adopt_topic_id(
+    def adopt_identity(
         self, topic: str, partition: int, topic_id: UUID, partition_epoch: int
     ) -> None:
-        """Write its topic id to a replica of a topic that is older than topic ids.
+        """Write its topic id and partition epoch to a replica that is older than these.
 
-        Durable after ``syncing_topic_id``. Raises StorageFailed.
+        Durable after ``syncing_identity``. Raises StorageFailed.
         """
         hosted = self.get(topic, partition)
         if hosted is None:
@@ -361,19 +363,22 @@ class Partitions:
             # Promise 25: after a failure the directory gets no writes or syncs.
             raise StorageFailed(f"{hosted.log.path} cannot take its topic id: {failed}")
         try:
-            own = self.configs.own(topic)
-            hosted.log.adopt_metadata(PartitionMetadata(topic_id, partition_epoch, own))
+            known = hosted.log.metadata
+            if known is None:
+                own = self.configs.own(topic)
+                known = PartitionMetadata(topic_id, partition_epoch, own)
+            hosted.log.adopt_metadata(replace(known, partition_epoch=partition_epoch))
         except OSError as error:
-            raise self._topic_id_failed(hosted, error) from error
+            raise self._identity_failed(hosted, error) from error
 
-    def syncing_topic_id(self, hosted: HostedPartition) -> Pieces[None]:
-        """Sync the topic id written by ``adopt_topic_id``, in pieces. Raises StorageFailed."""
+    def syncing_identity(self, hosted: HostedPartition) -> Pieces[None]:
+        """Sync the topic id written by ``adopt_identity``, in pieces. Raises StorageFailed."""
         try:
             yield from hosted.log.syncing_metadata()
         except OSError as error:
-            raise self._topic_id_failed(hosted, error) from error
+            raise self._identity_failed(hosted, error) from error
 
-    def _topic_id_failed(self, hosted: HostedPartition, error: OSError) -> StorageFailed:
+    def _identity_failed(self, hosted: HostedPartition, error: OSError) -> StorageFailed:
         reason = f"{hosted.log.path} cannot take its topic id: {error}"
         resources = hosted.log.resources
         if not resources.is_full(error):

@@ -64,7 +64,7 @@ def complete(cluster: ClusterState, entropy: Entropy) -> Decision[list[str]]:
             writes += new_partitions(cluster, name, new, epoch)
             epoch += len(new)
             said.append(f"partitions {sorted(new)} of the topic {name} are new")
-        for where in _without_epoch(cluster, name, whole) if lacks_nodes else ():
+        for where in without_epoch(cluster, name, whole) if lacks_nodes else ():
             epoch += 1
             writes.append(Put(layout.partition(*where), PartitionNode(epoch)))
     if epoch != start:
@@ -165,7 +165,7 @@ def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, lis
     return found
 
 
-def _without_epoch(cluster: ClusterState, name: str, node: TopicNode) -> list[TopicPartition]:
+def without_epoch(cluster: ClusterState, name: str, node: TopicNode) -> list[TopicPartition]:
     """Return the partitions that are older than partition epochs: Kafka's own nodes are empty."""
     return [
         where

@@ -9,6 +9,11 @@ level: see ``model.levels``. Source: docs/design/levels.md.
 | below 1.4 | unfinished deletions with ids | refuses to start: requests below 1.4 have no ids |
 | below 1.4 | topics not marked as migrated | marks them: new replicas have no id |
 | 1.4 | marks in ``/admin/delete_topics`` | moves them to the queue with ids |
+| below 1.5 | a topic that was resized, or has retired partitions | refuses to start (KIP-253) |
+| 1.5 | partitions without a node | gives each a partition epoch before it is active |
+
+A topic counts as resized from the first write of its first resize on. Below 1.5 no process knows
+that its partitions have gates, or that some take no records.
 
 Marking is safe because no replica without an id is left of a deleted topic: below 1.4 a name is
 free again only when every broker with a replica has confirmed, and a level goes down from 1.4 only
@@ -17,14 +22,17 @@ when every deletion has been confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
 from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.completion import without_epoch
 from tidelog.controller.decisions.decision import Put, RequestRefusal, Write
 from tidelog.metadata import layout
+from tidelog.metadata.records import Counter, PartitionNode, TopicHistory
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 
 MARKS_PER_WRITE = 500
 """Topics marked in one multi-write: a few hundred bytes each, far below ZooKeeper's limit of 1 MB
@@ -35,6 +43,39 @@ NAMES_SHOWN = 5
 
 def why_refused(cluster: ClusterState) -> str | None:
     """Return a sentence if a controller must not be active at its level on this store, or None."""
+    return _why_resized(cluster) or _why_still_deleting(cluster)
+
+
+def _why_resized(cluster: ClusterState) -> str | None:
+    if cluster.level.resizes:
+        return None
+    names = {name for name, history in cluster.topic_histories.items() if was_resized(history)}
+    # Also if a topic's record cannot be read: births and retirements are in the partitions' nodes.
+    names |= {
+        where.topic
+        for where, node in cluster.partition_nodes.items()
+        if node.birth_epoch or node.retirement_epoch >= 0
+    }
+    if not names:
+        return None
+    return (
+        f"inter.broker.protocol.version={cluster.level.name} is refused: topics ({_shown(names)}) "
+        "were resized, and below 1.5 their keys would lose their order. Start with 1.5 again. Only "
+        "a cluster without such topics goes back: delete them first."
+    )
+
+
+def was_resized(history: TopicHistory) -> bool:
+    """Return whether a topic's partition count ever changed at level 1.5, or is changing."""
+    return bool(history.resize_epoch or history.resize is not None or history.former)
+
+
+def _shown(names: Collection[str]) -> str:
+    shown = ", ".join(sorted(names)[:NAMES_SHOWN])
+    return f"{shown} and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else shown
+
+
+def _why_still_deleting(cluster: ClusterState) -> str | None:
     if cluster.level.topic_ids:
         return None
     setting = f"inter.broker.protocol.version={cluster.level.name} is refused"
@@ -43,9 +84,7 @@ def why_refused(cluster: ClusterState) -> str | None:
             return f"{setting}: whether a deletion is done is not known. {damaged}"
     if not cluster.deletions:
         return None
-    names = sorted({node.name for node in cluster.deletions.values()})
-    shown = ", ".join(names[:NAMES_SHOWN])
-    rest = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    names = {node.name for node in cluster.deletions.values()}
     brokers = sorted(
         {
             broker
@@ -55,7 +94,7 @@ def why_refused(cluster: ClusterState) -> str | None:
         }
     )
     return (
-        f"{setting}: deleted topics ({shown}{rest}) still have replicas on brokers {brokers}. "
+        f"{setting}: deleted topics ({_shown(names)}) still have replicas on brokers {brokers}. "
         "Start with 1.4 again until these brokers were up and the deletions are done."
     )
 
@@ -94,6 +133,31 @@ def marks(cluster: ClusterState) -> Iterator[tuple[Write, ...]]:
                 msgspec.structs.replace(cluster.topic_histories[name], migrated=True),
             )
             for name in sorted(unmarked)[:MARKS_PER_WRITE]
+        )
+
+
+def epochs(cluster: ClusterState) -> Iterator[tuple[Write, ...]]:
+    """Yield writes, each to be committed before the next is drawn, of missing partition epochs.
+
+    Partitions that are older than these epochs, or whose nodes a tool removed, have a state alone.
+    From level 1.5 on the first command of a broker has the epoch.
+    """
+    count = sum(len(node.partitions) for node in cluster.topics.values())
+    if not cluster.level.resizes or cluster.went_back is not None:
+        return
+    lacking: list[TopicPartition] = []
+    if len(cluster.partition_nodes) < count:
+        for name, node in cluster.topics.items():
+            lacking += without_epoch(cluster, name, node)
+    for at in range(0, len(lacking), MARKS_PER_WRITE):
+        some = lacking[at : at + MARKS_PER_WRITE]
+        last = cluster.counters.get(layout.PARTITION_EPOCH, 0)
+        yield (
+            Put(layout.PARTITION_EPOCH, Counter(last + len(some))),
+            *(
+                Put(layout.partition(*where), PartitionNode(epoch))
+                for epoch, where in enumerate(some, last + 1)
+            ),
         )
 
 

@@ -40,14 +40,14 @@ def set_metadata(log: LogState, metadata: PartitionMetadata, *, durable: bool = 
 
 
 def adopt_metadata(log: LogState, metadata: PartitionMetadata) -> None:
-    """Give a replica that has no ``partition.metadata`` its topic id. OSError as usual.
+    """Give a replica the topic id or partition epoch that its file lacks. OSError as usual.
 
     The bytes get the file's name in ``syncing_metadata``: a power loss must not leave a torn file
     beside records that are durable, for that is damage.
     """
     content = encode_partition_metadata(metadata)
     write_whole(log.resources.disk, f"{log.path}/{ADOPTED}", content)
-    log.metadata = metadata
+    log.metadata = log.adopted = metadata
 
 
 def syncing_metadata(log: LogState) -> Pieces[None]:
@@ -60,11 +60,13 @@ def syncing_metadata(log: LogState) -> Pieces[None]:
     finally:
         files.release(file)
     files.forget(draft)
-    if disk.exists(path):
-        # ``keeping_configs`` came between: its file has the topic id, and newer configurations.
-        disk.remove(draft)
-    else:
+    if log.metadata is log.adopted:
+        files.forget(path)
         disk.rename(draft, path)
+    else:
+        # ``keeping_configs`` came between: its file has the same, and newer configurations.
+        disk.remove(draft)
+    log.adopted = None
     yield from _syncing_names(log)
 
 

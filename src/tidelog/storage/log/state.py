@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import MAX_INT64
+from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log.dirty_files import DirtyFiles
 from tidelog.storage.log.epoch_file import EpochFile
@@ -32,6 +33,7 @@ class LogState:
     """One replica's log in memory. Its offsets go from ``start_offset`` to ``end_offset``."""
 
     __slots__ = (
+        "adopted",
         "changing",
         "closed",
         "configs",
@@ -106,6 +108,8 @@ class LogState:
         self.producers = ProducerState()
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
         self.metadata = recovered.metadata
+        self.adopted: PartitionMetadata | None = None
+        """What ``adopt_metadata`` has written, until it is durable."""
         self.epoch_file = EpochFile()
         self.watermark_note = WatermarkNote(resources, path)
         self.snapshots = WaitingSnapshots(resources, path)
