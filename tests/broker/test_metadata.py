@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer
+from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
+from tidelog.runtime.turns import at_once
 
 TOLD = messages.UpdateMetadataRequest
 HERE, INSIDE_ONLY, GONE = 1, 2, 3
@@ -101,5 +103,43 @@ def test_a_metadata_request_does_not_create_the_controllers_topic(tmp_path: Path
             answer = await peer.ask(request, 8)
         found = [(x.name, x.error_code, x.is_internal) for x in answer.topics]
         assert found == [("__cluster_metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_counts_are_shown_only_where_the_order_of_keys_is_kept(
+    tmp_path: Path, ordered: bool
+) -> None:
+    """Aware clients take a topic without counts for one that needs none (KIP-253)."""
+
+    async def scenario() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        configs = {"enable.ordered.delivery": str(ordered).lower()}
+        at_once(lone.broker.topic_configs.apply([(EntityType.TOPIC, "t", configs)], complete=False))
+        part = TOLD.UpdateMetadataPartitionState(partition_index=0, leader=1, partition_epoch=20)
+        topic = TOLD.UpdateMetadataTopicState(
+            topic_name="t",
+            partition_states=[part],
+            initial_partition_count=4,
+            undeleted_partition_count=6,
+            resize_epoch=3,
+        )
+        broker = TOLD.UpdateMetadataBroker(id=1, endpoints=[endpoint("PLAINTEXT")])
+        update = TOLD(topic_states=[topic], live_brokers=[broker], max_partition_epoch=25)
+        lone.broker.metadata.apply(update, complete=True)
+        peer = await Peer.connect(lone.port)
+        answer = await peer.ask(messages.MetadataRequest(topics=None), 12)
+        found = answer.topics[0]
+        counts = (
+            found.initial_partition_count,
+            found.undeleted_partition_count,
+            found.resize_epoch,
+        )
+        assert counts == ((4, 6, 3) if ordered else (-1, -1, -1))
+        assert (found.partitions[0].partition_epoch, answer.max_partition_epoch) == (20, 25)
+        peer.writer.close()
+        await lone.stop()
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tidelog.broker.metadata import cache as metadata_cache
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache, EntityType
+from tidelog.broker.metadata.shown_epochs import MOST_EMPTY, ShownEpochs
 from tidelog.protocol import messages
 from tidelog.runtime.turns import Pieces, at_once
 
@@ -57,6 +59,109 @@ def test_updates_change_what_they_name_and_a_complete_one_replaces() -> None:
     cache.apply(update(v=(A, {0: 1})), complete=True)
     assert (list(cache.topics), gone) == (["v"], ["t"])
     assert cache.topic_by_id(B) is None
+
+
+def resized(
+    epoch: int, count: int, lives: dict[int, int], leader: int = 1, most: int = 0, topic: UUID = A
+) -> messages.UpdateMetadataRequest:
+    """Return an update of topic t: partition -> partition epoch; all have this leader."""
+    states = [
+        Update.UpdateMetadataPartitionState(
+            partition_index=index, leader=leader, replicas=[1], partition_epoch=life
+        )
+        for index, life in lives.items()
+    ]
+    whole = Update.UpdateMetadataTopicState(
+        topic_name="t",
+        topic_id=topic,
+        partition_states=states,
+        initial_partition_count=1,
+        undeleted_partition_count=count,
+        resize_epoch=epoch,
+    )
+    return Update(controller_id=1, topic_states=[whole], max_partition_epoch=most)
+
+
+def shown(cache: MetadataCache) -> tuple[Any, ...]:
+    topic = cache.topics["t"]
+    lives = {index: each.partition_epoch for index, each in topic.partitions.items()}
+    counts = (topic.resize_epoch, topic.undeleted_partition_count)
+    return (*counts, lives, cache.max_partition_epoch)
+
+
+GROWN = resized(2, 2, {0: 5, 1: 6}, most=6)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize(
+    "late",
+    [
+        resized(1, 1, {0: 5}, most=5),
+        resized(1, 3, {0: 5, 1: 6, 2: 7}, most=7),
+        resized(0, 1, {0: 5}, most=0),
+    ],
+)
+def test_an_older_resize_epoch_never_comes_back(late: Any, complete: bool) -> None:
+    """Promise 13: reordered UpdateMetadata, also a complete one."""
+    cache = MetadataCache()
+    cache.apply(GROWN, complete=True)
+    before = shown(cache)
+    cache.apply(late, complete=complete)
+    assert shown(cache)[:3] == before[:3]
+    assert cache.max_partition_epoch == max(6, late.max_partition_epoch)
+    moved = resized(1, 1, {0: 5}, leader=3)
+    cache.apply(moved, complete=complete)
+    leaders = {index: each.leader for index, each in cache.topics["t"].partitions.items()}
+    assert leaders == {0: 3, 1: 1}, "a leader is no count: it is taken over"
+    cache.apply(resized(1, 1, {1: 6}, leader=-2), complete=complete)
+    assert shown(cache)[:3] == before[:3]
+
+
+def test_another_topic_of_the_name_begins_again() -> None:
+    cache = MetadataCache()
+    cache.apply(GROWN, complete=True)
+    cache.apply(resized(0, 1, {0: 8}, most=8, topic=B), complete=False)
+    assert shown(cache) == (0, 1, {0: 8}, 8)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_removed_partition_returns_in_another_incarnation_only(complete: bool) -> None:
+    cache = MetadataCache()
+    gone: list[str] = []
+    cache.when_gone = gone.append
+    cache.apply(resized(3, 1, {0: 5, 1: 6}, most=6), complete=True)
+    cache.apply(resized(3, 1, {1: 6}, leader=-2, most=6), complete=False)
+    assert (shown(cache), gone) == ((3, 1, {0: 5}, 6), [])
+    cache.apply(resized(3, 1, {0: 5, 1: 6}, most=6), complete=complete)
+    assert shown(cache) == (3, 1, {0: 5}, 6)
+    cache.apply(resized(4, 2, {0: 5, 1: 7}, most=7), complete=complete)
+    assert shown(cache) == (4, 2, {0: 5, 1: 7}, 7)
+
+
+def test_waiters_of_a_topic_are_woken_once_by_its_newer_epoch() -> None:
+    cache = MetadataCache()
+    epochs = ShownEpochs(cache)
+    woken: list[int] = []
+    key: Any = type("Waiter", (), {"more": lambda _, size: woken.append(size)})()
+    assert epochs.of("t") == -1
+    cache.apply(resized(1, 1, {0: 5}), complete=True)
+    epochs.waiters("t")[key] = None
+    epochs.waiters("u")[key] = None
+    cache.apply(resized(1, 1, {0: 5}, leader=2), complete=True)
+    assert (woken, epochs.of("t")) == ([], 1)
+    cache.apply(GROWN, complete=False)
+    cache.apply(resized(3, 3, {0: 5, 1: 6, 2: 7}), complete=False)
+    assert (woken, epochs.of("t"), list(epochs.waiters("u"))) == ([0], 3, [key])
+
+
+def test_places_without_waiters_are_bounded() -> None:
+    epochs = ShownEpochs(MetadataCache())
+    kept: Any = object()
+    epochs.waiters("kept")[kept] = None
+    for index in range(5 * MOST_EMPTY):
+        epochs.waiters(f"t{index}")
+        assert len(epochs._waiters) <= MOST_EMPTY + 1
+    assert kept in epochs.waiters("kept")
 
 
 def test_a_level_without_topic_ids_makes_no_topic_gone() -> None:

@@ -7,7 +7,8 @@
   cluster (KIP-430).
 - v12: topics by id; UNKNOWN_TOPIC_ID for an unknown one. v10 and v11 have the field without its
   use: INVALID_REQUEST, as in Kafka (their responses cannot omit a name).
-- v9+: our own tags: partition counts, resize epoch, partition epochs (KIP-253).
+- v9+: our own tags: partition counts, resize epoch, partition epochs (KIP-253). A topic with
+  ``enable.ordered.delivery=false`` has no counts and no resize epoch, so that no client sends them.
 - A broker without metadata delays the response: see ``first_metadata``.
 - A response that would name a leader whose connection to this broker has just broken waits until
   the controller has replaced it: see ``lost_leaders``. librdkafka may wait a second before its next
@@ -51,6 +52,8 @@ BY_ID_SINCE = 12
 
 CREATED_AT_ONCE = 100
 """Most topics that one request creates."""
+
+NO_COUNTS: dict[str, int] = {}
 
 TOPIC_BYTES, PARTITION_BYTES = 200, 300
 """Memory of a topic and of a partition in a response under construction."""
@@ -178,14 +181,19 @@ def _asked_for(
 
 
 def _topic(view: ClusterView, topic: TopicMetadata) -> Any:
+    counts = NO_COUNTS
+    if topic.undeleted_partition_count >= 0 and view.is_ordered(topic.name):
+        counts = {
+            "initial_partition_count": topic.initial_partition_count,
+            "undeleted_partition_count": topic.undeleted_partition_count,
+            "resize_epoch": topic.resize_epoch,
+        }
     return Topic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[_partition(view, p) for _, p in sorted(topic.partitions.items())],
-        initial_partition_count=topic.initial_partition_count,
-        undeleted_partition_count=topic.undeleted_partition_count,
-        resize_epoch=topic.resize_epoch,
+        **counts,
     )
 
 
@@ -218,6 +226,7 @@ def _answer(
         broker.followers.has_lost,
         context.listener_name,
         names_listeners=named,
+        is_ordered=lambda topic: broker.topic_configs.topic(topic).enable_ordered_delivery,
     )
     topics = []
     if _wants_all(request, context):

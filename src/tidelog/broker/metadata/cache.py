@@ -4,6 +4,10 @@ Owns the cache and its lookups. Not which connection may update it: see
 ``control_plane.control_channel``. The first UpdateMetadata of a control channel is complete and
 replaces everything; later ones change the partitions that they name. A partition with leader -2 is
 deleted, as in Kafka. A lookup costs O(its result).
+
+What is shown of a topic id never steps back (promise 13), whatever comes: a state of an older
+resize epoch changes only the leaders of the partitions shown, and a partition that was removed
+returns with a newer partition epoch only.
 """
 
 from __future__ import annotations
@@ -56,6 +60,8 @@ class TopicMetadata:
     undeleted_partition_count: int = -1
     resize_epoch: int = 0
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
+    removed: dict[int, int] = field(default_factory=dict)
+    """The partition epochs of removed partitions: a late state must not show one again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,8 @@ class MetadataCache:
         self.when_gone: Callable[[str], None] = lambda _: None
         """Called with each deleted topic, also if a new topic has its name. A topic that is only
         missing in a complete update does not count as deleted."""
+        self.when_resized: Callable[[str], None] = lambda _: None
+        """Called with each topic that is shown with a newer resize epoch."""
         self._absent: dict[str, UUID] = {}
         self._changed: dict[asyncio.Future[None], None] = {}
 
@@ -138,6 +146,8 @@ class MetadataCache:
         named += [each.topic_name for each in request.topic_states]
         before = self._ids([*self.topics, *named] if complete else named)
         deleted: set[str] = set()
+        resized: list[str] = []
+        shown = self.topics
         if complete:
             self.topics, self.names = {}, {}
         self.controller_id = request.controller_id
@@ -148,13 +158,16 @@ class MetadataCache:
             topic = self._topic(ungrouped.topic_name, NO_UUID)
             self._put(topic, [ungrouped], deleted)
         for state in request.topic_states:
+            former = shown.get(state.topic_name)
             topic = self._topic(state.topic_name, state.topic_id)
-            if state.undeleted_partition_count >= 0:
-                topic.initial_partition_count = state.initial_partition_count
-                topic.undeleted_partition_count = state.undeleted_partition_count
-                topic.resize_epoch = state.resize_epoch
-            self._put(topic, state.partition_states, deleted)
+            if former is not None and former.topic_id != topic.topic_id:
+                former = None
+            if _resize(topic, former, state):
+                resized.append(topic.name)
+            self._put(topic, _never_back(topic, state), deleted)
         self.wake()
+        for name in resized:
+            self.when_resized(name)
         for name, topic_id in before.items():
             now = self.topics.get(name)
             if now is None and name not in deleted:
@@ -198,7 +211,10 @@ class MetadataCache:
         for state in states:
             if state.leader == LEADER_DURING_DELETE:
                 deleted.add(topic.name)
-                topic.partitions.pop(state.partition_index, None)
+                gone = topic.partitions.pop(state.partition_index, None)
+                epoch = max(state.partition_epoch, -1 if gone is None else gone.partition_epoch)
+                if epoch >= 0:
+                    topic.removed[state.partition_index] = epoch
                 continue
             topic.partitions[state.partition_index] = PartitionInfo(
                 partition=state.partition_index,
@@ -230,6 +246,49 @@ class MetadataCache:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+
+
+def _resize(
+    topic: TopicMetadata,
+    former: TopicMetadata | None,
+    state: messages.UpdateMetadataRequest.UpdateMetadataTopicState,
+) -> bool:
+    """Set the counts of a topic that was shown as ``former``; return whether they are newer."""
+    if state.undeleted_partition_count < 0:
+        return False  # below level 1.5
+    known = -1 if former is None or former.undeleted_partition_count < 0 else former.resize_epoch
+    if former is not None:
+        topic.removed = former.removed
+    if state.resize_epoch < known:
+        assert former is not None
+        topic.initial_partition_count = former.initial_partition_count
+        topic.undeleted_partition_count = former.undeleted_partition_count
+        topic.resize_epoch = known
+        topic.partitions = former.partitions
+        return False
+    topic.initial_partition_count = state.initial_partition_count
+    topic.undeleted_partition_count = state.undeleted_partition_count
+    topic.resize_epoch = state.resize_epoch
+    return state.resize_epoch > known
+
+
+def _never_back(
+    topic: TopicMetadata,
+    state: messages.UpdateMetadataRequest.UpdateMetadataTopicState,
+) -> Iterable[messages.UpdateMetadataRequest.UpdateMetadataPartitionState]:
+    """Return the partition states of a topic state that show nothing older than is shown."""
+    older = state.undeleted_partition_count >= 0 and state.resize_epoch < topic.resize_epoch
+    if not (older or topic.removed):
+        return state.partition_states
+    known, removed = topic.partitions, topic.removed
+    return [
+        each
+        for each in state.partition_states
+        if not 0 <= each.partition_epoch <= removed.get(each.partition_index, -1)
+        and not (
+            older and (each.partition_index not in known or each.leader == LEADER_DURING_DELETE)
+        )
+    ]
 
 
 def _differ(one: UUID, other: UUID) -> bool:

@@ -23,6 +23,11 @@ class VisiblePartition(NamedTuple):
     offline: tuple[int, ...]
 
 
+def _always(_topic: str) -> bool:
+    """For responses without counts."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The view for one request. O(brokers) to make, O(replicas) for each partition."""
@@ -33,6 +38,8 @@ class ClusterView:
     unreachable: frozenset[int]
     """Live brokers without that listener."""
     unreachable_leader: ErrorCode
+    is_ordered: Callable[[str], bool]
+    """Whether a topic keeps the order of keys: only then its counts are shown (KIP-253)."""
 
     @classmethod
     def of(
@@ -42,6 +49,7 @@ class ClusterView:
         listener_name: str,
         *,
         names_listeners: bool = True,
+        is_ordered: Callable[[str], bool] = _always,
     ) -> ClusterView:
         """``names_listeners``: whether the version has LISTENER_NOT_FOUND (Metadata from v6 on)."""
         return cls(
@@ -49,6 +57,7 @@ class ClusterView:
             has_lost,
             metadata.without_listener(listener_name),
             ErrorCode.LISTENER_NOT_FOUND if names_listeners else ErrorCode.LEADER_NOT_AVAILABLE,
+            is_ordered,
         )
 
     def visible(self, partition: PartitionInfo) -> VisiblePartition:
