@@ -2,8 +2,8 @@
 
 Owns the sentences and their fields: for each topic that is created, grows or is deleted, each
 changed configuration, each unclean election, each report of its losses and each finished handling
-of a loss, and for each start, change, completion and cancellation of a reassignment. Pure, except
-``say``.
+of a loss, each start, change, completion and cancellation of a reassignment, and each start, undo
+and end of a resize. Pure, except ``say``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tidelog.metadata.records import (
     DeletionMark,
     DeletionNode,
     PartitionState,
+    ResizeKind,
+    ResizePlan,
     TopicHistory,
     TopicNode,
 )
@@ -68,7 +70,10 @@ def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[A
         return
     record = write.record
     if isinstance(record, TopicNode):
-        yield from _of_topic(before.topics.get(name), record, name)
+        # At level 1.5 the plan of a resize says it.
+        known = None if before.level.resizes else before.topics.get(name)
+        if known is not None or name not in before.topics:
+            yield from _of_topic(known, record, name)
     elif isinstance(record, DeletionNode) and write.path not in before.versions:
         fields = {"topic": record.name, "topic_id": name, "partitions": len(record.partitions)}
         sentence = "topic %(topic)s deleted, id %(topic_id)s, %(partitions)d partitions"
@@ -80,7 +85,9 @@ def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[A
     elif isinstance(record, PartitionState):
         yield from _of_state(before, write.path, record)
     elif isinstance(record, TopicHistory):
-        yield from map(AuditLine, loss_lines(name, before.topic_histories.get(name), record))
+        earlier = before.topic_histories.get(name)
+        yield from map(AuditLine, loss_lines(name, earlier, record))
+        yield from _of_plan(None if earlier is None else earlier.resize, record.resize, name)
 
 
 def _of_topic(known: TopicNode | None, node: TopicNode, name: str) -> Iterator[AuditLine]:
@@ -94,6 +101,31 @@ def _of_topic(known: TopicNode | None, node: TopicNode, name: str) -> Iterator[A
         fields["former_partitions"] = len(known.partitions)
         sentence = "topic %(topic)s has %(partitions)d partitions now, after %(former_partitions)d"
         yield AuditLine(sentence, fields, logging.INFO)
+
+
+def _of_plan(known: ResizePlan | None, plan: ResizePlan | None, name: str) -> Iterator[AuditLine]:
+    if plan is None:
+        return
+    fields: dict[str, Any] = {
+        "topic": name,
+        "partitions": plan.to_count,
+        "former_partitions": plan.from_count,
+        "resize_epoch": plan.resize_epoch,
+    }
+    if known is None or known.resize_epoch != plan.resize_epoch:
+        what = "undo of the resize" if plan.kind is ResizeKind.UNDO else "resize"
+        yield AuditLine(
+            f"{what} of topic %(topic)s started: from %(former_partitions)d to %(partitions)d "
+            "partitions, resize epoch %(resize_epoch)d",
+            fields,
+        )
+    if plan.published and (known is None or not known.published):
+        what = "undone" if plan.kind is ResizeKind.UNDO else "done"
+        yield AuditLine(
+            f"resize of topic %(topic)s {what}: it has %(partitions)d partitions, after "
+            "%(former_partitions)d, resize epoch %(resize_epoch)d",
+            fields,
+        )
 
 
 def _of_configs(

@@ -34,6 +34,7 @@ from tidelog.controller.outbox import Outbox
 from tidelog.controller.pending import Changes, changes_of, unclean_elections
 from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import Sender, epoch_of
+from tidelog.controller.resizes import Resizes
 from tidelog.controller.session_watch import SessionWatch
 from tidelog.controller.slices import between_steps, perform_in_slices
 from tidelog.controller.store_watches import NodeChanged, StoreWatches
@@ -78,6 +79,7 @@ class Controller:
         """How many this controller has decided since its start."""
         self.session_watch = SessionWatch(self)
         self.store_watches = StoreWatches(self)
+        self.resizes = Resizes(self)
         self.outboxes: dict[int, Outbox] = {}
         self.announcements = Announcements()
         self.activated = asyncio.Event()
@@ -118,6 +120,7 @@ class Controller:
             await self.carry_out(self._act_on_marks)
             self.session_watch.begin()
             self.store_watches.begin()
+            self.resizes.begin()
             if self.lost.is_set():
                 raise NotActive("its session with the store ended meanwhile")
         except BaseException:
@@ -282,10 +285,15 @@ class Controller:
         self.announcements.forget()
         for outbox in self.outboxes.values():
             outbox.notice(changes)
+        self.resizes.look()
 
     async def reached(self, revision: int, limit_ms: float) -> bool:
         """Wait until every live broker has been sent ``revision``; False if it took too long."""
-        return await self._waiting.until(lambda: self._all_reached(revision), limit_ms)
+        return await self._waiting.until(lambda: self.all_reached(revision), limit_ms)
+
+    async def until(self, holds: Callable[[], bool], limit_ms: float) -> bool:
+        """Wait until a condition of the state holds; False if it took too long."""
+        return await self._waiting.until(holds, limit_ms)
 
     async def until_free(self, names: Sequence[str], limit_ms: float) -> None:
         """Wait until all of these names are free for new topics, at most ``limit_ms``."""
@@ -303,14 +311,15 @@ class Controller:
     def _all_know(self, revision: int) -> bool:
         # Brokers that registered with an earlier active controller have no channel at first.
         silent = self.cluster.brokers.keys() - self.outboxes.keys() - self.cluster.suspected
-        return not silent and self._all_reached(revision)
+        return not silent and self.all_reached(revision)
 
     def _note_gone(self, names: Iterable[str], revision: int) -> None:
         self._gone.update(dict.fromkeys(names, revision))
         if len(self._gone) > MANY_GONE:
             self._gone = {x: at for x, at in self._gone.items() if not self._all_know(at)}
 
-    def _all_reached(self, revision: int) -> bool:
+    def all_reached(self, revision: int) -> bool:
+        """Return whether every live broker has been sent ``revision``."""
         return all(
             broker in self.cluster.suspected or outbox.reached >= revision
             for broker, outbox in self.outboxes.items()
@@ -332,6 +341,7 @@ class Controller:
     def when_sent(self) -> None:
         """Let requests go on that wait until brokers have been sent a revision."""
         self._waiting.look()
+        self.resizes.look()
 
     async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
         """Note that a broker confirmed these replicas as stopped, or deleted."""

@@ -110,6 +110,7 @@ class ControllerProcess:
             loop.create_task(controller.session_watch.run(), name="controller-sessions"),
             loop.create_task(controller.store_watches.run(), name="controller-store-watches"),
             loop.create_task(self._rebalancing.run(), name="controller-rebalancing"),
+            loop.create_task(controller.resizes.run(), name="controller-resizes"),
             loop.create_task(self._stay_active(), name="controller-activity"),
         ]
         for task in self._tasks:

@@ -218,13 +218,13 @@ def test_growing(count: int, assignments: Any, error: E | None) -> None:
     assert world.cluster.states[TopicPartition("t", 2)].leader_epoch == 0
 
 
-def test_shrinking_says_that_no_level_can() -> None:
+def test_shrinking_below_level_1_5_says_which_level_can() -> None:
     world = World(1)
     world.create(TopicToCreate("t", 2, 1))
     decision = create_partitions(world.cluster, [Growth("t", 1), Growth("u", 1)], world.chance)
     (_, shrink), (_, unknown) = decision.answer
     assert shrink is not None
-    assert "cannot remove partitions, at no inter.broker.protocol.version" in shrink.sentence
+    assert "to remove partitions needs inter.broker.protocol.version=1.5" in shrink.sentence
     assert unknown is not None
     assert unknown.error is E.UNKNOWN_TOPIC_OR_PARTITION
 

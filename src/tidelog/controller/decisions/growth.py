@@ -1,7 +1,8 @@
-"""CreatePartitions: a topic gets more partitions, as in Kafka.
+"""CreatePartitions below level 1.5: a topic gets more partitions, as in Kafka.
 
 Owns the checks in Kafka's order and with its error codes, and the changed nodes of the topic. The
-nodes of the new partitions: see ``new_partitions``.
+nodes of the new partitions: see ``new_partitions``. From level 1.5 the count changes by a resize:
+see ``resize_requests``.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ from tidelog.planning.placement import place_on
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One topic of a CreatePartitions request; ``assignments`` are of the new partitions."""
+    """One topic of a CreatePartitions request; ``assignments`` are of the new partitions.
+
+    ``force``: a shrink goes on although writers without a partition count may be there.
+    """
 
     name: str
     count: int
     assignments: tuple[tuple[int, ...], ...] | None = None
+    force: bool = False
 
 
 Grown = tuple[str, RequestRefusal | None]
@@ -74,7 +79,7 @@ def create_partitions(
             refusal = RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
         replicas: list[list[int]] | RequestRefusal = []
         if refusal is None:
-            replicas = _grown_replicas(cluster, growth, entropy.below)
+            replicas = replicas_of_new(cluster, growth, entropy.below)
             refusal = replicas if isinstance(replicas, RequestRefusal) else None
         answers.append((growth.name, refusal))
         if refusal is None and not isinstance(replicas, RequestRefusal):
@@ -107,8 +112,8 @@ def _why_not_grown(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
         return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if growth.count < now:
         sentence = (
-            f"The topic {growth.name} has {now} partitions, more than {growth.count}: this version "
-            "cannot remove partitions, at no inter.broker.protocol.version."
+            f"The topic {growth.name} has {now} partitions, more than {growth.count}: to remove "
+            "partitions needs inter.broker.protocol.version=1.5 on all brokers and controllers."
         )
         return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if growth.count > MAX_PARTITIONS:
@@ -117,9 +122,10 @@ def _why_not_grown(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
     return why_resize_waits(cluster, growth.name) or why_too_many(growth.count - now)
 
 
-def _grown_replicas(
+def replicas_of_new(
     cluster: ClusterState, growth: Growth, below: Callable[[int], int]
 ) -> list[list[int]] | RequestRefusal:
+    """Return the replicas of the new partitions: as the request names them, otherwise placed."""
     node = cluster.topics[growth.name]
     now = len(node.partitions)
     factor = len(node.partitions[min(node.partitions)])

@@ -17,8 +17,8 @@ from tidelog.model.topics import TopicPartition
 def imbalanced(cluster: ClusterState, percentage: int) -> list[TopicPartition]:
     """Return the partitions whose preferred replica should lead and can, sorted.
 
-    Partitions without a leader, under reassignment, or whose preferred replica is not in sync and
-    fit are left alone. Walks over all partitions.
+    Partitions without a leader, under reassignment, of a topic that is being resized, or whose
+    preferred replica is not in sync and fit are left alone. Walks over all partitions.
     """
     preferring: dict[int, int] = {}
     elsewhere: dict[int, list[TopicPartition]] = {}
@@ -55,4 +55,5 @@ def _can_lead(cluster: ClusterState, where: TopicPartition, preferred: int) -> b
         and state.target_replicas is None
         and (preferred, where) not in cluster.broken
         and where.topic not in cluster.marked
+        and where.topic not in cluster.resizing
     )

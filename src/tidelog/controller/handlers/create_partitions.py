@@ -1,20 +1,31 @@
-"""CreatePartitions v0-3: a topic gets more partitions, as in Kafka.
+"""CreatePartitions v0-3: a topic gets another number of partitions.
 
-- A count that is not larger is INVALID_PARTITIONS: shrinking comes with level 1.5 (KIP-253).
-- Responds once every live broker has been sent the change, or with REQUEST_TIMED_OUT.
+- Below level 1.5 it grows, as in Kafka: a count that is not larger is INVALID_PARTITIONS. Responds
+  once every live broker has been sent the change, or with REQUEST_TIMED_OUT.
+- At level 1.5 the count changes by a resize, which keeps the order of each key; a smaller count is
+  a shrink (KIP-253). Responds once the resize is published and every live broker has been sent it:
+  what a client describes then has the new count. REQUEST_TIMED_OUT: the resize goes on.
+- NOT_ENOUGH_REPLICAS, with the reason: the resize was undone, because not every leader committed a
+  fence in time.
+- Tag 10000 ``force``: shrink although writers that send no partition count may be there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidelog.controller.controller import Controller
+from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.growth import (
+    Grown,
     Growth,
     cost_of_growth,
     create_partitions,
     repeated_growths,
 )
-from tidelog.controller.serving import reached_in_time, served
-from tidelog.controller.slices import perform_in_slices
+from tidelog.controller.decisions.resize_requests import resize_topics
+from tidelog.controller.serving import patience_ms, reached_in_time, served
+from tidelog.controller.slices import SLICE, perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
@@ -31,9 +42,30 @@ async def serve(
             None
             if topic.assignments is None
             else tuple(tuple(x.broker_ids) for x in topic.assignments),
+            request.force,
         )
         for topic in request.topics
     ]
+    if controller.cluster.level.resizes:
+        answers = await _resize(controller, asked, request, context)
+    else:
+        answers = await _grow(controller, asked, request, context)
+    response = messages.CreatePartitionsResponse
+    results = []
+    for name, refusal in answers:
+        result = response.CreatePartitionsTopicResult(name=name)
+        if refusal is not None:
+            result.error_code, result.error_message = refusal.error, refusal.sentence
+        results.append(result)
+    return response(results=results)
+
+
+async def _grow(
+    controller: Controller,
+    asked: Sequence[Growth],
+    request: messages.CreatePartitionsRequest,
+    context: RequestContext,
+) -> list[Grown]:
     repeated = repeated_growths(asked)
     answers, revision = await perform_in_slices(
         controller,
@@ -43,20 +75,67 @@ async def serve(
             cluster, part, controller.entropy, request.validate_only, repeated
         ),
     )
-    is_sent = True
-    if not request.validate_only and any(refusal is None for _, refusal in answers):
-        is_sent = await reached_in_time(controller, revision, request.timeout_ms, context)
-    response = messages.CreatePartitionsResponse
-    results = []
+    if request.validate_only or all(refusal is not None for _, refusal in answers):
+        return answers
+    if await reached_in_time(controller, revision, request.timeout_ms, context):
+        return answers
+    sentence = "The partitions exist, but not every broker knows them yet."
+    late = RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
+    return [(name, refusal or late) for name, refusal in answers]
+
+
+async def _resize(
+    controller: Controller,
+    asked: Sequence[Growth],
+    request: messages.CreatePartitionsRequest,
+    context: RequestContext,
+) -> list[Grown]:
+    repeated = repeated_growths(asked)
+    epochs: dict[str, int] = {}
+
+    def applied(answers: list[Grown]) -> None:
+        for name, refusal in answers:
+            if refusal is None and not request.validate_only:
+                epochs[name] = controller.cluster.topic_histories[name].resize_epoch
+
+    answers, _ = await perform_in_slices(
+        controller,
+        asked,
+        # One commit for each topic: its nodes may be as large as the store takes.
+        lambda _: SLICE,
+        lambda cluster, part: resize_topics(
+            cluster,
+            part,
+            controller.entropy,
+            controller.seams.clock.wall_ms(),
+            request.validate_only,
+            repeated,
+        ),
+        applied,
+    )
+    clock = controller.seams.clock
+    end_ms = clock.monotonic_ms() + patience_ms(controller, request.timeout_ms, context)
+    waited: list[Grown] = []
     for name, refusal in answers:
-        result = response.CreatePartitionsTopicResult(name=name)
-        if refusal is not None:
-            result.error_code, result.error_message = refusal.error, refusal.sentence
-        elif not is_sent:
-            result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = "The partitions exist, but not every broker knows them yet."
-        results.append(result)
-    return response(results=results)
+        if refusal is None and name in epochs:
+            left_ms = end_ms - clock.monotonic_ms()
+            refusal = await _why_not_published(controller, name, epochs[name], left_ms)
+        waited.append((name, refusal))
+    return waited
+
+
+async def _why_not_published(
+    controller: Controller, name: str, resize_epoch: int, limit_ms: int
+) -> RequestRefusal | None:
+    try:
+        why = await controller.resizes.finished(name, resize_epoch, limit_ms)
+    except TimeoutError:
+        sentence = (
+            f"The resize of the topic {name} has begun and goes on: tidelog topics --describe "
+            "shows the new count when it is done."
+        )
+        return RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
+    return None if why is None else RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, why)
 
 
 def refuse_all(

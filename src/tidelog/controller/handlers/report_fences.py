@@ -26,7 +26,7 @@ async def serve(
     node = cluster.brokers.get(request.broker_id)
     if node is None or node.broker_epoch != request.broker_epoch:
         return messages.ReportFencesResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    soft_state.note_fences(
+    noted = soft_state.note_fences(
         cluster,
         (
             soft_state.ReportedFence(
@@ -37,6 +37,8 @@ async def serve(
             for fence in request.fences
         ),
     )
+    if noted:
+        controller.resizes.look()
     return messages.ReportFencesResponse()
 
 

@@ -393,6 +393,14 @@ _CONTROL = (
         AT_LEAST_1,
     ),
     row(
+        "resize.timeout.ms",
+        _I,
+        "10000",
+        "How long one step of a resize waits until the leaders have committed their fences, in ms; "
+        "then the resize is undone (KIP-253).",
+        AT_LEAST_1,
+    ),
+    row(
         "broker.session.grace.ms",
         _I,
         "200",

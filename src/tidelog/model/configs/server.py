@@ -128,6 +128,7 @@ class ServerConfigs:
     broker_heartbeat_interval_ms: int
     broker_silence_suspect_ms: int
     broker_session_grace_ms: int
+    resize_timeout_ms: int
     controlled_shutdown_enable: bool
     controlled_shutdown_max_retries: int
     controlled_shutdown_retry_backoff_ms: int

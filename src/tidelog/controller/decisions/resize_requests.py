@@ -1,0 +1,279 @@
+"""Requests for another partition count at level 1.5: the refusals, and the plan of a resize.
+
+Owns which requests begin a resize, with Kafka's error codes where Kafka has one. What the plan does
+then: see ``resizing``. Below level 1.5: see ``growth``. Pure (KIP-253).
+
+| request | refused with |
+|---|---|
+| a topic that is not there, or is being deleted | UNKNOWN_TOPIC_OR_PARTITION |
+| ``__consumer_offsets``, ``__transaction_state`` | INVALID_PARTITIONS |
+| the same count, below the first count, above the limit | INVALID_PARTITIONS |
+| more partitions while retired ones are listed | INVALID_PARTITIONS |
+| a resize or a reassignment of the topic runs | REASSIGNMENT_IN_PROGRESS |
+| a partition has no live leader; an ISR below its minimum | LEADER_NOT_AVAILABLE; |
+| | NOT_ENOUGH_REPLICAS |
+| fewer partitions, and writers without a count; ``force`` passes | POLICY_VIOLATION |
+| an assignment of a shrink, or one that cannot be used | INVALID_REPLICA_ASSIGNMENT |
+
+An external write of a topic's node is the same request (``external_changes``), and so is the switch
+of ``enable.ordered.delivery`` to true, with the same count (``configuration``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
+from tidelog.controller.decisions.entropy import Entropy
+from tidelog.controller.decisions.growth import (
+    Grown,
+    Growth,
+    repeated_growths,
+    replicas_of_new,
+)
+from tidelog.controller.decisions.new_partitions import (
+    MAX_PARTITIONS,
+    bad_assignment,
+    why_too_many,
+)
+from tidelog.controller.decisions.reassignments import why_resize_waits
+from tidelog.metadata import layout
+from tidelog.metadata.records import (
+    ResizeKind,
+    ResizePlan,
+    ResizeStep,
+    TopicHistory,
+    TopicNode,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+
+UNAWARE_MS = 3_600_000
+"""A shrink waits for so long after the last write without a partition count."""
+
+MOST_BYTES = 900_000
+"""The most bytes of the topic's node and its own record in one commit: ZooKeeper takes 1 MiB."""
+
+MOST_RECORD_BYTES = 500_000
+"""The most bytes of the topic's own record with a leader epoch of each partition: the commits of
+the steps have some 500 nodes of partitions beside it."""
+
+EPOCH_BYTES = 7
+
+
+def resize_topics(
+    cluster: ClusterState,
+    asked: Sequence[Growth],
+    entropy: Entropy,
+    now_ms: int,
+    validate_only: bool = False,
+    repeated: Collection[str] | None = None,
+) -> Decision[list[Grown]]:
+    """Decide CreatePartitions at level 1.5: each accepted topic gets the plan of a resize.
+
+    ``asked`` may be a slice of a request; ``repeated`` has the names that repeat in the whole.
+    ``now_ms`` is the time of day.
+    """
+    answers: list[Grown] = []
+    writes: list[Write] = []
+    repeated = repeated_growths(asked) if repeated is None else repeated
+    for growth in asked:
+        made = begun(cluster, growth, entropy, now_ms)
+        if growth.name in repeated:
+            sentence = f"The topic {growth.name} is named more than once."
+            made = RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
+        if isinstance(made, RequestRefusal):
+            answers.append((growth.name, made))
+        else:
+            answers.append((growth.name, None))
+            writes += made
+    # Each topic is complete by itself: its two writes follow each other, and ``parts`` cuts by
+    # size. A request of one large topic is one commit.
+    return Decision(answers, () if validate_only else tuple(writes))
+
+
+def begun(
+    cluster: ClusterState, growth: Growth, entropy: Entropy, now_ms: int
+) -> list[Write] | RequestRefusal:
+    """Return the write that begins a resize, or why it is refused."""
+    name, count = growth.name, growth.count
+    refusal = _why_not_topic(cluster, name) or _why_not_count(cluster, growth)
+    refusal = refusal or why_resize_waits(cluster, name) or _why_not_able(cluster, name)
+    if refusal is not None:
+        return refusal
+    node, history = cluster.topics[name], cluster.topic_histories[name]
+    now = count_of(node)
+    partitions = node.partitions
+    if count > now:
+        new = replicas_of_new(cluster, growth, entropy.below)
+        if isinstance(new, RequestRefusal):
+            return new
+        partitions = {**partitions, **dict(enumerate(new, now))}
+        plan = ResizePlan(ResizeKind.GROW, now, count, history.resize_epoch + 1, ResizeStep.FENCE)
+    else:
+        if growth.assignments is not None:
+            return bad_assignment("a shrink has no new partitions; leave it out")
+        refusal = None if growth.force else _why_not_aware(cluster, name, now_ms)
+        if refusal is not None:
+            return refusal
+        plan = ResizePlan(ResizeKind.SHRINK, now, count, history.resize_epoch + 1, ResizeStep.SEAL)
+    changed = msgspec.structs.replace(node, partitions=partitions, undeleted_partition_count=count)
+    planned = _planned(history, plan)
+    refusal = _why_not_size(name, node, changed, planned)
+    if refusal is not None:
+        return refusal
+    return [Put(layout.topic(name), changed), Put(layout.topic_history(name), planned)]
+
+
+def begun_again(cluster: ClusterState, name: str) -> list[Write] | RequestRefusal:
+    """Return the write that begins a resize epoch with the same count, or why it is refused."""
+    refusal = _why_not_topic(cluster, name) or why_resize_waits(cluster, name)
+    refusal = refusal or _why_not_able(cluster, name)
+    if refusal is not None:
+        return refusal
+    history, now = cluster.topic_histories[name], count_of(cluster.topics[name])
+    plan = ResizePlan(ResizeKind.SAME, now, now, history.resize_epoch + 1, ResizeStep.FENCE)
+    return [Put(layout.topic_history(name), _planned(history, plan))]
+
+
+def count_of(node: TopicNode) -> int:
+    """Return how many partitions of a topic take records."""
+    count = node.undeleted_partition_count
+    return len(node.partitions) if count is None else count
+
+
+def _planned(history: TopicHistory, plan: ResizePlan) -> TopicHistory:
+    changed: TopicHistory = msgspec.structs.replace(
+        history, resize=plan, resize_epoch=plan.resize_epoch
+    )
+    return changed
+
+
+def _why_not_topic(cluster: ClusterState, name: str) -> RequestRefusal | None:
+    node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
+    if node is None or name in cluster.marked:
+        sentence = f"There is no topic {name}."
+        return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
+    if name in INTERNAL_TOPICS:
+        sentence = (
+            f"{name} keeps its partition count: groups and transactions are placed by it. Set the "
+            "count before the topic is created."
+        )
+        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    if history is None or layout.topic_history(name) in cluster.damaged:
+        sentence = f"The topic {name} is not complete yet: send the request again."
+        return RequestRefusal(ErrorCode.LEADER_NOT_AVAILABLE, sentence)
+    if history.resize is not None:
+        plan = history.resize
+        sentence = (
+            f"A resize of the topic {name} from {plan.from_count} to {plan.to_count} partitions is "
+            "under way: send the request again when it is done."
+        )
+        return RequestRefusal(ErrorCode.REASSIGNMENT_IN_PROGRESS, sentence)
+    return None
+
+
+def _why_not_count(cluster: ClusterState, growth: Growth) -> RequestRefusal | None:
+    name, count = growth.name, growth.count
+    node, history = cluster.topics[name], cluster.topic_histories[name]
+    now, listed, first = count_of(node), len(node.partitions), history.initial_partition_count
+    sentence = None
+    if count == now:
+        sentence = f"The topic {name} has {now} partitions already."
+    elif count < first:
+        sentence = (
+            f"The topic {name} was created with {first} partitions and cannot have {count}: the "
+            f"smallest count is {first}. For fewer, create another topic and copy the records."
+        )
+    elif count > MAX_PARTITIONS:
+        sentence = f"The number of partitions must be at most {MAX_PARTITIONS}."
+    elif count > now and listed > now:
+        retired = f"{now} to {listed - 1}" if listed - now > 1 else str(now)
+        sentence = (
+            f"The topic {name} cannot grow while its retired partitions {retired} are listed: they "
+            "still hold records. Wait until retention has removed these (tidelog topics --describe "
+            "shows what they hold), or set retired.purge=drained."
+        )
+    if sentence is not None:
+        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    return why_too_many(count - now) if count > now else None
+
+
+def _why_not_able(cluster: ClusterState, name: str) -> RequestRefusal | None:
+    """Return why a resize could not finish now: each partition must be able to commit a fence."""
+    node = cluster.topics[name]
+    for index in range(count_of(node)):
+        where = TopicPartition(name, index)
+        state = cluster.states.get(where)
+        if state is None or where not in cluster.partition_nodes:
+            sentence = f"{where} has no nodes yet: send the request again when it has a leader."
+            return RequestRefusal(ErrorCode.LEADER_NOT_AVAILABLE, sentence)
+        if state.leader == NO_LEADER or state.leader not in cluster.fit:
+            sentence = (
+                f"{where} has no live leader, so a resize could not finish: start one of the "
+                f"brokers {', '.join(map(str, cluster.replicas(where)))}, then send it again."
+            )
+            return RequestRefusal(ErrorCode.LEADER_NOT_AVAILABLE, sentence)
+        minimum = cluster.min_insync(name, len(cluster.replicas(where)))
+        if len(state.isr) < minimum:
+            sentence = (
+                f"{where} has {len(state.isr)} replicas in sync and needs {minimum} "
+                "(min.insync.replicas), so a resize could not finish: send it again when it has "
+                "them."
+            )
+            return RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, sentence)
+    return None
+
+
+def _why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefusal | None:
+    """Return why a topic cannot shrink because of writers that send no partition count, or None.
+
+    Their hash picks retired partitions, and those records would be refused. What a leader has not
+    said counts as seen.
+    """
+    reported = cluster.unaware.get(cluster.topic_id(name), {})
+    recent = [seen for seen in reported.values() if seen > now_ms - UNAWARE_MS]
+    count = count_of(cluster.topics[name])
+    states = (cluster.states[TopicPartition(name, index)] for index in range(count))
+    silent = sorted({state.leader for state in states} - reported.keys())
+    if not recent and not silent:
+        return None
+    if recent:
+        minutes = max(0, now_ms - max(recent)) // 60_000
+        why = f"writers that send no partition count wrote to it {minutes} minutes ago"
+    else:
+        why = f"broker {silent[0]} has not said whether writers without a partition count are there"
+    sentence = (
+        f"The topic {name} does not shrink: {why}. Their records for retired partitions would be "
+        "refused. Move them to tidelog's producer and wait for an hour, or send force "
+        "(tidelog topics --alter --force)."
+    )
+    return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
+
+
+def _why_not_size(
+    name: str, before: TopicNode, after: TopicNode, planned: TopicHistory
+) -> RequestRefusal | None:
+    """Return why the nodes of a resize are too large for one commit, with the largest count."""
+    record = len(layout.encode(planned))
+    now, count = count_of(before), count_of(after)
+    if record + EPOCH_BYTES * min(now, count) > MOST_RECORD_BYTES:
+        sentence = (
+            f"The topic {name} cannot be resized now: its own record in the metadata store has "
+            f"{record} bytes. Unclean elections that were handled fill it; accept their losses "
+            "(tidelog doctor), then send the request again."
+        )
+        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    size = len(layout.encode(after))
+    if size + record <= MOST_BYTES or count < now:
+        return None
+    per_partition = (size - len(layout.encode(before))) / (count - now)
+    largest = max(now, count - int((size + record - MOST_BYTES) / per_partition) - 1)
+    sentence = (
+        f"The topic {name} cannot have {count} partitions: its nodes would be larger than one "
+        f"write of the metadata store ({MOST_BYTES} bytes). The largest count is {largest}."
+    )
+    return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)

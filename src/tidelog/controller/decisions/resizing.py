@@ -1,0 +1,368 @@
+"""A resize, step by step: what a topic's plan does next. Pure (KIP-253).
+
+Owns the table of a resize. Which requests begin one: see ``resize_requests``. Which count each
+partition stands on meanwhile: see ``sides``; what clients see: ``shown_topics``. Every decision
+here follows from the nodes and the reports of fences, so a new controller goes on from the plan.
+Source: docs/design/elastic.md.
+
+| step | not all written | all written, some not reported | the same, late | all reported |
+|---|---|---|---|---|
+| fence of a growth | writes more; late: undo | waits | undo | births, if each child can lead |
+| birth of a growth | writes more | waits | waits | published |
+| seal of a shrink | writes more; late: undo | waits | undo | fences of the survivors |
+| fence of a shrink | writes more; late: undo | waits | undo | published |
+| fence of the same count | writes more; late: undo | waits | undo | published |
+| reopen of an undo | writes more; the last is published | | | |
+| published | removes the plan when every live broker has been sent it | | | |
+
+| event | what it changes in the table |
+|---|---|
+| a report | its partition counts as reported (``soft_state.note_fences``) |
+| an answer of a broker | nothing: it waits for nothing |
+| a leader dies | nothing: its successor has the fence, or appends and reports it |
+| an unclean election | a report of an earlier leader epoch no longer counts |
+| a controller dies | the next one knows no report, and its time begins |
+| the time-out | the step is late: ``resize.timeout.ms`` after it was written |
+| the topic is deleted, or marked | the plan ends, or rests |
+| another request, an external write | refused (``resize_requests``) |
+
+A step of many partitions is written in several commits, each with the plan's cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, Write
+from tidelog.controller.decisions.settlement import put_state
+from tidelog.metadata import layout
+from tidelog.metadata.records import (
+    Counter,
+    PartitionNode,
+    PartitionState,
+    ResizeKind,
+    ResizePlan,
+    ResizeStep,
+    TopicHistory,
+)
+from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.lineage import nearest_ancestor
+
+WRITES_AT_ONCE = 500
+"""The most writes of partitions in one commit: it fits into a commit of every store beside the
+topic's own record, and takes 10 to 20 ms of the event loop."""
+
+UNDOABLE = {
+    ResizeKind.GROW: (ResizeStep.FENCE,),
+    ResizeKind.SHRINK: (ResizeStep.SEAL, ResizeStep.FENCE),
+    ResizeKind.SAME: (ResizeStep.FENCE,),
+    ResizeKind.UNDO: (),
+}
+"""The steps in which a resize can be undone: after them it only goes forward."""
+
+
+class Progress(StrEnum):
+    """What a decision about a plan did."""
+
+    NONE = "none"
+    """There is no plan, or it cannot go on now: its topic is being deleted or cannot be read."""
+    WROTE = "wrote"
+    WAITS = "waits"
+    UNDONE = "undone"
+    """The undo has begun."""
+    PUBLISHED = "published"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """The progress of a plan; ``missing`` are the partitions that it waits for, or waited for."""
+
+    progress: Progress
+    missing: tuple[int, ...] = ()
+
+
+def advance(
+    cluster: ClusterState, name: str, *, is_late: bool = False, is_known: bool = False
+) -> Decision[Advanced]:
+    """Decide what the plan of a topic does next: one commit at most.
+
+    ``is_late``: the plan has waited in its step for ``resize.timeout.ms``. ``is_known``: every live
+    broker has been sent the publication.
+    """
+    plan = _plan(cluster, name)
+    if plan is None:
+        return Decision(Advanced(Progress.NONE))
+    if plan.published:
+        if not is_known:
+            return Decision(Advanced(Progress.WAITS))
+        return Decision(Advanced(Progress.REMOVED), (_put_plan(cluster, name, None),))
+    may_undo = plan.step in UNDOABLE[plan.kind]
+    if plan.cursor < items_of(plan):
+        if is_late and may_undo:
+            return _undo(cluster, name, plan, ())
+        return _write(cluster, name, plan)
+    missing = tuple(missing_of(cluster, name, plan))
+    following = None if missing else _following(plan)
+    if following is not None and following.step is ResizeStep.BIRTH:
+        # After the first birth nothing can be undone: each child must be able to get a leader.
+        missing = tuple(_unable(cluster, name, plan))
+    if missing:
+        if is_late and may_undo:
+            return _undo(cluster, name, plan, missing)
+        return Decision(Advanced(Progress.WAITS, missing))
+    if following is not None:
+        return _write(cluster, name, following)
+    return _published(cluster, name, plan)
+
+
+def items_of(plan: ResizePlan) -> int:
+    """Return how many partitions the step of a plan writes, one after another."""
+    first, end = min(plan.from_count, plan.to_count), max(plan.from_count, plan.to_count)
+    match plan.step:
+        case ResizeStep.FENCE:
+            return plan.from_count
+        case ResizeStep.REOPEN:
+            return plan.to_count
+        case _:
+            return end - first
+
+
+def awaited(plan: ResizePlan) -> range:
+    """Return the partitions whose fence or seal the step of a plan waits for."""
+    match plan.step:
+        case ResizeStep.BIRTH:
+            return range(plan.from_count, plan.to_count)
+        case ResizeStep.SEAL:
+            return range(plan.to_count, plan.from_count)
+        case ResizeStep.REOPEN:
+            return range(0)
+        case _:
+            return range(min(plan.from_count, plan.to_count))
+
+
+def missing_of(cluster: ClusterState, name: str, plan: ResizePlan) -> Iterator[int]:
+    """Yield the partitions whose fence or seal has not been reported."""
+    reports = cluster.fences.get(name, {})
+    for index in awaited(plan):
+        where = TopicPartition(name, index)
+        report, state = reports.get(index), cluster.states.get(where)
+        node = cluster.partition_nodes.get(where)
+        is_reported = (
+            report is not None
+            and state is not None
+            and node is not None
+            and report.resize_epoch == plan.resize_epoch
+            and report.partition_epoch == node.partition_epoch
+            # What an earlier leader than an unclean one committed may be lost: that one appends
+            # it again, and reports it.
+            and (report.leader_epoch == state.leader_epoch or not state.is_unclean_leader)
+        )
+        if not is_reported:
+            yield index
+
+
+def waits(cluster: ClusterState, name: str, *, is_late: bool, is_known: bool) -> bool:
+    """Return whether a plan certainly only waits: a cheap answer for most events of its topic."""
+    plan = _plan(cluster, name)
+    if plan is None:
+        return True
+    if plan.published:
+        return not is_known
+    if is_late or plan.cursor < items_of(plan):
+        return False
+    return len(cluster.fences.get(name, ())) < len(awaited(plan))
+
+
+def why_waiting(plan: ResizePlan, missing: Sequence[int]) -> str:
+    """Return a clause that says what a plan waits for, or waited for."""
+    shown = ", ".join(map(str, missing[:5]))
+    shown += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    what = "seal" if plan.step is ResizeStep.SEAL else "fence"
+    plural = "s" if len(missing) > 1 else ""
+    return f"no leader has reported a committed {what} of partition{plural} {shown}"
+
+
+def _plan(cluster: ClusterState, name: str) -> ResizePlan | None:
+    history = cluster.topic_histories.get(name)
+    if history is None or history.resize is None or name in cluster.marked:
+        return None
+    is_damaged = cluster.went_back is not None or name not in cluster.topics
+    is_damaged |= layout.topic_history(name) in cluster.damaged
+    return None if is_damaged else history.resize
+
+
+def _put_plan(
+    cluster: ClusterState, name: str, plan: ResizePlan | None, resize_epoch: int | None = None
+) -> Put:
+    history = cluster.topic_histories[name]
+    epoch = history.resize_epoch if resize_epoch is None else resize_epoch
+    changed: TopicHistory = msgspec.structs.replace(history, resize=plan, resize_epoch=epoch)
+    return Put(layout.topic_history(name), changed)
+
+
+def _following(plan: ResizePlan) -> ResizePlan | None:
+    """Return the plan in its next step, of which nothing is written; None after the last one."""
+    match plan.kind, plan.step:
+        case ResizeKind.GROW, ResizeStep.FENCE:
+            return msgspec.structs.replace(plan, step=ResizeStep.BIRTH, cursor=0)
+        case ResizeKind.SHRINK, ResizeStep.SEAL:
+            return msgspec.structs.replace(plan, step=ResizeStep.FENCE, cursor=0)
+        case _:
+            return None
+
+
+def _published(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[Advanced]:
+    done = msgspec.structs.replace(plan, published=True)
+    return Decision(Advanced(Progress.PUBLISHED), (_put_plan(cluster, name, done),))
+
+
+def _undo(
+    cluster: ClusterState, name: str, plan: ResizePlan, missing: tuple[int, ...]
+) -> Decision[Advanced]:
+    """Return the write that begins an undo: the former count, and a resize epoch of its own.
+
+    The children of a growth, which have no nodes yet, leave the assignment at once.
+    """
+    epoch = plan.resize_epoch + 1
+    undo = ResizePlan(
+        ResizeKind.UNDO,
+        from_count=plan.to_count,
+        to_count=plan.from_count,
+        resize_epoch=epoch,
+        step=ResizeStep.REOPEN,
+        undone_step=plan.step,
+        undone_cursor=plan.cursor,
+    )
+    node = cluster.topics[name]
+    kept = node.partitions
+    if plan.kind is ResizeKind.GROW:
+        kept = {index: replicas for index, replicas in kept.items() if index < plan.from_count}
+    former = msgspec.structs.replace(
+        node, partitions=kept, undeleted_partition_count=plan.from_count
+    )
+    writes = (Put(layout.topic(name), former), _put_plan(cluster, name, undo, epoch))
+    return Decision(Advanced(Progress.UNDONE, missing), writes)
+
+
+def _write(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[Advanced]:
+    """Return the next commit of a step, with the plan as it stands after it."""
+    writes: list[Write] = []
+    epochs = list(plan.leader_epochs)
+    counter = cluster.counters.get(layout.PARTITION_EPOCH, 0)
+    cursor = plan.cursor
+    end = items_of(plan)
+    while cursor < end and len(writes) < WRITES_AT_ONCE:
+        made: list[Write] | None
+        if plan.step is ResizeStep.BIRTH:
+            made = _born(cluster, name, plan, cursor, counter + 1)
+            counter += made is not None
+        else:
+            made = _changed(cluster, name, plan, cursor, epochs)
+        if made is None:
+            break
+        writes += made
+        cursor += 1
+    if cursor == plan.cursor:
+        # A node cannot be read, or the child has no broker now.
+        return Decision(Advanced(Progress.WAITS, (_index(plan, cursor),)))
+    if plan.step is ResizeStep.BIRTH:
+        writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(counter)))
+    is_done = plan.kind is ResizeKind.UNDO and cursor == end
+    changed = msgspec.structs.replace(plan, cursor=cursor, leader_epochs=epochs, published=is_done)
+    progress = Progress.PUBLISHED if is_done else Progress.WROTE
+    return Decision(Advanced(progress), (_put_plan(cluster, name, changed), *writes))
+
+
+def _index(plan: ResizePlan, item: int) -> int:
+    """Return the partition that an item of the plan's step is about."""
+    match plan.step:
+        case ResizeStep.BIRTH:
+            return plan.from_count + item
+        case ResizeStep.SEAL:
+            return plan.to_count + item
+        case _:
+            return item
+
+
+def _changed(
+    cluster: ClusterState, name: str, plan: ResizePlan, item: int, epochs: list[int]
+) -> list[Write] | None:
+    """Return the writes of one existing partition; None if a node of it cannot be read.
+
+    ``epochs`` gets its leader epoch before the raise, where children or retirees need it.
+    """
+    where = TopicPartition(name, _index(plan, item))
+    state, node = cluster.states.get(where), cluster.partition_nodes.get(where)
+    if state is None or node is None:
+        return None
+    shrinks = plan.kind is ResizeKind.SHRINK
+    if plan.step is ResizeStep.FENCE and shrinks and where.partition >= plan.to_count:
+        # All survivors are raised: the retirees' nodes get the epochs from before.
+        initial = cluster.topic_histories[name].initial_partition_count
+        survivor = nearest_ancestor(where.partition, initial, plan.to_count)
+        before = {survivor: epochs[survivor]}
+        noted = msgspec.structs.replace(node, leader_epoch_before_deletion=before)
+        return [Put(layout.partition(*where), noted)]
+    writes: list[Write] = []
+    if plan.step is ResizeStep.SEAL:
+        sealed = msgspec.structs.replace(node, retirement_epoch=plan.resize_epoch)
+        writes.append(Put(layout.partition(*where), sealed))
+    elif plan.step is ResizeStep.REOPEN and node.retirement_epoch == plan.resize_epoch - 1:
+        reopened = msgspec.structs.replace(
+            node, retirement_epoch=-1, leader_epoch_before_deletion={}
+        )
+        writes.append(Put(layout.partition(*where), reopened))
+    elif plan.step is ResizeStep.FENCE and plan.kind is not ResizeKind.SAME:
+        epochs.append(state.leader_epoch)
+    raised = msgspec.structs.replace(state, leader_epoch=state.leader_epoch + 1)
+    return [*writes, put_state(cluster, where, raised)]
+
+
+def _born(
+    cluster: ClusterState, name: str, plan: ResizePlan, item: int, partition_epoch: int
+) -> list[Write] | None:
+    """Return the nodes of a new partition; None while none of its brokers can lead.
+
+    It begins where a former partition of its index ended, in a later leader epoch.
+    """
+    where = TopicPartition(name, _index(plan, item))
+    isr = _able(cluster, where)
+    if not isr:
+        return None
+    history = cluster.topic_histories[name]
+    former = history.former.get(where.partition)
+    deleted = cluster.deletions_by_name.get(name, {}).values()
+    epochs = [gone.leader_epochs.get(where.partition, -1) for gone in deleted]
+    epochs.append(-1 if former is None else former.leader_epoch)
+    parent = nearest_ancestor(where.partition, history.initial_partition_count, plan.from_count)
+    node = PartitionNode(
+        partition_epoch,
+        leader_epoch_after_creation={parent: plan.leader_epochs[parent]},
+        birth_epoch=plan.resize_epoch,
+        birth_offset=0 if former is None else former.end_offset,
+    )
+    state = PartitionState(isr[0], max(epochs) + 1, cluster.controller_epoch, isr)
+    return [Put(layout.partition(*where), node), Put(layout.state(*where), state)]
+
+
+def _able(cluster: ClusterState, where: TopicPartition) -> list[int]:
+    """Return the replicas of a partition without nodes that can be in its first ISR."""
+    electable = cluster.electable
+    return [broker for broker in cluster.replicas(where) if broker in electable]
+
+
+def _unable(cluster: ClusterState, name: str, plan: ResizePlan) -> Iterator[int]:
+    """Yield the children of a growth that no broker could lead now."""
+    if plan.kind is not ResizeKind.GROW:
+        return
+    electable = cluster.electable
+    replicas = cluster.topics[name].partitions
+    for index in range(plan.from_count, plan.to_count):
+        if electable.isdisjoint(replicas.get(index, ())):
+            yield index

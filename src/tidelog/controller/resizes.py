@@ -1,0 +1,216 @@
+"""The resizes under way: one commit after another, as their plans allow (KIP-253).
+
+Owns when a plan goes on (a commit, a report, a time-out) and the time that it has waited in a step,
+which begins again with each controller. What a plan does next: see ``decisions.resizing``. Other
+decisions come between the commits of a large step; several topics take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+from tidelog.controller.decisions import resizing, soft_state
+from tidelog.controller.decisions.resizing import Advanced, Progress
+from tidelog.controller.performing import NotActive, Performer
+from tidelog.metadata.records import ResizePlan
+from tidelog.model.configs.server import ServerConfigs
+from tidelog.runtime.seams import Seams
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""The longest time between two looks at the plans that wait: what a broker's session changes in
+memory alone may be what one waits for."""
+
+MOST_REASONS = 1_000
+"""The most topics whose last undo is remembered for requests that wait for it."""
+
+
+class ResizeOwner(Performer, Protocol):
+    """A controller, as its resizes see it."""
+
+    configs: ServerConfigs
+    seams: Seams
+
+    def all_reached(self, revision: int) -> bool:
+        """Return whether every live broker has been sent ``revision``."""
+
+    async def until(self, holds: Callable[[], bool], limit_ms: float) -> bool:
+        """Wait until a condition of the state holds; False if it took too long."""
+
+
+class Resizes:
+    """The resizes of one controller, while it is active."""
+
+    def __init__(self, controller: ResizeOwner) -> None:
+        self._controller = controller
+        self._awake = asyncio.Event()
+        self._waiting: dict[str, tuple[ResizePlan, int]] = {}
+        """The plan of each topic that waits, as it stood then, and the time of that, in ms."""
+        self._published: dict[str, int] = {}
+        """The revision of the publication, by topic."""
+        self._undone: dict[str, tuple[int, str]] = {}
+        """The resize epoch of the last undone resize of a topic, and why."""
+
+    def begin(self) -> None:
+        """Begin with the plans of a state that was just loaded: their time begins too."""
+        self._waiting.clear()
+        self._published.clear()
+        self._undone.clear()
+        self.look()
+
+    def look(self) -> None:
+        """Look at the plans soon: something happened that one may wait for. Cheap."""
+        if self._controller.cluster.resizing:
+            self._awake.set()
+
+    async def run(self) -> None:
+        """Carry out the steps of all plans, again and again."""
+        while True:
+            await self._until_due()
+            self._awake.clear()
+            try:
+                while self._controller.active and await self._round():
+                    pass
+                self._forget()
+            except NotActive:
+                logger.debug("another controller carries out the resizes now")
+            except Exception:
+                # A bug, or a write that is too large, must not end the other resizes.
+                logger.exception("a resize could not go on")
+                await asyncio.sleep(LOOK_S)
+                self.look()
+
+    async def finished(self, name: str, resize_epoch: int, limit_ms: float) -> str | None:
+        """Wait until a resize is published everywhere; return why it is not, or None.
+
+        Raises TimeoutError after ``limit_ms``, and NotActive if the controller resigns meanwhile.
+        """
+        controller = self._controller
+        topic_id = controller.cluster.topic_id(name)
+        ends = await controller.until(
+            lambda: self._has_ended(name, topic_id, resize_epoch), limit_ms
+        )
+        if not controller.active:
+            raise NotActive
+        if not ends:
+            raise TimeoutError
+        undone = self._undone.get(name)
+        if undone is not None and undone[0] == resize_epoch:
+            return undone[1]
+        if controller.cluster.topic_id(name) != topic_id:
+            return f"The topic {name} was deleted meanwhile."
+        return None
+
+    def _has_ended(self, name: str, topic_id: UUID, resize_epoch: int) -> bool:
+        cluster = self._controller.cluster
+        history = cluster.topic_histories.get(name)
+        if history is None or cluster.topic_id(name) != topic_id or name in cluster.marked:
+            return True
+        is_its_undo = history.resize is not None and history.resize_epoch <= resize_epoch + 1
+        return not is_its_undo
+
+    async def _until_due(self) -> None:
+        """Wait for a change, or for the time at which a plan is late."""
+        now_ms, limit_ms = self._now_ms(), self._controller.configs.resize_timeout_ms
+        pauses = [since + limit_ms - now_ms for _, since in self._waiting.values()]
+        pause_s: float | None = None
+        if pauses:
+            pause_s = min(LOOK_S, *(pause / 1000 for pause in pauses if pause > 0), LOOK_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._awake.wait()
+
+    async def _round(self) -> bool:
+        """Make one commit for each plan that can go on; return whether there was one."""
+        moved = False
+        for name in sorted(self._controller.cluster.resizing):
+            moved |= await self._advance(name)
+        return moved
+
+    async def _advance(self, name: str) -> bool:
+        controller = self._controller
+        history = controller.cluster.topic_histories.get(name)
+        plan = None if history is None else history.resize
+        if plan is None:
+            return False
+        is_late = self._is_late(name, plan)
+        is_known = plan.published and (is_late or self._is_known(name))
+        if resizing.waits(controller.cluster, name, is_late=is_late, is_known=is_known):
+            self._note_wait(name, plan)
+            return False
+        decide = partial(resizing.advance, name=name, is_late=is_late, is_known=is_known)
+        advanced, revision = await controller.perform(decide)
+        return self._took(name, plan, advanced, revision)
+
+    def _took(self, name: str, plan: ResizePlan, advanced: Advanced, revision: int) -> bool:
+        """Note what a decision did; return whether it wrote something."""
+        match advanced.progress:
+            case Progress.NONE | Progress.WAITS:
+                self._note_wait(name, plan)
+                return False
+            case Progress.PUBLISHED:
+                self._published[name] = revision
+            case Progress.UNDONE:
+                self._note_undo(name, plan, advanced)
+            case _:
+                pass
+        self._waiting.pop(name, None)
+        # Requests wait for the end of a plan.
+        self._controller.when_sent()
+        return True
+
+    def _note_wait(self, name: str, plan: ResizePlan) -> None:
+        known = self._waiting.get(name)
+        if known is None or known[0] != plan:
+            self._waiting[name] = plan, self._now_ms()
+
+    def _note_undo(self, name: str, plan: ResizePlan, advanced: Advanced) -> None:
+        limit_ms = self._controller.configs.resize_timeout_ms
+        why = resizing.why_waiting(plan, advanced.missing)
+        logger.warning(
+            "the resize of topic %(topic)s to %(partitions)d partitions is undone: %(why)s within "
+            "%(limit_ms)d ms",
+            {
+                "topic": name,
+                "partitions": plan.to_count,
+                "why": why,
+                "limit_ms": limit_ms,
+            },
+        )
+        while len(self._undone) >= MOST_REASONS:
+            del self._undone[next(iter(self._undone))]
+        self._undone[name] = (
+            plan.resize_epoch,
+            f"The resize of the topic {name} to {plan.to_count} partitions was undone: {why} "
+            f"within resize.timeout.ms ({limit_ms}). It has {plan.from_count} partitions as "
+            "before: send the request again when these partitions have their replicas in sync.",
+        )
+
+    def _is_late(self, name: str, plan: ResizePlan) -> bool:
+        known = self._waiting.get(name)
+        if known is None or known[0] != plan:
+            return False
+        return self._now_ms() - known[1] >= self._controller.configs.resize_timeout_ms
+
+    def _is_known(self, name: str) -> bool:
+        # A controller that found the plan published opens its channels with everything.
+        revision = self._published.setdefault(name, self._controller.cluster.revision)
+        return self._controller.all_reached(revision)
+
+    def _forget(self) -> None:
+        """Forget what was known of plans that have ended."""
+        cluster = self._controller.cluster
+        soft_state.forget_fences(cluster)
+        for kept in (self._waiting, self._published):
+            for name in kept.keys() - cluster.resizing:
+                del kept[name]
+
+    def _now_ms(self) -> int:
+        return self._controller.seams.clock.monotonic_ms()
