@@ -1,0 +1,102 @@
+"""Brokers that lead without logs: they report each fence at once, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.support.controller_process import RecordedBroker, World
+from tests.support.lone_controller import LoneController
+from tidelog.protocol import messages
+
+
+class ReportingBroker(RecordedBroker):
+    """A broker whose fences are committed as soon as it takes up a resize epoch."""
+
+    def __init__(self, node_id: int) -> None:
+        super().__init__(node_id)
+        self.led: dict[tuple[str, int], tuple[int, int]] = {}
+        """(leader epoch, resize epoch) of each partition that it leads."""
+        self.sealed: set[tuple[str, int]] = set()
+        self.reports = True
+        self.errors: list[int] = []
+        """Of its reports."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def _handle(self, context: Any, request: Any, more: Any) -> Any:
+        response = await super()._handle(context, request, more)
+        if isinstance(request, messages.LeaderAndIsrRequest):
+            found = list(self._take(request))
+            if found and self.reports:
+                self._tasks.append(asyncio.get_running_loop().create_task(self._report(found)))
+        return response
+
+    def _take(self, request: messages.LeaderAndIsrRequest) -> Any:
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                where = topic.topic_name, state.partition_index
+                self.sealed.discard(where)
+                if state.sealed:
+                    self.sealed.add(where)
+                if state.leader != self.node_id:
+                    self.led.pop(where, None)
+                    continue
+                known = self.led.get(where)
+                self.led[where] = state.leader_epoch, topic.resize_epoch
+                if topic.resize_epoch and known != self.led[where]:
+                    yield messages.ReportFencesRequest.Fence(
+                        topic.topic_id,
+                        state.partition_index,
+                        state.partition_epoch,
+                        state.leader_epoch,
+                        topic.resize_epoch,
+                    )
+
+    async def _report(self, fences: list[Any]) -> None:
+        assert self.session is not None
+        request = messages.ReportFencesRequest(self.node_id, self.epoch, fences)
+        answer = await self.session.send(request, 0)
+        self.errors.append(answer.error_code)
+
+    async def register(self, controller_port: int, **changes: Any) -> Any:
+        # A new controller knows no report: every fence is reported again.
+        self.led.clear()
+        return await super().register(controller_port, **changes)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await super().close()
+
+    def shown(self, name: str) -> tuple[int, int, list[int], list[int]] | None:
+        """Return what clients of this broker see: count, resize epoch, partitions, retired ones."""
+        for request in reversed(self.requests):
+            if not isinstance(request, messages.UpdateMetadataRequest):
+                continue
+            for topic in request.topic_states:
+                if topic.topic_name == name and len(topic.partition_states) > 1:
+                    indexes = [x.partition_index for x in topic.partition_states]
+                    retired = [
+                        x.partition_index for x in topic.partition_states if x.retirement_epoch >= 0
+                    ]
+                    return (topic.undeleted_partition_count, topic.resize_epoch, indexes, retired)
+        return None
+
+
+async def reporting(world: World, controller: LoneController, *ids: int) -> list[ReportingBroker]:
+    """Register brokers that report."""
+    found = []
+    for node_id in ids:
+        broker = ReportingBroker(node_id)
+        world.brokers.append(broker)
+        await broker.listen()
+        assert (await broker.register(controller.listener_port)).error_code == 0
+        found.append(broker)
+    return found
+
+
+def counts(name: str, count: int, timeout_ms: int = 20_000, **changes: Any) -> Any:
+    """Return a CreatePartitions request for one topic."""
+    request = messages.CreatePartitionsRequest
+    asked = request.CreatePartitionsTopic(name=name, count=count, assignments=None)
+    return request(topics=[asked], timeout_ms=timeout_ms, **changes)

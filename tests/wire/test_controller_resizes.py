@@ -1,0 +1,131 @@
+"""Resizes of a controller process with brokers that report their fences, over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from tests.support.controller_process import World, run, topic
+from tests.support.processes import DEADLINE_S
+from tests.support.reporting_brokers import ReportingBroker, counts, reporting
+from tidelog.metadata.memory import MemoryTree
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+
+LEVEL = {"inter_broker_protocol_version": "1.5"}
+
+
+async def resized(broker: ReportingBroker, request: Any) -> tuple[ErrorCode, str]:
+    answer = await broker.forward(request, 3)
+    (result,) = answer.results
+    return ErrorCode(result.error_code), result.error_message or ""
+
+
+def test_create_partitions_responds_when_every_broker_shows_the_new_count() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 2, 2), 7)
+        for count, force, shown in (
+            (5, False, (5, 1, [0, 1, 2, 3, 4], [])),
+            (3, True, (3, 2, [0, 1, 2, 3, 4], [3, 4])),
+            (2, True, (2, 3, [0, 1, 2, 3, 4], [2, 3, 4])),
+        ):
+            answer = await resized(one, counts("t", count, force=force))
+            assert answer == (ErrorCode.NONE, "")
+            assert [broker.shown("t") for broker in (one, two)] == [shown] * 2
+        assert one.sealed == two.sealed == {("t", 2), ("t", 3), ("t", 4)}
+        # 3 and 4 keep the epoch of their own shrink.
+        held = {**one.led, **two.led}
+        assert [held["t", index][1] for index in range(5)] == [3, 3, 3, 2, 2]
+        assert controller.cluster.topic_histories["t"].resize is None
+        assert not controller.cluster.fences
+        assert set(one.errors + two.errors) == {ErrorCode.NONE}
+
+    run(scenario)
+
+
+def test_a_resize_is_undone_when_a_leader_does_not_report(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(resize_timeout_ms="200", **LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 2, 1), 7)
+        two.reports = False
+        code, why = await resized(one, counts("t", 4))
+        assert code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert why.startswith("The resize of the topic t to 4 partitions was undone: no leader has")
+        assert "It has 2 partitions as before" in why
+        assert one.shown("t") == (2, 2, [0, 1], [])
+        assert sorted(controller.cluster.topics["t"].partitions) == [0, 1]
+        # No broker was sent a child.
+        assert {index for _, index in (*one.led, *two.led)} == {0, 1}
+        two.reports = True
+        assert (await resized(one, counts("t", 4)))[0] is ErrorCode.NONE
+        assert two.shown("t") == (4, 3, [0, 1, 2, 3], [])
+
+    run(scenario)
+    said = [record.getMessage() for record in caplog.records if record.name == "tidelog.audit"]
+    assert "resize of topic t done: it has 4 partitions, after 2, resize epoch 3" in said
+
+
+def test_the_next_controller_goes_on_when_the_leaders_report_to_it() -> None:
+    async def scenario(world: World) -> None:
+        tree = MemoryTree()
+        controller = await world.controller(tree, **LEVEL)
+        brokers = await reporting(world, controller, 1, 2)
+        await brokers[0].forward(topic("t", 2, 2), 7)
+        for broker in brokers:
+            broker.reports = False
+        code, why = await resized(brokers[0], counts("t", 4, timeout_ms=50))
+        assert code is ErrorCode.REQUEST_TIMED_OUT
+        assert "has begun and goes on" in why
+        await controller.stop()
+        again = await world.controller(tree, **LEVEL)
+        for broker in brokers:
+            broker.reports = True
+            assert (await broker.register(again.listener_port)).error_code == 0
+        async with asyncio.timeout(DEADLINE_S):
+            while again.cluster.topic_histories["t"].resize is not None:
+                brokers[0].more.clear()
+                await brokers[0].more.wait()
+        for broker in brokers:
+            await broker.told(lambda _, broker=broker: broker.shown("t") is not None)  # type: ignore[misc]
+            assert broker.shown("t") == (4, 1, [0, 1, 2, 3], [])
+
+    run(scenario)
+
+
+def test_a_report_of_a_former_life_is_stale_and_an_unknown_one_is_dropped() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        (one,) = await reporting(world, controller, 1)
+        request = messages.ReportFencesRequest
+        fence = request.Fence(one.directory, 0, 1, 1, 1)
+        assert one.session is not None
+        for epoch, error in (
+            (one.epoch, ErrorCode.NONE),
+            (one.epoch - 1, ErrorCode.STALE_BROKER_EPOCH),
+        ):
+            answer = await one.session.send(request(1, epoch, [fence]), 0)
+            assert answer.error_code == error
+        assert not controller.cluster.fences
+
+    run(scenario)
+
+
+def test_a_request_that_only_checks_waits_for_nothing() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        (one,) = await reporting(world, controller, 1)
+        await one.forward(topic("t", 2, 1), 7)
+        assert await resized(one, counts("t", 4, validate_only=True)) == (ErrorCode.NONE, "")
+        assert controller.cluster.topic_histories["t"].resize is None
+        code, why = await resized(one, counts("t", 1))
+        assert (code, "smallest count is 2" in why) == (ErrorCode.INVALID_PARTITIONS, True)
+
+    run(scenario)
