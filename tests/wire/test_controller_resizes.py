@@ -129,3 +129,33 @@ def test_a_request_that_only_checks_waits_for_nothing() -> None:
         assert (code, "smallest count is 2" in why) == (ErrorCode.INVALID_PARTITIONS, True)
 
     run(scenario)
+
+
+def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 2, 1), 7)
+        await resized(one, counts("t", 4))
+        topic_id = controller.cluster.topic_id("t")
+        led = messages.BrokerHeartbeatRequest.LedTopic
+        now_ms = controller.seams.clock.wall_ms()
+
+        async def refused() -> str:
+            code, why = await resized(one, counts("t", 2))
+            assert code in (ErrorCode.POLICY_VIOLATION, ErrorCode.NONE)
+            return why
+
+        await one.heartbeat(led_topics=[led(topic_id, -1)])
+        assert "broker 2 has not said" in await refused()
+        await two.heartbeat(led_topics=[led(topic_id, now_ms), led(one.directory, now_ms)])
+        assert "wrote to it 0 minutes ago" in await refused()
+        assert controller.cluster.unaware.keys() == {topic_id}
+        # A broker that forgot it does not make it undone.
+        await two.heartbeat(led_topics=[led(topic_id, -1)])
+        assert "wrote to it 0 minutes ago" in await refused()
+        controller.cluster.unaware[topic_id][2] = now_ms - 3_600_000
+        assert await refused() == ""
+        assert two.shown("t") == (2, 2, [0, 1, 2, 3], [2, 3])
+
+    run(scenario)

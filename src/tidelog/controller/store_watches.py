@@ -47,6 +47,7 @@ from tidelog.metadata.store import (
 )
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class StoreOwner(Performer, Protocol):
     """A controller, as the watches on its store see it."""
 
     configs: ServerConfigs
+    seams: Seams
     store: MetadataStore
     turn: asyncio.Lock
     entropy: Entropy
@@ -329,7 +331,8 @@ class StoreWatches:
         controller = self._controller
         before, draft = controller.cluster, controller.cluster.draft()
         deletes = controller.configs.delete_topic_enable
-        decision = external_changes.take_up(draft, found, controller.entropy, deletes)
+        now_ms = controller.seams.clock.wall_ms()
+        decision = external_changes.take_up(draft, found, controller.entropy, deletes, now_ms)
         committed = Changes()
         for position, part in enumerate(parts(decision, controller.store.max_write_bytes)):
             committed.add(await controller.commit(part, draft, first=not position))

@@ -27,6 +27,12 @@ import msgspec
 from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.entropy import Entropy
+from tidelog.controller.decisions.external_counts import (
+    first_unborn,
+    surplus,
+    taken_up,
+    wanted,
+)
 from tidelog.controller.decisions.new_partitions import new_partitions
 from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.metadata import layout
@@ -54,6 +60,11 @@ def complete(cluster: ClusterState, entropy: Entropy) -> Decision[list[str]]:
         if found is None:
             continue
         whole, history = found
+        added = _added(cluster, name, whole, history, entropy)
+        if added is not None:
+            writes += added[0]
+            said.append(added[1])
+            continue
         if whole != node:
             writes.append(Put(layout.topic(name), whole))
             said.append(f"the topic {name} was completed: {_differences(node, whole)}")
@@ -86,11 +97,16 @@ def _completed(
         # Below level 1.4 every topic is marked: new replicas are sent no id.
         migrated = identity[1] or not cluster.level.topic_ids
         history = TopicHistory(identity[0], count, migrated=migrated)
-    if history.resize_epoch or history.resize is not None:
+    if history.resize_epoch or history.resize is not None or cluster.level.resizes:
         # Its counts are its own (KIP-253): only fields that an old tool dropped are restored.
         initial = history.initial_partition_count
         undeleted = node.undeleted_partition_count
-        undeleted = count if undeleted is None else undeleted
+        if history.resize is not None:
+            undeleted = history.resize.to_count
+        elif not history.resize_epoch:
+            undeleted = initial
+        elif undeleted is None or undeleted > count:
+            undeleted = _unretired(cluster, name, node, history)
     else:
         initial = undeleted = count
     if (node.topic_id, node.initial_partition_count, node.undeleted_partition_count) != (
@@ -107,6 +123,27 @@ def _completed(
     if history.initial_partition_count != initial:
         history = msgspec.structs.replace(history, initial_partition_count=initial)
     return node, history
+
+
+def _unretired(cluster: ClusterState, name: str, node: TopicNode, history: TopicHistory) -> int:
+    """Return how many partitions take records, as the partitions' nodes say."""
+    born = first_unborn(cluster.partition_nodes, name, node, history)
+    nodes = (cluster.partition_nodes.get(TopicPartition(name, index)) for index in range(born))
+    return sum(found is None or found.retirement_epoch < 0 for found in nodes)
+
+
+def _added(
+    cluster: ClusterState, name: str, node: TopicNode, history: TopicHistory, entropy: Entropy
+) -> tuple[list[Write], str] | None:
+    """Return what becomes of partitions that a tool added while no controller was active."""
+    right = surplus(cluster, name, node, history)
+    request = None if right is None else wanted(name, right, node)
+    if right is None or request is None:
+        return None
+    draft = cluster.draft()
+    draft.topics[name] = right
+    writes, said = taken_up(draft, request, entropy, 0)
+    return writes or [Put(layout.topic(name), right)], said
 
 
 def _identity(
@@ -150,10 +187,13 @@ def _age(end: LogEnd) -> tuple[int, int]:
 
 def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, list[int]]:
     found = {}
-    shown = shown_topic(node, cluster.topic_histories.get(name))
+    history = cluster.topic_histories.get(name)
+    shown, end = shown_topic(node, history), len(node.partitions)
+    if cluster.level.resizes and history is not None:
+        end = first_unborn(cluster.partition_nodes, name, node, history)
     for index, replicas in node.partitions.items():
-        if not shown.shows(index):
-            continue  # A step of its growth makes it.
+        if not shown.shows(index) or index >= end:
+            continue  # A step of a growth makes it.
         where = TopicPartition(name, index)
         if where in cluster.states or layout.partition(name, index) in cluster.versions:
             continue

@@ -6,7 +6,8 @@ Owns the meaning of each external change. How the controller notices it: see
 | written by another program | result |
 |---|---|
 | a new topic's node | it is created: ids, counts, leaders (``completion``) |
-| more partitions in a topic's node | they are added |
+| more partitions in a topic's node | they are added; at level 1.5, as a smaller count, a request |
+| | for a resize (``external_counts``) |
 | a topic's node without our fields, or with another id | the controller restores them |
 | other replicas, or fewer partitions, in a topic's node | the former ones are restored: only a |
 | | reassignment moves replicas; missing data deletes nothing (promises 20, 21) |
@@ -31,6 +32,8 @@ from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
 from tidelog.controller.decisions.deletion import take_up as delete_marked
 from tidelog.controller.decisions.entropy import Entropy
+from tidelog.controller.decisions.external_counts import taken_up, wanted, without_counts
+from tidelog.controller.decisions.growth import Growth
 from tidelog.controller.decisions.nodes import (
     check_topic,
     counts_as_none,
@@ -99,12 +102,16 @@ def as_writes(found: Mapping[str, Node | None], after: ClusterState) -> list[Wri
 
 
 def take_up(
-    cluster: ClusterState, found: Mapping[str, Node | None], entropy: Entropy, deletes: bool
+    cluster: ClusterState,
+    found: Mapping[str, Node | None],
+    entropy: Entropy,
+    deletes: bool,
+    now_ms: int = 0,
 ) -> Decision[Taken]:
     """Take up changed nodes, and decide what must be written because of them.
 
-    ``deletes`` is ``delete.topic.enable``. This changes the cluster: call it with a ``draft``, for
-    no other code may read that state before the writes are durable.
+    ``now_ms`` is the time of day; ``deletes`` is ``delete.topic.enable``. This changes the cluster:
+    call it with a ``draft``, for no other code may read that state before the writes are durable.
     """
     taken = Taken()
     writes: list[Write] = []
@@ -112,7 +119,11 @@ def take_up(
     for path, node in sorted(found.items()):
         above, _, name = path.rpartition("/")
         if above == layout.TOPICS:
-            writes += _take_topic(cluster, name, node, taken, known)
+            request = _take_topic(cluster, name, node, taken, known, writes)
+            if request is not None:
+                resized, said = taken_up(cluster, request, entropy, now_ms)
+                writes += resized
+                (taken.notes if resized else taken.errors).append(said)
             continue
         if path == layout.REASSIGN_PARTITIONS:
             noticed = reassignment_node.notice(cluster, node)
@@ -199,29 +210,33 @@ def _take_topic(
     node: Node | None,
     taken: Taken,
     with_state: Mapping[str, list[int]],
-) -> list[Write]:
+    writes: list[Write],
+) -> Growth | None:
+    """Take up a topic's node, with the write that puts it right; return a request for a resize."""
     path = layout.topic(name)
     known = cluster.topics.get(name)
     was_known = path in cluster.versions
     take(cluster, path, node)
     written = cluster.topics.get(name)
-    writes: list[Write] = []
+    request = None
     if node is not None and written is not None and known is not None:
         right = _put_right(cluster, name, known, written, taken)
         if right != written:
             take(cluster, path, Node(layout.encode(right), node.version))
             writes.append(Put(path, right))
+        if cluster.level.resizes:
+            request = wanted(name, known, written)
     check_topic(cluster, name, with_state)
     if path in cluster.damaged:
         taken.errors.append(str(cluster.damaged[path]))
-        return []
+        return None
     if path in cluster.ephemeral:
         taken.notes.append(why_none(path))
     if written is not None:
         taken.notes.append(
             f"{path} was {'rewritten' if was_known else 'created'} by another program"
         )
-    return writes
+    return request
 
 
 def _put_right(
@@ -240,6 +255,9 @@ def _put_right(
             f"{layout.topic(name)} was rewritten with the id {written.topic_id}: the topic has the "
             f"id {ours}, which is restored."
         )
+    if cluster.level.resizes:
+        written = without_counts(known, written)
+        partitions = known.partitions
     return msgspec.structs.replace(
         written,
         partitions=dict(sorted(partitions.items())),

@@ -170,6 +170,21 @@ def forget_fences(cluster: ClusterState) -> None:
         del cluster.fences[name]
 
 
+def note_unaware(cluster: ClusterState, broker: int, seen_ms: Iterable[tuple[UUID, int]]) -> None:
+    """Note when a broker last saw writers without a partition count, by topic; -1: it saw none.
+
+    A topic that it has never named is unknown. The latest time counts: a broker that restarted may
+    have forgotten a writer.
+    """
+    for topic_id, at_ms in seen_ms:
+        if topic_id in cluster.names:
+            known = cluster.unaware.setdefault(topic_id, {})
+            known[broker] = max(at_ms, known.get(broker, -1))
+    if len(cluster.unaware) > 2 * len(cluster.topics) + KEPT_NAMES:
+        for topic_id in cluster.unaware.keys() - cluster.names.keys():
+            del cluster.unaware[topic_id]
+
+
 def keep_topic(cluster: ClusterState, topic: str, why: str) -> None:
     """Note why the nodes of a topic cannot be removed now: its deletion waits."""
     cluster.undeletable[topic] = why

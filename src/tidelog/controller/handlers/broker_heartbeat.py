@@ -8,6 +8,8 @@
   once the broker leads no partition that another broker could lead.
 - Damaged replicas (tag 10000) no longer lead, and leave ISRs that keep another member. A new leader
   epoch begins: in it replicas outside the ISR are rebuilt.
+- Led topics (tag 10001): when a writer without a partition count was last seen, which prevents a
+  shrink for an hour.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ async def serve(
     # Every heartbeat names all damaged replicas: a replica that is no longer named was rebuilt.
     failures = request.failures
     await _take_out(controller, broker, [] if failures is None else failures.damaged_replicas)
+    if request.led_topics:
+        seen = ((led.topic_id, led.unaware_write_ms) for led in request.led_topics)
+        soft_state.note_unaware(cluster, broker, seen)
     leaves = False
     if request.want_shut_down:
         if soft_state.note_leaving(cluster, broker):
