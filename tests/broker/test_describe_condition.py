@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.lone_broker import LoneBroker
 from tidelog import __version__
 from tidelog.broker.handlers import describe_condition
-from tidelog.model.levels import LATEST
+from tidelog.model.levels import HIGHEST, LATEST
 from tidelog.protocol import messages
 from tidelog.runtime.loop import run
 
@@ -39,7 +39,7 @@ def test_a_broker_reports_its_version_its_level_and_its_quarantined_directories(
             "node_id": 1,
             "version": __version__,
             "level": LATEST.name,
-            "highest_level": LATEST.name,
+            "highest_level": HIGHEST.name,
         }
         await lone.stop()
 

@@ -60,6 +60,9 @@ LEVELS = (
 LATEST = LEVELS[-2]
 """The level of a cluster whose configuration names none: 1.5 (KIP-253) is under construction."""
 
+HIGHEST = LEVELS[-1]
+"""The highest level that this code knows: a broker says it when it registers."""
+
 LEVEL_NAMES = tuple(level.name for level in LEVELS)
 _BY_NAME = {level.name: level for level in LEVELS}
 

@@ -25,7 +25,7 @@ from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.configs.server import Listener
 from tidelog.model.errors import ErrorCode
-from tidelog.model.levels import LATEST
+from tidelog.model.levels import HIGHEST
 from tidelog.model.registration import FormerRegistration
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -54,7 +54,7 @@ MAX_FORWARDING = 64
 MAX_UNANSWERED = 16
 """Most heartbeats without a response yet."""
 
-HIGHEST_LEVEL = LATEST.name
+HIGHEST_LEVEL = HIGHEST.name
 """The highest ``inter.broker.protocol.version`` that this code knows."""
 
 REGISTRATION_VERSION = HEARTBEAT_VERSION = ENVELOPE_VERSION = 0

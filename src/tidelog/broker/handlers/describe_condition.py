@@ -18,7 +18,7 @@ from tidelog import __version__
 from tidelog.broker.control_plane.forwarding import MOST_FORWARDED, forward
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.levels import LATEST
+from tidelog.model.levels import HIGHEST
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.storage import names
@@ -54,7 +54,7 @@ async def _own(broker: Broker) -> messages.DescribeConditionResponse:
         "node_id": configs.node_id,
         "version": __version__,
         "level": configs.inter_broker_protocol_version,
-        "highest_level": LATEST.name,
+        "highest_level": HIGHEST.name,
         "set_aside": [
             {"path": path, "removed_at_ms": directory.resources.removals.due_ms(path)}
             for directory, path in paths
