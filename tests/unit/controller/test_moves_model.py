@@ -89,14 +89,15 @@ class Move(RuleBasedStateMachine):
     @rule(wanted=replicas_of_a_partition)
     def ask(self, wanted: list[int]) -> None:
         before, hosts, was_moving = self.state, set(self.cluster.hosts(T0)), self._is_moving()
-        same = wanted in (before.target_replicas, self.replicas)
+        same, is_there = wanted in (before.target_replicas, self.replicas), wanted == self.replicas
         ((_, refusal),) = self._step(reassign(self.cluster, [Asked(T0, tuple(wanted))]))
         if refusal is not None:
             assert not set(wanted) <= known_brokers(self.cluster) and self.state == before
             return
         if not same:
             assert self.state.leader_epoch == before.leader_epoch + 1
-        elif wanted == before.target_replicas or not was_moving:
+        elif not was_moving or not is_there:
+            # Targets equal to the replicas end a running move where it stands.
             assert self.state == before
         for broker in set(self.cluster.hosts(T0)) - hosts:
             assert self.sent.get(broker, -1) < self.state.leader_epoch
