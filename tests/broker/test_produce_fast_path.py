@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer
+from tests.support.resized import OLDER, OWN, count_in, fence, put
 from tidelog.broker.partitions import produce_fast_path
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, Producer, build_batch
+from tidelog.replication.resize_rules import Named
 
 CORRELATION = 77
 NOBODY: Any = None
@@ -99,15 +101,32 @@ def test_all_else_is_left_to_the_long_way_untouched(tmp_path: Path, whole: Any) 
     asyncio.run(main())
 
 
-def test_several_partitions_or_our_own_tags_take_the_long_way(tmp_path: Path) -> None:
+def test_several_partitions_or_some_of_our_own_tags_take_the_long_way(tmp_path: Path) -> None:
     async def main() -> None:
         lone = await start(tmp_path)
         two = request(batch())
         two.topic_data[0].partition_data.append(two.topic_data[0].partition_data[0])
-        tagged = request(batch())
-        tagged.topic_data[0].undeleted_partition_count = 2
-        for whole in (two, tagged):
-            assert directly(lone, whole, 11) is None
+        assert directly(lone, two, 11) is None
+        for named in ((2, -1, -1), (2, 1, -1), (-1, 1, 5), (-1, -1, 5)):
+            assert directly(lone, count_in(request(batch()), Named(*named)), 11) is None
+        await lone.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [9, 11])
+@pytest.mark.parametrize("named", [OWN, OLDER, OWN._replace(undeleted_count=-(2**31))])
+def test_an_aware_producer_has_the_fast_path_when_its_count_is_right(
+    tmp_path: Path, version: int, named: Named
+) -> None:
+    async def main() -> None:
+        lone = await start(tmp_path)
+        for hosted in lone.broker.partitions.all():
+            put(hosted)
+            fence(hosted, -1)
+        found = directly(lone, count_in(request(batch()), named), version)
+        assert (found is not None) == (named == OWN)
+        assert sum(each.end_offset for each in lone.broker.partitions.all()) == (named == OWN)
         await lone.stop()
 
     asyncio.run(main())

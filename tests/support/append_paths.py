@@ -35,6 +35,9 @@ from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.log.retention import ROLL_WAITS
 
 VERSION, CORRELATION = 11, 77
+COUNT = 8
+"""The partitions of the topic, which was never resized."""
+
 _PEER: Any = SimpleNamespace(listener_name="L")
 
 
@@ -120,6 +123,7 @@ class Hosted:
             inspected_appends=self,
             loop=NoLoop(),
             configs=SimpleNamespace(broker_listeners=()),
+            metadata=SimpleNamespace(topic=lambda _: None),
         )
 
     def add(self, partition: HostedPartition, records: Any, looks: Any, *_: Any, **__: Any) -> Now:
@@ -144,6 +148,8 @@ class Hosted:
                 leader_epoch=leader_epoch,
                 isr=isr,
                 replicas=replicas,
+                partition_epoch=0,
+                undeleted_count=COUNT,
             )
         )
 

@@ -19,7 +19,9 @@ from tidelog.broker.fetching import fetch_fast_path
 from tidelog.broker.fetching.client_sessions import FetchSessions
 from tidelog.broker.fetching.partition_reads import Reader
 from tidelog.broker.handlers import fetch
+from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
+from tidelog.broker.metadata.shown_epochs import ShownEpochs
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
 from tidelog.broker.partitions.throttles import LEADER, Throttles
 from tidelog.model.api_keys import ApiKey
@@ -71,12 +73,18 @@ class Hosts:
             log = directory.create(key, configs, PartitionMetadata(TOPIC_ID, 0, ()))
             hosted = self.partitions[key] = HostedPartition(key, log, 1, commit)
             by_topic.setdefault(key.topic, {})[key.partition] = hosted
+        self.metadata = MetadataCache()
         self.sessions = FetchSessions(100, random.Random(1))
         sent = Throttles(ConfigCache(1, {}), self.clock, LEADER)
         self.broker: Any = SimpleNamespace(
             partitions=SimpleNamespace(by_topic=by_topic),
             clock=self.clock,
-            reader=Reader(1, None, MOST_BYTES, False, None, lambda _: [], sent, lambda *_: None),
+            reader=Reader(
+                *(1, None, MOST_BYTES, False, None, lambda _: []),
+                throttles=sent,
+                shown=ShownEpochs(self.metadata),
+                fetched=lambda *_: None,
+            ),
             fetch_sessions=self.sessions,
             leader_hints=SimpleNamespace(
                 why_not_here=lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

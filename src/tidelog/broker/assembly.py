@@ -34,6 +34,8 @@ from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
 from tidelog.broker.metadata.other_brokers import OtherBrokers
+from tidelog.broker.metadata.shown_epochs import ShownEpochs
+from tidelog.broker.partitions.delayed_produce import UnseenEpochs
 from tidelog.broker.partitions.future_replicas import FutureReplicas
 from tidelog.broker.partitions.group_commit import GroupCommit
 from tidelog.broker.partitions.inspected_appends import InspectedAppends
@@ -99,8 +101,7 @@ def assemble(given: Given) -> Broker:
     partitions.steps = RoleSteps(isr_changes, loss_reports, coordinator, data_loss, followers)
 
     # What reads, and what is done by the clock.
-    sent = Throttles(topic_configs, clock, LEADER)
-    reader = _reader(configs, seams, metadata, sent, isr_changes)
+    reader = _reader(given, metadata, isr_changes)
     slots = configs.max_incremental_fetch_session_cache_slots
     fetch_sessions, departures = FetchSessions(slots, seams.random), Departures(clock)
     repairs = Repairs(node_id, partitions, metadata, delay_ms)
@@ -124,6 +125,7 @@ def assemble(given: Given) -> Broker:
         metadata=metadata,
         topic_configs=topic_configs,
         leader_hints=leader_hints,
+        unseen_epochs=UnseenEpochs(reader.shown),
         partitions=partitions,
         commit=commit,
         log_work=log_work,
@@ -188,13 +190,8 @@ def _followers(
     return Followers(Shared(*ends, commit, log_work, loss_reports, fetched, copies))
 
 
-def _reader(
-    configs: ServerConfigs,
-    seams: Seams,
-    metadata: MetadataCache,
-    throttles: Throttles,
-    isr_changes: IsrChanges,
-) -> Reader:
+def _reader(given: Given, metadata: MetadataCache, isr_changes: IsrChanges) -> Reader:
+    configs, seams = given.configs, given.seams
     return Reader(
         node_id=configs.node_id,
         rack=configs.broker_rack,
@@ -202,7 +199,8 @@ def _reader(
         reads_from_closest=configs.reads_from_closest,
         threads=seams.threads,
         addresses=metadata.addresses,
-        throttles=throttles,
+        throttles=Throttles(given.topic_configs, seams.clock, LEADER),
+        shown=ShownEpochs(metadata),
         fetched=isr_changes.fetched,
     )
 

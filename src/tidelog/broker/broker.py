@@ -27,6 +27,7 @@ from tidelog.broker.following.followers import Followers
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
+from tidelog.broker.partitions.delayed_produce import UnseenEpochs
 from tidelog.broker.partitions.future_replicas import FutureReplicas
 from tidelog.broker.partitions.group_commit import GroupCommit
 from tidelog.broker.partitions.inspected_appends import InspectedAppends
@@ -62,6 +63,7 @@ class Broker:
     metadata: MetadataCache
     topic_configs: ConfigCache
     leader_hints: LeaderHints
+    unseen_epochs: UnseenEpochs
 
     partitions: Partitions
     commit: GroupCommit

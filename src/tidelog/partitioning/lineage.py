@@ -21,6 +21,14 @@ def parent_of(partition: int, initial_count: int) -> int | None:
     return partition - level_of(initial_count, partition)
 
 
+def first_child_of(partition: int, initial_count: int) -> int:
+    """Return the lowest partition that has this one as its parent; it need not exist."""
+    level = initial_count
+    while level <= partition:
+        level *= 2
+    return partition + level
+
+
 def level_of(initial_count: int, count: int) -> int:
     """Return the largest ``initial_count`` times a power of two that is at most ``count``.
 

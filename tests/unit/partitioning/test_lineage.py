@@ -12,6 +12,7 @@ from tidelog.partitioning.hashing import partition_of
 from tidelog.partitioning.lineage import (
     KeyMove,
     ancestors_of,
+    first_child_of,
     level_of,
     moves_of_keys,
     nearest_ancestor,
@@ -103,6 +104,13 @@ def test_a_growth_back_undoes_a_shrink() -> None:
         KeyMove(1, 5, Fraction(1, 8)),
     )
     assert moves_of_keys(4, 4, 4) == ()
+
+
+@pytest.mark.parametrize("initial", [1, 2, 3, 5])
+def test_the_first_child_is_the_lowest_partition_with_that_parent(initial: int) -> None:
+    for partition in range(4 * initial):
+        children = (each for each in range(20 * initial) if parent_of(each, initial) == partition)
+        assert first_child_of(partition, initial) == next(children)
 
 
 def test_wrong_counts_are_refused() -> None:

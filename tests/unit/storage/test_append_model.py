@@ -4,7 +4,9 @@ Random Produce requests with one batch each go to two hosted partitions: to one 
 (what it leaves alone goes to the handler, as the router does it), to the other by the handler. A
 model written from the rules says what must come of each. All three agree on responses, offsets,
 files, leader epochs, producers and index entries; a refused batch leaves no trace. A disk that
-fills in the middle of a write refuses on both paths alike, and what comes after it fits again.
+fills in the middle of a write refuses on both paths alike, and what comes after it fits again. A
+request may have a count, a resize epoch and a partition epoch in tags (KIP-253); the partition was
+never resized.
 
 Topics that want batches in another form (compacted, another codec) have no model here: the two
 paths agree. Not covered: acks=all while followers lag (it waits on a loop: `tests/broker`) and
@@ -22,13 +24,14 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.append_paths import VERSION, Hosted
+from tests.support.append_paths import COUNT, VERSION, Hosted
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.topic_values import CREATE_TIME, LOG_APPEND_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch
 from tidelog.records.builder import NewRecord, Producer, build_batch
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.storage.log.producers import KnownBatch
 
 LONGEST_SEQUENCE = 2**31 - 1
@@ -37,6 +40,9 @@ AFTER_MS, BEFORE_MS = 1000, 5000
 OFFSET_ENTRY, TIME_ENTRY = 8, 12
 ALONE, SHRUNK, FULL = ((1,), (1,)), ((1,), (1, 2)), ((1, 2), (1, 2))
 """ISR and replicas: the only replica; one of two in sync; both in sync."""
+
+OWN = Named(COUNT, 0, 0)
+"""What an aware producer of the partition sends."""
 
 FOLDERS = ("flat path", "long path")
 
@@ -64,6 +70,7 @@ class Batch:
     """As a client may send it: the leader writes its own."""
     fault: str = ""
     acks: int = 1
+    named: Named = NOT_NAMED
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,14 @@ BATCHES = st.builds(
         (*[""] * 70, "bit", "cut", "count", "base offset", "no sequence", "too new", "too old")
     ),
     acks=st.sampled_from((1, -1)),
+    named=st.sampled_from(
+        (
+            *([NOT_NAMED] * 8),
+            *([OWN] * 8),
+            *(Named(7, 0, 0), Named(COUNT, 1, 0), Named(COUNT, 0, 1), Named(COUNT, -1, 0)),
+            *(Named(-1, 0, 0), Named(COUNT, 0), Named(-(2**31), 2**31 - 1, -2)),
+        )
+    ),
 )
 ROLES = st.builds(
     Role, mostly(True, False), st.booleans(), st.sampled_from((ALONE, ALONE, SHRUNK, FULL))
@@ -215,12 +230,19 @@ class Model:
             self.epochs = [each for each in self.epochs if each[1] < self.end]
             self.epochs.append((leader_epoch, self.end))
 
-    def append(self, batch: bytes, acks: int, now_ms: int) -> Done:
+    def append(self, batch: bytes, acks: int, now_ms: int, named: Named) -> Done:
         isr, replicas = self.role.layout
         if not self.role.leads:
             return Done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == -1 and len(isr) < min(self.configs.min_insync_replicas, len(replicas)):
             return Done(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if named not in (NOT_NAMED, OWN):
+            if -1 in named:
+                return Done(ErrorCode.INVALID_REQUEST)
+            if named[1:] != OWN[1:]:
+                return Done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if not isinstance(self._judge(batch), KnownBatch):
+                return Done(ErrorCode.POLICY_VIOLATION)
         error = self._check(batch, now_ms)
         if error is not ErrorCode.NONE:
             return Done(error)
@@ -358,11 +380,13 @@ def built(drawn: Batch, model: Model, now_ms: int) -> bytes:
 # -- the two paths
 
 
-def produce(batch: bytes, acks: int) -> Any:
+def produce(batch: bytes, acks: int, named: Named) -> Any:
     """A Produce request with this batch for the partition."""
-    kind = messages.ProduceRequest
-    part = kind.PartitionProduceData(index=0, records=memoryview(batch))
-    data = kind.TopicProduceData(name="t", partition_data=[part])
+    kind, (count, epoch, partition_epoch) = messages.ProduceRequest, named
+    part = kind.PartitionProduceData(0, memoryview(batch), partition_epoch=partition_epoch)
+    data = kind.TopicProduceData(
+        name="t", undeleted_partition_count=count, resize_epoch=epoch, partition_data=[part]
+    )
     return kind(acks=acks, timeout_ms=1000, topic_data=[data])
 
 
@@ -399,9 +423,9 @@ def send(drawn: Batch, model: Model, flat: Hosted, general: Hosted) -> None:
     waits = model.role.layout == FULL and model.role.leads
     acks = 1 if waits else drawn.acks
     batch = built(drawn, model, now_ms)
-    request = produce(batch, acks)
+    request = produce(batch, acks, drawn.named)
     end = model.end
-    expected = model.append(batch, acks, now_ms)
+    expected = model.append(batch, acks, now_ms, drawn.named)
     before = flat.state()
     responses = responses_of(request, flat, general)
     assert outcome(responses[0]) == expected
@@ -477,7 +501,7 @@ def test_both_paths_agree_where_the_topic_wants_another_form(
             if isinstance(step, Batch):
                 now_ms = flat.clock.now_ms + step.wait_ms
                 flat.clock.now_ms = general.clock.now_ms = now_ms
-                request = produce(built(step, model, now_ms), acks=1)
+                request = produce(built(step, model, now_ms), 1, step.named)
                 first, second = responses_of(request, flat, general)
                 assert first == second
             elif isinstance(step, Role):

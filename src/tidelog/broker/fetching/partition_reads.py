@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from tidelog.broker.fetching.client_sessions import Wanted
+    from tidelog.broker.metadata.shown_epochs import ShownEpochs
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.throttles import Throttles
     from tidelog.network.router import Peer, RequestContext, Steps
@@ -74,6 +75,8 @@ class Reader:
     """The live brokers (node id, host, port, rack) as the clients of a listener see them."""
     throttles: Throttles
     """Of copies that this broker sends."""
+    shown: ShownEpochs
+    """The resize epochs in this broker's metadata."""
     fetched: Callable[[HostedPartition, int], None]
     """Called when a follower's fetch offset was noted: it may join the ISR now."""
 

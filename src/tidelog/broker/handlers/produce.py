@@ -11,6 +11,11 @@
   inspect (``broker.inspected_appends``) makes its request a task, and the next request of the
   connection starts after its response.
 - INVALID_REQUEST for the second entry of a partition.
+- v9+, with the tags of counts (KIP-253): the table of ``replication.resize_rules``. Before the
+  response refuses a batch of an older resize epoch it waits until this broker's metadata show the
+  newer one, 1 s at most; the other batches of the request are appended meanwhile. A producer
+  without the tags is refused by a retired partition, and with ``unaware.producers=refuse``.
+- Control batches of clients are refused, but for ancestor tombstones: ``ancestor_tombstones``.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
 - Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients do not retry it.
 """
@@ -18,6 +23,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +36,9 @@ from tidelog.broker.partitions.admission import (
     TOO_FEW,
     why_not_admitted,
 )
+from tidelog.broker.partitions.ancestor_tombstones import append_tombstone, is_control
 from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse, why_too_few
+from tidelog.broker.partitions.resize_checks import is_aware, named_by, why_not_appended
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
@@ -43,6 +51,10 @@ from tidelog.storage.log.results import Appended
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.replication.resize_rules import Named
+
+_Waiting = tuple["HostedPartition", int, Any]
+"""A partition, the last offset appended, its part of the response."""
 
 _Unlooked = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended | Rejected]"]
 """A partition, the responses of its topic, the index of its own, and the result of the append."""
@@ -68,6 +80,23 @@ _Partition = messages.ProduceResponse.PartitionProduceResponse
 _RecordError = messages.ProduceResponse.BatchIndexAndErrorMessage
 
 
+@dataclass(slots=True)
+class _Rest:
+    """What a response waits for."""
+
+    waiting: list[_Waiting]
+    unlooked: list[_Unlooked]
+    """The batches that are not appended yet."""
+    older: dict[str, int]
+    """Topics with a batch of an older resize epoch, and the partition's."""
+
+    def refused(self, partition: HostedPartition, refusal: Rejected) -> None:
+        """Note a refusal: that of an older resize epoch waits for this broker's metadata."""
+        if refusal.error is ErrorCode.INVALID_PARTITION_METADATA:
+            epoch = partition.state.resize_epoch
+            self.older[partition.topic] = max(epoch, self.older.get(partition.topic, epoch))
+
+
 def handle(broker: Broker, request: messages.ProduceRequest, context: RequestContext) -> Any:
     """Append; respond now, or when the records are committed."""
     acks = request.acks
@@ -79,19 +108,18 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     if request.transactional_id is not None:
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return _refused(request, error, NO_TRANSACTIONS)
-    waiting: list[tuple[HostedPartition, int, Any]] = []
-    unlooked: list[_Unlooked] = []
-    steps = _append_all(broker, request, context.connection, waiting, unlooked)
+    rest = _Rest([], [], {})
+    steps = _append_all(broker, request, context.connection, rest)
     if len(request.topic_data) > AT_ONCE or any(
         len(topic.partition_data) > AT_ONCE for topic in request.topic_data
     ):
-        return _in_steps(broker, request, context, steps, waiting, unlooked)
+        return _in_steps(broker, request, context, steps, rest)
     # Nearly all requests take one step.
     try:
         while True:
             next(steps)
     except StopIteration as end:
-        return _appended_all(broker, request, context, end.value, waiting, unlooked)
+        return _appended_all(broker, request, context, end.value, rest)
 
 
 def _in_steps(
@@ -99,11 +127,10 @@ def _in_steps(
     request: messages.ProduceRequest,
     context: RequestContext,
     steps: Steps,
-    waiting: list[tuple[HostedPartition, int, Any]],
-    unlooked: list[_Unlooked],
+    rest: _Rest,
 ) -> Steps:
     response = yield from steps
-    return _appended_all(broker, request, context, response, waiting, unlooked)
+    return _appended_all(broker, request, context, response, rest)
 
 
 def _appended_all(
@@ -111,13 +138,12 @@ def _appended_all(
     request: messages.ProduceRequest,
     context: RequestContext,
     response: messages.ProduceResponse,
-    waiting: list[tuple[HostedPartition, int, Any]],
-    unlooked: list[_Unlooked],
+    rest: _Rest,
 ) -> Any:
-    if unlooked:
-        work = _when_looked_into(broker, request, context, response, waiting, unlooked)
+    if rest.unlooked:
+        work = _when_looked_into(broker, request, context, response, rest)
         return broker.loop.create_task(work)
-    return _answer(broker, request, context, response, waiting, request.timeout_ms)
+    return _answer(broker, request, context, response, rest, request.timeout_ms)
 
 
 def _answer(
@@ -125,19 +151,21 @@ def _answer(
     request: messages.ProduceRequest,
     context: RequestContext,
     response: messages.ProduceResponse,
-    waiting: list[tuple[HostedPartition, int, Any]],
+    rest: _Rest,
     timeout_ms: int,
 ) -> Any:
     if not request.acks:
         return _unanswered(response)
     named = context.version >= FIRST_PRODUCE_VERSION
-    if not waiting:
+    unseen = [broker.unseen_epochs.of(*each) for each in rest.older.items()] if rest.older else ()
+    still_unseen = [each for each in unseen if each is not None]
+    if not (rest.waiting or still_unseen):
         if named:
             broker.leader_hints.name_leaders(response, context.listener_name)
         return response
     name = partial(broker.leader_hints.name_leaders, listener_name=context.listener_name)
     finish = name if named else None
-    return DelayedProduce(response, waiting, timeout_ms, finish).future
+    return DelayedProduce(response, rest.waiting, timeout_ms, finish, still_unseen).future
 
 
 async def _when_looked_into(
@@ -145,22 +173,22 @@ async def _when_looked_into(
     request: messages.ProduceRequest,
     context: RequestContext,
     response: messages.ProduceResponse,
-    waiting: list[tuple[HostedPartition, int, Any]],
-    unlooked: list[_Unlooked],
+    rest: _Rest,
 ) -> Any:
     """Respond when the inspected batches are appended or refused, and committed."""
     end = broker.loop.time() + request.timeout_ms / 1000
-    for partition, answers, at, outcome in unlooked:
+    for partition, answers, at, outcome in rest.unlooked:
         result = await outcome
         index = answers[at].index
         if isinstance(result, Rejected):
             answers[at] = _rejected(index, result, partition)
+            rest.refused(partition, result)
             continue
         answers[at] = answer = _appended(index, result)
         if request.acks == ALL_IN_SYNC and result.last_offset >= partition.log.high_watermark:
-            waiting.append((partition, result.last_offset, answer))
+            rest.waiting.append((partition, result.last_offset, answer))
     left_ms = int((end - broker.loop.time()) * 1000)
-    answer = _answer(broker, request, context, response, waiting, left_ms)
+    answer = _answer(broker, request, context, response, rest, left_ms)
     return await answer if isinstance(answer, asyncio.Future) else answer
 
 
@@ -168,11 +196,9 @@ def _append_all(
     broker: Broker,
     request: messages.ProduceRequest,
     owner: Peer,
-    waiting: list[tuple[HostedPartition, int, Any]],
-    unlooked: list[_Unlooked],
+    rest: _Rest,
 ) -> Steps:
-    """Append to each partition; adds those not yet committed to ``waiting``, and those not yet
-    appended to ``unlooked``."""
+    """Append to each partition; adds what is still to be awaited to ``rest``."""
     now_ms = broker.clock.wall_ms()
     by_topic = broker.partitions.by_topic
     committed = request.acks == ALL_IN_SYNC
@@ -184,9 +210,10 @@ def _append_all(
         hosted = by_topic.get(name)
         answers: list[Any] = []
         topics.append(_Topic(name, answers))
+        count, epoch = topic.undeleted_partition_count, topic.resize_epoch
         for data in topic.partition_data:
             yield ANSWER_BYTES
-            index = data.index
+            index, named = data.index, named_by(count, epoch, data.partition_epoch)
             partition = None if hosted is None else hosted.get(index)
             records: Any = data.records or b""
             refusal = why_not_admitted(partition, name, records, request.acks)
@@ -204,28 +231,51 @@ def _append_all(
             if refusal is SEVERAL_BATCHES:
                 answers.append(_rejected(index, _ONE_BATCH, partition))
                 continue
-            result = partition.append(records, now_ms, looks=looks)
+            result = _append(broker, partition, named, records, now_ms, looks)
             if result is UNLOOKED:
                 outcome = broker.inspected_appends.add(
                     partition,
                     records,
                     looks,
                     owner,
+                    named=named,
                     in_sync=committed,
                     timeout_ms=request.timeout_ms,
                 )
-                unlooked.append((partition, answers, len(answers), outcome))
+                rest.unlooked.append((partition, answers, len(answers), outcome))
                 answers.append(_Partition(index))
                 continue
             if isinstance(result, Rejected):
                 answers.append(_rejected(index, result, partition))
+                rest.refused(partition, result)
                 continue
             answer = _appended(index, result)
             answers.append(answer)
             last = result.last_offset
             if committed and last >= partition.log.high_watermark:
-                waiting.append((partition, last, answer))
+                rest.waiting.append((partition, last, answer))
     return _Response(topics)
+
+
+def _append(
+    broker: Broker,
+    partition: HostedPartition,
+    named: Named,
+    records: Any,
+    now_ms: int,
+    looks: Looks,
+) -> Appended | Rejected:
+    """Append one batch, if its count and that of the partition allow it."""
+    refused = why_not_appended(partition, named, records)
+    if refused is not None:
+        return refused
+    if is_control(records):
+        metadata = broker.metadata.topic(partition.topic)
+        if metadata is not None and is_aware(partition, named):
+            appended = append_tombstone(partition, metadata, records, now_ms)
+            if appended is not None:
+                return appended
+    return partition.append(records, now_ms, looks=looks)
 
 
 def _appended(index: int, result: Appended) -> Any:

@@ -1,8 +1,13 @@
-"""Produce requests with acks=all that wait until their records are committed.
+"""Produce requests that wait: until their records are committed, or this broker shows a resize.
 
-Owns the wait, its timeout and its end. Not the responses: see ``handlers.produce``. Nothing polls:
-the partition calls each request back once its offset is committed or never will be. Each connection
-has at most 256 Produce requests here (``network.limits``).
+Owns the waits, their timeouts and their end. Not the responses: see ``handlers.produce``. Nothing
+polls: the partition calls each request back once its offset is committed or never will be, and the
+metadata once they show a newer resize epoch. Each connection has at most 256 Produce requests here
+(``network.limits``).
+
+A request with a batch of an older resize epoch is refused for good, but the response waits, for
+``SHOWN_WITHIN_MS`` at most, until this broker's metadata show the newer one: the client asks this
+broker next, and without the wait it would ask again and again.
 """
 
 from __future__ import annotations
@@ -15,18 +20,35 @@ from typing import TYPE_CHECKING, Any
 from tidelog.model.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata.shown_epochs import ShownEpochs
     from tidelog.broker.partitions.partition import HostedPartition
+
+SHOWN_WITHIN_MS = 1_000
+"""Longest wait of a refused producer for the metadata of this broker."""
+
+MOST_WAIT_TO_SEE = 1_000
+"""Most topics of Produce requests that wait so at a time; others are refused at once."""
 
 
 class DelayedProduce:
-    """A Produce request with acks=all whose records are appended and not yet committed.
+    """A Produce request with acks=all whose records are appended and not yet committed, or one that
+    was refused for its resize epoch.
 
     ``future`` is done with ``response`` when each partition of it is committed, or has moved away
     (NOT_LEADER_OR_FOLLOWER), or has too small an ISR (NOT_ENOUGH_REPLICAS_AFTER_APPEND), or the
     time is over: then what is missing says REQUEST_TIMED_OUT.
     """
 
-    __slots__ = ("_finishing", "_missing", "_places", "_timer", "future", "response")
+    __slots__ = (
+        "_finishing",
+        "_missing",
+        "_places",
+        "_timer",
+        "_unseen",
+        "_unseen_timer",
+        "future",
+        "response",
+    )
 
     def __init__(
         self,
@@ -34,16 +56,20 @@ class DelayedProduce:
         waiting: Sequence[tuple[HostedPartition, int, Any]],
         timeout_ms: int,
         finishing: Callable[[Any], Any] | None = None,
+        unseen: Sequence[UnseenEpoch] = (),
     ) -> None:
         """``waiting``: partition, last offset appended, the partition's part of ``response``.
 
-        ``finishing`` is given the response before it is answered.
+        ``finishing`` is given the response before it is answered. ``unseen``: the resize epochs
+        that it waits for beside.
         """
         loop = asyncio.get_running_loop()
         self.response = response
         self._finishing = finishing
         self.future: asyncio.Future[Any] = loop.create_future()
         self._missing = {id(answer): answer for _, _, answer in waiting}
+        self._unseen = dict.fromkeys(unseen)
+        self._unseen_timer: asyncio.TimerHandle | None = None
         self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
         self.future.add_done_callback(self._leave)
         self._places = [
@@ -52,6 +78,10 @@ class DelayedProduce:
         ]
         for partition, last_offset, on_commit in self._places:
             partition.when_committed(last_offset, on_commit, patient=False)
+        if unseen:
+            self._unseen_timer = loop.call_later(SHOWN_WITHIN_MS / 1000, self._all_seen)
+            for each in unseen:
+                each.join(self)
 
     def _committed(self, answer: Any, error: ErrorCode) -> None:
         if self._missing.pop(id(answer), None) is None:
@@ -60,6 +90,21 @@ class DelayedProduce:
             refuse(answer, error)
         if not self._missing:
             self._places = []
+            self._finish_if_done()
+
+    def seen(self, epoch: UnseenEpoch) -> None:
+        """The metadata show one of the resize epochs that it waits for."""
+        if self._unseen.pop(epoch, False) is None:
+            self._finish_if_done()
+
+    def _all_seen(self) -> None:
+        for each in self._unseen:
+            each.leave()
+        self._unseen.clear()
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if not (self._missing or self._unseen):
             self._finish()
 
     def _time_out(self) -> None:
@@ -79,6 +124,65 @@ class DelayedProduce:
         # A hanging commit must not collect abandoned requests: each client retries.
         for partition, last_offset, on_commit in self._places:
             partition.waiting.commits.forget(last_offset, on_commit)
+        if self._unseen_timer is not None:
+            self._unseen_timer.cancel()
+            for each in self._unseen:
+                each.leave()
+
+
+class UnseenEpochs:
+    """The resize epochs for which Produce requests of one broker wait."""
+
+    def __init__(self, shown: ShownEpochs) -> None:
+        self.shown = shown
+        self.waiting = 0
+
+    def of(self, topic: str, resize_epoch: int) -> UnseenEpoch | None:
+        """Return an epoch to wait for; None where the metadata show it, or too many wait."""
+        if self.shown.of(topic) >= resize_epoch or self.waiting >= MOST_WAIT_TO_SEE:
+            return None
+        return UnseenEpoch(self, topic, resize_epoch)
+
+
+class UnseenEpoch:
+    """One resize epoch of a topic that a refused Produce request waits for."""
+
+    __slots__ = ("_all", "_epoch", "_place", "_request", "_topic")
+
+    def __init__(self, among: UnseenEpochs, topic: str, resize_epoch: int) -> None:
+        self._all = among
+        self._topic = topic
+        self._epoch = resize_epoch
+        self._request: DelayedProduce | None = None
+        self._place: dict[Any, None] = {}
+
+    def join(self, request: DelayedProduce) -> None:
+        """Begin to wait."""
+        self._request = request
+        self._all.waiting += 1
+        self._stand()
+
+    def _stand(self) -> None:
+        self._place = self._all.shown.waiters(self._topic)
+        self._place[self] = None
+
+    def more(self, _size: int) -> None:
+        """See ``shown_epochs.Waiter``: the metadata show a newer epoch."""
+        request = self._request
+        if request is None:
+            return
+        if self._all.shown.of(self._topic) < self._epoch:
+            self._stand()
+            return
+        self.leave()
+        request.seen(self)
+
+    def leave(self) -> None:
+        """Wait no longer."""
+        if self._request is not None:
+            self._request = None
+            self._all.waiting -= 1
+            self._place.pop(self, None)
 
 
 class DelayedFrame:

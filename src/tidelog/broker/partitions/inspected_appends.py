@@ -4,7 +4,8 @@ segment is closed with a sync.
 Owns one queue per partition, while it has batches: later batches for the partition wait after them,
 so that the batches of a producer keep their order. The bytes are copied, because the receive buffer
 is reused; the connection handles no further request before the response (its handler returns a
-task), and all queues together are bounded. Leadership and ISR are checked right before the append.
+task), and all queues together are bounded. Leadership, ISR and the count of an aware producer are
+checked right before the append.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partitions.delayed_produce import why_too_few
+from tidelog.broker.partitions.resize_checks import why_not_appended
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Account, Holder
 from tidelog.records.batch import Buffer, Rejected
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.runtime.tasks import call_off
 from tidelog.storage.log.inspecting import Looks
 from tidelog.storage.log.results import Appended
@@ -42,6 +45,7 @@ Outcome = asyncio.Future[Appended | Rejected]
 class _Entry:
     records: bytes
     looks: Looks
+    named: Named
     in_sync: bool
     deadline: float
     outcome: Outcome
@@ -72,6 +76,7 @@ class InspectedAppends:
         looks: Looks,
         owner: Holder,
         *,
+        named: Named = NOT_NAMED,
         in_sync: bool,
         timeout_ms: int,
     ) -> Outcome:
@@ -88,7 +93,7 @@ class InspectedAppends:
         account.charge(size, owner)
         deadline = loop.time() + max(0, timeout_ms) / 1000
         queue = self._queues.setdefault(partition, deque())
-        queue.append(_Entry(bytes(records), looks, in_sync, deadline, outcome, owner))
+        queue.append(_Entry(bytes(records), looks, named, in_sync, deadline, outcome, owner))
         if not partition.has_unlooked:
             partition.has_unlooked = True
             task = loop.create_task(self._work_off(partition, queue), name="looked-appends")
@@ -132,6 +137,9 @@ class InspectedAppends:
             while True:
                 if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:
                     return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
+                refused = why_not_appended(partition, entry.named, entry.records)
+                if refused is not None:
+                    return refused
                 now_ms = clock.wall_ms()
                 result = partition.append(entry.records, now_ms, looked_into=looked)
                 if result is not ROLL_WAITS:

@@ -72,6 +72,7 @@ class HostedPartition:
         "bytes_in",
         "bytes_out",
         "counts",
+        "fence_unwritten",
         "has_unlooked",
         "is_leader",
         "key",
@@ -96,14 +97,13 @@ class HostedPartition:
         self.offline_reason: str | None = log.failed
         self.offline_epoch = -1
         self.required_in_sync = 1
-        self.bytes_in = 0
+        self.bytes_in = self.bytes_out = 0
         self.has_unlooked = False  # whether batches wait for ``inspected_appends``
-        self.bytes_out = 0
+        self.fence_unwritten = False  # whether its own fence or seal is still to be written
         self.counts = Counts()
         self.waiting = Waiting()
         self.leadership: Leadership | None = None  # the leader's state; None while not leading
-        self._node_id = node_id
-        self._commit = commit
+        self._node_id, self._commit = node_id, commit
         self._synced = commit.before_ack
         self._alone = False
         self._is_short = False

@@ -121,7 +121,6 @@ _ROWS = (
         _B,
         "true",
         "Keep the order of each key when the number of partitions changes (KIP-253, level 1.5).",
-        without_effect=True,
     ),
     _topic(
         "file.delete.delay.ms",
@@ -347,7 +346,6 @@ _ROWS = (
         "accept",
         "What happens to producers that do not send the partition count: accept or refuse.",
         check=OneOf(("accept", "refuse")),
-        without_effect=True,
     ),
     _topic(
         "unclean.leader.election.enable",

@@ -1,0 +1,135 @@
+"""Counts in Produce, Fetch and ListOffsets requests, checked against a hosted partition (KIP-253).
+
+Owns the look-ups in the partition and its log that the rules need, and the sentences of refusals.
+Not the rules: see `replication.resize_rules`. Not the wait of a refused producer: see
+`delayed_produce`.
+
+A topic with ``enable.ordered.delivery=false`` counts as one whose clients send no count, and
+``unaware.producers`` has no effect on it. Its sealed partitions take no records all the same: a
+retired partition is removed when what came before its seal is gone.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from tidelog.model.errors import ErrorCode
+from tidelog.records.batch import HEADER_SIZE, Buffer, Rejected, read_header
+from tidelog.replication.resize_rules import (
+    NOT_NAMED,
+    Named,
+    ToProduce,
+    answer_to_produce,
+)
+from tidelog.storage.log.producers import KnownBatch
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.storage.log.state import LogState
+
+REFUSE = "refuse"
+"""The value of ``unaware.producers`` with which a producer must send the count."""
+
+_as_named = tuple.__new__
+
+
+def named_by(undeleted_count: int, resize_epoch: int, partition_epoch: int) -> Named:
+    """Return the numbers of a request for one partition; always ``NOT_NAMED`` itself for none."""
+    found: Named = _as_named(Named, (undeleted_count, resize_epoch, partition_epoch))
+    return NOT_NAMED if found == NOT_NAMED else found
+
+
+def why_not_appended(partition: HostedPartition, named: Named, records: Buffer) -> Rejected | None:
+    """Return why a batch is refused for its count or for the partition's; None: it may be appended,
+    or is known, which the append finds.
+
+    Constant work, a few comparisons for nearly all batches. INVALID_PARTITION_METADATA is the
+    refusal of an older resize epoch only.
+    """
+    state = partition.state
+    count = state.undeleted_count
+    if count < 0:
+        return None
+    configs = partition.log.configs
+    if not configs.enable_ordered_delivery:
+        named = NOT_NAMED
+    refuses_unaware = (
+        named is NOT_NAMED
+        and configs.unaware_producers == REFUSE
+        and configs.enable_ordered_delivery
+    )
+    if not (state.sealed or partition.fence_unwritten or refuses_unaware) and (
+        named is NOT_NAMED or named == (count, state.resize_epoch, state.partition_epoch)
+    ):
+        return None
+    if not partition.is_leader:
+        return None  # the append says so: only a leader refuses for good
+    log = partition.log
+    fence = log.fences.of(state.resize_epoch)
+    answer = answer_to_produce(
+        named,
+        state,
+        known=_is_known(log, records),
+        fence_unwritten=partition.fence_unwritten,
+        fence_committed=fence is not None and fence.offset < log.high_watermark,
+        refuses_unaware=refuses_unaware,
+    )
+    if answer in (ToProduce.APPENDED, ToProduce.KNOWN):
+        return None
+    return _refusal(answer, partition, named)
+
+
+def is_aware(partition: HostedPartition, named: Named) -> bool:
+    """Return whether a producer's count holds for a partition that was named by its count."""
+    state, configs = partition.state, partition.log.configs
+    if state.undeleted_count < 0 or not configs.enable_ordered_delivery:
+        return False
+    return named == (state.undeleted_count, state.resize_epoch, state.partition_epoch)
+
+
+def _is_known(log: LogState, records: Buffer) -> bool:
+    """Return whether a payload's batch is one of its producer's last ones."""
+    if len(records) < HEADER_SIZE:
+        return False
+    try:
+        header = read_header(records)
+    except struct.error:
+        return False
+    return header.producer_id >= 0 and isinstance(log.producers.judge(header), KnownBatch)
+
+
+def _refusal(answer: ToProduce, partition: HostedPartition, named: Named) -> Rejected:
+    key, state = partition.key, partition.state
+    epoch, count = state.resize_epoch, state.undeleted_count
+    if answer is ToProduce.INCOMPLETE:
+        sentence = "a request has a count, a resize epoch and a partition epoch, or none of them"
+        return Rejected(ErrorCode.INVALID_REQUEST, f"{sentence}: {key}")
+    if answer is ToProduce.FENCE_UNWRITTEN:
+        sentence = f"{key} takes no records before its fence of resize epoch {epoch} is written"
+        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, sentence)
+    if answer is ToProduce.OLDER:
+        sentence = (
+            f"{key} is in resize epoch {epoch}: hash the records of {named.resize_epoch} again"
+        )
+        return Rejected(ErrorCode.INVALID_PARTITION_METADATA, sentence)
+    if answer is ToProduce.UNDETERMINED:
+        sentence = f"the fence of resize epoch {epoch} of {key} is not committed yet"
+        return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, sentence)
+    if answer is ToProduce.SEALED:
+        sentence = f"{key} is retired since resize epoch {epoch} and takes no records"
+        return Rejected(ErrorCode.POLICY_VIOLATION, sentence)
+    if answer is ToProduce.OTHER_COUNT:
+        sentence = (
+            f"the records for {key} were hashed for {named.undeleted_count} partitions; "
+            f"in resize epoch {epoch} there are {count}"
+        )
+        return Rejected(ErrorCode.POLICY_VIOLATION, sentence)
+    if answer is ToProduce.UNAWARE:
+        sentence = f"{key.topic} takes records only with a partition count (unaware.producers)"
+        return Rejected(ErrorCode.POLICY_VIOLATION, sentence)
+    sentence = (
+        f"this broker does not lead {key} in resize epoch {named.resize_epoch} "
+        f"and partition epoch {named.partition_epoch}"
+    )
+    return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, sentence)
