@@ -19,6 +19,7 @@ from tidelog.broker.control_plane.seen_epochs import SeenEpochsStore
 from tidelog.broker.control_plane.session import ControllerSession
 from tidelog.broker.control_plane.topic_creation import TopicCreation
 from tidelog.broker.coordinator.coordinator import Coordinator
+from tidelog.broker.coordinator.first_offsets import FirstOffsets
 from tidelog.broker.coordinator.group_lag import GroupLag
 from tidelog.broker.data_loss.debts import Debts
 from tidelog.broker.data_loss.handling import DataLoss
@@ -136,14 +137,13 @@ def assemble(given: Given) -> Broker:
         reader=reader,
         fetch_sessions=fetch_sessions,
         departures=departures,
-        follower_sessions=FollowerSessions(
-            reader, partitions, leader_hints.why_not_here, departures, clock, seams.random
-        ),
+        follower_sessions=_sessions(given, reader, partitions, leader_hints, departures),
         followers=followers,
         loss_reports=loss_reports,
         data_loss=data_loss,
         coordinator=coordinator,
         group_lag=_group_lag(given, coordinator, partitions, metadata),
+        first_offsets=_first_offsets(given, partitions, metadata),
     )
 
 
@@ -173,6 +173,23 @@ def _group_lag(
 ) -> GroupLag:
     others = OtherBrokers(metadata, given.configs, given.secret)
     return GroupLag(coordinator, partitions, metadata, others, given.seams.clock)
+
+
+def _first_offsets(given: Given, partitions: Partitions, metadata: MetadataCache) -> FirstOffsets:
+    others = OtherBrokers(metadata, given.configs, given.secret)
+    return FirstOffsets(partitions, metadata, others, given.session)
+
+
+def _sessions(
+    given: Given,
+    reader: Reader,
+    partitions: Partitions,
+    leader_hints: LeaderHints,
+    departures: Departures,
+) -> FollowerSessions:
+    clock, random = given.seams.clock, given.seams.random
+    why_not_here = leader_hints.why_not_here
+    return FollowerSessions(reader, partitions, why_not_here, departures, clock, random)
 
 
 def _followers(

@@ -16,6 +16,7 @@ from tidelog.broker.control_plane.producer_ids import ProducerIds
 from tidelog.broker.control_plane.session import ControllerSession
 from tidelog.broker.control_plane.topic_creation import TopicCreation
 from tidelog.broker.coordinator.coordinator import Coordinator
+from tidelog.broker.coordinator.first_offsets import FirstOffsets
 from tidelog.broker.coordinator.group_lag import GroupLag
 from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
@@ -83,6 +84,7 @@ class Broker:
     data_loss: DataLoss
     coordinator: Coordinator
     group_lag: GroupLag
+    first_offsets: FirstOffsets
 
     @property
     def directories(self) -> Sequence[LogDirectory]:

@@ -1,8 +1,9 @@
 """Consumer group lag: committed offsets of the groups coordinated here, and log end offsets.
 
-Owns the snapshots that ``/metrics`` shows, and the ListOffsets requests to other leaders that they
-need. A snapshot is taken on demand, in several turns of the loop, and is valid for ``HOLDS_S``. The
-end offsets are read after the committed offsets, so that a lag is never too small, and at least 0.
+Owns the snapshots that ``/metrics`` shows. Not the requests to other leaders that they need: see
+`leader_offsets`. A snapshot is taken on demand, in several turns of the loop, and is valid for
+``HOLDS_S``. The end offsets are read after the committed offsets, so that a lag is never too small,
+and at least 0.
 
 | what | limit |
 |---|---|
@@ -18,15 +19,14 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from tidelog.broker.coordinator.leader_offsets import LATEST, ask_leader
 from tidelog.groups.group import GroupState
 from tidelog.groups.offsets import fetch_offsets
-from tidelog.model.api_keys import ApiKey
-from tidelog.model.topics import TopicPartition, topics_field
-from tidelog.protocol import messages
+from tidelog.model.topics import TopicPartition
 from tidelog.runtime.tasks import call_off
 from tidelog.runtime.turns import TURN_MS, Turn
 
@@ -50,14 +50,6 @@ page with such duplicates."""
 WAIT_S = 1.5
 AT_ONCE = 500
 """Positions processed between two readings of the clock."""
-
-ASKED_AT_ONCE = 1_000
-"""Partitions of one ListOffsets: fewer than any broker takes."""
-
-LATEST = -1
-ENDS_VERSION = 7
-"""Version of the ListOffsets requests to other leaders: every broker of a cluster supports it."""
-
 
 Position = tuple[str, TopicPartition, int]
 """Group, partition and committed offset."""
@@ -209,39 +201,10 @@ class GroupLag:
             if turn.is_over():
                 await asyncio.sleep(0)
                 turn = self._turn()
-        asked = [self._ask(leader, list(part)) for leader, part in by_leader.items()]
+        asked = [
+            ask_leader(self._others, leader, "group-lag", list(part), LATEST)
+            for leader, part in by_leader.items()
+        ]
         for theirs in await asyncio.gather(*asked):
             ends.update(theirs)
         return ends
-
-    async def _ask(self, leader: int, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask one broker for end offsets; partitions without a response in time are absent."""
-        parts = (wanted[at : at + ASKED_AT_ONCE] for at in range(0, len(wanted), ASKED_AT_ONCE))
-        requests = map(_request, parts)
-        found: dict[TopicPartition, int] = {}
-        for answer in await self._others.ask(
-            leader, "group-lag", ApiKey.LIST_OFFSETS, ENDS_VERSION, requests
-        ):
-            found.update(_end_offsets(answer))
-        return found
-
-
-def _request(wanted: Iterable[TopicPartition]) -> messages.ListOffsetsRequest:
-    ask_for = messages.ListOffsetsRequest
-    topics = topics_field(
-        wanted,
-        ask_for.ListOffsetsTopic,
-        lambda where: ask_for.ListOffsetsPartition(
-            partition_index=where.partition, timestamp=LATEST
-        ),
-    )
-    return ask_for(replica_id=-1, topics=topics)
-
-
-def _end_offsets(answer: messages.ListOffsetsResponse) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic.name, part.partition_index): part.offset
-        for topic in answer.topics
-        for part in topic.partitions
-        if not part.error_code and part.offset >= 0
-    }

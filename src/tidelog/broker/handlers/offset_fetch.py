@@ -7,22 +7,31 @@
 - v5+: leader epochs (KIP-320). v7+: ``require_stable`` has no effect, because there are no pending
   transactional commits (KIP-447).
 - v9: member id and epoch are of the newer group protocol; a classic group ignores them.
+- A partition that was born after the group's first sight of its topic has its birth offset until
+  the group commits there, or its log start (KIP-253, ``groups.births``). For the log start the
+  leader is asked, and the controller whether a partition exists that this broker does not know;
+  without their responses the group gets COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tidelog.groups import births
 from tidelog.groups.records import NO_LEADER_EPOCH, CommittedOffset
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.groups.table import GroupTable
+
+Found = list[tuple[int, CommittedOffset | None]]
 
 BATCHED_SINCE = 8
 TOP_ERROR_SINCE = 2
@@ -42,6 +51,72 @@ _GroupTopic = messages.OffsetFetchResponse.OffsetFetchResponseTopics
 _GroupPartition = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
+@dataclass(slots=True)
+class _Open:
+    """What the response for one group does not know yet."""
+
+    group_id: str
+    is_named: bool
+    """Whether the request names the partitions: all offsets of a group may be of removed ones."""
+    begun: dict[TopicPartition, Any] = field(default_factory=dict)
+    """Partitions of the response that have their birth offset: the log may start above it."""
+    unknown: set[TopicPartition] = field(default_factory=set)
+    """Partitions that are not known here."""
+
+    def judge(self, broker: Broker, table: GroupTable, name: str, found: Found) -> Found:
+        """Return the offsets with birth offsets in them; ``built`` must follow."""
+        topic = broker.metadata.topic(name)
+        if topic is None or topic.undeleted_partition_count < 0 or not found:
+            return found
+        known = topic.partitions
+        if self.is_named:
+            self.unknown.update(
+                TopicPartition(name, at) for at, _ in found if at not in known and at >= 0
+            )
+        sight = births.sight_of(table.get(self.group_id), name, topic.topic_id)
+        greatest = max(at for at, _ in found)
+        if sight is None or not births.may_have_births(sight, topic.resize_epoch, greatest):
+            return found
+        judged: Found = []
+        for at, offset in found:
+            born = known.get(at)
+            if born is not None and births.begins_at_birth(
+                sight, at, born.birth_epoch, born.birth_offset, offset
+            ):
+                self.begun[TopicPartition(name, at)] = None
+                judged.append((at, CommittedOffset(born.birth_offset)))
+            else:
+                judged.append((at, offset))
+        return judged
+
+    def built(self, name: str, parts: list[Any]) -> None:
+        """Take the partitions of the response that ``judge`` has begun at their birth."""
+        if self.begun:
+            for part in parts:
+                at = TopicPartition(name, part.partition_index)
+                if at in self.begun:
+                    self.begun[at] = part
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing has to be asked."""
+        return not self.begun and not self.unknown
+
+    async def close(self, broker: Broker) -> ErrorCode:
+        """Ask, and fill in the log starts; the error of the group is NONE, or retriable."""
+        starts, exists = await broker.first_offsets.ask(self.begun, self.unknown)
+        table = broker.coordinator.table_of(self.group_id)
+        if isinstance(table, ErrorCode):
+            return table
+        for at, part in self.begun.items():
+            if at not in starts:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            part.committed_offset = max(part.committed_offset, starts[at])
+        if any(exists.get(at, True) for at in self.unknown):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NONE
+
+
 def handle(broker: Broker, request: messages.OffsetFetchRequest, context: RequestContext) -> Any:
     """Return offsets from memory, which has only committed ones.
 
@@ -54,6 +129,7 @@ def handle(broker: Broker, request: messages.OffsetFetchRequest, context: Reques
 
 def _groups(broker: Broker, request: messages.OffsetFetchRequest) -> Steps:
     groups = []
+    undecided: list[tuple[_Open, Any]] = []
     for group in {each.group_id: each for each in request.groups}.values():
         table = broker.coordinator.table_of(group.group_id)
         if isinstance(table, ErrorCode):
@@ -63,14 +139,28 @@ def _groups(broker: Broker, request: messages.OffsetFetchRequest) -> Steps:
         topics: list[Any] = []
         groups.append(_Group(group.group_id, topics))
         yield TOPIC_BYTES
-        for name, found in _found(broker, table, group.group_id, group.topics):
+        rest = _Open(group.group_id, group.topics is not None)
+        for name, committed in _found(broker, table, group.group_id, group.topics):
+            found = rest.judge(broker, table, name, committed)
             parts = [_GroupPartition(at, *_fields(offset)) for at, offset in found]
+            rest.built(name, parts)
             if topics and topics[-1].name == name:
                 topics[-1].partitions += parts
             else:
                 topics.append(_GroupTopic(name, parts))
             yield _size(found)
-    return _Response(groups=groups)
+        if not rest.is_closed:
+            undecided.append((rest, groups[-1]))
+    response = _Response(groups=groups)
+    return _close_groups(broker, undecided, response) if undecided else response
+
+
+async def _close_groups(broker: Broker, undecided: list[tuple[_Open, Any]], response: Any) -> Any:
+    for rest, group in undecided:
+        error = await rest.close(broker)
+        if error is not ErrorCode.NONE:
+            group.topics, group.error_code = [], error
+    return response
 
 
 def _one_group(
@@ -80,19 +170,36 @@ def _one_group(
     if isinstance(table, ErrorCode):
         return _refuse(request, table, context.version)
     topics: list[Any] = []
-    for name, found in _found(broker, table, request.group_id, request.topics):
+    rest = _Open(request.group_id, request.topics is not None)
+    for name, committed in _found(broker, table, request.group_id, request.topics):
+        found = rest.judge(broker, table, name, committed)
         parts = [_Partition(at, *_fields(offset)) for at, offset in found]
+        rest.built(name, parts)
         if topics and topics[-1].name == name:
             topics[-1].partitions += parts
         else:
             topics.append(_Topic(name, parts))
         yield _size(found)
-    return _Response(topics=topics)
+    response = _Response(topics=topics)
+    if rest.is_closed:
+        return response
+    return _close_one(broker, rest, request, response, context.version)
+
+
+async def _close_one(
+    broker: Broker,
+    rest: _Open,
+    request: messages.OffsetFetchRequest,
+    response: Any,
+    version: int,
+) -> Any:
+    error = await rest.close(broker)
+    return response if error is ErrorCode.NONE else _refuse(request, error, version)
 
 
 def _found(
     broker: Broker, table: GroupTable, group_id: str, topics: list[Any] | None
-) -> Iterator[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
+) -> Iterator[tuple[str, Found]]:
     """Yield committed offsets, ``AT_ONCE`` at a time, each partition once however often named."""
     topic_id_of = broker.metadata.id_of
     if topics is None:
@@ -110,7 +217,7 @@ def _found(
             yield from table.offsets(group_id, asked_now, topic_id_of)
 
 
-def _size(found: list[tuple[int, CommittedOffset | None]]) -> int:
+def _size(found: Found) -> int:
     kept = sum(len(offset.metadata) for _, offset in found if offset is not None)
     return TOPIC_BYTES + PARTITION_BYTES * len(found) + kept
 
