@@ -86,6 +86,7 @@ class Topic:
         """
         return (
             0 < self.initial_partition_count <= self.undeleted_partition_count
+            and self.undeleted_partition_count <= len(self.partitions)
             and self.resize_epoch >= 0
             and all(each.partition_epoch >= 0 for each in self.partitions.values())
         )

@@ -7,15 +7,15 @@ that write millions of lines or rows and do not need their offsets.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from tidelog.client.errors import Refused
 from tidelog.client.metadata import Topic
 from tidelog.client.producing.partitioner import by_partition
 from tidelog.client.producing.send_queue import SendTally
-from tidelog.client.producing.sender import RecordSender
-from tidelog.model.errors import ErrorCode
+from tidelog.client.producing.sender import RECORD_OVERHEAD_BYTES, RecordSender
+from tidelog.client.producing.turning import TopicEpochs
 from tidelog.model.topics import TopicPartition
-from tidelog.records.builder import Columns
+from tidelog.records.builder import Columns, NewRecord
 
 
 class BulkSender(RecordSender):
@@ -31,37 +31,70 @@ class BulkSender(RecordSender):
         accepted before.
         """
         known = await self._topic(topic)
-        if partition is not None and partition not in known.partitions:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
+        if partition is not None and (why := self._epochs_of(known).why_not(partition)) is not None:
+            raise why
+        left = await self._send_once(known, records, tally, partition)
+        while left.values:
+            # The topic was resized meanwhile: what is left is hashed again.
+            left = await self._send_once(known, left, tally, partition)
+
+    async def _send_once(
+        self, known: Topic, records: Columns, tally: SendTally, partition: int | None
+    ) -> Columns:
+        """Send records under the present count; return those that are left when it changes."""
+        epochs = self._epochs_of(known)
+        if epochs.is_turning:
+            return await self._hold_all(epochs, records, tally, partition)
         if partition is not None or records.keys is None:
-            await self._send_run(known, partition, records, tally)
-            return
-        places = self._chooser.choose_all(known, records.keys)
-        for index, part in by_partition(records, places).items():
-            await self._send_run(known, index, part, tally)
+            sent = await self._send_run(epochs, partition, records, tally, partition is not None)
+            return _from(records, sent)
+        places = self._chooser.choose_all(epochs.seen, records.keys)
+        parts = iter(by_partition(records, places).items())
+        for index, part in parts:
+            sent = await self._send_run(epochs, index, part, tally)
+            if sent < len(part.values):
+                return _joined([_from(part, sent), *(rest for _, rest in parts)])
         if None in records.keys:
-            self._chooser.batch_filled(topic)
+            self._chooser.batch_filled(epochs.seen.name)
+        return _NOTHING
 
     async def _send_run(
-        self, topic: Topic, partition: int | None, records: Columns, tally: SendTally
-    ) -> None:
-        """Send records to one partition; None: to the sticky partition of each batch."""
+        self,
+        epochs: TopicEpochs,
+        partition: int | None,
+        records: Columns,
+        tally: SendTally,
+        is_fixed: bool = False,
+    ) -> int:
+        """Send records to one partition; None: to the sticky partition of each batch.
+
+        Returns how many were sent before the topic was resized, or all.
+        """
         begin, count = 0, len(records.values)
         room = min(self._settings.batch_bytes, self._settings.buffer_bytes)
+        stamp, topic = epochs.stamp, epochs.seen.name
         while begin < count:
             if self._buffered and self._buffered + room > self._settings.buffer_bytes:
                 await self._wait_for_room(room)
-            index = self._chooser.choose(topic, None) if partition is None else partition
-            queue = self._queue(TopicPartition(topic.name, index))
+            self._epochs_of(epochs.seen)
+            if epochs.is_turning or epochs.stamp != stamp:
+                return begin
+            index = self._chooser.choose(epochs.seen, None) if partition is None else partition
+            queue = self._queue(TopicPartition(topic, index), epochs.partition_epoch(index))
             batch = queue.last
-            if batch is None or batch.tally is not tally:
-                batch = self._next_batch(queue, batch, tally)
+            if (
+                batch is None
+                or batch.tally is not tally
+                or batch.stamp != stamp
+                or batch.is_fixed != is_fixed
+            ):
+                batch = self._next_batch(queue, batch, tally, stamp, is_fixed)
             taken, now_ms = begin, self._clock.wall_ms()
             before = batch.builder.size
             begin = batch.builder.extend(now_ms, records, begin, count)
             if begin == taken:
                 # The batch was already full; the first record of the next one always fits.
-                batch = self._next_batch(queue, batch, tally)
+                batch = self._next_batch(queue, batch, tally, stamp, is_fixed)
                 before = batch.builder.size
                 begin = batch.builder.extend(now_ms, records, begin, count)
             batch.size += batch.builder.size - before
@@ -69,9 +102,52 @@ class BulkSender(RecordSender):
             tally.taken += begin - taken
             if begin < count:
                 if partition is None:
-                    self._chooser.batch_filled(topic.name)
+                    self._chooser.batch_filled(topic)
                 self._due[batch] = 0.0
                 self._drain()
                 # Let the loop read responses; otherwise brokers idle until the memory is full.
                 await asyncio.sleep(0)
                 self._refuse_when_closed()
+        return count
+
+    async def _hold_all(
+        self, epochs: TopicEpochs, records: Columns, tally: SendTally, partition: int | None
+    ) -> Columns:
+        """Keep records while their topic turns; return those that are left when it has."""
+        for index, value in enumerate(records.values):
+            key = None if records.keys is None else records.keys[index]
+            headers = [] if records.headers is None else list(records.headers[index])
+            size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+            if self._buffered and self._buffered + size > self._settings.buffer_bytes:
+                await self._wait_for_room(size)
+            if not epochs.is_turning:
+                return _from(records, index)
+            record = NewRecord(self._clock.wall_ms(), key, value, headers)
+            self._buffered += size
+            tally.taken += 1
+            self._hold_new(epochs, record, size, partition, tally=tally)
+        return _NOTHING
+
+
+_NOTHING = Columns([])
+
+
+def _from(records: Columns, begin: int) -> Columns:
+    """Return the records from a place on."""
+    values, keys, headers = records
+    return Columns(
+        values[begin:],
+        None if keys is None else keys[begin:],
+        None if headers is None else headers[begin:],
+    )
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """Return records of several partitions, with keys, as one."""
+    return Columns(
+        [value for part in parts for value in part.values],
+        [key for part in parts for key in part.keys or ()],
+        None
+        if any(part.headers is None for part in parts)
+        else [headers for part in parts for headers in part.headers or ()],
+    )

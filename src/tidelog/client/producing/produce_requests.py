@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from tidelog.client.errors import Refused, error_code
 from tidelog.client.producing.send_queue import BatchResult
+from tidelog.client.stamps import PartitionStamp
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
@@ -18,18 +19,28 @@ SLACK_SHARE = 4
 
 
 def produce_request(
-    batches: Iterable[tuple[TopicPartition, bytes]], acks: int, request_timeout_ms: int
+    batches: Iterable[tuple[TopicPartition, PartitionStamp, bytes]],
+    acks: int,
+    request_timeout_ms: int,
 ) -> messages.ProduceRequest:
-    """Return the request with these batches, one per partition; grows with them."""
+    """Return the request with these batches, one per partition; grows with them.
+
+    All batches of one topic have the same count and resize epoch.
+    """
     topics: dict[str, messages.ProduceRequest.TopicProduceData] = {}
-    for (name, index), data in batches:
+    for (name, index), (count, resize_epoch, partition_epoch), data in batches:
         topic = topics.get(name)
         if topic is None:
             topic = topics[name] = messages.ProduceRequest.TopicProduceData(
-                name=name, partition_data=[]
+                name=name,
+                undeleted_partition_count=count,
+                resize_epoch=resize_epoch,
+                partition_data=[],
             )
         topic.partition_data.append(
-            messages.ProduceRequest.PartitionProduceData(index=index, records=data)
+            messages.ProduceRequest.PartitionProduceData(
+                index=index, records=data, partition_epoch=partition_epoch
+            )
         )
     return messages.ProduceRequest(
         acks=acks,
@@ -48,8 +59,10 @@ def wait_for_replicas_ms(request_timeout_ms: int) -> int:
     return max(1, request_timeout_ms - slack_ms)
 
 
-def read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, BatchResult]:
-    """Return the result of each partition's batch."""
+def read_answer(
+    response: messages.ProduceResponse, node_id: int
+) -> dict[TopicPartition, BatchResult]:
+    """Return the result of each partition's batch, from a broker's response."""
     results: dict[TopicPartition, BatchResult] = {}
     for topic in response.responses:
         for item in topic.partition_responses:
@@ -60,5 +73,5 @@ def read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, Batc
                 reasons += [each.batch_index_error_message or "" for each in item.record_errors]
                 said = "; ".join(reason for reason in reasons if reason)
                 error = Refused(error_code(item.error_code), str(where), said)
-            results[where] = BatchResult(error, item.base_offset, item.log_append_time_ms)
+            results[where] = BatchResult(error, item.base_offset, item.log_append_time_ms, node_id)
     return results

@@ -12,16 +12,23 @@ identity. When no batch is in flight the queue takes a new identity and starts a
 
 A batch of several records that is too large for its topic is split in two, under its own numbers,
 and later batches are smaller.
+
+A queue is of one incarnation of its partition (KIP-253): the next one has another queue, from
+sequence 0. A batch that a leader refused because its topic was resized is certainly not in the log:
+it is taken back, and its sequence numbers are given to the next one. See ``turning``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
+from tidelog.client.stamps import PartitionStamp, Stamp, partition_stamp
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch
@@ -66,7 +73,11 @@ class ProducerBatch:
     partition: TopicPartition
     builder: FastBuilder
     number: tuple[int, ...]
-    """Its position in the queue; the halves of (4,) are (4, 0) and (4, 1)."""
+    """Its place in the order of ``send``; the halves of (4,) are (4, 0) and (4, 1)."""
+    stamp: Stamp | None = None
+    """What its records were hashed under, for ever; None: the topic is not ordered."""
+    is_fixed: bool = False
+    """Whether the caller named the partition of its records."""
     outcomes: list[tuple[asyncio.Future[Sent], int]] = field(default_factory=list)
     tally: SendTally | None = None
     """The tally of its records; they have no ``outcomes`` then."""
@@ -122,11 +133,12 @@ class ProducerBatch:
 
 @dataclass(slots=True)
 class BatchResult:
-    """A broker's result for one batch; ``error`` None is success."""
+    """A broker's result for one batch; ``error`` None is success, ``node_id`` the broker."""
 
     error: ClientError | None
     base_offset: int = -1
     append_time: int = -1
+    node_id: int = -1
 
 
 class SendQueue:
@@ -140,8 +152,11 @@ class SendQueue:
         idempotent: bool,
         batch_bytes: int = 16_384,
         codec: int = 0,
+        partition_epoch: int = -1,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self.partition = partition
+        self.partition_epoch = partition_epoch
         self._batch_bytes = batch_bytes
         self._codec = codec
         self.waiting: deque[ProducerBatch] = deque()
@@ -155,15 +170,48 @@ class SendQueue:
         self._limit = max_in_flight if idempotent else 1
         self._identity: Producer | None = None
         self._next_sequence = 0
-        self._next_number = 0
+        self._taken_back: tuple[int, ...] | None = None
+        """The first batch that was taken back since the last one that got its numbers."""
+        self._numbers = numbers or itertools.count(1)
 
-    def open(self, tally: SendTally | None = None) -> ProducerBatch:
+    def open(
+        self,
+        tally: SendTally | None = None,
+        *,
+        stamp: Stamp | None = None,
+        is_fixed: bool = False,
+    ) -> ProducerBatch:
         """Add an empty batch at the end; ``tally`` counts its records, if given."""
-        self._next_number += 1
         builder = FastBuilder(self._batch_bytes, codec=self._codec)
-        batch = ProducerBatch(self.partition, builder, (self._next_number,), tally=tally)
+        batch = ProducerBatch(
+            self.partition, builder, (next(self._numbers),), stamp, is_fixed, tally=tally
+        )
         self.waiting.append(batch)
         return batch
+
+    def stamp_of(self, batch: ProducerBatch) -> PartitionStamp:
+        """Return what a request says of a batch's count and epochs."""
+        return partition_stamp(batch.stamp, self.partition_epoch)
+
+    def undetermined(self) -> list[ProducerBatch]:
+        """Return the batches whose outcome is open, in no order."""
+        return [batch for batch in (*self.waiting, *self.in_flight) if not batch.done]
+
+    def unsent(self) -> list[ProducerBatch]:
+        """Return the waiting batches that are certainly not in the log, in their order."""
+        if self._idempotent:
+            return [batch for batch in self.waiting if batch.producer is None]
+        return [batch for batch in self.waiting if batch.attempts == 0]
+
+    def take_back(self, batch: ProducerBatch) -> None:
+        """Remove a batch that is certainly not in the log; its sequence numbers are free again."""
+        (self.waiting if batch in self.waiting else self.in_flight).remove(batch)
+        batch.done = True
+        if batch.producer is None or self.broken:
+            return
+        if self._taken_back is None or batch.number < self._taken_back:
+            self._taken_back = batch.number
+            self._next_sequence = batch.producer.base_sequence
 
     @property
     def empty(self) -> bool:
@@ -211,6 +259,7 @@ class SendQueue:
             batch.identify(self._identity._replace(base_sequence=self._next_sequence))
             count = batch.builder.count
             self._next_sequence = (self._next_sequence + count) & MAX_SEQUENCE
+            self._taken_back = None
         batch.attempts += 1
         self.in_flight.append(batch)
         return batch.encode()
@@ -256,7 +305,9 @@ class SendQueue:
                     record.timestamp, record.key, record.value, list(record.headers)
                 )
                 assert added, "a half of a batch has room for its records"
-            half = ProducerBatch(self.partition, builder, (*batch.number, side))
+            half = ProducerBatch(
+                self.partition, builder, (*batch.number, side), batch.stamp, batch.is_fixed
+            )
             half.outcomes = batch.outcomes[start:stop]
             half.tally = batch.tally
             if batch.producer is not None:

@@ -1,98 +1,40 @@
 """The record sender: batches records, sends them to leaders, retries, reports each outcome once.
 
-Owns the path of a record from ``send`` to its offset: partitioning, lingering, memory, requests in
-flight per broker, retries, delivery timeouts. Not order and sequence numbers of one partition: see
-``send_queue``. The public Producer will use this.
+Owns the path of a record from ``send`` into a batch: partitioning, lingering, memory. Not the
+requests and retries: see ``delivery``. Not order and sequence numbers of one partition: see
+``send_queue``. Not a topic that is resized meanwhile: see ``turning``. The public Producer will use
+this.
 
 Order: records of one partition are written in the order of ``send``, also after retries (five
-requests in flight with an identity, one without). Bounds: ``buffer_bytes`` of unacknowledged
-records; ``send`` waits above that. Work per wake-up grows with the partitions that have records.
+requests in flight with an identity, one without), and records of one key also while their topic
+grows or shrinks. Bounds: ``buffer_bytes`` of unacknowledged records; ``send`` waits above that.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
-from tidelog.client.cluster import Cluster
-from tidelog.client.connecting.connection import ClientConnection
-from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
-from tidelog.client.metadata import NO_LEADER, Topic
-from tidelog.client.producing.partitioner import PartitionChooser
-from tidelog.client.producing.produce_requests import produce_request, read_answer
-from tidelog.client.producing.producer_identity import next_identity
-from tidelog.client.producing.send_queue import (
-    BatchResult,
-    ProducerBatch,
-    SendQueue,
-    SendTally,
-    Sent,
-)
-from tidelog.client.producing.settings import ALL, SendSettings
-from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
-from tidelog.protocol import messages
-from tidelog.records.builder import Producer
-from tidelog.records.compression import CODEC_NAMES
+from tidelog.client.errors import ClientError, GaveUp
+from tidelog.client.metadata import Topic
+from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.turning import TurningDelivery
+from tidelog.records.builder import NewRecord
 from tidelog.records.record import Header
-from tidelog.runtime.clock import Clock, RealClock
 from tidelog.runtime.tasks import call_off
 
-PURPOSE = "produce"
 RECORD_OVERHEAD_BYTES = 100
 """The estimated memory of a record in Python, beyond its key, value and headers."""
 
 
-class RecordSender:
+class RecordSender(TurningDelivery):
     """Sends records. ``async with RecordSender(cluster) as sender`` flushes and closes."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: SendSettings | None = None,
-        *,
-        clock: Clock | None = None,
-    ) -> None:
-        self._cluster = cluster
-        self._settings = settings or SendSettings()
-        if self._settings.idempotent and self._settings.acks != ALL:
-            raise ClientError("an idempotent producer needs acks=all")
-        if self._settings.compression not in CODEC_NAMES:
-            raise ClientError(
-                f"compression {self._settings.compression!r} is unknown: "
-                f"use one of {', '.join(CODEC_NAMES)}"
-            )
-        self._codec = CODEC_NAMES[self._settings.compression]
-        self._clock = clock or RealClock()
-        self._chooser = PartitionChooser(cluster.settings.backoff.random)
-        self._queues: dict[TopicPartition, SendQueue] = {}
-        self._identity: Producer | None = None
-        self._connections: dict[int, ClientConnection] = {}
-        self._in_flight: dict[int, int] = {}
-        self._tasks: dict[Any, asyncio.Task[None]] = {}
-        self._buffered = 0
-        self._room: list[asyncio.Future[None]] = []
-        self._idle: list[asyncio.Future[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._due: dict[ProducerBatch, float] = {}
-        self._deadlines: dict[ProducerBatch, asyncio.TimerHandle] = {}
-        self._flushing = 0
-        self._is_closing = False
-        """Whether ``close`` has begun: no new records, but accepted ones are still written."""
-        self._closed = False
-        self._failures = 0
-        self._trouble: ClientError | None = None
-        """The last error on the way to the brokers; None while there is none."""
 
     async def __aenter__(self) -> RecordSender:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    # The sender's side
 
     async def send(
         self,
@@ -111,29 +53,33 @@ class RecordSender:
         or partition, GaveUp when there is no memory in time.
         """
         known = await self._topic(topic)
-        if partition is None:
-            partition = self._chooser.choose(known, key)
-        elif partition not in known.partitions:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
         size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         size += sum(len(name) + len(content or b"") for name, content in headers)
         if self._buffered and self._buffered + size > self._settings.buffer_bytes:
             await self._wait_for_room(size)
+        # From here on nothing waits: the record is hashed under what metadata say now.
+        epochs = self._epochs_of(known)
+        if partition is not None and (why := epochs.why_not(partition)) is not None:
+            raise why
         if timestamp_ms is None:
             timestamp_ms = self._clock.wall_ms()
         outcome: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
-        where = TopicPartition(topic, partition)
-        batch = self._append(where, timestamp_ms, key, value, headers)
+        record = NewRecord(timestamp_ms, key, value, list(headers))
+        self._buffered += size
+        if epochs.is_turning:
+            self._hold_new(epochs, record, size, partition, outcome)
+            return outcome
+        place = self._chooser.choose(epochs.seen, key) if partition is None else partition
+        batch = self._append(epochs, place, record, is_fixed=partition is not None)
         batch.outcomes.append((outcome, timestamp_ms))
         batch.size += size
-        self._buffered += size
         return outcome
 
     async def flush(self) -> None:
         """Send all records now, without lingering, and wait for all outcomes."""
         self._flushing += 1
         try:
-            while any(not queue.empty for queue in self._queues.values()):
+            while self._has_held() or any(not queue.empty for queue in self._queues.values()):
                 self._drain()
                 waiter = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
@@ -155,30 +101,12 @@ class RecordSender:
                 for batch in (*queue.waiting, *queue.in_flight):
                     queue.fail(batch, ClientError("the sender was closed before this was written"))
                     self._finish(batch)
+            self._fail_held(ClientError("the sender was closed before this was written"))
             await call_off(self._tasks.values())
 
     def _refuse_when_closed(self) -> None:
         if self._is_closing:
             raise ClientError("this sender is closed")
-
-    def _append(
-        self,
-        where: TopicPartition,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[Header],
-    ) -> ProducerBatch:
-        queue = self._queue(where)
-        batch = queue.last
-        if batch is not None and batch.tally is None:
-            if batch.builder.append(timestamp_ms, key, value, list(headers)):
-                return batch
-            if key is None:
-                self._chooser.batch_filled(where.topic)
-        batch = self._next_batch(queue, batch)
-        batch.builder.append(timestamp_ms, key, value, list(headers))
-        return batch
 
     async def _topic(self, name: str) -> Topic:
         """Return the metadata of a topic. Raises as ``send`` does."""
@@ -194,33 +122,6 @@ class RecordSender:
             self._run("metadata", self._cluster.refresh)
         return known
 
-    def _queue(self, where: TopicPartition) -> SendQueue:
-        queue = self._queues.get(where)
-        if queue is None:
-            queue = self._queues[where] = SendQueue(
-                where,
-                self._settings.max_in_flight,
-                idempotent=self._settings.idempotent,
-                batch_bytes=self._settings.batch_bytes,
-                codec=self._codec,
-            )
-        return queue
-
-    def _next_batch(
-        self, queue: SendQueue, former: ProducerBatch | None, tally: SendTally | None = None
-    ) -> ProducerBatch:
-        """Open a batch after the last one, which is full and need not linger."""
-        if former is not None:
-            self._due[former] = 0.0
-        batch = queue.open(tally)
-        loop = asyncio.get_running_loop()
-        self._due[batch] = loop.time() + self._settings.linger_ms / 1000
-        self._deadlines[batch] = loop.call_later(
-            self._settings.delivery_timeout_ms / 1000, self._expire, queue, batch
-        )
-        self._drain_at(0.0 if len(queue.waiting) > 1 else self._due[batch])
-        return batch
-
     async def _wait_for_room(self, size: int) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.max_block_ms / 1000
@@ -235,252 +136,3 @@ class RecordSender:
                     f"no memory for a record within {self._settings.max_block_ms} ms: "
                     f"{self._buffered} bytes are unacknowledged"
                 )
-
-    # The brokers' side
-
-    def _drain_at(self, when: float) -> None:
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_at(max(when, loop.time()), self._timer_fired)
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._drain()
-
-    def _drain(self) -> None:
-        """Send every batch that may be sent; called after every change of state."""
-        if self._closed:
-            return
-        now = asyncio.get_running_loop().time()
-        groups: dict[int, list[SendQueue]] = {}
-        lost: list[SendQueue] = []
-        next_look: float | None = None
-        hurry = self._flushing > 0 or bool(self._room)
-        for queue in self._queues.values():
-            if not queue.waiting:
-                continue
-            due = 0.0 if hurry else self._due.get(queue.waiting[0], 0.0)
-            due = max(due, queue.not_before)
-            if due > now:
-                next_look = due if next_look is None else min(next_look, due)
-                continue
-            if queue.needs_identity(self._identity):
-                self._run("identity", self._new_identity)
-            if queue.next(self._identity) is None:
-                continue
-            leader = self._leader_of(queue.partition)
-            if leader == NO_LEADER:
-                lost.append(queue)
-            else:
-                groups.setdefault(leader, []).append(queue)
-        if lost:
-            self._run("leaders", partial(self._find_leaders, lost))
-        for node_id, queues in groups.items():
-            self._send_to(node_id, queues)
-        if next_look is not None:
-            self._drain_at(next_look)
-
-    def _leader_of(self, partition: TopicPartition) -> int:
-        found = self._cluster.view.partition(partition)
-        if found is None or found.leader not in self._cluster.view.brokers:
-            return NO_LEADER
-        return found.leader
-
-    def _send_to(self, node_id: int, queues: list[SendQueue]) -> None:
-        connection = self._connections.get(node_id)
-        if connection is None or connection.closed:
-            self._run(("connection", node_id), partial(self._connect, node_id))
-            return
-        while queues and self._in_flight.get(node_id, 0) < self._settings.max_in_flight:
-            batches: list[tuple[SendQueue, ProducerBatch, bytes]] = []
-            size = 0
-            left: list[SendQueue] = []
-            for queue in queues:
-                batch = queue.next(self._identity)
-                if batch is None or (size and size + batch.size > self._settings.max_request_bytes):
-                    if batch is not None:
-                        left.append(queue)
-                    continue
-                data = queue.sent(batch)
-                self._due.pop(batch, None)
-                size += len(data)
-                batches.append((queue, batch, data))
-            if batches:
-                self._submit(node_id, connection, batches)
-            queues = left
-
-    def _submit(
-        self,
-        node_id: int,
-        connection: ClientConnection,
-        batches: list[tuple[SendQueue, ProducerBatch, bytes]],
-    ) -> None:
-        timeout_ms = self._cluster.settings.request_timeout_ms
-        pieces = [(queue.partition, data) for queue, _, data in batches]
-        request = produce_request(pieces, self._settings.acks, timeout_ms)
-        self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
-        sent = [(queue, batch) for queue, batch, _ in batches]
-        try:
-            answer = connection.submit(request, None, timeout_ms, answered=self._settings.acks != 0)
-        except ClientError as error:
-            self._in_flight[node_id] -= 1
-            for queue, batch in sent:
-                self._settle(queue, batch, BatchResult(error))
-            return
-        answer.add_done_callback(partial(self._answered, node_id, sent))
-
-    def _answered(
-        self,
-        node_id: int,
-        sent: list[tuple[SendQueue, ProducerBatch]],
-        answer: asyncio.Future[messages.ProduceResponse | None],
-    ) -> None:
-        self._in_flight[node_id] -= 1
-        error = answer.exception()
-        results: dict[TopicPartition, BatchResult] = {}
-        if error is None:
-            response = answer.result()
-            if response is None:
-                results = {queue.partition: BatchResult(None) for queue, _ in sent}
-            else:
-                results = read_answer(response)
-        elif not isinstance(error, ClientError):
-            error = ClientError(f"producing failed: {error!r}")
-        for queue, batch in sent:
-            missing = error or ClientError(
-                f"the response of broker {node_id} lacks {queue.partition}"
-            )
-            self._settle(queue, batch, results.get(queue.partition) or BatchResult(missing))
-        self._drain()
-
-    def _settle(self, queue: SendQueue, batch: ProducerBatch, answer: BatchResult) -> None:
-        if queue.answered(batch, answer):
-            self._inherit(queue, batch)
-            self._finish(batch)
-            self._failures = 0
-            return
-        self._cluster.forget()
-        wait_s = self._cluster.settings.backoff.pause_s(min(batch.attempts - 1, 20))
-        queue.not_before = asyncio.get_running_loop().time() + wait_s
-        self._run("leaders", partial(self._find_leaders, [queue]))
-
-    def _inherit(self, queue: SendQueue, batch: ProducerBatch) -> None:
-        """Transfer memory and deadline of a split batch to its halves."""
-        if not batch.halves:
-            return
-        until = self._deadlines[batch].when()
-        loop = asyncio.get_running_loop()
-        for half in batch.halves:
-            half.size = batch.size // len(batch.halves)
-            self._buffered += half.size
-            self._deadlines[half] = loop.call_at(until, self._expire, queue, half)
-
-    def _finish(self, batch: ProducerBatch) -> None:
-        self._buffered -= batch.size
-        batch.size = 0
-        self._due.pop(batch, None)
-        deadline = self._deadlines.pop(batch, None)
-        if deadline is not None:
-            deadline.cancel()
-        self._wake(self._room)
-        self._wake(self._idle)
-
-    def _wake(self, waiters: list[asyncio.Future[None]]) -> None:
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        waiters.clear()
-
-    def _expire(self, queue: SendQueue, batch: ProducerBatch) -> None:
-        if not batch.done:
-            lasted = self._settings.delivery_timeout_ms
-            said = f"{queue.partition}: not delivered within {lasted} ms"
-            trouble = batch.trouble or self._trouble
-            gave_up = GaveUp(f"{said}; {trouble}" if trouble else said)
-            gave_up.__cause__ = trouble
-            queue.fail(batch, gave_up)
-            self._finish(batch)
-            self._drain()
-
-    # Work that waits
-
-    def _run(self, key: Any, work: Any) -> None:
-        """Run a task, one at a time per key, and call ``_drain`` when it ends."""
-        if key in self._tasks or self._closed:
-            return
-        task = asyncio.get_running_loop().create_task(work())
-        self._tasks[key] = task
-        task.add_done_callback(partial(self._work_ended, key))
-
-    def _work_ended(self, key: Any, task: asyncio.Task[None]) -> None:
-        del self._tasks[key]
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is None:
-            self._failures = 0
-            self._trouble = None
-            self._drain()
-        elif isinstance(error, ClientError):
-            self._failures += 1
-            self._trouble = error
-            wait_s = self._cluster.settings.backoff.pause_s(self._failures - 1)
-            self._cluster.forget()
-            asyncio.get_running_loop().call_later(wait_s, self._drain)
-            if isinstance(error, Refused) and not error.retriable:
-                # No producer id: without it no partition can continue.
-                self._fail_all(error)
-        else:
-            self._fail_all(ClientError(f"producing failed: {error!r}"))
-
-    def _fail_all(self, error: ClientError) -> None:
-        for queue in self._queues.values():
-            self._fail_waiting(queue, error)
-
-    def _fail_waiting(self, queue: SendQueue, error: ClientError) -> None:
-        for batch in list(queue.waiting):
-            queue.fail(batch, error)
-            self._finish(batch)
-
-    async def _connect(self, node_id: int) -> None:
-        try:
-            self._connections[node_id] = await self._cluster.connection(node_id, PURPOSE)
-        except ConnectionLost:
-            # The leader may have changed.
-            await self._cluster.refresh()
-            raise
-
-    async def _find_leaders(self, queues: list[SendQueue]) -> None:
-        """Find the leaders of these partitions; a final error fails only its partition.
-
-        Each partition without a leader backs off before the next lookup: otherwise every response
-        for another partition would cause a lookup. Grows with the partitions; they share a metadata
-        request.
-        """
-        backoff = self._cluster.settings.backoff
-        lost: ClientError | None = None
-        for queue in queues:
-            try:
-                await self._cluster.leader(queue.partition)
-            except ClientError as error:
-                if isinstance(error, Refused) and not error.retriable:
-                    self._fail_waiting(queue, error)
-                    continue
-                wait_s = backoff.pause_s(queue.failed_lookups)
-                queue.failed_lookups += 1
-                again = asyncio.get_running_loop().time() + wait_s
-                queue.not_before = max(queue.not_before, again)
-                if not isinstance(error, Refused):
-                    # No broker responds: that holds for all of them.
-                    raise
-                lost = error
-            else:
-                queue.failed_lookups = 0
-        if lost is not None:
-            raise lost
-
-    async def _new_identity(self) -> None:
-        self._identity = await next_identity(self._cluster, self._identity)

@@ -1,0 +1,56 @@
+"""Stamps: the partition count and the resize epoch under which a client works on a topic. Pure.
+
+Owns the stamp and its order. Not the metadata that it comes from: see ``metadata``. Count, resize
+epoch and partition epoch go together in each request: all of them, or none (KIP-253).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog.client.metadata import Topic
+
+
+class Stamp(NamedTuple):
+    """Of one topic id: how many partitions take records, and since which resize epoch."""
+
+    topic_id: UUID
+    undeleted_count: int
+    resize_epoch: int
+
+
+class PartitionStamp(NamedTuple):
+    """The stamp of a topic with the incarnation of one of its partitions; -1: not aware."""
+
+    undeleted_count: int = -1
+    resize_epoch: int = -1
+    partition_epoch: int = -1
+
+
+UNAWARE = PartitionStamp()
+"""What a request has for a topic that is not ordered: the answers are those of a stock client."""
+
+
+def stamp_of(topic: Topic) -> Stamp | None:
+    """Return the stamp that metadata give; None for a topic that is not ordered."""
+    if not topic.is_ordered:
+        return None
+    return Stamp(topic.topic_id, topic.undeleted_partition_count, topic.resize_epoch)
+
+
+def partition_stamp(stamp: Stamp | None, partition_epoch: int) -> PartitionStamp:
+    """Return what a request says of a partition under a stamp."""
+    if stamp is None or partition_epoch < 0:
+        return UNAWARE
+    return PartitionStamp(stamp.undeleted_count, stamp.resize_epoch, partition_epoch)
+
+
+def is_newer(found: Stamp | None, than: Stamp | None) -> bool:
+    """Whether metadata with ``found`` came after a refusal of requests with ``than``.
+
+    Those of another topic id did, and those of a topic that is not ordered any more.
+    """
+    if found is None or than is None or found.topic_id != than.topic_id:
+        return found != than
+    return found.resize_epoch > than.resize_epoch

@@ -1,0 +1,128 @@
+"""A sender whose topic grows and shrinks: each key in its order, nothing lost or twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import cast
+
+import pytest
+
+from tests.order.checks import violations_in
+from tests.order.history import History, Outcome, Send
+from tests.order.reference import Reference
+from tests.order.timeline import report
+from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeaders
+from tidelog.client.cluster import Cluster
+from tidelog.client.producing.bulk_sender import BulkSender
+from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.settings import SendSettings
+from tidelog.client.stamps import stamp_of
+
+SENDS = 250
+KEYS = 6
+
+
+class Run:
+    """One sender on resizing leaders, driven by chance."""
+
+    def __init__(self, seed: int, *, removes: bool = False) -> None:
+        self.chance = random.Random(seed)
+        self.leaders = ResizingLeaders(self.chance)
+        self.cluster = ResizingCluster(self.leaders, self.chance)
+        settings = SendSettings(
+            linger_ms=0,
+            batch_bytes=self.chance.choice([120, 400]),
+            delivery_timeout_ms=300 if removes else 120_000,
+        )
+        self.sender = BulkSender(cast("Cluster", self.cluster), settings)
+        if not removes:
+            # A batch whose partition was removed would have no outcome until its time-out.
+            self.leaders.may_remove = self.is_determined
+        self.open: dict[int, tuple[str, int, int, int]] = {}
+        self.numbers: dict[str, int] = {}
+
+    @property
+    def history(self) -> History:
+        return self.leaders.history
+
+    async def run(self) -> History:
+        """Send everything, and wait for all outcomes."""
+        uid = 0
+        while uid < SENDS:
+            self.leaders.now += 1
+            dice = self.chance.random()
+            if dice < 0.4:
+                await self.send(uid)
+                uid += 1
+            elif dice < 0.5:
+                self.leaders.step()
+            elif dice < 0.53:
+                await self.cluster.refresh()
+            elif dice < 0.8:
+                self.cluster.answer()
+            await asyncio.sleep(0)
+        self.leaders.finish()
+        await self.flush()
+        for last in range(KEYS):
+            await self.send(SENDS + last)
+        await self.flush()
+        await self.sender.close()
+        assert not self.open
+        self.leaders.note_all()
+        return self.history
+
+    async def flush(self) -> None:
+        """Answer requests until everything has an outcome."""
+        flushing = asyncio.ensure_future(self.sender.flush())
+        while not flushing.done():
+            self.leaders.now += 1
+            self.cluster.answer()
+            await asyncio.sleep(0)
+
+    def is_determined(self, partition: int) -> bool:
+        """Whether the sender has the outcome of all that it sends to a retired partition."""
+        epochs = self.sender._topics.get(NAME)
+        if epochs is None or epochs.stamp != stamp_of(self.leaders.described.topics[NAME]):
+            return False
+        queues = self.sender._queues.values()
+        return not any(q.undetermined() for q in queues if q.partition.partition == partition)
+
+    async def send(self, uid: int) -> None:
+        key = f"k{self.chance.randrange(KEYS)}"
+        number = self.numbers[key] = self.numbers.get(key, -1) + 1
+        epoch = self.cluster.view.topics[NAME].resize_epoch
+        self.open[uid] = (key, number, epoch, self.leaders.now)
+        future = await self.sender.send(NAME, b"%d" % uid, key.encode())
+        future.add_done_callback(partial(self.done, uid))
+
+    def done(self, uid: int, future: asyncio.Future[Sent]) -> None:
+        key, number, epoch, sent_at = self.open.pop(uid)
+        error = future.exception()
+        place = (-1, -1) if error else (future.result().partition.partition, future.result().offset)
+        outcome = Outcome.INFO if error else Outcome.OK
+        now = self.leaders.now
+        send = Send(uid, key, "w", number, epoch, sent_at, outcome, now, *place)
+        self.history.events.append(send)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_key_keeps_its_order_whatever_the_leaders_answer(seed: int) -> None:
+    history = asyncio.run(Run(seed).run())
+    reference = Reference(history)
+    found = violations_in(reference)
+    assert not found, report(reference, found, seed)
+    sends = history.of(Send)
+    assert len(sends) == SENDS + KEYS
+    assert all(send.outcome is Outcome.OK for send in sends)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_batch_whose_partition_was_removed_times_out_and_the_others_go_on(seed: int) -> None:
+    history = asyncio.run(Run(seed, removes=True).run())
+    reference = Reference(history)
+    found = violations_in(reference)
+    assert not found, report(reference, found, seed)
+    last = [send.outcome for send in history.of(Send) if send.uid >= SENDS]
+    assert last == [Outcome.OK] * KEYS
