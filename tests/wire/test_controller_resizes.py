@@ -151,7 +151,7 @@ def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there(
         await two.heartbeat(led_topics=[led(topic_id, now_ms), led(one.directory, now_ms)])
         assert "wrote to it 0 minutes ago" in await refused()
         assert controller.cluster.unaware.keys() == {topic_id}
-        # A broker that forgot it does not make it undone.
+        # What a broker saw stays known when it forgets it.
         await two.heartbeat(led_topics=[led(topic_id, -1)])
         assert "wrote to it 0 minutes ago" in await refused()
         controller.cluster.unaware[topic_id][2] = now_ms - 3_600_000
