@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cluster import ClusterState, FenceReport
 from tidelog.controller.decisions.condition import (
     AT_ONCE,
     condition,
@@ -20,13 +20,18 @@ from tidelog.controller.decisions.condition import (
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
+from tidelog.controller.decisions.growth import Growth
 from tidelog.controller.decisions.moves import Placement, written
 from tidelog.controller.decisions.moves_condition import on_record
 from tidelog.controller.decisions.problems import NAMES_LISTED, NAMES_SHOWN
 from tidelog.controller.decisions.reassignments import Asked, reassign
+from tidelog.controller.decisions.resize_requests import resize_topics
+from tidelog.controller.decisions.resizing import advance
 from tidelog.controller.decisions.settlement import put_state
+from tidelog.controller.decisions.soft_state import ReportedFence, note_fences
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
+from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.turns import at_once
 
@@ -143,6 +148,14 @@ def moves(made: World) -> None:
     move(made, 1, 4)
 
 
+def resizing(made: World) -> None:
+    made.cluster.level = level_of("1.5")
+    made.do(resize_topics(made.cluster, [Growth("t", 4)], made.chance, 0))
+    made.do(advance(made.cluster, "t"))
+    report = FenceReport(2, made.cluster.states[TopicPartition("t", 1)].leader_epoch, 1)
+    note_fences(made.cluster, [ReportedFence(made.cluster.topic_id("t"), 1, report)])
+
+
 def owes_a_stop(made: World) -> None:
     move(made, 1, 4)
     made.do(reassign(made.cluster, [Asked(T0, None)]))
@@ -207,6 +220,7 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
     (moves_to_the_dead, "moves_wait_for_dead", "bad", "is dead: t-0", "Start broker 4, or"),
     (moves_to_a_damaged_copy, "moves_wait_for_damaged", "bad", "damaged replica", "See the log"),
     (moves, "moves_running", "notice", f"being moved, throttled by {RATE}=5000: t-0", "--list"),
+    (resizing, "resizes_running", "notice", "(grow): no leader has reported", "resize.timeout.ms"),
     (owes_a_stop, "stops_owed", "notice", "may still hold a copy: t-0", "start broker 4: the"),
     (throttled, "throttles_idle", "notice", f"limit nothing now: {RATE}.", "--delete-config"),
     (listed, "throttles_idle", "notice", f"{LISTED}, with lists of the topics t.", "Remove"),
@@ -304,6 +318,20 @@ def test_replicas_before_a_move_are_on_record_until_they_are_back() -> None:
     # The deletion of a topic ends its moves.
     deleted(made)
     assert recorded() == []
+
+
+def test_children_that_are_not_born_lack_no_state() -> None:
+    made = world()
+    resizing(made)
+    kinds = [each["kind"] for each in condition(made.cluster)["problems"]]
+    assert kinds == ["resizes_running"]
+    (note,) = condition(made.cluster)["problems"]
+    assert note["partitions"] == ["t-0"]
+    assert "t from 2 to 4 partitions" in note["what"]
+    # The one that was reported, and a step that is being written, name no partition.
+    made.do(advance(made.cluster, "t", is_late=True))
+    (note,) = condition(made.cluster)["problems"]
+    assert "t from 4 to 2 partitions (undo)." in note["what"]
 
 
 def test_a_throttle_of_moves_is_idle_when_none_runs() -> None:

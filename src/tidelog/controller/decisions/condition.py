@@ -27,6 +27,7 @@ from tidelog.controller.decisions.problems import (
     names_of_brokers,
     problem,
 )
+from tidelog.controller.decisions.resizes_condition import is_unborn, of_resizes
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
@@ -108,7 +109,7 @@ def _copied(cluster: ClusterState) -> ClusterState:
     made.moves, made.arrived = dict(cluster.moves), set(cluster.arrived)
     made.states, made.topic_histories = dict(cluster.states), dict(cluster.topic_histories)
     made.deletions, made.marked = dict(cluster.deletions), set(cluster.marked)
-    made.topic_configs = dict(cluster.topic_configs)
+    made.topic_configs, made.resizing = dict(cluster.topic_configs), set(cluster.resizing)
     made.broker_configs = dict(cluster.broker_configs)
     made.confirmed, made.damaged = dict(cluster.confirmed), dict(cluster.damaged)
     made.suspected, made.presumed = set(cluster.suspected), set(cluster.presumed)
@@ -215,6 +216,7 @@ def _problems(
     found += _of_brokers(cluster, looked)
     found += yield from _of_partitions(cluster, looked)
     found += yield from _of_moves(cluster)
+    found += of_resizes(cluster)
     yield
     found += _of_deletions(cluster)
     return found
@@ -259,7 +261,9 @@ def _without_state(cluster: ClusterState) -> Generator[None, None, list[TopicPar
             if at % AT_ONCE == 0:
                 yield
             where = TopicPartition(name, index)
-            if where not in cluster.states and layout.state(*where) not in cluster.damaged:
+            if where in cluster.states or is_unborn(cluster, where):
+                continue
+            if layout.state(*where) not in cluster.damaged:
                 found.append(where)
     return found
 
