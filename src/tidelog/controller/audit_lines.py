@@ -17,6 +17,7 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.decisions.losses import loss_lines
+from tidelog.controller.decisions.ordered_delivery import ORDERED, is_ordered
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
@@ -137,6 +138,9 @@ def _of_configs(
         if not isinstance(write.record, ConfigNode):
             return
         now = write.record.config
+    if of_topic and _ends_order(before, name, known, now):
+        sentence = "topic %(topic)s no longer keeps the order of its keys when it is resized"
+        yield AuditLine(sentence, {"topic": name})
     changed = {key: value for key, value in sorted(now.items()) if known.get(key) != value}
     removed = sorted(known.keys() - now.keys())
     if not changed and not removed:
@@ -147,6 +151,14 @@ def _of_configs(
     # Defaults of all brokers: <default> in the store, as in Kafka.
     fields = {kind: "all" if name == layout.ALL_BROKERS else name, "changes": ", ".join(said)}
     yield AuditLine(f"configuration of {kind} %({kind})s: %(changes)s", fields, logging.INFO)
+
+
+def _ends_order(
+    before: ClusterState, name: str, known: Mapping[str, str], now: Mapping[str, str]
+) -> bool:
+    if known.get(ORDERED) == now.get(ORDERED) or name not in before.topics:
+        return False
+    return is_ordered(before, name, known) and not is_ordered(before, name, now)
 
 
 def _of_state(before: ClusterState, path: str, state: PartitionState) -> Iterator[AuditLine]:

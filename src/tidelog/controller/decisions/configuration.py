@@ -12,6 +12,7 @@ those of Kafka 4, which checks in this order:
 | a topic's name: empty, or impossible | INVALID_REQUEST, INVALID_TOPIC_EXCEPTION |
 | a topic's configurations; a broker's (KAFKA-13609) | INVALID_CONFIG; INVALID_REQUEST |
 | a topic that is not there | UNKNOWN_TOPIC_OR_PARTITION |
+| ``enable.ordered.delivery`` switched on where it cannot be | see ``ordered_delivery`` |
 | ``cordoned.log.dirs`` for all brokers; a directory that its broker lacks | the same two |
 """
 
@@ -26,6 +27,7 @@ from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.cordons import why_not_set
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
+from tidelog.controller.decisions.ordered_delivery import switched_on
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
 from tidelog.model.admin_requests import AlterOperation, ResourceType
@@ -131,8 +133,12 @@ def _alter(
             refusal = configs
         else:
             refusal = _why_not(cluster, resource, configs)
+            made: list[Write] | RequestRefusal = []
             if refusal is None:
                 made = _writes(cluster, resource, configs)
+            if isinstance(made, RequestRefusal):
+                refusal = made
+            elif refusal is None:
                 # If two changes of one request concern one partition, the first one counts.
                 writes += [write for write in made if write.path not in written]
                 written.update(write.path for write in made)
@@ -239,12 +245,18 @@ def _why_not_topic(
     return None
 
 
-def _writes(cluster: ClusterState, resource: Resource, configs: dict[str, str]) -> list[Write]:
-    if configs == _stored(cluster, resource):
+def _writes(
+    cluster: ClusterState, resource: Resource, configs: dict[str, str]
+) -> list[Write] | RequestRefusal:
+    stored = _stored(cluster, resource)
+    if configs == stored:
         return []
     if resource.kind == ResourceType.TOPIC:
         path = layout.topic_configs(resource.name)
-        effects = config_effects.of_topic(cluster, resource.name, configs)
+        begun = switched_on(cluster, resource.name, stored, configs)
+        if isinstance(begun, RequestRefusal):
+            return begun
+        effects = [*begun, *config_effects.of_topic(cluster, resource.name, configs)]
     else:
         path = layout.broker_configs(resource.name or layout.ALL_BROKERS)
         effects = [] if resource.name else config_effects.of_defaults(cluster, configs)

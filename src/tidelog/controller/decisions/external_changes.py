@@ -29,7 +29,7 @@ import msgspec
 from tidelog.controller.decisions import config_effects, reassignment_node
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
-from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
+from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.deletion import take_up as delete_marked
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_counts import taken_up, wanted, without_counts
@@ -41,6 +41,7 @@ from tidelog.controller.decisions.nodes import (
     take,
     why_none,
 )
+from tidelog.controller.decisions.ordered_delivery import ORDERED, switched_on
 from tidelog.controller.decisions.plan import rows_of
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
@@ -134,6 +135,7 @@ def take_up(
         if path == layout.broker_configs(layout.ALL_BROKERS):
             # The effects are the difference to the known defaults.
             writes += config_effects.of_defaults(cluster, _configs(path, node))
+        configs = cluster.topic_configs.get(name, {})
         take(cluster, path, node)
         if layout.partition_of(path) is not None:
             # Rare: a damaged node that was repaired.
@@ -146,6 +148,7 @@ def take_up(
         elif above == layout.TOPIC_CONFIGS:
             cluster.configs_changed_at = cluster.revision + 1
             writes += _effects(cluster, name)
+            writes += _switched_on(cluster, name, configs, taken)
         elif above == layout.CONFIG_CHANGES and node is not None:
             taken.look_at += _named(path, node)
             writes.append(Remove(path))
@@ -265,6 +268,17 @@ def _put_right(
         adding_replicas=known.adding_replicas,
         removing_replicas=known.removing_replicas,
     )
+
+
+def _switched_on(
+    cluster: ClusterState, name: str, before: Mapping[str, str], taken: Taken
+) -> list[Write]:
+    after = cluster.topic_configs.get(name, {})
+    made = switched_on(cluster, name, before, after)
+    if not isinstance(made, RequestRefusal):
+        return made
+    taken.errors.append(f"{layout.topic_configs(name)}: {ORDERED} stays false. {made.sentence}")
+    return [Put(layout.topic_configs(name), ConfigNode({**after, ORDERED: "false"}))]
 
 
 def _effects(cluster: ClusterState, name: str) -> list[Write]:
