@@ -40,6 +40,12 @@ def configs(**texts: str) -> server.ServerConfigs:
     return made
 
 
+def served(key: ApiKey, scope: Scope, handle: Any) -> Handler:
+    """A handler for all versions of an API."""
+    versions = codec.api_of(key).all_versions()
+    return Handler(key, range(versions[0], versions[-1] + 1), scope, handle)
+
+
 class RecordedBroker:
     """A broker's listener that records control requests and answers them without an error."""
 
@@ -59,28 +65,19 @@ class RecordedBroker:
         self.holds: asyncio.Event | None = None
         """Responses wait for this event, where there is one."""
 
-    async def listen(self) -> None:
-        router = Router(
-            [
-                api_versions.HANDLER,
-                *(
-                    Handler(
-                        key,
-                        range(codec.api_of(key).all_versions()[-1] + 1),
-                        Scope.CONTROLLER,
-                        self._handle,
-                    )
-                    for key in (
-                        ApiKey.OPEN_CONTROL_CHANNEL,
-                        ApiKey.UPDATE_CONFIGS,
-                        ApiKey.LEADER_AND_ISR,
-                        ApiKey.UPDATE_METADATA,
-                        ApiKey.STOP_REPLICA,
-                    )
-                ),
-            ]
+    def handlers(self) -> list[Handler]:
+        """What it serves beside ApiVersions."""
+        keys = (
+            ApiKey.OPEN_CONTROL_CHANNEL,
+            ApiKey.UPDATE_CONFIGS,
+            ApiKey.LEADER_AND_ISR,
+            ApiKey.UPDATE_METADATA,
+            ApiKey.STOP_REPLICA,
         )
-        self.server = Server(router, self)
+        return [served(key, Scope.CONTROLLER, self._handle) for key in keys]
+
+    async def listen(self) -> None:
+        self.server = Server(Router([api_versions.HANDLER, *self.handlers()]), self)
         self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", 0)
 
     async def _handle(self, _context: Any, request: Any, _more: Any) -> Any:

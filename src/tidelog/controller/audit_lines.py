@@ -23,6 +23,7 @@ from tidelog.metadata.records import (
     ConfigNode,
     DeletionMark,
     DeletionNode,
+    FormerPartition,
     PartitionState,
     ResizeKind,
     ResizePlan,
@@ -89,6 +90,7 @@ def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[A
         earlier = before.topic_histories.get(name)
         yield from map(AuditLine, loss_lines(name, earlier, record))
         yield from _of_plan(None if earlier is None else earlier.resize, record.resize, name)
+        yield from _of_removal({} if earlier is None else earlier.former, record, name)
 
 
 def _of_topic(known: TopicNode | None, node: TopicNode, name: str) -> Iterator[AuditLine]:
@@ -127,6 +129,16 @@ def _of_plan(known: ResizePlan | None, plan: ResizePlan | None, name: str) -> It
             "%(former_partitions)d, resize epoch %(resize_epoch)d",
             fields,
         )
+
+
+def _of_removal(
+    known: Mapping[int, FormerPartition], history: TopicHistory, name: str
+) -> Iterator[AuditLine]:
+    new = [index for index, former in sorted(history.former.items()) if known.get(index) != former]
+    if new:
+        ends = ", ".join(f"{index} at {history.former[index].end_offset}" for index in new)
+        sentence = "retired partitions of topic %(topic)s removed, they end: %(ends)s"
+        yield AuditLine(sentence, {"topic": name, "ends": ends}, logging.INFO)
 
 
 def _of_configs(

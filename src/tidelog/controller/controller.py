@@ -281,7 +281,8 @@ class Controller:
 
     def send(self, changes: Changes) -> None:
         """Have every control channel send a change that the state has now."""
-        self._note_gone(changes.gone, self.cluster.revision)
+        deleted = [name for name, gone in changes.gone.items() if gone.is_whole]
+        self._note_gone(deleted, self.cluster.revision)
         self.announcements.forget()
         for outbox in self.outboxes.values():
             outbox.notice(changes)

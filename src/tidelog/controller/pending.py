@@ -68,6 +68,9 @@ class Changes:
             earlier = self.gone.get(name)
             if earlier is None:
                 self.gone[name] = gone
+            elif earlier.topic_id == gone.topic_id:
+                both = tuple(sorted({*earlier.partitions, *gone.partitions}))
+                self.gone[name] = Gone(name, gone.topic_id, both, earlier.is_whole or gone.is_whole)
             # Two topics of this name were deleted: the broker knows at most the first of them.
         self.stops |= other.stops
         self.all_stops |= other.all_stops
@@ -142,6 +145,9 @@ def _add_topic(before: ClusterState, found: Changes, write: Write, name: str) ->
         # Even if it has none: so brokers get the revision before its first LeaderAndIsr.
         found.configs.add((TOPIC, name))
     found.partitions.update(TopicPartition(name, index) for index in indexes)
+    removed = [] if known is None else sorted(known.partitions.keys() - now.keys())
+    if known is not None and known.topic_id == write.record.topic_id and removed:
+        found.gone[name] = Gone(name, before.topic_id(name), tuple(removed), is_whole=False)
 
 
 def _add_gone(before: ClusterState, found: Changes, name: str) -> None:

@@ -20,6 +20,7 @@ from tidelog.controller.decisions.nodes import why_none
 from tidelog.controller.outbox import CANCEL_AGAIN_S
 from tidelog.controller.performing import NotActive
 from tidelog.controller.rebalancing import Rebalancing
+from tidelog.controller.retired import RetiredPartitions
 from tidelog.metadata import layout
 from tidelog.metadata.store import MetadataStore, StoreRefused, StoreUnavailable
 from tidelog.model.configs.resolve import BrokerLayers
@@ -68,6 +69,7 @@ class ControllerProcess:
         self.listener_port = -1
         self.server: Server | None = None
         self._rebalancing = Rebalancing(self.controller)
+        self.retired = RetiredPartitions(self.controller)
         self._failures = 0
         """Failed attempts in a row, without a steady time of being active between them."""
         self._active_since_ms: int | None = None
@@ -111,6 +113,7 @@ class ControllerProcess:
             loop.create_task(controller.store_watches.run(), name="controller-store-watches"),
             loop.create_task(self._rebalancing.run(), name="controller-rebalancing"),
             loop.create_task(controller.resizes.run(), name="controller-resizes"),
+            loop.create_task(self.retired.run(), name="controller-retired-partitions"),
             loop.create_task(self._stay_active(), name="controller-activity"),
         ]
         for task in self._tasks:

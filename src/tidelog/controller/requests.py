@@ -51,11 +51,13 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A topic that was deleted: brokers forget these partitions of it."""
+    """Partitions that are gone: brokers forget them. Those of a deleted topic, or removed ones."""
 
     name: str
     topic_id: UUID
     partitions: tuple[int, ...]
+    is_whole: bool = True
+    """Whether the topic itself was deleted."""
 
 
 class NotRegistered(Exception):

@@ -215,12 +215,20 @@ class ClusterState:
     def log_end(self, broker: int, where: TopicPartition) -> LogEnd | None:
         """Return where a broker's replica of a partition ended when it registered.
 
-        A replica without a topic id counts where such a replica adopts the topic's (KIP-516).
+        A replica without a topic id counts where such a replica adopts the topic's (KIP-516), one
+        of another incarnation of the partition never (KIP-253).
         """
         topic_id = self.topic_id(where.topic)
         found = self.inventories.get(broker, {}).get((topic_id, where.partition))
         if found is None and self.takes_nameless(where.topic):
             found = self.nameless.get(broker, {}).get(where)
+        node = self.partition_nodes.get(where) if self.level.resizes else None
+        if found is not None and node is not None:
+            is_nameless = found.partition_epoch < 0
+            if found.partition_epoch != node.partition_epoch and not (
+                is_nameless and node.birth_epoch == 0
+            ):
+                return None
         return found
 
     def takes_nameless(self, name: str) -> bool:

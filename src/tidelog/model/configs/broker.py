@@ -426,6 +426,13 @@ _CONTROL = (
     row("auto.leader.rebalance.enable", _B, "true", "Move leaders back to preferred replicas."),
     row("leader.imbalance.check.interval.seconds", _L, "300", "How often, in s.", AT_LEAST_1),
     row("leader.imbalance.per.broker.percentage", _I, "10", "From which imbalance on."),
+    row(
+        "retired.check.interval.ms",
+        _L,
+        "30000",
+        "How often the controller asks whether retired partitions are empty, in ms.",
+        AT_LEAST_1,
+    ),
 )
 
 _TRANSACTIONS = (

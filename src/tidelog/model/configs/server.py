@@ -136,6 +136,7 @@ class ServerConfigs:
     auto_leader_rebalance_enable: bool
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int
+    retired_check_interval_ms: int
 
     @property
     def level(self) -> Level:

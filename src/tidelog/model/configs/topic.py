@@ -302,9 +302,8 @@ _ROWS = (
         _S,
         "retention",
         "When the data of a retired partition goes: by retention, or as soon as every live group "
-        "has read it (drained).",
+        "has committed past it (drained).",
         check=OneOf(("retention", "drained")),
-        without_effect=True,
     ),
     _topic(
         "segment.bytes",

@@ -1,0 +1,225 @@
+"""The timer of retired partitions: it asks their leaders what they hold, purges and removes.
+
+Owns when the active controller looks, its connections to leaders and coordinators, and the order:
+the leaders are asked, then the coordinators; what is drained is purged, asked for again, and
+removed. Which partitions go: see ``decisions.removal``; the content of the requests: see
+``retired_requests``.
+
+A leader or coordinator that does not answer only delays its partitions: the next look asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Collection, Sequence
+
+from tidelog.client.connecting.connection import ClientConnection, connect
+from tidelog.client.errors import ClientError, ConnectionLost, Refused
+from tidelog.controller import retired_requests as build
+from tidelog.controller.controller import Controller
+from tidelog.controller.decisions.removal import (
+    UNKNOWN,
+    Commits,
+    Held,
+    is_drained_first,
+    offsets_leaders,
+    remove_retired,
+    to_purge,
+    topics_with_retired,
+    undrained,
+    why_none_goes,
+)
+from tidelog.controller.performing import NotActive
+from tidelog.controller.requests import inter_broker_address
+from tidelog.metadata.store import WriteTooLarge
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+logger = logging.getLogger(__name__)
+
+ANSWER_MS = 5_000
+"""How long a leader or coordinator may take for one answer."""
+
+ASKED_AT_ONCE = 1_000
+"""The most partitions of one request."""
+
+GROUPS_AT_ONCE = 50
+"""The most groups of one OffsetFetch."""
+
+Answers = dict[str, dict[int, Held]]
+
+
+class RetiredPartitions:
+    """Looks every ``retired.check.interval.ms`` while the controller is active."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run(self) -> None:
+        """Look again and again; return at once below level 1.5, where nothing retires."""
+        configs = self._controller.configs
+        while configs.level.resizes:
+            await asyncio.sleep(configs.retired_check_interval_ms / 1000)
+            try:
+                await self.look()
+            except NotActive:
+                logger.debug("another controller looks at retired partitions now")
+            except Exception:
+                # A bug must not end the looks.
+                logger.exception("retired partitions could not be looked at")
+
+    async def look(self) -> None:
+        """Ask leaders and coordinators once, purge what is drained, and remove what is empty."""
+        cluster = self._controller.cluster
+        if not self._controller.active:
+            return
+        names = [x for x in topics_with_retired(cluster) if why_none_goes(cluster, x) is None]
+        if names:
+            purged = await self._look_at(names, purges=True)
+            if purged:
+                await self._look_at(purged, purges=False)
+
+    async def _look_at(self, names: Sequence[str], *, purges: bool) -> list[str]:
+        """Remove what may go of these topics; return those that were purged instead."""
+        controller = self._controller
+        answers = await self._answers(names)
+        names = [name for name in names if answers.get(name)]
+        drained = {name for name in names if is_drained_first(controller.cluster, name)}
+        commits = await self._commits(drained) if drained else None
+        purged = []
+        for name in names:
+            found = answers[name]
+            waited: set[int] = set()
+            if name in drained:
+                of_topic = None if commits is None else commits.get(name, {})
+                waited = undrained(controller.cluster, name, found, of_topic)
+                wanted = to_purge(controller.cluster, name, found, waited)
+                if wanted and purges:
+                    await self._purge({TopicPartition(name, x): y for x, y in wanted.items()})
+                    purged.append(name)
+                    continue
+            await self._remove(name, found, waited)
+        return purged
+
+    async def _remove(self, name: str, found: dict[int, Held], waited: Collection[int]) -> None:
+        removed = [UNKNOWN]
+        while removed:
+            try:
+                removed, _ = await self._controller.perform(
+                    lambda cluster: remove_retired(cluster, name, found, waited)
+                )
+            except WriteTooLarge as error:
+                logger.error(
+                    "retired partitions of %(topic)s cannot be removed: %(error)s",
+                    {"topic": name, "error": error},
+                )
+                return
+
+    async def _answers(self, names: Collection[str]) -> Answers:
+        """Ask all leaders at once; those that do not answer are left out."""
+        asked = build.by_leader(self._controller.cluster, names)
+        found: Answers = {}
+        for of_leader in await asyncio.gather(*(self._ask(x, asked[x]) for x in sorted(asked))):
+            for where, held in of_leader.items():
+                found.setdefault(where.topic, {})[where.partition] = held
+        return found
+
+    async def _ask(self, leader: int, asked: Sequence[build.Retired]) -> dict[TopicPartition, Held]:
+        found: dict[TopicPartition, Held] = {}
+        try:
+            async with self._connected(leader) as connection:
+                for at in range(0, len(asked), ASKED_AT_ONCE):
+                    some = asked[at : at + ASKED_AT_ONCE]
+                    questions = (
+                        build.describe_fences(some),
+                        build.list_offsets(some, build.EARLIEST),
+                        # Before the log's end: if both are equal, nothing came between.
+                        build.list_offsets(some, build.LATEST),
+                        build.log_ends(some),
+                    )
+                    answers = [await connection.send(x, None, ANSWER_MS) for x in questions]
+                    found.update(build.held(some, leader, *answers))
+        except ClientError as error:
+            logger.info(
+                "broker %(broker)s was not asked what its retired partitions hold: %(error)s",
+                {"broker": leader, "error": error},
+            )
+        return found
+
+    async def _purge(self, wanted: dict[TopicPartition, Held]) -> None:
+        """Have leaders delete the records before the seals."""
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
+        for where, held in wanted.items():
+            by_leader.setdefault(held.leader, {})[where] = held.data_end
+        for leader, ends in by_leader.items():
+            request = build.delete_records(ends, ANSWER_MS)
+            try:
+                async with self._connected(leader) as connection:
+                    await connection.send(request, None, 2 * ANSWER_MS)
+            except ClientError as error:
+                logger.info(
+                    "broker %(broker)s did not purge its retired partitions: %(error)s",
+                    {"broker": leader, "error": error},
+                )
+        logger.info(
+            "every live group has committed past the data of %(partitions)s: it is purged "
+            "(retired.purge=drained)",
+            {"partitions": ", ".join(map(str, sorted(wanted)))},
+        )
+
+    async def _commits(self, names: Collection[str]) -> dict[str, Commits] | None:
+        """Ask all coordinators for the committed offsets of topics; None: not all can be asked.
+
+        The groups of a coordinator that moves meanwhile may be in no answer.
+        """
+        before = offsets_leaders(self._controller.cluster)
+        if before is None:
+            logger.info("not all groups can be asked: a coordinator has no leader")
+            return None
+        found: dict[str, dict[str, dict[int, int]]] = {}
+        try:
+            for broker in sorted({leader for leader, _ in before.values()}):
+                await self._ask_coordinator(broker, names, found)
+        except ClientError as error:
+            logger.info("not all groups can be asked: %(error)s", {"error": error})
+            return None
+        if offsets_leaders(self._controller.cluster) != before:
+            return None
+        return {name: found.get(name, {}) for name in names}
+
+    async def _ask_coordinator(
+        self, broker: int, names: Collection[str], found: dict[str, dict[str, dict[int, int]]]
+    ) -> None:
+        async with self._connected(broker) as connection:
+            listed = await connection.send(messages.ListGroupsRequest(), None, ANSWER_MS)
+            if listed.error_code:
+                raise Refused(listed.error_code, f"the groups of broker {broker}")
+            groups = [group.group_id for group in listed.groups]
+            for at in range(0, len(groups), GROUPS_AT_ONCE):
+                request = build.offset_fetch(groups[at : at + GROUPS_AT_ONCE])
+                answer = await connection.send(request, None, ANSWER_MS)
+                error = build.take_commits(answer, names, found)
+                if error:
+                    raise Refused(error, f"the offsets of groups of broker {broker}")
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, broker: int) -> AsyncIterator[ClientConnection]:
+        """A connection to a broker, as a client of its listener. Raises ClientError."""
+        controller = self._controller
+        listener = controller.sender.inter_broker_listener
+        address = inter_broker_address(controller.cluster, broker, listener)
+        if address is None:
+            raise ConnectionLost(f"broker {broker} is not registered with a listener")
+        connection = await connect(
+            address.host,
+            address.port,
+            client_id="controller",
+            connect_timeout_ms=ANSWER_MS,
+            secret=controller.secret,
+        )
+        try:
+            yield connection
+        finally:
+            connection.close("the controller has its answers")

@@ -1,0 +1,196 @@
+"""Requests to leaders and coordinators about retired partitions, and what their answers say. Pure.
+
+Owns the content. When they are sent: see ``retired``; what follows: see ``decisions.removal``.
+
+The controller asks as a client does, without counts: the leader epoch in its requests shows the
+incarnation too, for each incarnation of a partition begins above the leader epochs of the former.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.removal import UNKNOWN, Held, retired_from_the_top
+from tidelog.model.topics import TopicPartition, topics_field
+from tidelog.protocol import messages
+from tidelog.records.control_records import ChangeKind
+
+EARLIEST, LATEST = -2, -1
+READ_COMMITTED = 1
+NO_REPLICA = -1
+"""The replica id of a request that is no follower's."""
+
+
+class Retired(NamedTuple):
+    """A retired partition, its leader epoch, and the resize epoch of its retirement."""
+
+    where: TopicPartition
+    leader_epoch: int
+    retirement_epoch: int
+
+
+def by_leader(cluster: ClusterState, names: Iterable[str]) -> dict[int, list[Retired]]:
+    """Return the retired partitions of topics by the broker that leads them."""
+    found: dict[int, list[Retired]] = {}
+    for name in names:
+        for index in retired_from_the_top(cluster, name) if name in cluster.topics else ():
+            where = TopicPartition(name, index)
+            state, node = cluster.states.get(where), cluster.partition_nodes[where]
+            if state is not None and state.leader != NO_LEADER:
+                one = Retired(where, state.leader_epoch, node.retirement_epoch)
+                found.setdefault(state.leader, []).append(one)
+    return found
+
+
+def describe_fences(asked: Sequence[Retired]) -> messages.DescribeFencesRequest:
+    """Ask for the fences and seals of partitions."""
+    request = messages.DescribeFencesRequest
+    return request(
+        topics=topics_field(
+            (one.where for one in asked),
+            request.Topic,
+            lambda where: request.Partition(where.partition),
+        )
+    )
+
+
+def list_offsets(asked: Sequence[Retired], timestamp: int) -> messages.ListOffsetsRequest:
+    """Ask for the log starts (EARLIEST), or the last stable offsets (LATEST)."""
+    request = messages.ListOffsetsRequest
+    epochs = {one.where: one.leader_epoch for one in asked}
+    return request(
+        replica_id=NO_REPLICA,
+        isolation_level=READ_COMMITTED,
+        topics=topics_field(
+            epochs,
+            request.ListOffsetsTopic,
+            lambda where: request.ListOffsetsPartition(where.partition, epochs[where], timestamp),
+        ),
+    )
+
+
+def log_ends(asked: Sequence[Retired]) -> messages.OffsetForLeaderEpochRequest:
+    """Ask where the logs end: the present leader epoch ends there (ListOffsets has no such)."""
+    request = messages.OffsetForLeaderEpochRequest
+    epochs = {one.where: one.leader_epoch for one in asked}
+    return request(
+        replica_id=NO_REPLICA,
+        topics=topics_field(
+            epochs,
+            request.OffsetForLeaderTopic,
+            lambda where: request.OffsetForLeaderPartition(
+                where.partition, epochs[where], epochs[where]
+            ),
+        ),
+    )
+
+
+def held(
+    asked: Sequence[Retired],
+    leader: int,
+    fences: messages.DescribeFencesResponse,
+    starts: messages.ListOffsetsResponse,
+    stable_ends: messages.ListOffsetsResponse,
+    ends: messages.OffsetForLeaderEpochResponse,
+) -> dict[TopicPartition, Held]:
+    """Return what a leader holds of each partition that it answered without an error."""
+    data_ends = dict(_data_ends(asked, fences))
+    log_starts, stable, log_end = _offsets(starts), _offsets(stable_ends), dict(_log_ends(ends))
+    return {
+        where: Held(
+            leader,
+            epoch,
+            log_starts[where],
+            stable[where],
+            log_end[where, epoch],
+            data_ends.get(where, UNKNOWN),
+        )
+        for where, epoch, _ in asked
+        if where in log_starts and where in stable and (where, epoch) in log_end
+    }
+
+
+def _data_ends(
+    asked: Sequence[Retired], answer: messages.DescribeFencesResponse
+) -> Iterator[tuple[TopicPartition, int]]:
+    wanted = {one.where: one for one in asked}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            one = wanted.get(TopicPartition(topic.topic, each.partition))
+            if one is None or each.error_code or each.leader_epoch != one.leader_epoch:
+                continue
+            for fence in each.fences:
+                # A seal of an earlier retirement was undone: data may have come after it.
+                is_its = fence.resize_epoch == one.retirement_epoch
+                if is_its and fence.kind == ChangeKind.SEAL:
+                    yield one.where, fence.data_end_offset
+
+
+def _offsets(answer: messages.ListOffsetsResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, each.partition_index): each.offset
+        for topic in answer.topics
+        for each in topic.partitions
+        if not each.error_code and each.offset >= 0
+    }
+
+
+def _log_ends(
+    answer: messages.OffsetForLeaderEpochResponse,
+) -> Iterator[tuple[tuple[TopicPartition, int], int]]:
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if not each.error_code and each.end_offset >= 0:
+                where = TopicPartition(topic.topic, each.partition)
+                yield (where, each.leader_epoch), each.end_offset
+
+
+def delete_records(
+    wanted: Mapping[TopicPartition, int], timeout_ms: int
+) -> messages.DeleteRecordsRequest:
+    """Ask a leader to raise its log starts to the ends of the data."""
+    request = messages.DeleteRecordsRequest
+    return request(
+        topics=topics_field(
+            wanted,
+            request.DeleteRecordsTopic,
+            lambda where: request.DeleteRecordsPartition(where.partition, wanted[where]),
+        ),
+        timeout_ms=timeout_ms,
+    )
+
+
+def offset_fetch(groups: Sequence[str]) -> messages.OffsetFetchRequest:
+    """Ask for all that groups have committed: offsets that expired are not among it."""
+    request = messages.OffsetFetchRequest
+    return request(groups=[request.OffsetFetchRequestGroup(group, topics=None) for group in groups])
+
+
+def take_commits(
+    answer: messages.OffsetFetchResponse,
+    names: Container[str],
+    found: dict[str, dict[str, dict[int, int]]],
+) -> int:
+    """Add committed offsets of topics to ``found``, by topic and group; return the first error.
+
+    A group that has none of a topic is no live group of it.
+    """
+    for group in answer.groups:
+        if group.error_code:
+            return int(group.error_code)
+        for topic in group.topics:
+            if topic.name not in names:
+                continue
+            offsets = {
+                each.partition_index: each.committed_offset
+                for each in topic.partitions
+                if each.committed_offset >= 0
+            }
+            error = next((x.error_code for x in topic.partitions if x.error_code), 0)
+            if error:
+                return int(error)
+            if offsets:
+                found.setdefault(topic.name, {}).setdefault(group.group_id, {}).update(offsets)
+    return 0
