@@ -1,4 +1,4 @@
-"""A loaded cluster of three is rolled from level 1.0 to 1.4 and one level back.
+"""A loaded cluster of three is rolled from level 1.0 to 1.4, to 1.5, and one level back each.
 
 Two bounces raise it (docs/design/levels.md): the first brings new code, which does
 not differ here, the second the new level; a third one lowers it by one. Controllers are raised
@@ -258,6 +258,62 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
         assert node.stop() == 0, node.said("stopped cleanly")
     for topic, partitions in ((TOPIC, PARTITIONS), (MOVING, 2)):
         wrong = differing_replicas(cluster, topic, partitions)
+        assert not wrong, "\n".join(wrong)
+
+
+def epochs_on_disk(cluster: TidelogCluster, topic: str) -> list[set[str]]:
+    """The partition epochs in the replicas' `partition.metadata`, by partition; "" for none."""
+    found: list[set[str]] = [set() for _ in range(PARTITIONS)]
+    for node in cluster.brokers.values():
+        for partition in range(PARTITIONS):
+            file = node.log_folder() / f"{topic}-{partition}" / "partition.metadata"
+            fields = dict(line.split(": ", 1) for line in file.read_text().splitlines())
+            found[partition].add(fields.get("partition_epoch", ""))
+    return found
+
+
+def test_a_loaded_cluster_goes_up_to_1_5_and_back_before_a_resize(tmp_path: Path) -> None:
+    config = {LEVEL: "1.4", "auto.create.topics.enable": "false"}
+    with (
+        TidelogCluster(tmp_path, config=config) as cluster,
+        WaitedAt(cluster.pids) as waited,
+    ):
+        cluster.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2)
+        writers = [
+            PunctualWriter(cluster, "plain", idempotent=False),
+            PunctualWriter(cluster, "once", idempotent=True),
+        ]
+        reader = GroupReader(cluster.bootstrap, TOPIC, "group")
+        for each in (*writers, reader):
+            each.start()
+        created_and_deleted(cluster, "at-1.4")
+        assert epochs_on_disk(cluster, TOPIC) == [{""}] * PARTITIONS
+        took_s = [rolled(cluster, "1.4", controller_first=True)]
+        took_s.append(rolled(cluster, "1.5", controller_first=True))
+        # All replicas of a partition have adopted its epoch, and each partition has its own.
+        epochs = epochs_on_disk(cluster, TOPIC)
+        assert [len(each) for each in epochs] == [1] * PARTITIONS
+        assert len(set.union(*epochs)) == PARTITIONS and "" not in set.union(*epochs)
+        created_and_deleted(cluster, "at-1.5")
+        born = epochs_on_disk(cluster, "at-1.5")
+        assert [len(each) for each in born] == [1] * PARTITIONS
+        assert min(map(int, set.union(*born))) > max(map(int, set.union(*epochs)))
+        # Nothing was resized: the way back is open.
+        took_s.append(rolled(cluster, "1.4", controller_first=False))
+        assert epochs_on_disk(cluster, TOPIC) == epochs
+        created_and_deleted(cluster, "back-at-1.4")
+        assert epochs_on_disk(cluster, "back-at-1.4") == [{""}] * PARTITIONS
+        took_s.append(rolled(cluster, "1.5", controller_first=True))
+        assert epochs_on_disk(cluster, TOPIC) == epochs
+        # The topic is resized here, and then no controller below 1.5 becomes active.
+        settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader)
+        for writer in writers:
+            gap_s = writer.longest_silence_s(waited)
+            print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")
+            assert gap_s <= max(took_s), cluster.said("refused nothing for longer than a restart")
+        for node in cluster.brokers.values():
+            assert node.stop() == 0, node.said("stopped cleanly")
+        wrong = differing_replicas(cluster, TOPIC, PARTITIONS)
         assert not wrong, "\n".join(wrong)
 
 
