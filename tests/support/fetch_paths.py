@@ -30,7 +30,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.limits import Account
 from tidelog.network.router import RequestContext
-from tidelog.protocol import codec
+from tidelog.protocol import codec, messages
 from tidelog.storage.checkpoints import PartitionMetadata
 
 CORRELATION = 77
@@ -101,6 +101,19 @@ class Hosts:
             replicas=replicas,
         )
         self.partitions[key].become(state)
+
+    def show(self, topic: str, resize_epoch: int) -> None:
+        """Let the metadata show a resize epoch of a topic, also an older one than before."""
+        update = messages.UpdateMetadataRequest
+        part = update.UpdateMetadataPartitionState(partition_index=0, leader=1)
+        whole = update.UpdateMetadataTopicState(
+            topic_name=topic,
+            partition_states=[part],
+            undeleted_partition_count=8,
+            resize_epoch=resize_epoch,
+        )
+        self.metadata.topics.clear()
+        self.metadata.apply(update(topic_states=[whole]), complete=False)
 
     def general(self, request: Any, version: int) -> bytes:
         """The bytes of the handler's response."""

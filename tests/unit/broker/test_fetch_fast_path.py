@@ -11,7 +11,7 @@ Not covered: waits (they need a loop: `tests/broker`) and records outside of the
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import codec, messages
+from tidelog.records.batch import walk
+from tidelog.records.control_records import ChangeKind
 from tidelog.replication.resize_rules import Named
+from tidelog.storage.log.fences import FenceEntry, Fences
 
 KEYS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u" * 126, 0)]
 UNKNOWN = [TopicPartition("t", 9), TopicPartition("other", 0), TopicPartition("x" * 127, 0)]
@@ -64,6 +67,18 @@ class Move:
 @dataclass(frozen=True)
 class Offline:
     at: int
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A partition is in a resize epoch, with a fence of it somewhere in its log or nowhere; the
+    metadata show an epoch of its topic."""
+
+    at: int
+    epoch: int
+    sealed: bool
+    fence: float | None
+    shown: int
 
 
 @dataclass(frozen=True)
@@ -144,8 +159,17 @@ FETCHES = st.builds(
     mostly(-1, -2),
     st.sampled_from(((-1, -1), (8, 3), (8, 3), (8, 3), (4, 2), (-1, 3), (-(2**31), 2**31 - 1))),
 )
+RESIZES = st.builds(
+    Resize,
+    AT,
+    st.sampled_from((2, 3, 3)),
+    mostly(False, True),
+    st.sampled_from((None, 0.0, 0.4, 0.8, 1.0)),
+    st.sampled_from((0, 2, 3)),
+)
+RARE = (ROLES, MOVES, MOVES, ROOMS, RESIZES, RESIZES, st.builds(Offline, AT))
 STEPS = st.lists(
-    st.one_of(*[FETCHES] * 10, *[APPENDS] * 5, ROLES, MOVES, MOVES, ROOMS, st.builds(Offline, AT)),
+    st.one_of(*[FETCHES] * 10, *[APPENDS] * 5, *RARE),
     min_size=20,
     max_size=60,
 )
@@ -186,6 +210,12 @@ class Sides:
                 partition.append(batch(2, size=step.size), NOW_MS)
         elif isinstance(step, Role):
             hosts.become(key, step.leads, self.epochs[key], step.replicas)
+        elif isinstance(step, Resize):
+            state = {"undeleted_count": 8, "resize_epoch": step.epoch, "partition_epoch": 0}
+            partition.state = replace(partition.state, **state, sealed=step.sealed)
+            if step.fence is not None:
+                log.fences = fences_at(place_in(log, step.fence), step.epoch)
+            hosts.show(key.topic, step.shown)
         elif isinstance(step, Offline):
             partition.go_offline("its disk failed")
         else:
@@ -252,6 +282,10 @@ class Sides:
             self.session = (self.session[0], request.session_epoch + 1)
 
 
+def fences_at(offset: int, epoch: int) -> Fences:
+    return Fences((FenceEntry(epoch, 8, ChangeKind.FENCE, offset, offset),))
+
+
 def place_in(log: Any, part: float) -> int:
     return int(log.start_offset + part * (log.end_offset - log.start_offset))
 
@@ -314,6 +348,37 @@ def test_the_numbers_of_an_aware_consumer_have_the_fast_path(tmp_path: Path) -> 
     assert named == {Named(4, 1, 20), Named(8, 3, 21)}
     sides.take(plain(asked=[first], session="next", counts=(-1, -1)))
     assert sides.flat.fast == 3, "some of the three and not all: the handler refuses that"
+
+
+def test_a_fence_limits_both_paths_and_a_shown_epoch_ends_the_fast_one(tmp_path: Path) -> None:
+    sides = Sides(tmp_path)
+    own, older = (
+        plain(asked=[replace(plain().asked[0], partition_epoch=0)], counts=counts)
+        for counts in ((8, 3), (4, 2))
+    )
+    beyond = replace(older, asked=[replace(older.asked[0], place=0.4)])
+    log = sides.flat.partitions[KEYS[0]].log
+    sides.take(Room(2**30, sends_files=False, wait_ms=0))
+    sides.take(Resize(0, 3, sealed=False, fence=0.4, shown=2))
+    limit = place_in(log, 0.4)
+    assert 0 < limit < log.high_watermark
+    assert offsets_of(sides.both[0], own, sides)[-1] > limit, "as far as the segment goes"
+    assert offsets_of(sides.both[0], older, sides)[-1] + 1 == limit
+    assert sides.flat.fast == 2
+    sides.take(beyond)
+    assert sides.flat.fast == 2, "at the fence it waits, in the handler"
+    sides.take(Resize(0, 3, sealed=False, fence=None, shown=3))
+    sides.take(older)
+    assert sides.flat.fast == 2, "the handler refuses it"
+
+
+def offsets_of(hosts: Hosts, step: Fetch, sides: Sides) -> list[int]:
+    """The offsets of the records that a step gets, on both paths."""
+    sides.take(step)
+    answer = hosts.general(sides.request(step), step.version)
+    response = codec.decode_response(ApiKey.FETCH, step.version, memoryview(answer)[4:])[1]
+    sides.general.general(sides.request(step), step.version)
+    return [header.last_offset for _, header in walk(response.responses[0].partitions[0].records)]
 
 
 @pytest.mark.parametrize(

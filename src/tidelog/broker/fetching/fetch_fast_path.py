@@ -24,7 +24,7 @@ from tidelog.broker.fetching.client_sessions import (
     next_epoch,
 )
 from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
-from tidelog.broker.partitions.read_limit import read_limit
+from tidelog.broker.partitions.read_limit import is_at_limit, limit_of_consumer, why_not_read
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, Buffer, put_records, records_size, uvarint
 from tidelog.records.batch import Rejected
@@ -146,12 +146,14 @@ def answer(
         if not isinstance(found, ClientFetchSession) or not _update(found, plain.asked):
             return None
         session, wanted = found, found.wanted
-        places = [(each.topic, each.index, each.fetch_offset) for each in wanted.values()]
-        if not _has_more(by_topic, places):
+        if not _has_more(
+            by_topic, [(x.topic, x.index, x.fetch_offset, x.named) for x in wanted.values()]
+        ):
             return None
     elif plain.session_id == NO_SESSION:
-        places = [(topic, fields[0], fields[2]) for topic, fields, _ in plain.asked]
-        if not _has_more(by_topic, places):
+        if not _has_more(
+            by_topic, [(topic, fields[0], fields[2], named) for topic, fields, named in plain.asked]
+        ):
             return None
         # A partition named twice is read once, as in its last entry.
         wanted = {
@@ -219,13 +221,16 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
 
 
 def _has_more(
-    by_topic: Mapping[str, Mapping[int, HostedPartition]], places: list[tuple[str, int, int]]
+    by_topic: Mapping[str, Mapping[int, HostedPartition]],
+    places: list[tuple[str, int, int, Named]],
 ) -> bool:
     """Whether one of these (topic, partition, offset) is no end: otherwise the request waits."""
-    for topic, index, offset in places:
+    for topic, index, offset, named in places:
         hosted = by_topic.get(topic)
         partition = None if hosted is None else hosted.get(index)
-        if partition is not None and offset != read_limit(partition.log, committed=True):
+        if partition is not None and not is_at_limit(
+            offset, limit_of_consumer(partition, named), partition.log.high_watermark
+        ):
             return True
     return False
 
@@ -249,7 +254,7 @@ def _parts(
     """Read and count the partitions; None, without any effect, where one has an error or is cold,
     or none has records."""
     by_topic, from_file = broker.partitions.by_topic, client.can_send_files()
-    room = broker.reader.room(max_bytes, client)
+    room, shown = broker.reader.room(max_bytes, client), broker.reader.shown
     size = 0
     parts = []
     for each in wanted:
@@ -257,9 +262,12 @@ def _parts(
         partition = None if hosted is None else hosted.get(each.index)
         if partition is None or partition.why_not_serving(each.leader_epoch):
             return None
+        if each.named is not NOT_NAMED and why_not_read(partition, each.named, shown):
+            return None
         log, offset = partition.log, each.fetch_offset
         mark, start = log.high_watermark, log.start_offset
-        is_read = offset != read_limit(log, committed=True) and room > size
+        limit = limit_of_consumer(partition, each.named)
+        is_read = room > size and not is_at_limit(offset, limit, mark)
         records: Any = b""
         length = 0
         if is_read:
@@ -268,7 +276,7 @@ def _parts(
                 partition,
                 offset,
                 left if left < each.max_bytes else each.max_bytes,
-                committed=True,
+                limit=limit,
                 at_least_one=not size,
                 from_file=from_file,
                 may_be_cold=True,

@@ -7,6 +7,7 @@ partitions a request reads, nor in which order: see ``handlers.fetch`` and ``fol
 | reader | reads from | up to |
 |---|---|---|
 | a consumer | the leader | its high watermark |
+| a consumer with a count (KIP-253) | the same | the first fence of a newer resize epoch, too |
 | a consumer with a rack | a follower | the follower's high watermark; beyond it the fetch waits |
 | a follower that is a replica | the leader | the log end |
 | Kafka's debugging consumer (-2), which compares replicas | any replica | its high watermark |
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.partitions.read_limit import read_limit
+from tidelog.broker.partitions.read_limit import is_at_limit, limit_of_consumer, why_not_read
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, records_size
@@ -92,6 +93,7 @@ class Reading:
     __slots__ = (
         "cold",
         "context",
+        "fenced",
         "follower",
         "full",
         "is_last",
@@ -126,6 +128,9 @@ class Reading:
         """Whether to respond with the records of this read, however few."""
         self.waited = False
         """Whether the request was read before, and has waited for more records."""
+        self.fenced: dict[HostedPartition, int] = {}
+        """The partitions whose next records come after a fence that this consumer must not pass,
+        and its resize epoch: no append is a reason to read them again."""
         self.cold: list[ColdRead] = []
         """Cold reads for a thread; their partitions have no records in the response yet."""
         self.warmed = 0
@@ -156,6 +161,7 @@ class Reading:
     def begin(self) -> None:
         """Begin a read: determine how many bytes the response may have."""
         self.size, self.full = 0, False
+        self.fenced.clear()
         self.room = self.reader.room(self.request.max_bytes, self.context.connection)
 
     def read(self, wanted: Wanted, partition: HostedPartition) -> Any:
@@ -182,14 +188,16 @@ class Reading:
                 # The leader's high watermark may be higher: its next response brings it.
                 return self._not_yet(wanted, partition)
         room = self.room - self.size
-        end = read_limit(log, not self.follower)
-        if offset == end:
+        end = log.end_offset if self.follower else limit_of_consumer(partition, wanted.named)
+        if is_at_limit(offset, end, mark):
+            if end < mark and not self.follower:
+                self.fenced[partition] = wanted.named.resize_epoch
             return part
         if self.follower and self.reader.throttles.free_in_ms(partition, self.node_id):
             return part  # it stays to be read: a later request of the follower finds it free
         if room > 0:
             before = partition.bytes_out
-            part = self._records(wanted, partition, part, room)
+            part = self._records(wanted, partition, part, room, end)
             counts = partition.counts
             counts.fetches += 1
             if self.follower:
@@ -202,12 +210,14 @@ class Reading:
             self.full = self.full or _more_follows(part.records, offset, end)
         return part
 
-    def _records(self, wanted: Wanted, partition: HostedPartition, part: Any, room: int) -> Any:
+    def _records(
+        self, wanted: Wanted, partition: HostedPartition, part: Any, room: int, limit: int
+    ) -> Any:
         records = records_at(
             partition,
             wanted.fetch_offset,
             min(room, wanted.max_bytes),
-            committed=not self.follower,
+            limit=limit,
             at_least_one=not self.size,
             from_file=self.context.connection.can_send_files(),
             may_be_cold=self.warmed < MOST_WARM_UPS,
@@ -236,12 +246,12 @@ class Reading:
         error = ask(wanted.leader_epoch)
         if self.follower:
             return error or why_not_replicated(wanted, partition, self.node_id)
-        if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            if self.rack and partition.is_following:
-                return ErrorCode.NONE
-            if self.node_id == DEBUGGING_CONSUMER and partition.assigned:
-                return ErrorCode.NONE
-        return error
+        if error is ErrorCode.NOT_LEADER_OR_FOLLOWER and (
+            (self.rack and partition.is_following)
+            or (self.node_id == DEBUGGING_CONSUMER and partition.assigned)
+        ):
+            error = ErrorCode.NONE
+        return error or why_not_read(partition, wanted.named, self.reader.shown)
 
     def _diverges(self, wanted: Wanted, partition: HostedPartition, part: Any) -> bool:
         log = partition.log
@@ -405,16 +415,16 @@ def records_at(
     offset: int,
     most: int,
     *,
-    committed: bool,
+    limit: int,
     at_least_one: bool,
     from_file: bool,
     may_be_cold: bool,
 ) -> memoryview | list[Any] | ColdRead | Rejected:
-    """Return whole batches from ``offset`` on, at most ``most`` bytes up to ``read_limit``: in
-    memory, or, ``from_file`` and if they are many, as a part of the file. Counts nothing.
+    """Return whole batches from ``offset`` on, at most ``most`` bytes up to ``limit``: in memory,
+    or, ``from_file`` and if they are many, as a part of the file. Counts nothing.
 
-    ``committed``: the reader is no follower. ``at_least_one``: a larger first batch is returned
-    whole. With ``may_be_cold`` a ``ColdRead`` of what a thread must read first.
+    ``at_least_one``: a larger first batch is returned whole. With ``may_be_cold`` a ``ColdRead`` of
+    what a thread must read first.
     """
     log = partition.log
     known = log.segments.remembered(offset)
@@ -423,10 +433,9 @@ def records_at(
         if cold is not None:
             return cold
     if from_file:
-        region = find_region(log, offset, most, read_limit(log, committed=True), known)
+        region = find_region(log, offset, most, min(limit, log.high_watermark), known)
         if region is not None:
             return [region]
-    limit = read_limit(log, committed)
     records = log.read(offset, most, limit, at_least_one=at_least_one)
     if isinstance(records, Rejected):
         if records.error is ErrorCode.KAFKA_STORAGE_ERROR:

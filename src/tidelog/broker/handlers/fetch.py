@@ -9,6 +9,9 @@
   response has the offset where the logs diverge (KIP-595).
 - v11+: a consumer with a rack id is directed to the replica in its rack, and may read from a
   follower (KIP-392): ``replica.selector.class``.
+- v12, with the tags of counts (KIP-253): the table of ``replication.resize_rules``, for each
+  partition of a session, too. A read that stands at a fence of a newer resize epoch waits as at the
+  log's end, and is answered when this broker's metadata show that epoch.
 - Large reads are sent from the file without a copy in memory (``storage.log.region``).
 - Plain requests with something to read have a fast path: ``fetching.fetch_fast_path``.
 - Batches may begin before the requested offset: clients skip the records that they did not request.
@@ -20,6 +23,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching import fetch_fast_path
@@ -153,7 +157,7 @@ class _FetchResponse:
         departures = self._broker.departures
         delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
         # Copies: the response may read again before all partitions are joined.
-        hosted, positions = self._hosted, self._positions
+        hosted, positions, fenced = self._hosted, self._positions, dict(self.reading.fenced)
         try:
             for first in range(0, len(hosted), AT_ONCE):
                 if first:
@@ -163,16 +167,30 @@ class _FetchResponse:
                 part: Any = hosted[first : first + AT_ONCE]
                 delayed.join(
                     [each.waiting.followers if follower else each.waiting.readers for each in part]
+                    if not fenced
+                    else [place for each in part for place in self._places(each, fenced)]
                 )
                 for each, before in zip(part, positions[first : first + AT_ONCE], strict=False):
                     arrived = arrived_since(before, read_position(each, committed=not follower))
-                    if arrived is not None:
+                    if arrived is not None and not (arrived and each in fenced):
                         delayed.more(arrived)
+            for each, epoch in fenced.items():
+                if self._broker.reader.shown.of(each.topic) > epoch:
+                    delayed.more(0)
         except BaseException:
             # The client disconnected between two steps.
             delayed.future.cancel()
             raise
         return delayed.future
+
+    def _places(
+        self, partition: HostedPartition, fenced: Mapping[HostedPartition, int]
+    ) -> tuple[Any, ...]:
+        """Return where a consumer waits for a partition: at a fence, its appends do not matter."""
+        if partition in fenced:
+            shown = self._broker.reader.shown
+            return partition.waiting.fenced, shown.waiters(partition.topic)
+        return (partition.waiting.readers,)
 
     def read_in_steps(self) -> Steps:
         """Do as ``read``, and yield after ``AT_ONCE`` partitions."""

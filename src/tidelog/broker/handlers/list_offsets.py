@@ -1,6 +1,8 @@
 """ListOffsets v1-9: offsets by timestamp, and the special timestamps.
 
 - -1: the end that the client may read (the high watermark; for a follower the log end offset).
+- v6+, with the tags of counts (KIP-253): the table of ``replication.resize_rules``; for a consumer
+  of an older resize epoch the first newer fence is the end.
 - -2: the log start offset.
 - -3 (v7): the record with the largest timestamp (KIP-734).
 - -4 (v8): the start of the local log (KIP-405), which is the log start offset.
@@ -21,12 +23,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.partitions.read_limit import read_limit
+from tidelog.broker.partitions.read_limit import limit_of_consumer, why_not_read
+from tidelog.broker.partitions.resize_checks import named_by
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.storage.log.time_lookup import Allowance, TimeFound
 
 if TYPE_CHECKING:
@@ -44,6 +48,9 @@ AT_START = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 
+_Searched = tuple["HostedPartition", Any, Named, Any]
+"""A partition, its part of the request, the numbers of the request, its part of the response."""
+
 _Response = messages.ListOffsetsResponse
 _Topic = messages.ListOffsetsResponse.ListOffsetsTopicResponse
 _Partition = messages.ListOffsetsResponse.ListOffsetsPartitionResponse
@@ -59,7 +66,7 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
         if context.version >= FIRST_VERSION_WITH_NOT_AVAILABLE
         else ErrorCode.LEADER_NOT_AVAILABLE
     )
-    searched: list[tuple[HostedPartition, Any, Any]] = []
+    searched: list[_Searched] = []
     topics = []
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
@@ -71,14 +78,20 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
                 answers.append(_Partition(index, ErrorCode.INVALID_REQUEST))
                 continue
             seen.add((topic.name, index))
+            named = NOT_NAMED
+            if not follower:
+                count, epoch = topic.undeleted_partition_count, topic.resize_epoch
+                named = named_by(count, epoch, asked.partition_epoch)
             found = _partition(broker, topic.name, asked, context.version, follower, uncertain)
+            if not isinstance(found, ErrorCode):
+                found = why_not_read(found, named, broker.reader.shown) or found
             if isinstance(found, ErrorCode):
                 answers.append(_Partition(index, found))
             elif asked.timestamp == LATEST or asked.timestamp in AT_START:
-                answers.append(_look_up(found, index, asked.timestamp, follower))
+                answers.append(_look_up(found, index, asked.timestamp, follower, named))
             else:
                 answers.append(_Partition(index))
-                searched.append((found, asked, answers[-1]))
+                searched.append((found, asked, named, answers[-1]))
     response = _Response(topics=topics)
     return _search_all(broker, response, searched) if searched else response
 
@@ -106,10 +119,12 @@ def _partition(
     return partition
 
 
-def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: bool) -> Any:
+def _look_up(
+    partition: HostedPartition, index: int, timestamp: int, follower: bool, named: Named
+) -> Any:
     log = partition.log
     if timestamp == LATEST:
-        offset = read_limit(log, not follower)
+        offset = log.end_offset if follower else limit_of_consumer(partition, named)
         return _Partition(index, 0, -1, offset, partition.leader_epoch)
     if timestamp == LATEST_TIERED:
         return _Partition(index, 0, -1, UNKNOWN_OFFSET, -1)
@@ -117,20 +132,19 @@ def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: b
     return _Partition(index, 0, -1, log.start_offset, epoch)
 
 
-async def _search_all(
-    broker: Broker, response: Any, searched: list[tuple[HostedPartition, Any, Any]]
-) -> Any:
+async def _search_all(broker: Broker, response: Any, searched: list[_Searched]) -> Any:
     allowance = Allowance()
-    for partition, asked, answer in searched:
+    for partition, asked, named, answer in searched:
         log = None
         while log is not partition.log:  # it may move to another directory meanwhile
             log = partition.log
             if asked.timestamp == GREATEST_TIMESTAMP:
-                pieces = log.search_newest(read_limit(log, True), allowance)
+                limit = limit_of_consumer(partition, named)
+                pieces = log.search_newest(limit, allowance)
             else:
                 pieces = log.search_time(asked.timestamp, allowance)
             found = await broker.turns.run(pieces)
-        _fill_in(answer, partition, asked, found)
+        _fill_in(answer, partition, asked, named, found)
         await asyncio.sleep(0)  # a search of one piece has not yielded
     return response
 
@@ -139,6 +153,7 @@ def _fill_in(
     answer: Any,
     partition: HostedPartition,
     asked: messages.ListOffsetsRequest.ListOffsetsPartition,
+    named: Named,
     found: TimeFound,
 ) -> None:
     error = partition.why_not_serving(asked.current_leader_epoch)
@@ -147,7 +162,7 @@ def _fill_in(
     elif isinstance(found, Rejected):
         partition.look_at_disk()
         answer.error_code = int(found.error)
-    elif found is None or found.offset >= read_limit(partition.log, True):
+    elif found is None or found.offset >= limit_of_consumer(partition, named):
         answer.offset = UNKNOWN_OFFSET
     else:
         answer.timestamp, answer.offset = found.timestamp, found.offset

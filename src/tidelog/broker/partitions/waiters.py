@@ -7,6 +7,7 @@ that stops waiting removes its waiter.
 |---|---|
 | ``commits``: producers, the groups' coordinator | the high watermark passes their offset |
 | ``readers``: Fetch requests of consumers | the high watermark moves; another leader epoch |
+| ``fenced``: those that stand at a fence of a newer resize epoch | nothing else |
 | ``followers``: their sessions and Fetch requests | an append; the log's start, the watermark |
 | ``deletions``: DeleteRecords | the log's start moves on a follower |
 
@@ -43,11 +44,12 @@ class FollowerWaiter(Waiter, Protocol):
 class Waiting:
     """The waiters of one partition."""
 
-    __slots__ = ("commits", "deletions", "followers", "readers", "uncommitted_bytes")
+    __slots__ = ("commits", "deletions", "fenced", "followers", "readers", "uncommitted_bytes")
 
     def __init__(self) -> None:
         self.commits = AwaitedCommits()
         self.readers: dict[Waiter, None] = {}
+        self.fenced: dict[Waiter, None] = {}
         self.followers: dict[FollowerWaiter, None] = {}
         self.deletions: dict[Waiter, None] = {}
         self.uncommitted_bytes = 0
@@ -75,6 +77,7 @@ class Waiting:
         """Wake all waiters: this partition is not served here any longer, with ``error``."""
         self.commits.give_up(error)
         wake(self.readers)
+        wake(self.fenced)
         wake(self.followers)
         wake(self.deletions)
 
