@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.support.lone_broker import LoneBroker
 from tidelog.broker.handlers import (
+    consumer_group_position,
     delete_groups,
     describe_groups,
     find_coordinator,
@@ -29,6 +30,7 @@ from tidelog.network.router import Handler, Router
 GROUP_HANDLERS = [
     module.HANDLER
     for module in (
+        consumer_group_position,
         delete_groups,
         describe_groups,
         find_coordinator,

@@ -24,7 +24,9 @@ from tidelog.groups.events import (
     Leaver,
     LeaveResult,
     OffsetsResult,
+    PositionsResult,
     RemoveMore,
+    ReportPositions,
     Result,
     StatusResult,
     Sync,
@@ -214,6 +216,32 @@ class Driver:
             )
         )
         return pending_response
+
+    def positions(
+        self,
+        member_id: str,
+        generation: int,
+        reports: dict[tuple[str, int], int] | None = None,
+        *asked: tuple[str, int],
+        topic_id: UUID = NO_TOPIC_ID,
+    ) -> dict[int, tuple[int, bool]] | ErrorCode:
+        """Report and ask; the positions by partition, or the error."""
+        pending_response = self.pending_response()
+        event = ReportPositions(
+            pending_response,
+            member_id,
+            generation,
+            tuple((TopicPartition(*at), offset) for at, offset in (reports or {}).items()),
+            tuple(TopicPartition(*at) for at in asked),
+            lambda _: topic_id,
+        )
+        self.send(event)
+        result = self.answers[pending_response]
+        assert isinstance(result, PositionsResult)
+        if result.error is not ErrorCode.NONE:
+            assert not result.positions
+            return result.error
+        return {at.partition: tuple(found) for at, found in result.positions.items()}
 
     def heartbeat(
         self, member_id: str, generation: int, instance_id: str | None = None

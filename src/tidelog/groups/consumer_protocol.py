@@ -7,6 +7,7 @@ append. Source: the published protocol.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Container, Iterable, Iterator
 
 from tidelog.groups.primitives import FieldReader, Malformed
@@ -20,6 +21,8 @@ AWARE_PREFIX = "tidelog."
 MOST_TOPICS_READ = 20_000
 """Most entries of a topic, over all members, that are read in the assignments of a generation: some
 15 ms."""
+
+_HEAD, _LENGTH, _COUNT = struct.Struct(">hi"), struct.Struct(">h"), struct.Struct(">i")
 
 MOST_PARTITIONS = 2**31 - 1
 """The greatest count that a record of a first sight can have."""
@@ -47,13 +50,24 @@ def assigned_partitions(assignment: bytes) -> Iterator[tuple[str, tuple[int, ...
     """
     if not assignment:
         return
-    reader = FieldReader(assignment)
-    version, count = reader.int16(), reader.int32()
-    # An entry takes six bytes at least, as above.
-    if version < 0 or not 0 <= count <= len(assignment) // 6:
-        raise Malformed(f"{count} topics in an assignment of {len(assignment)} bytes")
-    for _ in range(count):
-        yield reader.string(), reader.int32s()
+    try:
+        version, count = _HEAD.unpack_from(assignment)
+        # An entry takes six bytes at least, as above.
+        if version < 0 or not 0 <= count <= len(assignment) // 6:
+            raise Malformed(f"{count} topics in an assignment of {len(assignment)} bytes")
+        at = _HEAD.size
+        # Without a FieldReader: a group may have very many entries, and this takes a third.
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(assignment, at)
+            end = at + _LENGTH.size + length
+            (given,) = _COUNT.unpack_from(assignment, end)
+            if length < 0 or not 0 <= given <= len(assignment) // 4:
+                raise Malformed(f"{given} partitions of a topic, its name in {length} bytes")
+            topic = str(assignment[at + _LENGTH.size : end], "utf-8")
+            at = end + _COUNT.size + 4 * given
+            yield topic, struct.unpack_from(f">{given}i", assignment, end + _COUNT.size)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise Malformed(f"an assignment is damaged: {error}") from None
 
 
 def partition_counts(

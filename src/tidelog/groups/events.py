@@ -6,8 +6,8 @@ Owns plain values. A ``pending_response`` is the handle by which the shell finds
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset
@@ -175,6 +175,39 @@ class OffsetsResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportPositions:
+    """ConsumerGroupPosition (KIP-253): a member reports positions and asks for others.
+
+    ``generation`` -1 and no member: as in ``CommitOffsets``. ``topic_id_of`` as in
+    ``RemoveTopics``.
+    """
+
+    pending_response: PendingResponse
+    member_id: str
+    generation: int
+    reports: tuple[tuple[TopicPartition, int], ...] = ()
+    asked: tuple[TopicPartition, ...] = ()
+    topic_id_of: Callable[[str], UUID] = lambda _: NO_TOPIC_ID
+
+    @property
+    def is_of_no_member(self) -> bool:
+        """Whether it may only ask, and only while the group has no members."""
+        return self.generation < 0 and not self.member_id
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsResult:
+    """The result of ReportPositions: (offset, from commit) of each partition asked for."""
+
+    error: ErrorCode
+    positions: Mapping[TopicPartition, tuple[int, bool]] = field(default_factory=dict)
+
+    def refused(self, error: ErrorCode) -> PositionsResult:
+        """Return the result with an error."""
+        return PositionsResult(error)
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteGroup:
     """DeleteGroups, for one group."""
 
@@ -241,13 +274,14 @@ Event = (
     | CommitOffsets
     | DeleteOffsets
     | DeleteGroup
+    | ReportPositions
     | RemoveTopics
     | RemoveFormerTopicIds
     | RemoveMore
     | Tick
     | Expire
 )
-Result = JoinResult | SyncResult | LeaveResult | OffsetsResult | StatusResult
+Result = JoinResult | SyncResult | LeaveResult | OffsetsResult | PositionsResult | StatusResult
 
 
 def refuse(event: Event, error: ErrorCode) -> Result | None:
@@ -271,5 +305,7 @@ def refuse(event: Event, error: ErrorCode) -> Result | None:
             return OffsetsResult(partitions=tuple((at, error) for at, _ in event.offsets))
         case DeleteOffsets():
             return OffsetsResult(error)
+        case ReportPositions():
+            return PositionsResult(error)
         case _:
             return None

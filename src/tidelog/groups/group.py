@@ -29,7 +29,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from tidelog.groups import limits
-from tidelog.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
+from tidelog.groups.consumer_protocol import AWARE_PREFIX, PROTOCOL_TYPE, subscribed_topics
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import JoinedMember, PendingResponse
 from tidelog.groups.limits import text_bytes
@@ -41,6 +41,7 @@ from tidelog.groups.records import (
     StoredGeneration,
     StoredMember,
 )
+from tidelog.groups.reported_positions import Positions
 from tidelog.groups.settings import GroupRules
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -69,6 +70,7 @@ class Member:
     ms."""
 
     __slots__ = (
+        "asks_as_aware",
         "assignment",
         "client_host",
         "client_id",
@@ -79,6 +81,7 @@ class Member:
         "pending_sync",
         "protocols",
         "rebalance_timeout_ms",
+        "restored_ms",
         "session_timeout_ms",
     )
 
@@ -102,6 +105,9 @@ class Member:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = False
+        # When the log brought it, with the chosen assignor only; None since it joined.
+        self.restored_ms: int | None = None
+        self.asks_as_aware = False
         self.pending_join: PendingResponse | None = None
         self.pending_sync: PendingResponse | None = None
 
@@ -109,6 +115,13 @@ class Member:
     def waits(self) -> bool:
         """Whether a request of it is delayed, which counts as a heartbeat."""
         return self.pending_join is not None or self.pending_sync is not None
+
+    @property
+    def aware(self) -> bool | None:
+        """Whether it is aware of resizes and reports its positions; None: not known."""
+        if self.asks_as_aware or any(name.startswith(AWARE_PREFIX) for name in self.protocols):
+            return True
+        return False if self.restored_ms is None else None
 
     @property
     def metadata_bytes(self) -> int:
@@ -153,6 +166,7 @@ class Group:
         "open_writes",
         "pending_joins",
         "pending_syncs",
+        "positions",
         "protocol_name",
         "protocol_type",
         "recorded",
@@ -208,6 +222,8 @@ class Group:
         # Of the group, or of many positions: until its last part is decided, of the group until
         # that is committed.
         self.removal: PendingRemoval | None = None
+        # Of the generation in which they were reported; None before the first report.
+        self.positions: Positions | None = None
         self.first_sights: dict[str, FirstSight] = {}
         # Topics that members have joined with, as they were then, until the first sight is stored.
         self.first_joins: dict[str, FirstSight] = {}
@@ -237,7 +253,8 @@ class Group:
         pending = len(self.pending_joins)
         if not self.members and not pending:
             return 0
-        return limits.HELD_BY_GROUP + limits.HELD_BY_PENDING_ID * pending
+        held = limits.HELD_BY_GROUP + limits.HELD_BY_PENDING_ID * pending
+        return held if self.positions is None else held + self.positions.held_bytes
 
     @property
     def all_joined(self) -> bool:
@@ -330,6 +347,7 @@ class Group:
         """Replace the assignors and the timeouts (in ms) of a member."""
         self._withdraw(member)
         member.protocols = protocols
+        member.restored_ms = None
         self._admit(member)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms

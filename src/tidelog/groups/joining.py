@@ -170,6 +170,7 @@ def _rejoin(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> Non
     member = group.members[event.member_id]
     protocols = dict(event.protocols)
     same = member.offers(protocols)
+    member.restored_ms = None
     leads = group.leader == member.member_id
     # The leader's join always starts a rebalance of a stable group: that is how it asks for one
     # when something other than the subscriptions has changed.
@@ -206,6 +207,7 @@ def _replace_static(
     member = _member_of(event, member_id)
     member.assignment = former.assignment
     group.add(member)
+    group.positions = None  # they name its former id
     _restore_order(group, position, former_id, member_id)
     _note_topics(group, event)
     if led:

@@ -60,6 +60,8 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
                 former += more
             value = replace(offset, committed_ms=wall_ms, expires_ms=expires_ms)
             records.append((OffsetRecord(group.group_id, at.topic, at.partition, value),))
+            if group.positions is not None:
+                group.positions.lower(at, offset.offset)
             results.append((at, ErrorCode.NONE))
     written = chain.from_iterable(records)
     if former <= pending_removal.PART:

@@ -49,11 +49,6 @@ class FieldReader:
         """Return an id of sixteen bytes."""
         return UUID(bytes=bytes(self._take(16)))
 
-    def int32s(self) -> tuple[int, ...]:
-        """Return an array of signed numbers of four bytes (int32 count)."""
-        count = self.int32()
-        return struct.unpack(f">{count}i", self._take(4 * count))
-
     def string(self) -> str:
         """Return a string that may not be null (int16 length)."""
         found = self.nullable_string()

@@ -82,6 +82,7 @@ def restore(group: Group, stored: StoredGeneration, now_ms: int, out: DecisionBu
             {stored.protocol_name or "": found.subscription},
             found.assignment,
         )
+        member.restored_ms = now_ms
         group.add(member)
         group.touch(member, now_ms)
     if stored.leader in group.members:

@@ -26,6 +26,7 @@ from tidelog.groups import (
     joining,
     limits,
     offsets,
+    positions,
     removals,
     replay,
     retention,
@@ -59,6 +60,7 @@ from tidelog.groups.events import (
     RemoveFormerTopicIds,
     RemoveMore,
     RemoveTopics,
+    ReportPositions,
     Sync,
     SyncResult,
     Tick,
@@ -177,6 +179,8 @@ class GroupTable:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         if error is not ErrorCode.NONE:
             result = refuse(event, error)
+            if group is None and isinstance(event, ReportPositions) and event.is_of_no_member:
+                result = positions.of_no_group(event)
             if result is not None and not isinstance(event, NO_REQUESTS):
                 out.answer(event.pending_response, result)
             return out.decision()
@@ -345,6 +349,8 @@ class GroupTable:
             asks = group.members.get(event.member_id)
             host = "" if asks is None else asks.client_host
             return room.has_bytes(syncing.grows_by(group, event), host)
+        if isinstance(event, ReportPositions) and group is not None:
+            return room.has_bytes(positions.grows_by(group, event), group.begun_by)
         return True
 
     def _new(self, group_id: str, now_ms: int, address: str = "") -> Group:
@@ -436,6 +442,8 @@ def _dispatch(group: Group, event: Event, now_ms: int, out: DecisionBuilder) -> 
             offsets.commit_offsets(group, event, now_ms, out)
         case DeleteOffsets():
             offsets.delete_offsets(group, event, out)
+        case ReportPositions():
+            positions.report_positions(group, event, now_ms, out)
         case DeleteGroup():
             retention.delete_group(group, event, out)
         case RemoveTopics():

@@ -1,0 +1,180 @@
+"""ConsumerGroupPosition: how far the members of a generation have come (KIP-253, promise 7).
+
+Owns which position counts. Not the state, which is of one generation and in memory only: see
+`reported_positions`; not the gates that need them: see ``partitioning.gates``.
+
+| the partition | its position |
+|---|---|
+| of an aware member that has reported it in this generation | its last report, not its highest |
+| the same, after an OffsetCommit below that | the committed offset |
+| of an aware member that has not reported it | -1: its commit says nothing of its callback |
+| of any other member, of no member, or of a group that is Empty | the committed offset |
+| its owner is not known: the assignment is too large, or is none | -1 |
+
+Aware members offer their assignors under names with ``AWARE_PREFIX``, too. The log has only the
+name that was chosen: after a load, when that one says nothing, a member is known again when it asks
+or joins. If its position is needed and it does neither for ``SILENT_MS``, a rebalance lets all
+members say what they are. -1 keeps a gate shut, so no doubt opens one.
+
+The memory counts as the members' (decision 0040).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog.groups import first_sights, limits
+from tidelog.groups.consumer_protocol import assigned_partitions
+from tidelog.groups.decision import DecisionBuilder
+from tidelog.groups.events import PositionsResult, ReportPositions
+from tidelog.groups.group import Group, GroupState, Member
+from tidelog.groups.primitives import Malformed
+from tidelog.groups.rebalancing import prepare_rebalance
+from tidelog.groups.records import NO_TOPIC_ID
+from tidelog.groups.reported_positions import UNKNOWN, Positions, ReportedTopic
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+SILENT_MS = 5_000
+"""After this time a member that a load has brought, and that has not asked, may be a stock one."""
+
+
+class Position(NamedTuple):
+    """The position of a group in a partition; ``from_commit``: its committed offset."""
+
+    offset: int = UNKNOWN
+    from_commit: bool = False
+
+
+def report_positions(
+    group: Group, event: ReportPositions, now_ms: int, out: DecisionBuilder
+) -> None:
+    """Decide a ConsumerGroupPosition: take the reports, return the positions asked for."""
+    error = _why_not(group, event, now_ms)
+    if error is not ErrorCode.NONE:
+        out.answer(event.pending_response, PositionsResult(error))
+        return
+    known, silent = None, None
+    if event.member_id:
+        member = group.members[event.member_id]
+        # Only an aware member asks.
+        member.asks_as_aware = True
+        known = _of_generation(group, out)
+        _take(group, known, event)
+    found: dict[TopicPartition, Position] = {}
+    for at in event.asked:
+        found[at], owner = _position(group, known, at, event)
+        if owner is not None and owner.aware is None and _is_silent(owner, now_ms):
+            silent = owner
+    out.answer(event.pending_response, PositionsResult(ErrorCode.NONE, found))
+    if silent is not None:
+        reason = f"it is not known whether member {silent.member_id} is aware of resizes"
+        prepare_rebalance(group, reason, now_ms, out)
+
+
+def of_no_group(event: ReportPositions) -> PositionsResult:
+    """Return the result for a group that does not exist: it has committed nothing."""
+    return PositionsResult(ErrorCode.NONE, {at: Position(UNKNOWN, True) for at in event.asked})
+
+
+def grows_by(group: Group, event: ReportPositions) -> int:
+    """Return how many bytes more the members of a group may take for a ConsumerGroupPosition."""
+    known = group.positions
+    if not event.member_id or (known is not None and known.generation == group.generation):
+        return 0
+    # An index takes four bytes in an assignment, a topic six.
+    held = min(group.assignment_bytes // 4, limits.MAX_OWNED) * limits.HELD_BY_OWNED
+    topics = min(group.assignment_bytes // 6, limits.MAX_OWNED_TOPICS)
+    return held + topics * limits.HELD_BY_OWNED_TOPIC
+
+
+def _why_not(group: Group, event: ReportPositions, now_ms: int) -> ErrorCode:
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if event.is_of_no_member:
+        # A consumer that assigns itself, or a tool, as in OffsetCommit.
+        is_empty = group.state is GroupState.EMPTY
+        return ErrorCode.NONE if is_empty else ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.check_member(event.member_id, None)
+    if error is not ErrorCode.NONE:
+        return error
+    if event.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if not group.consumes:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    group.touch(group.members[event.member_id], now_ms)
+    if group.state is not GroupState.STABLE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _of_generation(group: Group, out: DecisionBuilder) -> Positions:
+    """Return the positions of the present generation; the first request begins them."""
+    known = group.positions
+    if known is None or known.generation != group.generation:
+        known = group.positions = _owners(group)
+        if not known.is_complete:
+            out.note("the owners of partitions are not known", generation=group.generation)
+    return known
+
+
+def _owners(group: Group) -> Positions:
+    owners: dict[str, dict[int, str]] = {}
+    partitions = entries = 0
+    is_complete = True
+    for member in group.members.values():
+        try:
+            for topic, given in assigned_partitions(member.assignment):
+                entries += 1
+                partitions += len(given)
+                if partitions > limits.MAX_OWNED or entries > limits.MAX_OWNED_TOPICS:
+                    return Positions(group.generation, {}, False, 0, {})
+                owners.setdefault(topic, {}).update(dict.fromkeys(given, member.member_id))
+        except Malformed:
+            is_complete = False
+    held = sum(map(len, owners.values())) * limits.HELD_BY_OWNED
+    held += len(owners) * limits.HELD_BY_OWNED_TOPIC
+    return Positions(group.generation, owners, is_complete, held, {})
+
+
+def _take(group: Group, known: Positions, event: ReportPositions) -> None:
+    """Take the reports of a member's own partitions; a report of another's counts for nothing."""
+    for at, offset in event.reports:
+        if known.owners.get(at.topic, {}).get(at.partition) != event.member_id:
+            continue
+        topic_id = _topic_id(group, at.topic)
+        topic = known.reported.get(at.topic)
+        if topic is None or topic.topic_id != topic_id:
+            topic = known.reported[at.topic] = ReportedTopic(topic_id, {})
+        topic.offsets[at.partition] = offset
+
+
+def _position(
+    group: Group, known: Positions | None, at: TopicPartition, event: ReportPositions
+) -> tuple[Position, Member | None]:
+    """Return the position of a partition, and its owner."""
+    owner = None
+    if known is not None:
+        owner = group.members.get(known.owners.get(at.topic, {}).get(at.partition, ""))
+        if owner is None and not known.is_complete:
+            return Position(), None
+        if owner is not None and owner.aware is not False:
+            topic = known.reported.get(at.topic)
+            if topic is None or topic.topic_id != _topic_id(group, at.topic):
+                return Position(), owner
+            return Position(topic.offsets.get(at.partition, UNKNOWN)), owner
+    sight = group.first_sights.get(at.topic)
+    committed = group.offsets.get(at.topic, {}).get(at.partition)
+    if committed is None or first_sights.is_former(sight, event.topic_id_of(at.topic)):
+        return Position(UNKNOWN, True), owner
+    return Position(committed.offset, True), owner
+
+
+def _topic_id(group: Group, topic: str) -> UUID:
+    present = group.rules.topic_of(topic)
+    return NO_TOPIC_ID if present is None else present.topic_id
+
+
+def _is_silent(member: Member, now_ms: int) -> bool:
+    return member.restored_ms is not None and now_ms - member.restored_ms >= SILENT_MS

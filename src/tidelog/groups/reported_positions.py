@@ -1,0 +1,39 @@
+"""Owners of partitions and the positions that they have reported, of one generation.
+
+Owns the state, in memory only. Not what counts as a position: see `positions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog.model.topics import TopicPartition
+
+UNKNOWN = -1
+
+
+class ReportedTopic(NamedTuple):
+    """Positions by partition, in the incarnation of a topic in which they were reported."""
+
+    topic_id: UUID
+    offsets: dict[int, int]
+
+
+@dataclass(slots=True)
+class Positions:
+    """The owners and the reports of one generation."""
+
+    generation: int
+    owners: dict[str, dict[int, str]]
+    is_complete: bool
+    """Whether every partition that has an owner is among them."""
+    held_bytes: int
+    reported: dict[str, ReportedTopic]
+
+    def lower(self, at: TopicPartition, offset: int) -> None:
+        """A member has committed an offset: a position above it goes back."""
+        topic = self.reported.get(at.topic)
+        if topic is not None and topic.offsets.get(at.partition, UNKNOWN) > offset:
+            topic.offsets[at.partition] = offset
