@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from tidelog.protocol.primitives import NO_UUID
@@ -50,6 +50,16 @@ class PartitionInfo:
     """The version of the partition's state: a newer one has a larger number."""
 
 
+class Lineage(NamedTuple):
+    """The blocking parent of a partition and its survivor, each with its leader epoch before the
+    resize (KIP-253); -1 where there is none."""
+
+    parent: int
+    leader_epoch_after_creation: int
+    survivor: int
+    leader_epoch_before_deletion: int
+
+
 @dataclass(slots=True)
 class TopicMetadata:
     """One topic and its partitions by number."""
@@ -62,6 +72,8 @@ class TopicMetadata:
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
     removed: dict[int, int] = field(default_factory=dict)
     """The partition epochs of removed partitions: a late state must not show one again."""
+    lineage: dict[int, Lineage] = field(default_factory=dict)
+    """Of the partitions that have a parent or a survivor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +223,7 @@ class MetadataCache:
         for state in states:
             if state.leader == LEADER_DURING_DELETE:
                 deleted.add(topic.name)
+                topic.lineage.pop(state.partition_index, None)
                 gone = topic.partitions.pop(state.partition_index, None)
                 epoch = max(state.partition_epoch, -1 if gone is None else gone.partition_epoch)
                 if epoch >= 0:
@@ -229,6 +242,15 @@ class MetadataCache:
                 retirement_epoch=state.retirement_epoch,
                 isr_version=state.isr_version,
             )
+            if state.parent >= 0 or state.survivor >= 0:
+                topic.lineage[state.partition_index] = Lineage(
+                    state.parent,
+                    state.leader_epoch_after_creation,
+                    state.survivor,
+                    state.leader_epoch_before_deletion,
+                )
+            elif topic.lineage:
+                topic.lineage.pop(state.partition_index, None)
         if not topic.partitions:
             self.topics.pop(topic.name, None)
             self.names.pop(topic.topic_id, None)
@@ -265,6 +287,7 @@ def _resize(
         topic.undeleted_partition_count = former.undeleted_partition_count
         topic.resize_epoch = known
         topic.partitions = former.partitions
+        topic.lineage = former.lineage
         return False
     topic.initial_partition_count = state.initial_partition_count
     topic.undeleted_partition_count = state.undeleted_partition_count

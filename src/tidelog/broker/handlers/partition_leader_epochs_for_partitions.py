@@ -1,0 +1,95 @@
+"""PartitionLeaderEpochsForPartitions v0: epochs around births and retirements (KIP-253; 10002).
+
+- For each partition a list of another partition and two leader epochs of that one: of the blocking
+  parent, the epoch before this partition was created; of the survivor, the epoch before it took the
+  keys of this one. -1 for the one that does not apply; an empty list for a partition that its topic
+  was created with and that takes records.
+- UNKNOWN_TOPIC_OR_PARTITION for a partition that this broker does not know.
+- The document's response cannot carry its map, so the list is ours. For tools: our clients find
+  fences by resize epoch, because an election in between makes these epochs ambiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.metadata.cache import Lineage, TopicMetadata
+from tidelog.broker.metadata.first_metadata import after_first_metadata
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+AT_ONCE = 500
+"""Partitions added to a response in one step."""
+
+TOPIC_BYTES, PARTITION_BYTES = 150, 200
+"""Memory of a topic and of a partition in a response under construction."""
+
+_Response = messages.PartitionLeaderEpochsForPartitionsResponse
+_Topic = messages.PartitionLeaderEpochsForPartitionsResponse.Topic
+_Partition = messages.PartitionLeaderEpochsForPartitionsResponse.Partition
+_Epochs = messages.PartitionLeaderEpochsForPartitionsResponse.LeaderEpochs
+
+
+def handle(
+    broker: Broker,
+    request: messages.PartitionLeaderEpochsForPartitionsRequest,
+    _context: RequestContext,
+) -> Steps:
+    """Return the epochs from the metadata cache, in steps."""
+    response = _Response()
+    for topic in request.topics:
+        known = broker.metadata.topic(topic.topic)
+        answer = _Topic(topic.topic)
+        response.topics.append(answer)
+        yield TOPIC_BYTES
+        for first in range(0, len(topic.partitions), AT_ONCE):
+            part = topic.partitions[first : first + AT_ONCE]
+            answer.partitions += [_partition(known, index) for index in part]
+            yield PARTITION_BYTES * len(part)
+    return response
+
+
+def _partition(topic: TopicMetadata | None, index: int) -> Any:
+    if topic is None or index not in topic.partitions:
+        return _Partition(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    lineage = topic.lineage.get(index)
+    return _Partition(index, 0, [] if lineage is None else list(_epochs(lineage)))
+
+
+def _epochs(found: Lineage) -> Iterator[Any]:
+    if found.parent == found.survivor:
+        yield _Epochs(
+            found.parent, found.leader_epoch_after_creation, found.leader_epoch_before_deletion
+        )
+        return
+    if found.parent >= 0:
+        yield _Epochs(found.parent, found.leader_epoch_after_creation)
+    if found.survivor >= 0:
+        yield _Epochs(found.survivor, -1, found.leader_epoch_before_deletion)
+
+
+def _refuse(
+    request: messages.PartitionLeaderEpochsForPartitionsRequest, error: ErrorCode, _version: int
+) -> Any:
+    return _Response(
+        topics=[
+            _Topic(topic.topic, [_Partition(index, error) for index in topic.partitions])
+            for topic in request.topics
+        ]
+    )
+
+
+HANDLER = Handler(
+    ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS,
+    range(1),
+    Scope.CLIENT,
+    after_first_metadata(handle),
+    refuse=_refuse,
+    most_elements=20_000,
+)
