@@ -39,7 +39,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.runtime.backoff import Backoff
 
-SEEDS = 3
+SEEDS = 4
 RECORDS = 120
 PARTITIONS = [TopicPartition("plain", index) for index in range(3)]
 SESSION_MS = 6_000

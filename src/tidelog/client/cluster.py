@@ -377,6 +377,11 @@ class Cluster:
             known = self._coordinators[group] = await self._find_coordinator(group)
         return known.node_id
 
+    def known_coordinator(self, group: str) -> int | None:
+        """Return the broker that was found to coordinate a group; None: it is looked for again."""
+        known = self._coordinators.get(group)
+        return None if known is None else known.node_id
+
     def forget_coordinator(self, group: str) -> None:
         """Forget the coordinator of a group, after a response that says it moved."""
         self._coordinators.pop(group, None)

@@ -6,11 +6,12 @@ Owns that state. Not the requests: see ``fetcher``.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelog.client.errors import ClientError
-from tidelog.client.fetching.batches import Fetched
+from tidelog.client.fetching.batches import Fetched, split_at
 from tidelog.client.offsets import EpochEnd
+from tidelog.client.stamps import UNAWARE, PartitionStamp
 from tidelog.model.topics import TopicPartition
 
 
@@ -44,6 +45,54 @@ class Assigned:
     buffered: deque[Fetched] = field(default_factory=deque)
     buffered_bytes: int = 0
     problem: ClientError | None = None
+    stamp: PartitionStamp = UNAWARE
+    gate: int | None = None
+    """Up to this offset it may be returned; None: as far as it was fetched."""
+
+    def wants_more(self, most_bytes: int) -> bool:
+        """Whether it may be fetched now, with less than so many bytes buffered."""
+        return (
+            not self.busy
+            and not self.paused
+            and self.problem is None
+            and (self.stop is None or self.fetch_offset < self.stop)
+            and self.buffered_bytes < most_bytes
+        )
+
+    def is_ready(self) -> bool:
+        """Whether a buffered batch may be returned."""
+        if not self.buffered or self.paused:
+            return False
+        return self.gate is None or self.buffered[0].offset < self.gate
+
+    def take(self) -> Fetched | None:
+        """Remove the first buffered batches that may be returned, and go past them.
+
+        None: there are none before the gate; then the position is at the gate.
+        """
+        fetched: Fetched | None = self.buffered.popleft()
+        assert fetched is not None
+        if self.gate is not None and fetched.next_offset > self.gate:
+            fetched, rest = split_at(fetched, self.gate)
+            if rest is not None:
+                self.buffered.appendleft(replace(rest, offset=max(rest.offset, self.gate)))
+        if fetched is None:
+            assert self.gate is not None
+            self.position = self.gate
+            return None
+        self.position, self.epoch = fetched.next_offset, fetched.leader_epoch
+        return fetched
+
+    def least_epoch(self, now: float, longest_ms: int) -> int:
+        """Return the lowest epoch of a leader that can have the records before the position.
+
+        A deposed leader that does not know it yet would report the position as out of range. But a
+        committed position can be from an earlier topic of this name with higher epochs: a leader
+        that metadata name for ``longest_ms`` is accepted.
+        """
+        if self.behind_since is not None and (now - self.behind_since) * 1000 > longest_ms:
+            return -1
+        return self.fetch_epoch
 
     def cut_back(self, end: EpochEnd) -> int:
         """Go back to where the log was truncated; return how many buffered bytes were dropped.

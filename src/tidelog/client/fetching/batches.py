@@ -7,7 +7,7 @@ transactions are recognized by the list in each response, which is complete for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelog.client.errors import ClientError, InvalidAnswer
 from tidelog.model.topics import TopicPartition
@@ -89,6 +89,45 @@ class Fetched:
 def _is_abort(batch: memoryview) -> bool:
     records = read_batch(batch)
     return bool(records) and control_type(records[0].key) == ABORT
+
+
+def split_at(fetched: Fetched, end: int) -> tuple[Fetched | None, Fetched | None]:
+    """Return the batches before an offset at which a batch begins, and the others; None for none.
+
+    A fence is a batch of its own, so none reaches over it. Grows with the batches.
+    """
+    if fetched.next_offset <= end:
+        return fetched, None
+    position, next_offset, leader_epoch = 0, fetched.offset, fetched.leader_epoch
+    aborted = None if fetched.aborted is None else sorted(fetched.aborted, key=lambda one: one[1])
+    for header, batch in fetched.all_batches():
+        if header.base_offset >= end:
+            break
+        position += header.size
+        next_offset, leader_epoch = header.next_offset, header.leader_epoch
+        if aborted and header.control and header.transactional and _is_abort(batch):
+            # The first of this producer ends here: a later batch of it is of another transaction.
+            ended = next(
+                (one for one in aborted if one[0] == header.producer_id),
+                None,
+            )
+            if ended is not None and ended[1] <= header.base_offset:
+                aborted.remove(ended)
+    if not position:
+        return None, fetched
+    before = replace(
+        fetched,
+        next_offset=next_offset,
+        records=fetched.records[:position],
+        leader_epoch=leader_epoch,
+    )
+    after = replace(
+        fetched,
+        offset=max(end, fetched.offset),
+        records=fetched.records[position:],
+        aborted=aborted,
+    )
+    return before, after
 
 
 def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int, int]:

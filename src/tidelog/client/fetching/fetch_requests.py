@@ -1,15 +1,17 @@
 """The Fetch request to one leader, from the state of its fetch session; the end of a session.
 
-Owns the request. Not which partitions are fetched, and their batches: see ``fetcher``.
+Owns the request and the batches in its response. Not which partitions are fetched: see ``fetcher``.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
+from tidelog.client.fetching.batches import Fetched, no_batch, whole_batches
 from tidelog.client.fetching.fetch_sessions import (
     FINAL_EPOCH,
     FetchSession,
@@ -20,6 +22,8 @@ from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
+
+logger = logging.getLogger(__name__)
 
 PURPOSE = "fetch"
 """Fetches wait long: they have their own connections."""
@@ -63,6 +67,14 @@ async def ask_leader(
     return answer
 
 
+async def ask_for_newer(cluster: Cluster, node_id: int, topic: str) -> None:
+    """Ask a broker that refused a resize epoch for metadata: it knows a newer one."""
+    try:
+        await cluster.describe([topic], node_id=node_id)
+    except ClientError as error:
+        logger.debug("broker %d does not describe %s: %s", node_id, topic, error)
+
+
 async def end_session(
     cluster: Cluster, node_id: int, session_id: int, options: FetchOptions
 ) -> None:
@@ -74,6 +86,39 @@ async def end_session(
         await cluster.send(node_id, request, timeout_ms=END_TIMEOUT_MS, purpose=PURPOSE)
     except ClientError:
         return
+
+
+def fetched_of(
+    partition: TopicPartition,
+    offset: int,
+    data: messages.FetchResponse.PartitionData,
+    isolation: IsolationLevel,
+) -> Fetched | None:
+    """Return the batches of one partition in a response, from ``offset`` on; None: there are none.
+
+    Raises ClientError for bytes without a whole batch.
+    """
+    records = data.records
+    if records is None or not len(records):
+        return None
+    assert isinstance(records, memoryview)
+    batches, next_offset, epoch = whole_batches(records, offset)
+    if not len(batches):
+        raise no_batch(partition, offset, records)
+    aborted = data.aborted_transactions
+    return Fetched(
+        partition=partition,
+        offset=offset,
+        next_offset=next_offset,
+        records=batches,
+        high_watermark=data.high_watermark,
+        last_stable_offset=data.last_stable_offset,
+        log_start_offset=data.log_start_offset,
+        aborted=None
+        if isolation is IsolationLevel.READ_UNCOMMITTED
+        else [(item.producer_id, item.first_offset) for item in aborted or ()],
+        leader_epoch=epoch,
+    )
 
 
 def _request(

@@ -21,17 +21,20 @@ from tidelog.client import offsets
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, LogTruncated, OffsetOutOfRange, Refused, error_code
 from tidelog.client.fetching.assigned import Assigned
-from tidelog.client.fetching.batches import Fetched, no_batch, whole_batches
+from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetch_requests import (
     SESSION_ERRORS,
     FetchOptions,
+    ask_for_newer,
     ask_leader,
     end_session,
+    fetched_of,
 )
 from tidelog.client.fetching.fetch_sessions import FetchSession, PartitionFetch
 from tidelog.client.fetching.truncation import ask_ends, must_ask, was_cut
 from tidelog.client.offsets import IsolationLevel
 from tidelog.client.retries import is_worth_retrying
+from tidelog.client.stamps import UNAWARE, PartitionStamp
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -78,6 +81,8 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
         self._buffered_bytes = 0
+        self._gates: Mapping[TopicPartition, int] = {}
+        self._is_interrupted = False
         self._incarnations = 0
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -100,38 +105,58 @@ class Fetcher:
         for partition in list(self._assigned):
             self._drop(partition)
         for partition, offset in positions.items():
-            self._incarnations += 1
-            stop = None if stops is None else stops.get(partition)
-            epoch = -1 if epochs is None else epochs.get(partition, -1)
-            self._assigned[partition] = Assigned(
-                partition, offset, offset, stop, self._incarnations, epoch, epoch
-            )
+            state = self._read_from(partition, offset, (epochs or {}).get(partition, -1))
+            state.stop = (stops or {}).get(partition)
         self._start()
 
     def add(
         self,
         positions: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
+        stamps: Mapping[TopicPartition, PartitionStamp] | None = None,
     ) -> None:
-        """Also read these partitions; partitions that are already assigned do not change."""
+        """Also read these partitions; partitions that are already assigned do not change.
+
+        ``stamps``: the counts and epochs of an aware reader's requests (KIP-253).
+        """
         for partition, offset in positions.items():
             if partition not in self._assigned:
-                self._incarnations += 1
-                epoch = -1 if epochs is None else epochs.get(partition, -1)
-                self._assigned[partition] = Assigned(
-                    partition, offset, offset, None, self._incarnations, epoch, epoch
-                )
+                state = self._read_from(partition, offset, (epochs or {}).get(partition, -1))
+                state.stamp = (stamps or {}).get(partition, UNAWARE)
+                state.gate = self._gates.get(partition)
         self._start()
+
+    def _read_from(self, partition: TopicPartition, offset: int, epoch: int) -> Assigned:
+        self._incarnations += 1
+        state = Assigned(partition, offset, offset, None, self._incarnations, epoch, epoch)
+        self._assigned[partition] = state
+        return state
+
+    def hold_at(self, gates: Mapping[TopicPartition, int]) -> None:
+        """Return nothing of these partitions from these offsets on; of others all that there is.
+
+        They are fetched beyond, as memory allows.
+        """
+        if gates == self._gates:
+            return
+        self._gates = dict(gates)
+        for partition, state in self._assigned.items():
+            state.gate = gates.get(partition)
+        self._start()
+        self._wake()
+
+    def interrupt(self) -> None:
+        """Let a ``poll`` that waits return without a batch."""
+        self._is_interrupted = True
+        self._wake()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at another offset; prefetched batches and an error are dropped."""
-        stop = self._assigned[partition].stop
-        paused = self._assigned[partition].paused
+        before = self._assigned[partition]
         self._drop(partition)
-        self._incarnations += 1
-        self._assigned[partition] = Assigned(
-            partition, offset, offset, stop, incarnation=self._incarnations, paused=paused
-        )
+        state = self._read_from(partition, offset, -1)
+        state.stop, state.paused = before.stop, before.paused
+        state.stamp, state.gate = before.stamp, before.gate
         self._start()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -183,7 +208,8 @@ class Fetcher:
             taken = self._take(max_bytes)
             self._start()
             left_s = deadline - loop.time()
-            if taken or left_s <= 0 or self._closed:
+            if taken or left_s <= 0 or self._closed or self._is_interrupted:
+                self._is_interrupted = False
                 return taken
             self._changed = loop.create_future()
             await asyncio.wait([self._changed], timeout=left_s)
@@ -208,17 +234,18 @@ class Fetcher:
     def _take(self, max_bytes: int | None) -> list[Fetched]:
         taken: list[Fetched] = []
         size = 0
-        ready = [s for s in self._assigned.values() if s.buffered and not s.paused]
+        ready = [s for s in self._assigned.values() if s.is_ready()]
         while ready and (max_bytes is None or size < max_bytes):
             for state in ready:
-                fetched = state.buffered.popleft()
-                state.position, state.epoch = fetched.next_offset, fetched.leader_epoch
+                fetched = state.take()
+                if fetched is None:
+                    continue
                 size += len(fetched.records)
                 self._free(state, len(fetched.records))
                 taken.append(fetched)
                 if max_bytes is not None and size >= max_bytes:
                     break
-            ready = [s for s in ready if s.buffered]
+            ready = [s for s in ready if s.is_ready()]
         for fetched in taken:
             # Partitions just returned go to the end of the order: none starves another.
             self._assigned[fetched.partition] = self._assigned.pop(fetched.partition)
@@ -255,8 +282,11 @@ class Fetcher:
         groups: dict[int, list[Assigned]] = {}
         unplaced: list[Assigned] = []
         earliest: float | None = None
+        gated_bytes = sum(
+            self._assigned[p].buffered_bytes for p in self._gates if p in self._assigned
+        )
         for state in self._assigned.values():
-            if not self._wants_more(state):
+            if not self._wants_more(state, gated_bytes):
                 continue
             if state.not_before > now:
                 if state.not_before != float("inf"):
@@ -276,15 +306,13 @@ class Fetcher:
         if earliest is not None:
             self._timer = loop.call_later(max(0.0, earliest - now) + 0.001, self._start)
 
-    def _wants_more(self, state: Assigned) -> bool:
-        return (
-            not state.busy
-            and not state.paused
-            and state.problem is None
-            and (state.stop is None or state.fetch_offset < state.stop)
-            and state.buffered_bytes < 2 * self._options.partition_bytes
-            and self._buffered_bytes < self._prefetch_bytes
+    def _wants_more(self, state: Assigned, gated_bytes: int) -> bool:
+        has_room = (
+            self._buffered_bytes - gated_bytes < self._prefetch_bytes
+            if state.gate is None
+            else gated_bytes < self._prefetch_bytes // 2
         )
+        return has_room and state.wants_more(2 * self._options.partition_bytes)
 
     def _run(self, key: int | str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -307,7 +335,10 @@ class Fetcher:
         unasked: dict[int, list[Assigned]] = {}
         for state in unplaced:
             try:
-                found = await self._cluster.leader(state.partition, self._least_epoch(state))
+                least = state.least_epoch(
+                    asyncio.get_running_loop().time(), self._cluster.settings.metadata_max_age_ms
+                )
+                found = await self._cluster.leader(state.partition, least)
             except ClientError as error:
                 if isinstance(error, Refused) and error.code == ErrorCode.UNKNOWN_LEADER_EPOCH:
                     state.behind_since = state.behind_since or asyncio.get_running_loop().time()
@@ -359,25 +390,15 @@ class Fetcher:
         logger.warning("%s", problem)
         self._buffered_bytes -= state.cut_back(end)
 
-    def _least_epoch(self, state: Assigned) -> int:
-        """Return the lowest epoch of a leader that can have the records before the position.
-
-        A deposed leader that does not know it yet would report the position as out of range. But a
-        committed position can be from an earlier topic of this name with higher epochs: a leader
-        that metadata names for ``metadata_max_age_ms`` is accepted.
-        """
-        if state.behind_since is not None:
-            lasted_s = asyncio.get_running_loop().time() - state.behind_since
-            if lasted_s * 1000 > self._cluster.settings.metadata_max_age_ms:
-                return -1
-        return state.fetch_epoch
-
     async def _fetch(self, node_id: int, group: list[Assigned]) -> None:
         session = self._sessions.setdefault(node_id, FetchSession())
         incarnations = {state.partition: state.incarnation for state in group}
         wanted = {
             state.partition: PartitionFetch(
-                state.fetch_offset, self._options.partition_bytes, state.leader_epoch
+                state.fetch_offset,
+                self._options.partition_bytes,
+                state.leader_epoch,
+                stamp=state.stamp,
             )
             for state in group
         }
@@ -407,44 +428,38 @@ class Fetcher:
                 partition = TopicPartition(topic.topic, data.partition_index)
                 state = self._assigned.get(partition)  # type: ignore[assignment]
                 if state is not None and incarnations.get(partition) == state.incarnation:
-                    await self._take_in(state, data)
+                    await self._take_in(node_id, state, data)
 
-    async def _take_in(self, state: Assigned, data: messages.FetchResponse.PartitionData) -> None:
+    async def _take_in(
+        self, node_id: int, state: Assigned, data: messages.FetchResponse.PartitionData
+    ) -> None:
         code = error_code(data.error_code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._out_of_range(state)
             return
         if code:
             self._failed(state, Refused(code, str(state.partition)))
+            if code == ErrorCode.INVALID_PARTITION_METADATA and "metadata" not in self._tasks:
+                self._run("metadata", self._ask_again(node_id, state.partition.topic))
             return
         state.failures, state.failing_since, state.is_said = 0, None, False
-        records = data.records
-        if records is None or not len(records):
+        try:
+            fetched = fetched_of(state.partition, state.fetch_offset, data, self._isolation)
+        except ClientError as error:
+            self._failed(state, error)
             return
-        assert isinstance(records, memoryview)
-        batches, next_offset, epoch = whole_batches(records, state.fetch_offset)
-        if not len(batches):
-            self._failed(state, no_batch(state.partition, state.fetch_offset, records))
+        if fetched is None:
             return
-        aborted = data.aborted_transactions
-        fetched = Fetched(
-            partition=state.partition,
-            offset=state.fetch_offset,
-            next_offset=next_offset,
-            records=batches,
-            high_watermark=data.high_watermark,
-            last_stable_offset=data.last_stable_offset,
-            log_start_offset=data.log_start_offset,
-            aborted=None
-            if self._isolation is IsolationLevel.READ_UNCOMMITTED
-            else [(item.producer_id, item.first_offset) for item in aborted or ()],
-            leader_epoch=epoch,
-        )
-        state.fetch_offset, state.fetch_epoch = next_offset, epoch
+        state.fetch_offset, state.fetch_epoch = fetched.next_offset, fetched.leader_epoch
         state.buffered.append(fetched)
-        state.buffered_bytes += len(batches)
-        self._buffered_bytes += len(batches)
+        state.buffered_bytes += len(fetched.records)
+        self._buffered_bytes += len(fetched.records)
         self._wake()
+
+    async def _ask_again(self, node_id: int, topic: str) -> None:
+        """Ask the broker that refused a resize epoch for metadata: it knows the newer one."""
+        await ask_for_newer(self._cluster, node_id, topic)
+        self.interrupt()
 
     async def _out_of_range(self, state: Assigned) -> None:
         if self._reset is OffsetReset.NONE:

@@ -17,15 +17,20 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.groups.assignors import (
+    AWARE_RANGE,
     PROTOCOL_TYPE,
     RANGE,
+    PartitionCounts,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    epochs_of_assignment,
+    epochs_of_subscription,
     range_assignment,
 )
 from tidelog.client.groups.committed_offsets import Membership, Position, commit_offsets
+from tidelog.client.groups.group_positions import GroupPosition, exchange_positions
 from tidelog.client.groups.membership import (
     HEARTBEATS,
     Event,
@@ -35,6 +40,7 @@ from tidelog.client.groups.membership import (
     named,
     step,
 )
+from tidelog.client.groups.resized_topics import catch_up
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -81,7 +87,9 @@ class GroupMember:
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._partition_check_ms = partition_check_ms
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, PartitionCounts] = {}
+        self.assigned_with: dict[str, int] = {}
+        """The resize epochs that this generation was assigned with, by an aware leader."""
         self._standing = MemberStatus()
         self._tasks: set[asyncio.Task[None]] = set()
         """The heartbeats, and the leader's check of partition counts, of one generation."""
@@ -126,6 +134,10 @@ class GroupMember:
             if self._counts:
                 self._run(self._watch_partitions())
         return assigned
+
+    def resized(self) -> None:
+        """Record that a topic was resized: the next step is another round."""
+        self._step(Event.REBALANCE)
 
     def positioned(self) -> None:
         """Record that the positions of all partitions are known: the member reads now."""
@@ -199,7 +211,9 @@ class GroupMember:
         for _ in range(MAX_JOIN_ROUNDS):
             try:
                 joined = await self._join_once()
-                return decode_assignment(await self._sync(joined))
+                data = await self._sync(joined)
+                self.assigned_with = epochs_of_assignment(data)
+                return decode_assignment(data)
             except Refused as error:
                 if error.code != ErrorCode.MEMBER_ID_REQUIRED and not self._apply_error(
                     error, self._standing
@@ -217,8 +231,11 @@ class GroupMember:
             protocol_type=PROTOCOL_TYPE,
             protocols=[
                 messages.JoinGroupRequest.JoinGroupRequestProtocol(
+                    name=AWARE_RANGE, metadata=encode_subscription(self.topics, self._epochs())
+                ),
+                messages.JoinGroupRequest.JoinGroupRequestProtocol(
                     name=RANGE, metadata=encode_subscription(self.topics)
-                )
+                ),
             ],
         )
 
@@ -242,6 +259,7 @@ class GroupMember:
 
     async def _sync(self, joined: messages.JoinGroupResponse) -> bytes:
         shares: dict[str, list[TopicPartition]] = {}
+        assignor = joined.protocol_name or RANGE
         self._counts = {}
         if joined.leader == joined.member_id and not joined.skip_assignment:
             subscriptions = {
@@ -249,18 +267,21 @@ class GroupMember:
                 for member in joined.members
             }
             names = {name for topics in subscriptions.values() for name in topics}
+            known = [epochs_of_subscription(bytes(each.metadata)) for each in joined.members]
+            await self._catch_up(known)
             self._counts = await self._count_partitions(names)
-            shares = range_assignment(subscriptions, self._counts)
+            shares = range_assignment(subscriptions, self._counts, assignor)
+        epochs = self._epochs() if assignor == AWARE_RANGE else None
         request = messages.SyncGroupRequest(
             group_id=self.group,
             generation_id=self._standing.generation,
             member_id=self._standing.member_id,
             group_instance_id=self._instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocol_name=RANGE,
+            protocol_name=assignor,
             assignments=[
                 messages.SyncGroupRequest.SyncGroupRequestAssignment(
-                    member_id=member, assignment=encode_assignment(partitions)
+                    member_id=member, assignment=encode_assignment(partitions, epochs)
                 )
                 for member, partitions in shares.items()
             ],
@@ -275,15 +296,33 @@ class GroupMember:
         )
         return bytes(answer.assignment)
 
-    async def _count_partitions(self, topics: Iterable[str]) -> dict[str, int]:
+    def _epochs(self) -> dict[str, int]:
+        """Return the resize epochs of the topics in this member's metadata."""
+        topics = self._cluster.view.topics
+        found = {name: topics[name] for name in self.topics if name in topics}
+        return {name: topic.resize_epoch for name, topic in found.items() if topic.is_ordered}
+
+    async def _catch_up(self, known: Iterable[Mapping[str, int]]) -> None:
+        """Ask for metadata until they are as new as those of each member, or for a moment."""
+        newest: dict[str, int] = {}
+        for epochs in known:
+            for name, epoch in epochs.items():
+                newest[name] = max(epoch, newest.get(name, -1))
+        await catch_up(self._cluster, newest)
+
+    async def _count_partitions(self, topics: Iterable[str]) -> dict[str, PartitionCounts]:
         """Return the partition counts of these topics; 0 for one that does not exist."""
         names = sorted(topics)
-        view = await self._cluster.describe(names)
-        found = {name: view.topics.get(name) for name in names}
-        return {
-            name: 0 if topic is None or topic.error else len(topic.partitions)
-            for name, topic in found.items()
-        }
+        found = await self._cluster.describe(names)
+        counts = {}
+        for name in names:
+            # The view and not the answer: a stale broker does not take it back.
+            topic = self._cluster.view.topics.get(name) if name in found.topics else None
+            if topic is None or topic.error:
+                counts[name] = PartitionCounts()
+            else:
+                counts[name] = PartitionCounts(topic.count, len(topic.partitions))
+        return counts
 
     async def _watch_partitions(self) -> None:
         """As the group's leader: start a rebalance when a partition count has changed."""
@@ -327,6 +366,21 @@ class GroupMember:
                 # Without a response the coordinator has removed the member by now.
                 retry = is_worth_retrying(error)
                 self._step(*((Event.SILENCE,) if retry else (Event.FAILED, error)))
+
+    async def exchange_positions(
+        self, report: Mapping[TopicPartition, int], wanted: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, GroupPosition]:
+        """Report positions of this member, and return those of others; as ``commit``."""
+        asked_as = self._standing
+        if not asked_as.may_commit:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group!r}")
+        try:
+            return await exchange_positions(
+                self._cluster, self.group, self._as_committed(asked_as), report, wanted
+            )
+        except Refused as error:
+            self._apply_error(error, asked_as)
+            raise
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -7,6 +7,11 @@ Joining and looking up positions each run in a task: they continue when a ``poll
 times out. A ``poll`` raises their error, and the next one retries. A partition is read as soon as
 its position is known, also when the lookup of others fails; a recalled member cancels the lookup.
 
+A generation reads with the metadata of its begin (KIP-253): with these counts and resize epochs it
+fetches, and ``gating`` holds back what must wait for other partitions. The member joins again when
+it sees a newer resize epoch. A position of a reset is committed before it is read from, or the
+rebalance of a resize would reset again, and skip.
+
 At least once: a position is committed only after the next ``poll`` (or ``commit``), so records that
 were returned and not processed are read again after a crash.
 """
@@ -29,6 +34,7 @@ from tidelog.client.groups.committed_offsets import (
     Position,
     look_up_committed,
 )
+from tidelog.client.groups.gating import Gating
 from tidelog.client.groups.group_member import (
     HEARTBEAT_INTERVAL_MS,
     PARTITION_CHECK_MS,
@@ -37,6 +43,13 @@ from tidelog.client.groups.group_member import (
     GroupMember,
 )
 from tidelog.client.groups.membership import MemberState
+from tidelog.client.groups.resized_topics import (
+    catch_up,
+    is_resized,
+    ordered_topics,
+    stamps_of,
+)
+from tidelog.client.metadata import Topic
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, by_topic
@@ -96,6 +109,16 @@ class GroupReader:
             options=options,
             again_after_ms=cluster.settings.backoff.max_ms,
         )
+        self._gating = Gating(
+            cluster,
+            self._member,
+            self._fetcher,
+            None if auto_commit_ms is None else self._commit_before_report,
+        )
+        self._seen: dict[str, Topic] = {}
+        """The ordered topics of this generation, by the metadata that it reads with."""
+        self._has_begun = False
+        """Whether this generation has its metadata and gates."""
         self._committed: dict[TopicPartition, int] = {}
         self._next_commit = 0.0
         self._step_ms = heartbeat_interval_ms
@@ -131,8 +154,12 @@ class GroupReader:
         if timeout_ms <= 0:
             # A caller that polls without waiting must still let the loop run the requests.
             await asyncio.sleep(0)
+        if self._gating.is_active:
+            self._gating.delivered(self._fetcher.positions())
         while True:
             self._refuse_closed()
+            if self._seen and is_resized(self._seen, self._cluster.view):
+                self._member.resized()
             if self._joining is not None or self._member.must_join:
                 if not await self._joined(deadline):
                     return []
@@ -170,6 +197,7 @@ class GroupReader:
         self._closed = True
         tasks = [self._joining, self._placing, self._committing]
         try:
+            await self._gating.stop()
             await call_off(task for task in tasks if task is not None)
         finally:
             try:
@@ -201,6 +229,15 @@ class GroupReader:
             await self._commit_moved(positions, timeout_ms=self._auto_commit_ms)
         except ClientError as error:
             logger.warning("group %s: offsets were not committed: %s", self._member.group, error)
+
+    async def _commit_before_report(self, positions: dict[TopicPartition, int]) -> None:
+        """Commit positions that are going to be reported; one commit at a time."""
+        while self._committing is not None and not self._committing.done():
+            await asyncio.wait([self._committing])
+        self._committing = asyncio.get_running_loop().create_task(self._commit_moved(positions))
+        self._committing.add_done_callback(_look_at_error)
+        await asyncio.wait([self._committing])
+        self._committing.result()
 
     async def _commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
         # An older commit in flight must not be applied after this one.
@@ -257,12 +294,14 @@ class GroupReader:
         placing, self._placing = self._placing, None
         if placing is not None:
             await call_off([placing])
+        await self._gating.stop()
         if self._auto_commit_ms is not None:
             if self._committing is not None:
                 await asyncio.wait([self._committing])
             await self._try_commit(self._fetcher.positions())
         self._fetcher.assign({})
         self._committed, self._unplaced, self._place_at = {}, [], 0.0
+        self._seen, self._has_begun = {}, False
         self._unplaced = await self._member.join()
 
     def _place_aside(self) -> None:
@@ -295,6 +334,7 @@ class GroupReader:
         leader, does not delay others. Grows with partitions.
         """
         group, wanted = self._member.group, self._unplaced
+        await self._begin_generation()
         found, errors = await look_up_committed(self._cluster, group, wanted)
         positions = {partition: item.offset for partition, item in found.items()}
         self._committed.update(positions)
@@ -311,11 +351,24 @@ class GroupReader:
             errors.setdefault(where, unanswered)
         return errors
 
+    async def _begin_generation(self) -> None:
+        """Get metadata that are as new as those of the assignment, and begin with its gates."""
+        if self._has_begun:
+            return
+        await catch_up(self._cluster, self._member.assigned_with)
+        names = {where.topic for where in self._unplaced}
+        unknown = sorted(name for name in names if name not in self._cluster.view.topics)
+        if unknown:
+            await self._cluster.describe(unknown)
+        self._seen = ordered_topics(self._cluster.view, names)
+        self._gating.start(self._seen, self._unplaced)
+        self._has_begun = True
+
     def _begin(
         self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
     ) -> None:
         self._unplaced = [where for where in self._unplaced if where not in positions]
-        self._fetcher.add(positions, epochs)
+        self._fetcher.add(positions, epochs, stamps_of(self._seen, positions))
 
     async def _reset_positions(
         self, partitions: list[TopicPartition]
@@ -323,13 +376,30 @@ class GroupReader:
         """Look up the starts or ends of one topic's partitions; return the errors."""
         where = offsets.EARLIEST if self._reset is OffsetReset.EARLIEST else offsets.LATEST
         failed: dict[TopicPartition, ClientError] = {}
-        await offsets.list_offsets(
+        is_ordered = partitions[0].topic in self._seen
+
+        def begin(found: Mapping[TopicPartition, offsets.FoundOffset]) -> None:
+            if not is_ordered:
+                self._begin({each: at.offset for each, at in found.items()}, {})
+
+        found = await offsets.list_offsets(
             self._cluster,
             dict.fromkeys(partitions, where),
             isolation=self._isolation,
             failed=failed,
-            taken=lambda found: self._begin({each: at.offset for each, at in found.items()}, {}),
+            taken=begin,
         )
+        if is_ordered and found:
+            positions = {each: at.offset for each, at in found.items()}
+            try:
+                await self._commit_moved(positions)
+            except CommitRefused as error:
+                failed.update(error.errors)
+            except ClientError as error:
+                failed.update(dict.fromkeys(positions, error))
+            # Where the generation is over nothing was committed, and nothing is read.
+            done = {each: at for each, at in positions.items() if self._committed.get(each) == at}
+            self._begin(done, {})
         return {each: _refused(each, error) for each, error in failed.items()}
 
 

@@ -1,0 +1,178 @@
+"""Gates of a member: look-ups of fences, reports of its positions, questions for those of others.
+
+Owns the requests, one task per generation, and what the fetcher may return. Not the state of a
+topic's gates: see ``topic_gates``. A topic without children and retired partitions costs nothing.
+
+The order of one position: the application is done with it; with auto-commit it is committed; then
+it is reported. It is reported again from time to time, because a new coordinator knows none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.fences import describe_fences
+from tidelog.client.fetching.fetcher import Fetcher
+from tidelog.client.groups.group_member import GroupMember
+from tidelog.client.groups.topic_gates import TopicGates
+from tidelog.client.metadata import Topic
+from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.runtime.tasks import call_off
+
+logger = logging.getLogger(__name__)
+
+EXCHANGE_MS = 50
+"""The shortest time between two requests for positions."""
+
+REPORT_AGAIN_MS = 3_000
+"""How often positions that did not change are reported again."""
+
+FENCES_TIMEOUT_MS = 2_000
+
+Commit = Callable[[dict[TopicPartition, int]], Awaitable[None]]
+
+
+class Gating:
+    """The gates of one member; ``start`` in each generation, ``stop`` before the next."""
+
+    def __init__(
+        self, cluster: Cluster, member: GroupMember, fetcher: Fetcher, commit: Commit | None
+    ) -> None:
+        self._cluster = cluster
+        self._member = member
+        self._fetcher = fetcher
+        self._commit = commit
+        self._topics: dict[str, TopicGates] = {}
+        self._own: dict[TopicPartition, int] = {}
+        self._held: dict[TopicPartition, int] = {}
+        """Partitions of this member with a shut gate, and its offset."""
+        self._reported: dict[TopicPartition, int] = {}
+        self._reported_at = 0.0
+        self._reported_to: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    def start(self, topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]) -> None:
+        """Begin with the ordered topics of a generation, and the partitions of this member."""
+        own = by_topic(partitions)
+        self._topics = {
+            name: TopicGates(topic, [each.partition for each in own.get(name, ())])
+            for name, topic in topics.items()
+            if name in own
+        }
+        self._own, self._reported, self._reported_to = {}, {}, None
+        self._apply()
+        if any(not gates.is_resolved for gates in self._topics.values()):
+            self._task = asyncio.get_running_loop().create_task(self._keep())
+            self._task.add_done_callback(_log_bug)
+
+    async def stop(self) -> None:
+        """End the task of a generation; its gates stay as they are."""
+        task, self._task = self._task, None
+        if task is not None:
+            await call_off([task])
+        self._topics = {}
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a topic of this generation has gates."""
+        return self._task is not None
+
+    def delivered(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Take up the positions of this member, once the application is done with them."""
+        if self._own != positions:
+            self._own = dict(positions)
+            self._changed.set()
+        self._apply()
+
+    def _apply(self) -> None:
+        """Tell the fetcher how far it may go."""
+        held: dict[TopicPartition, int] = {}
+        for name, gates in self._topics.items():
+            gates.follow(self._cluster.view.topics.get(name))
+            own = {
+                where.partition: offset
+                for where, offset in self._own.items()
+                if where.topic == name
+            }
+            held.update(
+                (TopicPartition(name, index), end) for index, end in gates.ends(own).items()
+            )
+        self._held = held
+        self._fetcher.hold_at(held)
+
+    async def _keep(self) -> None:
+        failures = 0
+        backoff = self._cluster.settings.backoff
+        while True:
+            self._changed.clear()
+            try:
+                await self._resolve()
+                await self._exchange()
+            except ClientError as error:
+                logger.debug("group %s: gates are not resolved: %s", self._member.group, error)
+                await asyncio.sleep(backoff.pause_s(failures))
+                failures += 1
+                continue
+            failures = 0
+            self._apply()
+            await asyncio.sleep(EXCHANGE_MS / 1000)
+            if self._held or not all(gates.is_resolved for gates in self._topics.values()):
+                continue
+            try:
+                await asyncio.wait_for(self._changed.wait(), REPORT_AGAIN_MS / 1000)
+            except TimeoutError:
+                continue
+
+    async def _resolve(self) -> None:
+        """Look up the fences of topics whose gates are not resolved, or no longer."""
+        for name, gates in self._topics.items():
+            if gates.is_resolved:
+                continue
+            places = [TopicPartition(name, index) for index in gates.topic.partitions]
+            failed: dict[TopicPartition, ClientError] = {}
+            found = await describe_fences(
+                self._cluster, places, timeout_ms=FENCES_TIMEOUT_MS, failed=failed
+            )
+            gates.resolve({where.partition: fences for where, fences in found.items()})
+            for where, error in failed.items():
+                logger.debug("%s: its fences are not known: %s", where, error)
+        self._apply()
+
+    async def _exchange(self) -> None:
+        """Report positions that others may wait for, and ask for those that this one waits for."""
+        now = asyncio.get_running_loop().time()
+        is_late = now - self._reported_at >= REPORT_AGAIN_MS / 1000
+        if is_late or self._cluster.known_coordinator(self._member.group) != self._reported_to:
+            self._reported, self._reported_at = {}, now
+        report: dict[TopicPartition, int] = {}
+        wanted: list[TopicPartition] = []
+        for name, gates in self._topics.items():
+            for index, upto in gates.reported().items():
+                where = TopicPartition(name, index)
+                offset, before = self._own.get(where), self._reported.get(where)
+                if offset is not None and offset != before and not (before or 0) >= upto:
+                    report[where] = offset
+            shut = [where.partition for where in self._held if where.topic == name]
+            wanted += [TopicPartition(name, index) for index in gates.wanted(shut)]
+        if not report and not wanted:
+            return
+        if report and self._commit is not None:
+            await self._commit(report)
+        found = await self._member.exchange_positions(report, wanted)
+        self._reported.update(report)
+        self._reported_to = self._cluster.known_coordinator(self._member.group)
+        for name, gates in self._topics.items():
+            gates.learn(
+                {where.partition: each for where, each in found.items() if where.topic == name}
+            )
+
+
+def _log_bug(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.error("gating failed: %r", error)

@@ -1,0 +1,74 @@
+"""Metadata of the topics that a member reads: as new as what it was assigned by (KIP-253).
+
+Owns the stamps of one generation. Not the assignment: see ``assignors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, Refused
+from tidelog.client.metadata import ClusterMetadata, Topic
+from tidelog.client.stamps import PartitionStamp, is_newer, partition_stamp, stamp_of
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+CATCH_UP_MS = 2_000
+"""How long a member asks for newer metadata before it goes on with what it has."""
+
+
+async def catch_up(cluster: Cluster, epochs: Mapping[str, int]) -> None:
+    """Ask for metadata until each topic is at its resize epoch or a newer one, for a moment.
+
+    A broker that is not reached, or has older metadata than another member, delays this member and
+    does not stop it: it joins again when it sees the newer epoch.
+    """
+
+    async def attempt() -> None:
+        stale = [name for name, epoch in epochs.items() if _is_stale(cluster.view, name, epoch)]
+        if stale:
+            await cluster.describe(stale)
+        if any(_is_stale(cluster.view, name, epochs[name]) for name in stale):
+            raise Refused(ErrorCode.INVALID_PARTITION_METADATA, f"topics {stale}")
+
+    try:
+        await cluster.retry(attempt, CATCH_UP_MS)
+    except ClientError:
+        return
+
+
+def _is_stale(view: ClusterMetadata, name: str, epoch: int) -> bool:
+    known = view.topics.get(name)
+    return known is None or known.resize_epoch < epoch
+
+
+def ordered_topics(view: ClusterMetadata, names: Iterable[str]) -> dict[str, Topic]:
+    """Return the topics among these whose keys keep their order over resizes."""
+    found = {name: view.topics[name] for name in names if name in view.topics}
+    return {name: topic for name, topic in found.items() if not topic.error and topic.is_ordered}
+
+
+def stamps_of(
+    topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, PartitionStamp]:
+    """Return what requests of a generation say of its partitions; none of unordered topics."""
+    stamps = {name: stamp_of(topic) for name, topic in topics.items()}
+    return {
+        where: partition_stamp(
+            stamps[where.topic], topics[where.topic].partitions[where.partition].partition_epoch
+        )
+        for where in partitions
+        if where.topic in topics and where.partition in topics[where.topic].partitions
+    }
+
+
+def is_resized(seen: Mapping[str, Topic], view: ClusterMetadata) -> bool:
+    """Whether metadata show a newer resize epoch than a generation reads with."""
+    for name, topic in seen.items():
+        newest = view.topics.get(name)
+        if newest is None or newest is topic or newest.topic_id != topic.topic_id:
+            continue
+        if is_newer(stamp_of(newest), stamp_of(topic)):
+            return True
+    return False

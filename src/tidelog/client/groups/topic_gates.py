@@ -1,0 +1,123 @@
+"""Gates of one topic for one member in one generation: what it delivers, asks for, reports. Pure.
+
+Owns the state between look-ups. Not the rule of a gate: see ``partitioning.gates``. Not the
+requests: see ``gating``. All of it is of the metadata that the generation reads with: a member that
+sees a newer resize epoch joins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from tidelog.client.fences import DescribedFences
+from tidelog.client.metadata import Partition, Topic
+from tidelog.partitioning.gates import (
+    Fence,
+    Gate,
+    Position,
+    ResizedPartition,
+    deliverable_ends,
+    gates_of,
+)
+
+Gates = Mapping[int, list[Gate]]
+
+
+class TopicGates:
+    """Gates that are all shut until ``resolve``; ``own`` are the partitions of this member."""
+
+    def __init__(self, topic: Topic, own: Iterable[int]) -> None:
+        self.topic = topic
+        self._own = frozenset(own)
+        self._checked = topic
+        self._epochs: dict[int, int] = {}
+        self._positions: dict[int, Position] = {}
+        self._gates: Gates = self._gates_with({})
+        self.is_resolved = not self._gates
+        """Whether every fence that a gate needs is known."""
+
+    def _gates_with(self, fences: Mapping[int, tuple[Fence, ...]]) -> Gates:
+        listed = {
+            index: _resized(partition, fences.get(index, ()))
+            for index, partition in self.topic.partitions.items()
+        }
+        return gates_of(self.topic.initial_partition_count, self.topic.resize_epoch, listed)
+
+    def resolve(self, found: Mapping[int, DescribedFences]) -> None:
+        """Take up the fences that leaders named; a missing one keeps its gates shut."""
+        fences = {
+            index: tuple(one.fence for one in described.fences)
+            for index, described in found.items()
+        }
+        self._epochs = {index: described.leader_epoch for index, described in found.items()}
+        self._gates = self._gates_with(fences)
+        self.is_resolved = all(
+            need.upto is not None
+            for gates in self._gates.values()
+            for gate in gates
+            if gate.resize_epoch <= self.topic.resize_epoch
+            for need in gate.needs
+        ) and all(index in found for index in self.topic.partitions)
+
+    def follow(self, newest: Topic | None) -> None:
+        """Shut the gates when a partition has a newer leader: an unclean one may lack fences."""
+        if newest is None or newest is self._checked or not self._gates:
+            return
+        self._checked = newest
+        for index, epoch in self._epochs.items():
+            partition = newest.partitions.get(index)
+            if partition is not None and partition.leader_epoch > epoch:
+                self._epochs, self._gates, self.is_resolved = {}, self._gates_with({}), False
+                return
+
+    def learn(self, positions: Mapping[int, Position]) -> None:
+        """Take up what the coordinator said of the partitions of others; the last one counts."""
+        self._positions.update(positions)
+
+    def ends(self, own: Mapping[int, int]) -> dict[int, int]:
+        """Return up to where partitions of this member may be delivered; the others are open.
+
+        ``own``: how far this member has delivered its partitions, callbacks included. A partition
+        that these metadata lack is not delivered.
+        """
+        positions = dict(self._positions)
+        positions.update((index, Position(offset)) for index, offset in own.items())
+        ends = deliverable_ends(self._gates, positions)
+        found = {index: end for index, end in ends.items() if index in self._own}
+        return found | {index: 0 for index in self._own if index not in self.topic.partitions}
+
+    def wanted(self, shut: Iterable[int]) -> set[int]:
+        """Return the partitions of others whose positions the gates of ``shut`` wait for."""
+        found: set[int] = set()
+        left = list(shut)
+        seen = set(left)
+        while left:
+            for gate in self._gates.get(left.pop(), ()):
+                for need in gate.needs:
+                    if need.partition not in seen:
+                        seen.add(need.partition)
+                        left.append(need.partition)
+                    if need.partition not in self._own:
+                        found.add(need.partition)
+        return found
+
+    def reported(self) -> dict[int, float]:
+        """Return the partitions of this member that gates wait for, and up to which offset."""
+        found: dict[int, float] = {}
+        for gates in self._gates.values():
+            for gate in gates:
+                for need in gate.needs:
+                    if need.partition in self._own and gate.resize_epoch <= self.topic.resize_epoch:
+                        upto = inf if need.upto is None else need.upto.offset
+                        found[need.partition] = max(upto, found.get(need.partition, 0))
+        return found
+
+
+def _resized(partition: Partition, fences: tuple[Fence, ...]) -> ResizedPartition:
+    return ResizedPartition(
+        partition.birth_epoch,
+        partition.birth_offset,
+        max(partition.retirement_epoch, 0),
+        fences,
+    )

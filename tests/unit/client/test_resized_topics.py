@@ -1,0 +1,49 @@
+"""Which metadata a generation reads with, and when a member joins again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from tidelog.client.groups.resized_topics import is_resized, ordered_topics, stamps_of
+from tidelog.client.metadata import ClusterMetadata, Partition, Topic
+from tidelog.client.stamps import PartitionStamp
+from tidelog.model.topics import TopicPartition
+
+ORDERED = Topic(
+    "t",
+    UUID(int=1),
+    False,
+    {index: Partition(index, 1, 0, (1,), (1,), (), partition_epoch=7 + index) for index in (0, 1)},
+    initial_partition_count=1,
+    undeleted_partition_count=2,
+    resize_epoch=3,
+)
+PLAIN = replace(ORDERED, name="plain", undeleted_partition_count=-1)
+VIEW = ClusterMetadata(topics={"t": ORDERED, "plain": PLAIN})
+
+
+def seen_later(topic: Topic) -> ClusterMetadata:
+    return ClusterMetadata(topics={"t": topic})
+
+
+def test_ordered_topics_are_those_with_counts() -> None:
+    assert ordered_topics(VIEW, ["t", "plain", "gone"]) == {"t": ORDERED}
+
+
+def test_requests_name_count_epoch_and_incarnation() -> None:
+    places = [TopicPartition("t", 1), TopicPartition("t", 5), TopicPartition("plain", 0)]
+    assert stamps_of({"t": ORDERED}, places) == {places[0]: PartitionStamp(2, 3, 8)}
+
+
+def test_a_newer_resize_epoch_asks_for_another_round() -> None:
+    seen = {"t": ORDERED}
+    assert not is_resized(seen, VIEW)
+    assert not is_resized(seen, seen_later(replace(ORDERED)))
+    assert is_resized(seen, seen_later(replace(ORDERED, resize_epoch=4)))
+    assert not is_resized(seen, seen_later(replace(ORDERED, resize_epoch=2)))
+    # Counts that are left out now: keys keep no order any more.
+    assert is_resized(seen, seen_later(replace(ORDERED, undeleted_partition_count=-1)))
+    # Another topic of this name is the leader's matter.
+    assert not is_resized(seen, seen_later(replace(ORDERED, topic_id=UUID(int=2), resize_epoch=9)))
+    assert not is_resized(seen, ClusterMetadata())

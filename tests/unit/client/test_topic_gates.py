@@ -1,0 +1,147 @@
+"""What a member delivers, asks for and reports while its topic has gates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from tidelog.client.fences import DescribedFence, DescribedFences
+from tidelog.client.groups.topic_gates import TopicGates
+from tidelog.client.metadata import Partition, Topic
+from tidelog.partitioning.gates import Fence, Position
+
+
+def partition(index: int, *, birth: int = 0, retired: int = -1, leader_epoch: int = 3) -> Partition:
+    return Partition(
+        index,
+        1,
+        leader_epoch,
+        (1,),
+        (1,),
+        (),
+        retirement_epoch=retired,
+        partition_epoch=index,
+        birth_epoch=birth,
+    )
+
+
+def topic(resize_epoch: int, count: int, *partitions: Partition) -> Topic:
+    return Topic(
+        "t",
+        UUID(int=1),
+        False,
+        {each.index: each for each in partitions},
+        initial_partition_count=1,
+        undeleted_partition_count=count,
+        resize_epoch=resize_epoch,
+    )
+
+
+def fences(*found: tuple[int, int], leader_epoch: int = 3) -> DescribedFences:
+    """Of pairs (resize epoch, offset)."""
+    return DescribedFences(
+        leader_epoch,
+        tuple(
+            DescribedFence(Fence(epoch, offset, offset - 1), 2, False) for epoch, offset in found
+        ),
+    )
+
+
+GROWN = topic(1, 2, partition(0), partition(1, birth=1))
+SHRUNK = topic(2, 1, partition(0), partition(1, birth=1, retired=2))
+OF_GROWN = {0: fences((1, 10)), 1: fences((1, 0))}
+OF_SHRUNK = {0: fences((1, 10), (2, 20)), 1: fences((1, 0), (2, 7))}
+
+
+def test_a_topic_without_births_and_retirements_has_no_gates() -> None:
+    gates = TopicGates(topic(3, 2, partition(0), partition(1)), [0, 1])
+    assert gates.is_resolved
+    assert gates.ends({}) == {}
+    assert gates.reported() == {}
+
+
+def test_gates_are_shut_until_the_fences_are_known() -> None:
+    gates = TopicGates(GROWN, [1])
+    assert not gates.is_resolved
+    gates.learn({0: Position(99)})
+    assert gates.ends({}) == {1: 0}
+    gates.resolve(OF_GROWN)
+    assert gates.is_resolved
+    assert gates.ends({}) == {}
+
+
+def test_a_child_waits_for_the_position_of_its_parent() -> None:
+    gates = TopicGates(GROWN, [1])
+    gates.resolve(OF_GROWN)
+    assert gates.ends({1: 0}) == {1: 0}
+    assert gates.wanted([1]) == {0}
+    gates.learn({0: Position(9)})
+    assert gates.ends({1: 0}) == {1: 0}
+    gates.learn({0: Position(10)})
+    assert gates.ends({1: 0}) == {}
+    # The last report counts, not the highest one.
+    gates.learn({0: Position(4)})
+    assert gates.ends({1: 0}) == {1: 0}
+
+
+def test_the_owner_of_both_needs_no_one() -> None:
+    gates = TopicGates(GROWN, [0, 1])
+    gates.resolve(OF_GROWN)
+    assert gates.wanted([1]) == set()
+    assert gates.ends({0: 9, 1: 0}) == {1: 0}
+    assert gates.ends({0: 10, 1: 0}) == {}
+
+
+def test_the_owner_of_a_parent_reports_it_up_to_the_fence() -> None:
+    gates = TopicGates(GROWN, [0])
+    gates.resolve({0: fences((1, 10))})
+    assert gates.reported() == {0: 10}
+    assert not gates.is_resolved  # The leader of the child has not answered.
+
+
+def test_a_survivor_waits_for_each_that_retired_and_these_for_their_parents() -> None:
+    gates = TopicGates(SHRUNK, [0])
+    gates.resolve(OF_SHRUNK)
+    assert gates.ends({0: 0}) == {0: 20}
+    assert gates.wanted([0]) == {1}
+    gates.learn({1: Position(7)})
+    # The retired one is a child of partition 0, whose fence of the growth was not reached.
+    assert gates.ends({0: 9}) == {0: 20}
+    assert gates.ends({0: 10}) == {}
+
+
+def test_a_missing_fence_keeps_the_gate_shut() -> None:
+    gates = TopicGates(GROWN, [1])
+    gates.resolve({0: fences(), 1: fences((1, 0))})
+    assert not gates.is_resolved
+    gates.learn({0: Position(99)})
+    assert gates.ends({}) == {1: 0}
+
+
+def test_a_newer_leader_shuts_the_gates_until_they_are_resolved_again() -> None:
+    gates = TopicGates(SHRUNK, [0])
+    gates.resolve(OF_SHRUNK)
+    gates.learn({1: Position(7)})
+    assert gates.ends({0: 15}) == {}
+    gates.follow(replace(SHRUNK))
+    assert gates.ends({0: 15}) == {}
+    moved = {**SHRUNK.partitions, 1: replace(SHRUNK.partitions[1], leader_epoch=4)}
+    gates.follow(replace(SHRUNK, partitions=moved))
+    assert not gates.is_resolved
+    assert gates.ends({0: 15}) == {0: 0}
+    gates.resolve(OF_SHRUNK | {1: fences((1, 0), (2, 5), leader_epoch=4)})
+    assert gates.ends({0: 15}) == {}
+
+
+def test_a_fence_of_a_later_resize_stays_shut() -> None:
+    gates = TopicGates(GROWN, [0, 1])
+    gates.resolve({0: fences((1, 10), (2, 12)), 1: fences((1, 0))})
+    assert gates.is_resolved
+    assert gates.ends({0: 12, 1: 5}) == {0: 12}
+    assert gates.reported() == {0: 10}
+
+
+def test_a_partition_that_metadata_lack_is_not_delivered() -> None:
+    gates = TopicGates(GROWN, [0, 7])
+    gates.resolve(OF_GROWN)
+    assert gates.ends({0: 0, 7: 3}) == {7: 0}
