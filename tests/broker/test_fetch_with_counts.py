@@ -169,7 +169,7 @@ def test_a_large_read_from_the_file_ends_at_the_fence(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_follower_that_is_behind_its_own_log_does_not_pass_the_next_fence(
+def test_a_follower_that_lags_its_own_log_does_not_pass_the_next_fence(
     tmp_path: Path,
 ) -> None:
     """It fetched the fence of EPOCH, and its LeaderAndIsr is still to come (KIP-392)."""

@@ -24,7 +24,8 @@ from tidelog.broker.fetching.client_sessions import (
     next_epoch,
 )
 from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
-from tidelog.broker.partitions.read_limit import is_at_limit, limit_of_consumer, why_not_read
+from tidelog.broker.partitions.read_limit import is_at_limit
+from tidelog.broker.partitions.resize_checks import limit_of_consumer, why_not_read
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, Buffer, put_records, records_size, uvarint
 from tidelog.records.batch import Rejected

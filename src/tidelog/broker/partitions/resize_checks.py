@@ -7,6 +7,9 @@ Not the rules: see `replication.resize_rules`. Not the wait of a refused produce
 A topic with ``enable.ordered.delivery=false`` counts as one whose clients send no count, and
 ``unaware.producers`` has no effect on it. Its sealed partitions take no records all the same: a
 retired partition is removed when what came before its seal is gone.
+
+A fence limits a consumer of an older resize epoch on the leader, and one of the partition's own on
+a follower that has the next fence before the next LeaderAndIsr (KIP-392).
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from tidelog.records.batch import HEADER_SIZE, Buffer, Rejected, read_header
 from tidelog.replication.resize_rules import (
     NOT_NAMED,
     Named,
+    ToFetch,
     ToProduce,
+    answer_to_fetch,
     answer_to_produce,
 )
 from tidelog.storage.log.producers import KnownBatch
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata.shown_epochs import ShownEpochs
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.storage.log.state import LogState
 
@@ -32,6 +38,12 @@ REFUSE = "refuse"
 """The value of ``unaware.producers`` with which a producer must send the count."""
 
 _as_named = tuple.__new__
+
+_ERRORS = {
+    ToFetch.INCOMPLETE: ErrorCode.INVALID_REQUEST,
+    ToFetch.ELSEWHERE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ToFetch.OLDER: ErrorCode.INVALID_PARTITION_METADATA,
+}
 
 
 def named_by(undeleted_count: int, resize_epoch: int, partition_epoch: int) -> Named:
@@ -82,10 +94,12 @@ def why_not_appended(partition: HostedPartition, named: Named, records: Buffer) 
 
 def is_aware(partition: HostedPartition, named: Named) -> bool:
     """Return whether a producer's count holds for a partition that was named by its count."""
-    state, configs = partition.state, partition.log.configs
-    if state.undeleted_count < 0 or not configs.enable_ordered_delivery:
-        return False
-    return named == (state.undeleted_count, state.resize_epoch, state.partition_epoch)
+    state = partition.state
+    return _checks(partition) and named == (
+        state.undeleted_count,
+        state.resize_epoch,
+        state.partition_epoch,
+    )
 
 
 def _is_known(log: LogState, records: Buffer) -> bool:
@@ -133,3 +147,31 @@ def _refusal(answer: ToProduce, partition: HostedPartition, named: Named) -> Rej
         f"and partition epoch {named.partition_epoch}"
     )
     return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, sentence)
+
+
+def limit_of_consumer(partition: HostedPartition, named: Named) -> int:
+    """Return the offset below which a consumer may read, which was not refused. O(1), and O(log of
+    the fences) where it has not seen a resize."""
+    log = partition.log
+    mark = log.high_watermark
+    if named is NOT_NAMED:
+        return mark
+    newest = log.fences.newest
+    if newest is None or newest.resize_epoch <= named.resize_epoch or not _checks(partition):
+        return mark
+    fence = log.fences.first_after(named.resize_epoch)
+    return mark if fence is None else min(mark, fence.offset)
+
+
+def why_not_read(partition: HostedPartition, named: Named, shown: ShownEpochs) -> ErrorCode:
+    """Return why a consumer is refused for its count, or NONE. O(1)."""
+    if named is NOT_NAMED or not _checks(partition):
+        return ErrorCode.NONE
+    answer = answer_to_fetch(named, partition.state, shown.of(partition.topic))
+    return _ERRORS.get(answer, ErrorCode.NONE)
+
+
+def _checks(partition: HostedPartition) -> bool:
+    """Return whether the counts of clients are checked."""
+    state, configs = partition.state, partition.log.configs
+    return state.undeleted_count >= 0 and configs.enable_ordered_delivery
