@@ -162,8 +162,12 @@ def test_the_kinds_of_findings_are_those_of_the_page() -> None:
     moves = text_of(ROOT / "src" / "tidelog" / "controller" / "decisions" / "moves_condition.py")
     made |= set(re.findall(r'MoveFinding\(\s*"([a-z_]+)"', moves))
     made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', condition, re.MULTILINE))
+    decisions = ROOT / "src" / "tidelog" / "controller" / "decisions"
+    resizes = text_of(decisions / "resizes_condition.py")
+    made |= set(re.findall(r'^ {8}"([a-z_]+)",', resizes, re.MULTILINE))
     assert made - written == set()
-    assert {kind for kind in written if f'"{kind}"' not in findings + condition + moves} == set()
+    all_text = findings + condition + moves + resizes
+    assert {kind for kind in written if f'"{kind}"' not in all_text} == set()
 
 
 def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
