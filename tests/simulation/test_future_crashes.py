@@ -11,7 +11,7 @@ import errno
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
@@ -22,11 +22,15 @@ from tests.simulation.log_node import P
 from tests.simulation.two_disks import TwoDisks, drive
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
+from tidelog.records.control_records import ChangeKind, Fence, change_batch
 from tidelog.runtime.turns import at_once
+from tidelog.storage.directory.claims import CLAIMS
 from tidelog.storage.future import places
 from tidelog.storage.future.mirror import Mirror
+from tidelog.storage.log.fences import FenceEntry
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.syncing import PendingSync
+from tidelog.storage.names import LOG_STARTS
 
 SMALL = TopicConfigs(segment_bytes=400, index_interval_bytes=100, file_delete_delay_ms=0)
 RECORDS = 20
@@ -49,6 +53,7 @@ class Life:
     steps: int = 0
     taken: tuple[PartitionLog, PendingSync] | None = None
     is_alone: bool = False
+    fences: list[FenceEntry] = field(default_factory=list)
 
     def work(self) -> None:
         """What others do between two steps of the move."""
@@ -61,7 +66,9 @@ class Life:
             self.sync()
         if self.steps % 7 == 0:
             node.checkpoint()
-            self.known_start, self.known_mark = node.log.start_offset, node.log.high_watermark
+            # Below the log's start, while a fence before it is not in its file.
+            self.known_start = CLAIMS[LOG_STARTS](node.log)
+            self.known_mark = node.log.high_watermark
         self.act(self)
         self.safe_end = max(self.safe_end, node.log.synced_end_offset)
 
@@ -101,7 +108,24 @@ def alone(life: Life) -> None:
     """No sync and no checkpoint of others makes durable what the move must."""
 
 
-ACTS = {"appends": nothing, "cuts at both ends": cut, "alone": alone}
+def fence(life: Life) -> None:
+    """The partition grows and shrinks a few times, and retention removes the first fences."""
+    log = life.node.log
+    if life.steps in (1, 3, 6, 10, 15, 21, 28) and life.node.directory.path in life.appends_in:
+        change = Fence(ChangeKind.FENCE, len(life.fences) + 1, 8)
+        batch = change_batch(change, leader_epoch=1, timestamp_ms=life.node.clock.now_ms)
+        epoch, now_ms = max(1, log.latest_epoch), life.node.clock.now_ms
+        assert not isinstance(
+            log.append_as_leader(batch, epoch, now_ms, from_client=False), Rejected
+        )
+        log.high_watermark = log.end_offset
+        life.fences.append(log.fences.entries[-1])
+    if life.steps == 11:
+        assert log.advance_start(log.end_offset - 2) is None
+        at_once(log.housekeeping(life.node.clock.now_ms))
+
+
+ACTS = {"appends": nothing, "cuts at both ends": cut, "alone": alone, "fences": fence}
 
 
 def at_change(number: int, crash: Crash) -> Callable[[], Plan]:
@@ -200,7 +224,14 @@ def whole(life: Life, kind: str, where: str) -> None:
     assert log.start_offset >= life.known_start, where
     assert log.high_watermark >= (life.known_mark if kind == "kill" else life.known_start), where
     found = node.read()
-    assert sorted(found) == list(range(log.start_offset, log.end_offset)), where
+    # Each control batch is a fence that is known, and no other offset is one.
+    fences = {each.offset for each in log.fences.entries}
+    assert sorted(found) == [
+        each for each in range(log.start_offset, log.end_offset) if each not in fences
+    ], where
+    for entry in life.fences:
+        if kind == "kill" or entry.offset < life.safe_end:
+            assert entry in log.fences.entries, f"{where}: {entry}"
     for offset, value in node.acked.items():
         if offset >= log.start_offset and (kind == "kill" or offset < life.safe_end):
             assert found.get(offset) == value, f"{where}: {offset} is {found.get(offset)!r}"

@@ -14,7 +14,7 @@ from tests.simulation.log_node import P, kept
 from tests.simulation.scenarios.log_steps import ManualClock
 from tests.support.storage_logs import resolve
 from tidelog.model.configs.topic_values import TopicConfigs
-from tidelog.records.batch import Rejected
+from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
 from tidelog.runtime.seams import Seams
@@ -196,7 +196,8 @@ class TwoDisks:
             assert not isinstance(data, Rejected), data
             for record in read_all(data, position):
                 found[record.offset] = bytes(record.value or b"")
-                position = record.offset + 1
+            for _, header in walk(data):
+                position = header.next_offset  # the last one may be a control batch
         return found
 
     def listed(self) -> dict[str, list[str]]:

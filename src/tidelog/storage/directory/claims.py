@@ -14,13 +14,25 @@ from tidelog.storage.log.partition_log import PartitionLog
 
 Offsets = dict[TopicPartition, int]
 
+
+def _log_start(log: PartitionLog) -> int:
+    # After a power loss a log begins at this offset whatever it has lost: so all fences below it
+    # must be in their file.
+    unwritten = log.first_unwritten_fence
+    return log.start_offset if unwritten is None else min(log.start_offset, unwritten)
+
+
 CLAIMS: Mapping[str, Callable[[PartitionLog], int]] = {
+    names.LOG_STARTS: _log_start,
     names.RECOVERY_POINTS: lambda log: log.synced_end_offset,
-    names.LOG_STARTS: lambda log: log.start_offset,
     names.HIGH_WATERMARKS: lambda log: log.high_watermark,
     names.CLEANER_OFFSETS: lambda log: log.first_dirty_offset,
 }
-"""Each file, and the offset of a log that it has."""
+"""Each file, and the offset of a log that it has, in the order in which they are written.
+
+The log's start first: removal raises both, and a removed segment that a power loss brings back torn
+is damage below the recovery point, unless it is below the log's start.
+"""
 
 ASKED_AT_ONCE = 256
 """Logs in one turn of the event loop: about a millisecond."""

@@ -122,7 +122,7 @@ class LogDirectory:
         """
         found = Loaded()
         removed_ms = self._seams.clock.wall_ms() + configs_of(()).file_delete_delay_ms
-        recovery, starts, watermarks, cleaned = (self._offsets(name, found) for name in CLAIMS)
+        starts, recovery, watermarks, cleaned = (self._offsets(name, found) for name in CLAIMS)
         self._noted = {*recovery, *starts, *watermarks, *cleaned}
         contents = contents_of(self._disk, self.path)
         found.strays, found.unknown = contents.strays, contents.unknown

@@ -180,7 +180,9 @@ class Mirror:
 
     def _copy(self, step: Copy) -> None:
         file, copy, there = self._opened(step.base_offset)
-        size, rest = step.end - step.position, step.size - step.position
+        rest = step.size - step.position
+        # At least a header: what is left of a slice may be less, and a batch is read whole.
+        size = max(step.end - step.position, min(HEADER_SIZE, rest))
         data = _read(file, step.position, size)
         if HEADER_SIZE <= size < rest and size < read_header(data).size <= LONGEST_BATCH:
             data = _read(file, step.position, min(read_header(data).size, rest))

@@ -39,6 +39,7 @@ from tidelog.storage.future.mirror import Mirror, SourceFailed
 from tidelog.storage.future.steps import Copy, Step
 from tidelog.storage.log.elsewhere import elsewhere
 from tidelog.storage.log.epoch_writing import epochs_content
+from tidelog.storage.log.fences import Fences, encode_fences
 from tidelog.storage.log.metadata_file import naming
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import encode
@@ -160,6 +161,11 @@ def _clear_up(move: Move, moved: PartitionLog) -> Pieces[None]:
     origin.remove_later(path, moved.configs.file_delete_delay_ms)
 
 
+def _fences_content(fences: Fences) -> bytes:
+    # A partition without fences has no file.
+    return encode_fences(fences.entries) if fences.entries else b""
+
+
 class _Seal:
     # The rest of the copy as of one moment: ``run`` in any thread copies up to it, writes the small
     # files and syncs all.
@@ -174,6 +180,7 @@ class _Seal:
         self._mirror, self._steps = move.mirror, steps
         self._disk: Disk = move.target.resources.disk
         self._epochs = epochs_content(log)
+        self._fences = log.fences
         self._checksums, self.epochs_crc = encode_checksums(self._epochs, None)
         self._producers = log.producers.copied()
         self._note = log.watermark_note.content
@@ -189,6 +196,7 @@ class _Seal:
             and log.metadata is self._of
             and log.synced_end_offset <= self.end_offset
             and epochs_content(log) == self._epochs
+            and log.fences is self._fences
             and stored == (self._stored if active is self._active else (0, 0))
         )
 
@@ -211,6 +219,7 @@ class _Seal:
         for offset in snapshot_offsets(disk, mirror.path):
             disk.remove(snapshot_path(mirror.path, offset))
         files = {
+            names.FENCE_CHECKPOINT: _fences_content(self._fences),
             names.EPOCH_CHECKSUM: self._checksums,
             names.EPOCH_CHECKPOINT: self._epochs,
             names.PARTITION_METADATA: encode_partition_metadata(self.metadata),

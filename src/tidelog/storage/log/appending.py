@@ -10,10 +10,20 @@ from collections.abc import Sequence
 
 from tidelog.model.configs.topic_values import LOG_APPEND_TIME
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import MAX_INT32, MAX_INT64, Buffer, Rejected, crc_is_right, walk
+from tidelog.records.batch import (
+    CONTROL_BIT,
+    MAX_INT32,
+    MAX_INT64,
+    Buffer,
+    Rejected,
+    crc_is_right,
+    walk,
+)
 from tidelog.records.record import CorruptRecords
 from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.log.epoch_writing import begin_epoch, write_epochs
+from tidelog.storage.log.fence_writing import fences_in, note_fences
+from tidelog.storage.log.fences import FenceEntry
 from tidelog.storage.log.inspecting import UNLOOKED, Batches, Looks
 from tidelog.storage.log.preparing import (
     chunks_for,
@@ -65,6 +75,13 @@ def append_as_leader(
             return known
         if known is not None:
             return _duplicate(log, known)
+    fences: list[FenceEntry] = []
+    if not from_client:
+        # A client's batch is no fence: ``check_client_batch``.
+        try:
+            fences = fences_in(log, batches, assigned=False)
+        except (OSError, CorruptRecords) as error:
+            return unreadable(log, error)
     stamped = configs.message_timestamp_type is LOG_APPEND_TIME
     chunks = chunks_for(batches, log.end_offset, leader_epoch, stamped=stamped)
     if leader_epoch > log.epochs.latest:
@@ -78,6 +95,8 @@ def append_as_leader(
             refusal = _write_even_so(log, batches, chunks, now_ms, grow=not from_client)
     if refusal is not None:
         return refusal
+    if fences:
+        note_fences(log, fences)
     time_ms = now_ms if stamped else -1
     return as_appended(
         Appended, (first_offset, log.end_offset - 1, time_ms, log.start_offset, False)
@@ -130,13 +149,19 @@ def append_as_follower(
         batches, active.size, active.base_offset, log.end_offset, log.configs.segment_bytes
     ):
         end = log.end_offset
+        bits = 0
         for header, _ in group:
+            bits |= header.attributes
             if header.leader_epoch > log.epochs.latest:
                 # In a gap that the leader's compaction left, the epoch may have begun anywhere: a
                 # later start could keep records that were never committed.
                 log.epochs.begin(header.leader_epoch, end)
                 write_epochs(log)
             end = header.next_offset
+        try:
+            fences = fences_in(log, group, assigned=True) if bits & CONTROL_BIT else []
+        except (OSError, CorruptRecords) as error:
+            return unreadable(log, error)
         chunks = [batch for _, batch in group]
         refusal = write(log, group, chunks, now_ms, assigned=True)
         if refusal is ROLL_WAITS and not waits:
@@ -145,6 +170,8 @@ def append_as_follower(
             )
         if refusal is not None:
             return refusal
+        if fences:
+            note_fences(log, fences)
     return Appended(first_offset, log.end_offset - 1, -1, log.start_offset)
 
 

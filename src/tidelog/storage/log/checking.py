@@ -14,12 +14,14 @@ from typing import TypeVar
 
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
+    CONTROL_BIT,
     HEADER_SIZE,
     LENGTH_OVERHEAD,
     NO_TIMESTAMP,
     BatchHeader,
     unpack_header,
 )
+from tidelog.records.control_records import Fence, changes_in
 from tidelog.records.crc import crc32c
 from tidelog.runtime.disk import Disk, File
 from tidelog.storage.loaded import Loading
@@ -36,7 +38,7 @@ _LEAST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 
 @dataclass(slots=True)
 class CheckedBatches:
-    """The leader epochs and producers of the batches that a start has checked."""
+    """The leader epochs, producers and fences of the batches that a start has checked."""
 
     segment: int
     """The base offset of the first segment that was checked, and where in it that began."""
@@ -46,6 +48,8 @@ class CheckedBatches:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     """(leader epoch, end of the batch before its first one), rising."""
     producers: ProducerState = field(default_factory=ProducerState)
+    fences: list[tuple[int, Fence]] = field(default_factory=list)
+    """Fences and seals with their offsets, rising."""
 
     def limit(self, base_offset: int, size: int) -> int:
         """Return the position up to which the batches of a segment were not checked."""
@@ -113,7 +117,7 @@ def check_batches(file: File, check: Check, loading: Loading) -> None:
             if len(chunk) < HEADER_SIZE:
                 break
         fields = unpack_header(chunk, at)
-        base, length, epoch, magic, crc, _, delta, _, time, producer, _, _, count = fields
+        base, length, epoch, magic, crc, attributes, delta, _, time, producer, _, _, count = fields
         size = length + LENGTH_OVERHEAD
         last = base + delta
         if (
@@ -143,6 +147,9 @@ def check_batches(file: File, check: Check, loading: Loading) -> None:
                 latest = epoch
         if producer >= 0:
             note(_as_header(BatchHeader, fields), base, checked.now_ms)
+        if attributes & CONTROL_BIT:
+            header = _as_header(BatchHeader, fields)
+            checked.fences += changes_in(header, chunk[at : at + size])
         if time > newest and count:
             newest, newest_offset = time, last
         if since <= interval:

@@ -27,6 +27,8 @@ from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
 from tidelog.storage.log.expiring import forgotten
+from tidelog.storage.log.fence_writing import writing_fences
+from tidelog.storage.log.fences import Fences
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.segment_removal import SegmentRemoval, take_out, taken_out
 from tidelog.storage.log.service import found_damaged, out_of_service, write_failed
@@ -71,14 +73,31 @@ def truncation(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | Non
         log.changing = log.cutting = False
 
 
-def restart(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]:
-    """Drop everything and go on with an empty log that begins at ``offset``, in pieces."""
+def restart(
+    log: LogState, offset: int, now_ms: int, *, fences: Fences | None = None
+) -> Pieces[Rejected | None]:
+    """Drop everything and go on with an empty log that begins at ``offset``, in pieces.
+
+    ``fences``: the leader's below ``offset``, instead of the log's own. They are in their file
+    before the log begins there, so that no crash leaves a log without them.
+    """
     if log.failed or log.closed or log.changing:
         return out_of_service(log)
     log.changing = log.cutting = True
+    former = log.fences
+    refused: Rejected | None = out_of_service(log)
     try:
-        return (yield from _restart(log, offset, now_ms))
+        if fences is not None:
+            log.fences = fences.below(offset)
+            if not (yield from writing_fences(log)):
+                return refused
+        refused = yield from _restart(log, offset, now_ms)
+        return refused
+    except OSError as error:
+        return write_failed(log, error)
     finally:
+        if refused is not None and not log.failed:
+            log.fences = former
         log.changing = log.cutting = False
 
 
@@ -206,6 +225,7 @@ def _end_at(log: LogState, active: Segment, end: int) -> None:
     log.first_dirty_offset = min(log.first_dirty_offset, end)
     log.lowered += 1
     log.epochs.truncate_end(end)
+    log.fences = log.fences.below(end)
 
 
 def _cut_short(log: LogState, error: OSError) -> Rejected:

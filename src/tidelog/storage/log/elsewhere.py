@@ -19,8 +19,9 @@ def elsewhere(
     """Return ``log`` as the log of the directory ``path``, whose files are the same but for
     ``partition.metadata``. ``log`` must not be used afterwards. O(segments).
 
-    ``epochs_crc``: of the file of its leader epochs. What was not synced may be there only, not in
-    the copy: the recovery point stays. The next sync covers the name of the directory, too.
+    ``epochs_crc``: of the file of its leader epochs; the one of its fences has them all. What was
+    not synced may be there only, not in the copy: the recovery point stays. The next sync covers
+    the name of the directory, too.
     """
     segments = [each.elsewhere(resources, path) for each in log.segments]
     found = replace(
@@ -40,6 +41,7 @@ def elsewhere(
     moved.producer_expiration_ms = log.producer_expiration_ms
     moved.snapshot_size, moved.last_sync_ms = log.snapshot_size, log.last_sync_ms
     moved.watermark_note = log.watermark_note.elsewhere(resources, path)
+    moved.fences = moved.fence_file.written = moved.fence_file.durable = log.fences
     moved.epoch_file.crc, moved.epoch_file.unwritten = epochs_crc, False
     moved.dirty.directories.add(path.rpartition("/")[0])
     moved.dirty.note_names()

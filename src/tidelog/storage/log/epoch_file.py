@@ -1,40 +1,55 @@
-"""The file of a log's leader epochs: what is known of it, and a write of it as a value.
+"""The files of a log's leader epochs and fences: what is known of them, and a write as a value.
 
-Owns the file and its checksum. Not which epochs a log has: see `epoch_writing`. Not what a start
-believes of the file: see `epoch_recovery`.
+Owns the files and the checksum. Not which epochs and fences a log has: see `epoch_writing` and
+`fence_writing`. Not what a start believes of the files: see `epoch_recovery`, `fence_recovery`.
 """
 
 from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelog.storage import names
 from tidelog.storage.checkpoints import encode_checksums
+from tidelog.storage.log.fences import Fences, encode_fences
 from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.resources import Resources
 
 
 class PendingEpochs:
-    """The files of a log's leader epochs as they should be, written by ``run`` in any thread.
+    """The files of a log's leader epochs, of its fences, or of both, as they should be, written by
+    ``run`` in any thread.
 
     ``call_off`` (before anybody else writes them, or the directory is renamed) has it write nothing
     that is not written yet.
     """
 
     def __init__(
-        self, resources: Resources, directory: str, content: bytes, former_crc: int | None
+        self,
+        resources: Resources,
+        directory: str,
+        content: bytes | None,
+        former_crc: int | None,
+        fences: Fences | None = None,
     ) -> None:
+        """``content``: of the file of the leader epochs. None for it, or for ``fences``, has that
+        file stay as it is."""
         self.is_written = False
         """Durably, but for the names."""
         self.error: Exception | None = None
         """Anything but an OSError is a bug; final."""
-        checksums, self.crc = encode_checksums(content, former_crc)
-        self._files = [
-            (f"{directory}/{names.EPOCH_CHECKSUM}", checksums),
-            (f"{directory}/{names.EPOCH_CHECKPOINT}", content),
-        ]
+        self.crc: int | None = None
+        """Of the leader epochs, if they are written."""
+        self.fences = fences
+        self._files: list[tuple[str, bytes]] = []
+        if fences is not None:
+            path = f"{directory}/{names.FENCE_CHECKPOINT}"
+            self._files.append((path, encode_fences(fences.entries)))
+        if content is not None:
+            checksums, self.crc = encode_checksums(content, former_crc)
+            self._files.append((f"{directory}/{names.EPOCH_CHECKSUM}", checksums))
+            self._files.append((f"{directory}/{names.EPOCH_CHECKPOINT}", content))
         # Of this one alone: it may be late, and another replica have this path by then.
         self._ending = f".{next(resources.numbers)}{names.TEMPORARY}"
         self._disk = resources.disk
@@ -42,7 +57,7 @@ class PendingEpochs:
         self._called_off = False
 
     def run(self) -> None:
-        """Write and sync both, the checksum first. Blocks; a failure is kept in ``error``."""
+        """Write and sync all, the checksum before the epochs. Blocks; ``error`` has a failure."""
         try:
             for path, content in self._files:
                 write_whole(self._disk, path + self._ending, content, synced=True)
@@ -65,12 +80,28 @@ class PendingEpochs:
 
 
 @dataclass(slots=True)
+class FenceFile:
+    """What is known of the file of the fences."""
+
+    written: Fences = field(default_factory=Fences)
+    """What the file has; no fences without a file. Durable with the name."""
+    durable: Fences = field(default_factory=Fences)
+    """What it has in any case, whatever becomes of the newest name."""
+    change: int = 0
+    """The number of the last change of its name, as ``DirtyFiles`` counts them."""
+
+    def was_written(self, fences: Fences, change: int) -> None:
+        """Note the content of the file, which has its name since a change of names."""
+        self.written, self.change = fences, change
+
+
+@dataclass(slots=True)
 class EpochFile:
     """What is known of the file of the leader epochs."""
 
     unwritten: bool = False
     """Whether the next sync must write it: the file does not say what is in memory."""
     pending: PendingEpochs | None = None
-    """What a thread may be writing to it; any other writer calls that off."""
+    """What a thread may be writing to it, or to the fences; any other writer calls that off."""
     crc: int | None = None
     """The CRC of what the file says, None when that is not known."""

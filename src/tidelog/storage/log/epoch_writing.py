@@ -1,6 +1,7 @@
 """The leader epochs of one log: their beginnings and ends, and writing them to their file.
 
-Owns the changes. Not the rules of the list: see `storage.epochs`. Not the file: see `epoch_file`.
+Owns the changes, and when the files of epochs and fences are written. Not the rules of the list:
+see `storage.epochs`. Not the files: see `epoch_file`. Not the changes of fences: `fence_writing`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 from tidelog.storage import names
 from tidelog.storage.checkpoints import encode_checksums, encode_epochs
 from tidelog.storage.log.epoch_file import PendingEpochs
+from tidelog.storage.log.fences import encode_fences
 from tidelog.storage.log.service import write_failed
 from tidelog.storage.log.state import LogState
+from tidelog.storage.log.whole_files import write_whole
 
 
 def begin_epoch(log: LogState, leader_epoch: int) -> None:
@@ -69,22 +72,45 @@ def write_missing_epochs(log: LogState) -> None:
     log.epoch_file.unwritten = False
 
 
+def write_missing_fences(log: LogState) -> None:
+    """Write the fences if their file does not say what is in memory. Blocks. OSError.
+
+    ``epochs_to_write`` spares a sync from it.
+    """
+    if log.fence_file.written is log.fences:
+        return
+    call_off_epochs(log)
+    path = f"{log.path}/{names.FENCE_CHECKPOINT}"
+    content = encode_fences(log.fences.entries)
+    # With a sync of its own: it replaces what no batch may have any longer.
+    write_whole(log.resources.disk, path + names.TEMPORARY, content, synced=True)
+    log.resources.disk.rename(path + names.TEMPORARY, path)
+    log.fence_file.was_written(log.fences, log.dirty.note_names())
+
+
 def epochs_to_write(log: LogState) -> PendingEpochs | None:
-    """Return a write of the leader epochs that spares the next sync from it; None without one.
+    """Return a write of the leader epochs and fences that spares the next sync from it, or None.
 
     ``run`` it anywhere, then give it to ``epochs_written``, always.
     """
-    if not log.epoch_file.unwritten or log.failed or log.closed or log.cutting or log.is_moving:
+    if not log.epoch_file.unwritten and log.fence_file.written is log.fences:
         return None
-    return pending_epochs(log)
+    if log.failed or log.closed or log.cutting or log.is_moving:
+        return None
+    return pending_epochs(log, epochs=log.epoch_file.unwritten)
 
 
-def pending_epochs(log: LogState) -> PendingEpochs:
-    """Return a write of the leader epochs; give it to ``epochs_written``, always."""
+def pending_epochs(log: LogState, *, epochs: bool = True) -> PendingEpochs:
+    """Return a write of the leader epochs, and of the fences that are not in their file; give it to
+    ``epochs_written``, always."""
     call_off_epochs(log)
-    log.epoch_file.unwritten = True
+    log.epoch_file.unwritten |= epochs
     log.epoch_file.pending = PendingEpochs(
-        log.resources, log.path, epochs_content(log), log.epoch_file.crc
+        log.resources,
+        log.path,
+        epochs_content(log) if epochs else None,
+        log.epoch_file.crc,
+        log.fences if log.fence_file.written is not log.fences else None,
     )
     return log.epoch_file.pending
 
@@ -116,6 +142,9 @@ def _note_epochs(log: LogState, pending: PendingEpochs) -> None:
         # A file that is open is the former one.
         log.resources.files.forget(f"{log.path}/{name}")
     if pending.is_written:
-        log.dirty.note_names()
-        log.epoch_file.crc = pending.crc
-        log.epoch_file.unwritten = False
+        change = log.dirty.note_names()
+        if pending.fences is not None:
+            log.fence_file.was_written(pending.fences, change)
+        if pending.crc is not None:
+            log.epoch_file.crc = pending.crc
+            log.epoch_file.unwritten = False

@@ -20,6 +20,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.runtime.turns import Pieces
 from tidelog.storage.log.epoch_writing import write_epochs
+from tidelog.storage.log.fence_writing import writing_fences
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.retention import Expiry, expired
 from tidelog.storage.log.rolling import roll, sync_before_roll
@@ -114,8 +115,11 @@ def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> Pieces[
         count -= 1
     if not count or log.failed or log.closed:
         return None
-    leaving = log.segments[:count]
     start = log.segments[count].base_offset
+    unwritten = log.first_unwritten_fence
+    if unwritten is not None and unwritten < start and not (yield from writing_fences(log)):
+        return None  # no room: a fence must not go with its batch
+    leaving = log.segments[:count]
     # First: if the removal stops half-way (no descriptor left), readers must not skip the removed
     # records as if they had never been.
     advance_start(log, start, later=True)

@@ -1,7 +1,7 @@
 """Creation of a partition's log, and the start of one that an earlier process left on disk.
 
 Owns the order of a start: first the segments are recovered, then offsets are fitted to what is
-there, then come leader epochs and producers. Not the judgement of batches: see `recovery`.
+there, then come leader epochs, fences and producers. Not the judgement of batches: see `recovery`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tidelog.storage.checkpoints import (
 )
 from tidelog.storage.log.checking import CheckedBatches, Checks
 from tidelog.storage.log.epoch_recovery import find_epochs
+from tidelog.storage.log.fence_recovery import find_fences
 from tidelog.storage.log.metadata_file import judge_metadata, read_metadata
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import ProducerState
@@ -127,18 +128,20 @@ def open_log(
     log.watermark_note.begin(known, log.end_offset)
     log.high_watermark = min(known, log.end_offset)
     log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
-    if _find_epochs_and_producers(log, found.checked, now_ms) and not ending.clean:
+    recovery_point = ending.recovery_point
+    if _find_what_batches_say(log, recovery_point, found.checked, now_ms) and not ending.clean:
         _mark_recovered(log)
     found.checked = None  # its producers take memory
     return log
 
 
-def _find_epochs_and_producers(
-    log: PartitionLog, checked: CheckedBatches | None, now_ms: int
+def _find_what_batches_say(
+    log: PartitionLog, recovery_point: int, checked: CheckedBatches | None, now_ms: int
 ) -> bool:
-    """Give a log its leader epochs and producers; False when its batches are damaged."""
+    """Give a log its leader epochs, fences and producers; False when its batches are damaged."""
     try:
         log.epochs, epochs_are_on_disk = find_epochs(log, checked)
+        find_fences(log, recovery_point, checked)
         log.producers = load_producers(
             log.resources.disk, log.path, log.segments, log.end_offset, now_ms, checked
         )
@@ -167,6 +170,7 @@ def _mark_recovered(log: PartitionLog) -> None:
     small = (
         names.EPOCH_CHECKPOINT,
         names.EPOCH_CHECKSUM,
+        names.FENCE_CHECKPOINT,
         names.PARTITION_METADATA,
         names.SNAPSHOT,
     )
@@ -174,6 +178,7 @@ def _mark_recovered(log: PartitionLog) -> None:
         if name.endswith(small):
             log.dirty.files.add(f"{log.path}/{name}")
     for segment in log.segments[:-1]:
-        if segment.next_offset >= log.synced_end_offset:
+        # Below the log's start it may be a removed file that came back, without indexes.
+        if segment.next_offset >= log.synced_end_offset and segment.next_offset > log.start_offset:
             # It may have been rolled after the sync of its bytes, and its indexes with it.
             log.dirty.files |= set(segment.index_paths)

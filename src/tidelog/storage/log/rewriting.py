@@ -21,6 +21,8 @@ def write_again(log: LogState) -> None:
     the disk and count as clean: no later fsync writes them, unless they are written again.
     """
     for segment in log.segments:
+        if segment.next_offset <= log.start_offset and segment is not log.segments.active:
+            continue  # perhaps a removed file that came back torn: no reader gets it
         located = segment.locate(max(log.synced_end_offset, segment.base_offset))
         position = segment.size if located is None else located[0]
         while position < segment.size:

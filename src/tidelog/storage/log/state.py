@@ -14,8 +14,7 @@ from tidelog.records.batch import MAX_INT64
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log.dirty_files import DirtyFiles
-from tidelog.storage.log.epoch_file import EpochFile
-from tidelog.storage.log.fences import Fences
+from tidelog.storage.log.epoch_file import EpochFile, FenceFile
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.recovery import Recovered
 from tidelog.storage.log.segment_list import SegmentList
@@ -44,6 +43,7 @@ class LogState:
         "end_offset",
         "epoch_file",
         "epochs",
+        "fence_file",
         "fences",
         "first_dirty_offset",
         "generation",
@@ -103,7 +103,8 @@ class LogState:
         """+1 whenever what the log claims in the checkpoints falls: older claims are void then."""
 
         self.epochs = LeaderEpochs()
-        self.fences = Fences()
+        self.fence_file = FenceFile()
+        self.fences = self.fence_file.durable = self.fence_file.written
         """Of every resize that this replica knows, those below its start included."""
         self.producers = ProducerState()
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
@@ -162,6 +163,20 @@ class LogState:
     def latest_epoch(self) -> int:
         """The newest leader epoch of the log, -1 when there is none."""
         return self.epochs.latest
+
+    @property
+    def first_unwritten_fence(self) -> int | None:
+        """The offset of the first fence that a start could find only in its batch, None without.
+
+        The batch must stay until the file has it durably: no claim and no removal passes it.
+        """
+        file, fences = self.fence_file, self.fences
+        if file.durable is not file.written and self.dirty.names_durable >= file.change:
+            file.durable = file.written
+        if file.durable is fences:
+            return None
+        known = file.durable.entries
+        return next((each.offset for each in fences.entries if each not in known), None)
 
     @property
     def waits_to_roll(self) -> bool:

@@ -12,7 +12,7 @@ from itertools import islice
 
 from tidelog.runtime.disk import Directory, File
 from tidelog.storage import names
-from tidelog.storage.log.epoch_writing import write_missing_epochs
+from tidelog.storage.log.epoch_writing import write_missing_epochs, write_missing_fences
 from tidelog.storage.log.service import found_damaged, write_failed
 from tidelog.storage.log.snapshots import PendingSnapshot
 from tidelog.storage.log.state import LogState
@@ -158,7 +158,8 @@ def _take_unsynced(log: LogState, closed_only: bool, most: int) -> PendingSync |
         # On the event loop, where no cut can interfere: bytes above the recovery point of a crash.
         log.write_again(log)
         log.write_again = None
-    # Once the recovery point is above an epoch's first batch, only this file has the epoch.
+    # Once the recovery point is above an epoch's first batch, only its file has the epoch.
+    write_missing_fences(log)
     write_missing_epochs(log)
     synced = log.synced_end_offset
     grown = log.segments.active.size - log.snapshot_size

@@ -1,0 +1,239 @@
+"""Fences of a log on a disk: noted at appends, kept by all that removes batches, and damage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.put_files import put
+from tests.support.storage_logs import NOW_MS, batch, new_log, reopen
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.records.batch import Rejected, pack_prefix, read_header, seal_batch
+from tidelog.records.control_records import COMMIT, ChangeKind, Fence, change_batch, control_key
+from tidelog.records.record import encode_record
+from tidelog.runtime.turns import at_once
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import applying
+from tidelog.storage.log.fences import FenceEntry, Fences, decode_fences, encode_fences
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.names import FENCE_CHECKPOINT
+
+SMALL = TopicConfigs(segment_bytes=400, index_interval_bytes=100, file_delete_delay_ms=0)
+COMPACTED = replace(
+    SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0, segment_bytes=1024
+)
+FENCE = ChangeKind.FENCE
+SEAL = ChangeKind.SEAL
+
+
+def control(kind: ChangeKind, epoch: int, leader_epoch: int = 0) -> bytes:
+    said = Fence(kind, epoch, 4 + epoch)
+    return change_batch(said, leader_epoch=leader_epoch, timestamp_ms=NOW_MS)
+
+
+def data(log: PartitionLog, records: int = 1) -> None:
+    answer = log.append_as_leader(batch(records), 0, NOW_MS)
+    assert not isinstance(answer, Rejected), answer
+
+
+def fence(log: PartitionLog, epoch: int, kind: ChangeKind = FENCE) -> None:
+    answer = log.append_as_leader(control(kind, epoch), 0, NOW_MS, from_client=False)
+    assert not isinstance(answer, Rejected), answer
+
+
+def marker(log: PartitionLog) -> None:
+    """Append the marker of a transaction that has ended."""
+    made = bytearray(control(FENCE, 1))
+    header = read_header(made)
+    record = encode_record(0, 0, control_key(COMMIT), b"\0" * 6)
+    answer = log.append_as_leader(seal_batch(header, record), 0, NOW_MS, from_client=False)
+    assert not isinstance(answer, Rejected), answer
+
+
+def placed(made: bytes, offset: int, epoch: int = 0) -> bytes:
+    """A batch as the leader has it."""
+    header = read_header(made)
+    return pack_prefix(offset, header.length, epoch) + made[16:]
+
+
+def at(epoch: int, offset: int, data_end: int, kind: ChangeKind = FENCE) -> FenceEntry:
+    return FenceEntry(epoch, 4 + epoch, kind, offset, data_end)
+
+
+def on_disk(tmp_path: Path) -> Fences:
+    return decode_fences((tmp_path / "t-0" / FENCE_CHECKPOINT).read_bytes())
+
+
+def test_a_fence_is_noted_when_it_is_appended_and_written_with_the_next_sync(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path, SMALL)
+    data(log, 3)
+    fence(log, 1)
+    assert log.fences.entries == (at(1, 3, 3),)
+    assert not (tmp_path / "t-0" / FENCE_CHECKPOINT).exists()
+    log.sync()
+    assert on_disk(tmp_path) == log.fences
+    assert log.first_unwritten_fence is None
+
+
+def test_a_log_without_fences_has_no_file(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    data(log)
+    marker(log)
+    log.sync()
+    assert log.fences == Fences() and log.close()
+    assert not (tmp_path / "t-0" / FENCE_CHECKPOINT).exists()
+
+
+def test_the_data_before_a_fence_ends_below_control_records(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    data(log, 2)
+    marker(log)
+    fence(log, 1)
+    marker(log)
+    fence(log, 2, SEAL)
+    assert log.fences.entries == (at(1, 3, 2), at(2, 5, 2, SEAL))
+
+
+def test_a_follower_reads_fences_from_what_it_appends(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    fetched = [
+        placed(batch(2), 0),
+        placed(control(FENCE, 1), 2),
+        placed(control(SEAL, 2), 3, epoch=1),
+        placed(batch(1), 4, epoch=1),
+        # The leader's compaction has removed offsets 5 to 8: they were data.
+        placed(control(FENCE, 3), 9, epoch=2),
+    ]
+    assert not isinstance(log.append_as_follower(b"".join(fetched), NOW_MS), Rejected)
+    assert log.fences.entries == (at(1, 2, 2), at(2, 3, 2, SEAL), at(3, 9, 9))
+
+
+def test_the_second_fence_of_an_epoch_does_not_count(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    fence(log, 2)
+    fence(log, 2)
+    fence(log, 1)
+    assert log.fences.entries == (at(2, 0, 0),)
+    log.sync()
+    assert reopen(tmp_path, ending=Ending(3, 3, clean=False)).fences.entries == (at(2, 0, 0),)
+
+
+def test_retention_and_compaction_leave_fences_alone(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACTED)
+    for number in range(1, 40):
+        data(log)
+        if number % 10 == 0:
+            fence(log, number)
+    known, log.high_watermark = log.fences, log.end_offset
+    log.sync()
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    assert at_once(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
+    assert log.fences == known
+    for entry in known.entries:
+        header = log.segments.header_at(entry.offset)
+        assert header is not None and header.control and header.base_offset == entry.offset
+    log.configure(replace(SMALL, retention_bytes=0, segment_bytes=1024))
+    assert at_once(log.housekeeping(NOW_MS))
+    assert log.fences == known and log.start_offset == log.end_offset
+    assert log.close()
+    assert reopen(tmp_path, ending=Ending(log.end_offset, log.end_offset, log.end_offset)).fences
+
+
+def test_a_cut_takes_fences_along_and_a_restart_keeps_those_below(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    data(log)
+    fence(log, 1)
+    data(log)
+    fence(log, 2)
+    log.sync()
+    assert at_once(log.truncation(3, NOW_MS)) is None
+    assert log.fences.entries == (at(1, 1, 1),) == on_disk(tmp_path).entries
+    assert log.restart_at(50, NOW_MS) is None
+    assert log.fences.entries == (at(1, 1, 1),)
+    assert at_once(log.truncation(1, NOW_MS)) is None
+    assert log.fences == Fences() == on_disk(tmp_path)
+
+
+def test_a_log_that_begins_again_takes_the_leaders_fences(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    fence(log, 1)
+    leaders = Fences((at(2, 20, 18), at(3, 50, 50), at(4, 90, 90)))
+    assert at_once(log.restart(60, NOW_MS, fences=leaders)) is None
+    assert log.fences.entries == leaders.entries[:2] == on_disk(tmp_path).entries
+    fetched = placed(control(FENCE, 4), 90)
+    assert not isinstance(log.append_as_follower(fetched, NOW_MS), Rejected)
+    assert log.fences.entries[-1] == at(4, 90, 90)
+
+
+def damaged(content: bytes) -> bytes:
+    return content.replace(b"1 5 ", b"1 6 ")
+
+
+def test_a_damaged_file_is_made_again_from_the_log(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    data(log)
+    fence(log, 1)
+    data(log)
+    known = log.fences
+    assert log.close()
+    path = tmp_path / "t-0" / FENCE_CHECKPOINT
+    put(path, damaged(path.read_bytes()))
+    log = reopen(tmp_path, ending=Ending(3, 3, clean=True))
+    assert log.damaged is None and log.fences == known
+    assert any(FENCE_CHECKPOINT in each for each in log.recovered.mended)
+    log.sync()
+    assert on_disk(tmp_path) == known
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_without_its_file_a_log_that_lost_batches_is_damaged(tmp_path: Path, clean: bool) -> None:
+    log = new_log(tmp_path, SMALL)
+    fence(log, 1)
+    for _ in range(20):
+        data(log)
+    log.high_watermark = log.end_offset
+    log.configure(replace(SMALL, retention_bytes=300))
+    assert at_once(log.housekeeping(NOW_MS))
+    end, start = log.end_offset, log.start_offset
+    assert log.close()
+    path = tmp_path / "t-0" / FENCE_CHECKPOINT
+    put(path, damaged(path.read_bytes()))
+    log = reopen(tmp_path, ending=Ending(end, end, start, clean=clean))
+    assert log.damaged is not None and FENCE_CHECKPOINT in log.damaged
+
+
+def test_a_file_that_the_batches_contradict_is_damage(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    data(log)
+    fence(log, 1)
+    data(log)
+    known = log.fences
+    assert log.close()
+    path = tmp_path / "t-0" / FENCE_CHECKPOINT
+    for wrong in ((at(1, 0, 0),), (at(2, 1, 1),), (at(1, 1, 1, SEAL),)):
+        put(path, encode_fences(wrong))
+        log = reopen(tmp_path, ending=Ending(3, 3, clean=True))
+        assert log.fences == known and log.recovered.mended
+
+
+def test_what_is_above_the_recovery_point_comes_from_the_batches(tmp_path: Path) -> None:
+    log = new_log(tmp_path, SMALL)
+    data(log, 2)
+    fence(log, 1)
+    log.sync()
+    data(log)
+    fence(log, 2)
+    log.resources.files.close()
+    path = tmp_path / "t-0" / FENCE_CHECKPOINT
+    # A sync that did not end wrote a fence that the log has lost since, and got again elsewhere.
+    put(path, encode_fences((at(1, 2, 2), at(2, 3, 3))))
+    log = reopen(tmp_path, ending=Ending(3, 3))
+    assert log.damaged is None
+    assert log.fences.entries == (at(1, 2, 2), at(2, 4, 4))
