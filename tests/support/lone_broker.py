@@ -15,6 +15,7 @@ from tests.support.storage_logs import QuickDisk
 from tidelog.broker.assembly import Given, assemble
 from tidelog.broker.handlers import (
     delete_records,
+    describe_fences,
     fetch,
     list_offsets,
     metadata,
@@ -112,10 +113,18 @@ class LoneBroker:
         self.bootstrap = f"127.0.0.1:{self.port}"
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
-        """The handlers of the hot path, and producer ids from nowhere."""
+        """The handlers of what leaders answer, and producer ids from nowhere."""
         ids = Handler(ApiKey.INIT_PRODUCER_ID, range(5), Scope.CLIENT, self._init_producer_id)
-        hot = (produce, fetch, list_offsets, metadata, offset_for_leader_epoch, delete_records)
-        return Router([api_versions.HANDLER, *(module.HANDLER for module in hot), ids, *extra])
+        modules = (
+            produce,
+            fetch,
+            list_offsets,
+            metadata,
+            offset_for_leader_epoch,
+            describe_fences,
+            delete_records,
+        )
+        return Router([api_versions.HANDLER, *(each.HANDLER for each in modules), ids, *extra])
 
     def _init_producer_id(self, *_: object) -> Any:
         self._next_producer_id += 1

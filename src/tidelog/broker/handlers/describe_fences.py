@@ -1,0 +1,138 @@
+"""DescribeFences v0: fences and seals of partitions, by resize epoch (KIP-253; API 10004).
+
+- Of partitions that this broker leads, those below the high watermark: a fence above it may be lost
+  with its leader. NOT_LEADER_OR_FOLLOWER elsewhere.
+- Count, resize epoch and partition epoch go together: INVALID_REQUEST for some of them. Another
+  incarnation, or a newer resize epoch, is NOT_LEADER_OR_FOLLOWER: this broker has not caught up. An
+  older one is answered: gates of readers that lag ask for it.
+- ``include_former``: also where the incarnations of removed partitions ended, which the controller
+  knows. Without its response the request is answered with none, and REQUEST_TIMED_OUT for each
+  partition that it names: a reader must not take a removed partition for one that never was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
+from tidelog.broker.partitions.resize_checks import named_by
+from tidelog.client.errors import ClientError
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.protocol import codec, messages
+from tidelog.replication.resize_rules import ABSENT, NOT_NAMED
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.partition import HostedPartition
+
+AT_ONCE = 500
+"""Partitions looked up in one step."""
+
+FENCE_BYTES, PARTITION_BYTES, TOPIC_BYTES = 150, 200, 150
+"""Memory of a fence, a partition and a topic in a response under construction."""
+
+_Response = messages.DescribeFencesResponse
+_Topic = messages.DescribeFencesResponse.Topic
+_Partition = messages.DescribeFencesResponse.Partition
+_Fence = messages.DescribeFencesResponse.Fence
+_Asked = messages.DescribeFencesRequest.Topic
+
+
+def handle(broker: Broker, request: messages.DescribeFencesRequest, context: RequestContext) -> Any:
+    """Look up each partition in the fences of its log, in steps."""
+    if not request.include_former:
+        return _described(broker, request)
+    return asyncio.ensure_future(_with_former(broker, request, context))
+
+
+def _described(broker: Broker, request: messages.DescribeFencesRequest) -> Steps:
+    response = _Response()
+    for topic in request.topics:
+        answer = _Topic(topic.topic)
+        response.topics.append(answer)
+        yield TOPIC_BYTES
+        for first in range(0, len(topic.partitions), AT_ONCE):
+            part = [_partition(broker, topic, one) for one in topic.partitions[first:][:AT_ONCE]]
+            answer.partitions += part
+            yield sum(PARTITION_BYTES + FENCE_BYTES * len(one.fences) for one in part)
+    return response
+
+
+def _partition(
+    broker: Broker, topic: _Asked, asked: messages.DescribeFencesRequest.Partition
+) -> Any:
+    index = asked.partition
+    partition = broker.partitions.get(topic.topic, index)
+    if partition is None:
+        return _Partition(index, broker.leader_hints.why_not_here(topic.topic, index))
+    error = partition.why_not_serving() or _why_other(partition, topic, asked.partition_epoch)
+    if error:
+        return _Partition(index, error)
+    log = partition.log
+    fences = [
+        _Fence(each.resize_epoch, each.undeleted_count, each.offset, each.kind, each.data_end)
+        for each in log.fences.below(log.high_watermark).entries
+    ]
+    return _Partition(index, 0, partition.leader_epoch, fences)
+
+
+def _why_other(partition: HostedPartition, topic: _Asked, partition_epoch: int) -> ErrorCode:
+    """Return why the numbers of a request do not fit a partition, or NONE."""
+    named = named_by(topic.undeleted_partition_count, topic.resize_epoch, partition_epoch)
+    if named is NOT_NAMED:
+        return ErrorCode.NONE
+    if ABSENT in named:
+        return ErrorCode.INVALID_REQUEST
+    state = partition.state
+    is_newer = named.resize_epoch > state.resize_epoch and not state.sealed
+    if is_newer or named.partition_epoch != partition.partition_epoch:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.NONE
+
+
+async def _with_former(
+    broker: Broker, request: messages.DescribeFencesRequest, context: RequestContext
+) -> Any:
+    """Ask the controller for former incarnations, and describe the partitions of this broker."""
+    ask = messages.DescribeFencesRequest
+    asked = ask(include_former=True, topics=[ask.Topic(each.topic) for each in request.topics])
+    api, timeout_ms = ApiKey.DESCRIBE_FENCES, broker.configs.request_timeout_ms
+    inner = b"".join(codec.encode_request(api, 0, 0, None, asked))[4:]
+    try:
+        answer = await broker.session.forward(inner, context.client_host, timeout_ms)
+        _, found = codec.decode_response(api, 0, memoryview(answer))
+    except (ControllerUnreachable, ForwardingRefused, ClientError, codec.DecodeError):
+        return _refuse_all(request, ErrorCode.REQUEST_TIMED_OUT, 0)
+    former = {each.topic: each.former for each in found.topics}
+    steps = _described(broker, request)
+    try:
+        while True:
+            next(steps)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        response = end.value
+    for topic in response.topics:
+        topic.former = former.get(topic.topic, [])
+    return response
+
+
+def _refuse_all(request: messages.DescribeFencesRequest, error: ErrorCode, _version: int) -> Any:
+    return _Response(
+        topics=[
+            _Topic(each.topic, [_Partition(one.partition, error) for one in each.partitions])
+            for each in request.topics
+        ]
+    )
+
+
+HANDLER = Handler(
+    ApiKey.DESCRIBE_FENCES,
+    range(1),
+    Scope.CLIENT,
+    handle,
+    refuse=_refuse_all,
+    most_elements=20_000,
+)

@@ -1,0 +1,65 @@
+"""DescribeFences to a broker at level 1.5."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.lone_broker import Peer
+from tests.support.produce_fetch import batch, run, running
+from tests.support.resized import COUNT, EPOCH, LIFE, OLDER, OWN, fence, put
+from tidelog.model.errors import ErrorCode as E
+from tidelog.protocol import messages
+from tidelog.replication.resize_rules import NOT_NAMED, Named
+
+NEWER = Named(COUNT, EPOCH + 1, LIFE)
+
+
+async def ask(peer: Peer, named: Named = NOT_NAMED, index: int = 0) -> Any:
+    request = messages.DescribeFencesRequest
+    partition = request.Partition(index, named.partition_epoch)
+    topic = request.Topic("t", [partition], named.undeleted_count, named.resize_epoch)
+    answer = await peer.ask(request(topics=[topic]), 0)
+    (part,) = answer.topics[0].partitions
+    return part
+
+
+def test_the_fences_below_the_watermark_are_answered(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t")
+            for _ in range(3):
+                hosted.append(batch("x", timestamp=1), 1)
+            put(hosted)
+            assert list((await ask(peer)).fences) == []
+            fence(hosted, 2)
+            part = await ask(peer)
+            (found,) = part.fences
+            assert (part.error_code, part.leader_epoch) == (0, hosted.leader_epoch)
+            assert (found.resize_epoch, found.offset, found.kind) == (EPOCH, 2, 0)
+            hosted.log.high_watermark = 2
+            assert list((await ask(peer)).fences) == [], "it may be lost with this leader"
+
+    run(main())
+
+
+def test_the_numbers_of_a_request_go_together_and_name_the_incarnation(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t")
+            put(hosted)
+            for named, expected in (
+                (OWN, E.NONE),
+                (OLDER, E.NONE),
+                (NEWER, E.NOT_LEADER_OR_FOLLOWER),
+                (OWN._replace(partition_epoch=LIFE + 1), E.NOT_LEADER_OR_FOLLOWER),
+                (Named(partition_epoch=LIFE), E.INVALID_REQUEST),
+                (Named(COUNT, EPOCH), E.INVALID_REQUEST),
+                (Named(COUNT), E.INVALID_REQUEST),
+            ):
+                assert E((await ask(peer, named)).error_code) == expected, named
+            put(hosted, sealed=True)
+            assert E((await ask(peer, NEWER)).error_code) == E.NONE, "a sealed one keeps its epoch"
+            assert E((await ask(peer, index=7)).error_code) == E.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(main())
