@@ -88,6 +88,39 @@ def grown(*names: str) -> Act:
     return grow
 
 
+def resized(count: int, *names: str) -> Act:
+    async def resize(stage: Stage) -> None:
+        request = messages.CreatePartitionsRequest
+        named = [request.CreatePartitionsTopic(name, count, None) for name in names]
+        await stage.ask(request(named, 1000, force=True), 2)
+
+    return resize
+
+
+async def grow_to_three(stage: Stage) -> None:
+    await resized(3, "t")(stage)
+    assert is_resized(stage, 3, "t")
+
+
+def is_resized(stage: Stage, count: int, *names: str) -> bool:
+    cluster = stage.cluster
+    return all(
+        cluster.topics[name].undeleted_partition_count == count
+        and cluster.topic_histories[name].resize is None
+        for name in names
+    )
+
+
+async def report_nothing(stage: Stage) -> None:
+    for broker in stage.brokers.values():
+        broker.reports = False
+
+
+def is_undone(stage: Stage) -> bool:
+    epoch = stage.cluster.topic_histories["t"].resize_epoch
+    return is_resized(stage, 1, "t") and epoch >= 2 and not epoch % 2
+
+
 async def delete(stage: Stage) -> None:
     request = messages.DeleteTopicsRequest
     await stage.ask(request(topics=[request.DeleteTopicState("t")], timeout_ms=1000), 6)
@@ -339,6 +372,9 @@ def state(stage: Stage) -> Any:
 LOWERED = Set(layout.topic_configs("t"), b'{"version":1,"config":{"min.insync.replicas":"1"}}')
 RETENTION = b'{"version":1,"config":{"retention.ms":"7000"}}'
 
+RESIZES = {"inter.broker.protocol.version": "1.5"}
+WIDER = b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[1,2]}}'
+
 PLAN = (
     b'{"version":1,"partitions":['
     b'{"topic":"t","partition":0,"replicas":[2,1]},{"topic":"u","partition":0,"replicas":[2,1]}]}'
@@ -356,6 +392,21 @@ KINDS: dict[str, Kind] = {
     "grow": Kind(grown("t"), lambda s: len(s.cluster.topics["t"].partitions) == 3),
     "grow in slices": Kind(
         grown("t", "u"), lambda s: all(len(s.cluster.topics[x].partitions) == 3 for x in "tu")
+    ),
+    "resize": Kind(resized(3, "t"), lambda s: is_resized(s, 3, "t"), RESIZES),
+    "resize in slices": Kind(resized(3, "t", "u"), lambda s: is_resized(s, 3, "t", "u"), RESIZES),
+    "shrink": Kind(resized(1, "t"), lambda s: is_resized(s, 1, "t"), RESIZES, first=grow_to_three),
+    "undo a resize": Kind(
+        resized(3, "t"),
+        is_undone,
+        {**RESIZES, "resize.timeout.ms": "200"},
+        first=report_nothing,
+    ),
+    "a tool's growth at level 1.5": Kind(
+        tool(Set(layout.topic("t"), WIDER)),
+        lambda s: is_resized(s, 3, "t"),
+        RESIZES,
+        is_shared=True,
     ),
     "move in slices": Kind(move_in_slices, has_begun_to_move),
     "a tool's plan of moves": Kind(

@@ -13,9 +13,10 @@ from typing import Any
 
 from tests.simulation.striking_store import Strikes, StrikingStore
 from tests.simulation.struck_stores import Place
-from tests.support.controller_process import RecordedBroker, configs, topic
+from tests.support.controller_process import configs, topic
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
+from tests.support.reporting_brokers import ReportingBroker
 from tidelog.client.errors import ClientError
 from tidelog.controller.decisions.cluster import _DRAFTED, ClusterState
 from tidelog.controller.decisions.nodes import load
@@ -34,7 +35,7 @@ STORED = tuple(_DRAFTED[: _DRAFTED.index("confirmed")])
 """What a cluster has of the nodes."""
 
 
-class Attentive(RecordedBroker):
+class Attentive(ReportingBroker):
     """A broker that holds each order against what is durable when it comes."""
 
     def __init__(self, node_id: int, place: Place, *, marks_count: bool) -> None:

@@ -151,7 +151,8 @@ def test_the_kinds_of_findings_are_those_of_the_page() -> None:
         kind for row in table.splitlines() for kind in re.findall(r"`(\w+)`", row.split("|")[1])
     }
     findings = text_of(ROOT / "src" / "tidelog" / "cli" / "findings.py")
-    condition = text_of(ROOT / "src" / "tidelog" / "controller" / "decisions" / "condition.py")
+    decisions = ROOT / "src" / "tidelog" / "controller" / "decisions"
+    condition = text_of(decisions / "condition.py") + text_of(decisions / "resizes_condition.py")
     concerns = r"(?:,\s+(?:brokers|groups)=[^()]*)?"
     made = set(re.findall(rf'Finding\([^()]*"([a-z_]+)"{concerns},?\s*\)', findings))
     made |= set(re.findall(r'_of_places\(what, advice, "([a-z_]+)"', findings))
@@ -159,7 +160,7 @@ def test_the_kinds_of_findings_are_those_of_the_page() -> None:
     assert {"strays", "set_aside", "disk_full", "brokers_dead", "group_unreadable"} <= made
     made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', findings, re.MULTILINE))
     made |= set(re.findall(r'\bproblem\(\s*"([a-z_]+)"', condition))
-    moves = text_of(ROOT / "src" / "tidelog" / "controller" / "decisions" / "moves_condition.py")
+    moves = text_of(decisions / "moves_condition.py")
     made |= set(re.findall(r'MoveFinding\(\s*"([a-z_]+)"', moves))
     made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', condition, re.MULTILINE))
     decisions = ROOT / "src" / "tidelog" / "controller" / "decisions"
