@@ -1,6 +1,7 @@
 """CreatePartitions v0-3: forwarded to the controller.
 
-- Growth works as in Kafka; a smaller count is refused below level 1.5 (KIP-253).
+- Below level 1.5 growth works as in Kafka, and a smaller count is refused. At level 1.5 any other
+  count is a resize (KIP-253); tag 10000 forces a shrink.
 """
 
 from __future__ import annotations
