@@ -30,6 +30,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext
 from tidelog.protocol import codec
 from tidelog.records.batch import Rejected
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.log.retention import ROLL_WAITS
@@ -107,6 +108,8 @@ class Hosted:
     def __init__(self, folder: Path, configs: TopicConfigs) -> None:
         self.folder = folder / "t-0"
         self.clock = FixedClock(NOW_MS)
+        self.unaware = 0
+        """Batches without a count that were noted."""
         self.disk = FillingDisk()
         self.directory = open_as_a_server(folder, resources(self.disk))
         log = self.directory.create(PARTITION, configs, PartitionMetadata(TOPIC_ID, 0, ()))
@@ -124,6 +127,7 @@ class Hosted:
             loop=NoLoop(),
             configs=SimpleNamespace(broker_listeners=()),
             metadata=SimpleNamespace(topic=lambda _: None),
+            unaware_writers=SimpleNamespace(note=self._unaware),
         )
 
     def add(self, partition: HostedPartition, records: Any, looks: Any, *_: Any, **__: Any) -> Now:
@@ -137,6 +141,9 @@ class Hosted:
             assert at_once(log.syncing_before_roll()) is None
             result = partition.append(records, now_ms, looked_into=found)
         return Now(result)
+
+    def _unaware(self, partition: HostedPartition, named: Named, *_: Any) -> None:
+        self.unaware += named is NOT_NAMED and partition is self.partition
 
     def become(self, role: Role, leader_epoch: int) -> None:
         """Lead or follow, as LeaderAndIsr says it."""
@@ -195,6 +202,7 @@ class Hosted:
             "unsynced": {Path(path).name for path in log.dirty.files},
             "names": (log.dirty.names_unsynced, log.waits_to_roll),
             "counted": (counts.appends, counts.refused_appends, counts.messages(log.end_offset)),
+            "unaware": self.unaware,
             "bytes": (partition.bytes_in, partition.waiting.uncommitted_bytes),
         }
 

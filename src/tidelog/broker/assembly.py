@@ -46,6 +46,7 @@ from tidelog.broker.partitions.refused_writes import RefusedWrites
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.repairs import Repairs
 from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
+from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.role_steps import RoleSteps
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime.cluster_secret import ClusterSecret
@@ -131,7 +132,7 @@ def assemble(given: Given) -> Broker:
         commit=commit,
         log_work=log_work,
         future_replicas=FutureReplicas(configs, topic_configs, partitions, log_work, commit, seams),
-        inspected_appends=InspectedAppends(clock, turns),
+        inspected_appends=_inspected_appends(given, partitions, metadata, turns),
         repairs=repairs,
         maintenance=maintenance,
         reader=reader,
@@ -145,6 +146,13 @@ def assemble(given: Given) -> Broker:
         group_lag=_group_lag(given, coordinator, partitions, metadata),
         first_offsets=_first_offsets(given, partitions, metadata),
     )
+
+
+def _inspected_appends(
+    given: Given, partitions: Partitions, metadata: MetadataCache, turns: Turns
+) -> InspectedAppends:
+    clock = given.seams.clock
+    return InspectedAppends(clock, turns, UnawareWriters(partitions, metadata, clock, turns))
 
 
 def _control(

@@ -36,6 +36,7 @@ from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.repairs import Repairs
+from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.seams import Seams
@@ -85,6 +86,11 @@ class Broker:
     coordinator: Coordinator
     group_lag: GroupLag
     first_offsets: FirstOffsets
+
+    @property
+    def unaware_writers(self) -> UnawareWriters:
+        """The producers that send no partition count (KIP-253)."""
+        return self.inspected_appends.unaware
 
     @property
     def directories(self) -> Sequence[LogDirectory]:

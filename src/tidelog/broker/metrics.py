@@ -58,6 +58,14 @@ class BrokerCollector(Collector):
             "Idempotent producers that replicas here forgot for a limit: of a partition, or of all",
             value=sum(partition.log.producers.forgotten for partition in hosted),
         )
+        misplaced = CounterMetricFamily(
+            "tidelog_misplaced_records",
+            "Records of producers without a partition count whose key belongs to another partition",
+            labels=["topic"],
+        )
+        for topic, records in dict(self._broker.unaware_writers.misplaced).items():
+            misplaced.add_metric([topic], records)
+        yield misplaced
         room = self._broker.coordinator.room
         yield GaugeMetricFamily(
             "tidelog_group_member_bytes",

@@ -1,6 +1,6 @@
-"""Scans of the records of a plain payload, some at a time: for a missing key, or for a timestamp.
+"""Scans of the records of a plain payload, some at a time: for keys, missing ones, or a timestamp.
 
-Owns two searches that a server makes in payloads of clients. Each call of ``scan`` reads at most
+Owns three searches that a server makes in payloads of clients. Each call of ``scan`` reads at most
 the given number of records, about 0.5 µs each, so that an event loop can do other work between two
 calls. Trusts no field: lengths, offsets and timestamps are compared with the header.
 """
@@ -68,6 +68,47 @@ class KeyScan:
         if position != limit:
             raise CorruptRecords("bytes after the last record of a batch")
         return True
+
+
+class KeyReader:
+    """The keys of the records of a whole payload, in order; records without a key are left out.
+
+    CorruptRecords where a field is longer than its record, or a record than the payload.
+    """
+
+    __slots__ = ("_left", "_payload", "_position")
+
+    def __init__(self, payload: Buffer, count: int) -> None:
+        self._payload = payload
+        self._left = count
+        self._position = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all records were read."""
+        return self._left <= 0
+
+    def read(self, at_most: int) -> list[bytes]:
+        """Return the keys of at most so many records more."""
+        payload, position, keys = self._payload, self._position, []
+        stop = min(self._left, at_most)
+        try:
+            for _ in range(stop):
+                size, position = read_varint(payload, position)
+                end = position + size
+                _, at = read_varint(payload, position + 1)
+                _, at = read_varint(payload, at)
+                length, at = read_varint(payload, at)
+                if size < 0 or end > len(payload) or at + max(0, length) > end:
+                    raise CorruptRecords("a field is longer than its record")
+                if length >= 0:
+                    keys.append(bytes(payload[at : at + length]))
+                position = end
+        except IndexError:
+            raise CorruptRecords("a record ends inside a field") from None
+        self._position = position
+        self._left -= stop
+        return keys
 
 
 class TimeScan:

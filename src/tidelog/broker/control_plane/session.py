@@ -104,6 +104,11 @@ def _none() -> None:
     """Return no failures."""
 
 
+def _no_topics(_registration: int) -> list[Any]:
+    """Return no topics."""
+    return []
+
+
 class ControllerSession:
     """The session of one broker process; created once, started once."""
 
@@ -118,8 +123,10 @@ class ControllerSession:
         failures: Callable[[], Any] = _none,
         secret: ClusterSecret | None = None,
         silence_ms: int | None = None,
+        led_topics: Callable[[int], list[Any]] = _no_topics,
     ) -> None:
-        """``report`` is called for each registration, ``failures`` for each heartbeat (tag 10000);
+        """``report`` is called for each registration, for each heartbeat ``failures`` (tag 10000)
+        and ``led_topics`` (tag 10001, with the number of the registration);
         ``when_registered`` gets the broker epoch, and no control channel opens before it has
         returned. ``secret`` is proved on each connection. ``silence_ms`` is
         ``broker.silence.suspect.ms`` of the broker's own file; None: it is not compared."""
@@ -132,6 +139,7 @@ class ControllerSession:
         self._report = report
         self._when_registered = when_registered
         self._failures = failures
+        self._led_topics = led_topics
         self._identity: Identity | None = None
         self._connection: ClientConnection | None = None
         self._forwarding: list[ClientConnection] = []
@@ -432,6 +440,7 @@ class ControllerSession:
             broker_epoch=self.broker_epoch,
             want_shut_down=self._want_shut_down,
             failures=self._failures(),
+            led_topics=self._led_topics(self.registrations),
         )
         answer = connection.submit(request, HEARTBEAT_VERSION, self._search.least_ms)
         self._unanswered += 1

@@ -251,6 +251,8 @@ def _append_all(
                 continue
             answer = _appended(index, result)
             answers.append(answer)
+            if not result.duplicate:
+                broker.unaware_writers.note(partition, named, records, now_ms)
             last = result.last_offset
             if committed and last >= partition.log.high_watermark:
                 rest.waiting.append((partition, last, answer))

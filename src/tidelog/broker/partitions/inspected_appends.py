@@ -29,6 +29,7 @@ from tidelog.storage.log.retention import ROLL_WAITS
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.unaware_writers import UnawareWriters
     from tidelog.runtime.clock import Clock
     from tidelog.runtime.turns import Turns
 
@@ -55,8 +56,9 @@ class _Entry:
 class InspectedAppends:
     """The queues of one broker."""
 
-    def __init__(self, clock: Clock, turns: Turns) -> None:
-        """Must be called on the broker's event loop."""
+    def __init__(self, clock: Clock, turns: Turns, unaware: UnawareWriters) -> None:
+        """Must be called on the broker's event loop. ``unaware`` notes batches without a count."""
+        self.unaware = unaware
         self._clock = clock
         self._turns = turns
         self._loop = asyncio.get_running_loop()
@@ -104,6 +106,7 @@ class InspectedAppends:
     async def stop(self) -> None:
         """Stop; the batches that wait are refused."""
         await call_off(self._tasks)
+        await self.unaware.stop()
 
     async def _work_off(self, partition: HostedPartition, queue: deque[_Entry]) -> None:
         try:
@@ -143,6 +146,8 @@ class InspectedAppends:
                 now_ms = clock.wall_ms()
                 result = partition.append(entry.records, now_ms, looked_into=looked)
                 if result is not ROLL_WAITS:
+                    if isinstance(result, Appended) and not result.duplicate:
+                        self.unaware.note(partition, entry.named, entry.records, now_ms)
                     return result
                 log = partition.log
                 refused = await turns.run(log.syncing_before_roll())

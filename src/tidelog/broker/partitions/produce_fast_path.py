@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from tidelog.broker.partitions.registry import Partitions
+    from tidelog.broker.partitions.unaware_writers import UnawareWriters
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.network.router import Peer
     from tidelog.runtime.clock import Clock
@@ -79,6 +80,9 @@ class Appends(Protocol):
     @property
     def leader_hints(self) -> LeaderHints: ...
 
+    @property
+    def unaware_writers(self) -> UnawareWriters: ...
+
 
 def answer(
     broker: Appends,
@@ -105,11 +109,14 @@ def answer(
         return None
     if why_not_appended(partition, named, records) is not None:
         return None
-    result = partition.append(records, broker.clock.wall_ms(), looks=ONE_BATCH)
+    now_ms = broker.clock.wall_ms()
+    result = partition.append(records, now_ms, looks=ONE_BATCH)
     if result.__class__ is not Appended:
         # Nothing was appended: the general path tries again, and makes the error response.
         return None
-    first, last, append_time_ms, start, _ = result
+    first, last, append_time_ms, start, duplicate = result
+    if named is NOT_NAMED and not duplicate:
+        broker.unaware_writers.note(partition, named, records, now_ms)
     size = len(name)
     frame = _packers[size](
         _FIXED_BYTES + size,
