@@ -7,6 +7,10 @@ from tests.mutants.mutant import Mutant
 BROKER = "src/tidelog/broker"
 DECISIONS = "src/tidelog/controller/decisions"
 REPLICATION = "src/tidelog/replication"
+RESIZES = (
+    "tests/unit/controller/test_resizing.py tests/unit/controller/test_resizing_model.py "
+    "tests/unit/controller/test_resize_requests.py tests/unit/controller/test_sides.py"
+)
 
 MUTANTS = (
     Mutant(
@@ -298,5 +302,75 @@ MUTANTS = (
         "    if epoch > cluster.controller_epoch or revision > highest:\n",
         "    if epoch > cluster.controller_epoch:\n",
         "tests/unit/controller/test_restoration.py",
+    ),
+    Mutant(
+        "a resize: children are born before every fence is reported",
+        f"{DECISIONS}/resizing.py",
+        "    missing = tuple(missing_of(cluster, name, plan))\n",
+        "    missing = tuple(missing_of(cluster, name, plan))[1:]\n",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: a report of an earlier resize epoch counts",
+        f"{DECISIONS}/resizing.py",
+        "            and report.resize_epoch == plan.resize_epoch\n",
+        "",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: a report of before an unclean election counts",
+        f"{DECISIONS}/resizing.py",
+        "(report.leader_epoch == state.leader_epoch or not state.is_unclean_leader)",
+        "True",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: an undo forgets how far the resize came",
+        f"{DECISIONS}/resizing.py",
+        "        undone_cursor=plan.cursor,\n",
+        "",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: an undo is published before all partitions are raised",
+        f"{DECISIONS}/resizing.py",
+        "is_done = plan.kind is ResizeKind.UNDO and cursor == end",
+        "is_done = plan.kind is ResizeKind.UNDO",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: a partition gets the new count without a new leader epoch",
+        f"{DECISIONS}/sides.py",
+        "is_reached = plan.step is ResizeStep.FENCE and index < plan.cursor",
+        "is_reached = plan.step is ResizeStep.FENCE",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: births begin although a child has no live broker",
+        f"{DECISIONS}/resizing.py",
+        "        missing = tuple(_unable(cluster, name, plan))\n",
+        "        missing = ()\n",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: unborn children are sent to brokers",
+        "src/tidelog/controller/requests.py",
+        "        if sides.is_born(where.partition):\n",
+        "        if True:\n",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: a retirement is shown before its publication",
+        "src/tidelog/controller/requests.py",
+        "if 0 <= node.retirement_epoch <= shown.resize_epoch:",
+        "if 0 <= node.retirement_epoch:",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: leaders are rebalanced during it",
+        f"{DECISIONS}/rebalance.py",
+        "        and where.topic not in cluster.resizing\n",
+        "",
+        RESIZES,
     ),
 )

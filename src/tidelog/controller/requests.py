@@ -14,7 +14,7 @@ from uuid import UUID
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
 from tidelog.controller.decisions.registration import Address, addresses_of
 from tidelog.controller.decisions.shown_topics import ShownTopic, shown_topic
-from tidelog.controller.decisions.sides import Side, Sides
+from tidelog.controller.decisions.sides import Side, Sides, common_side
 from tidelog.controller.decisions.stops import Stop
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
@@ -193,11 +193,11 @@ def _by_side(
     """Return the partitions of a topic by count and resize epoch, without those not born yet."""
     if not cluster.level.resizes:
         return ((_UNCOUNTED, wheres),)
-    sides = Sides(
-        name, cluster.topics[name], cluster.topic_histories.get(name), cluster.partition_nodes
-    )
-    if sides.common is not None:
-        return ((sides.common, wheres),)
+    node, history = cluster.topics[name], cluster.topic_histories.get(name)
+    common = common_side(node, history)
+    if common is not None:
+        return ((common, wheres),)
+    sides = Sides(name, node, history, cluster.partition_nodes)
     found: dict[Side, list[TopicPartition]] = {}
     for where in wheres:
         if sides.is_born(where.partition):

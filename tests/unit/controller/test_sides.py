@@ -8,7 +8,7 @@ from tests.support.controller_world import World
 from tidelog.controller import requests
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put
-from tidelog.controller.decisions.sides import Side, Sides, undone
+from tidelog.controller.decisions.sides import Side, Sides, common_side, undone
 from tidelog.controller.pending import Changes, changes_of
 from tidelog.controller.requests import Sender
 from tidelog.metadata import layout
@@ -272,6 +272,23 @@ def test_a_publication_concerns_all_partitions_and_another_step_none() -> None:
 
 
 def test_an_unresized_topic_has_one_side() -> None:
-    found = Sides("t", TopicNode({0: [1]}, undeleted_partition_count=1), None, {})
-    assert found.common == Side(1, 0) == found.of(0)
-    assert Sides("t", TopicNode({0: [1]}), None, {}).of(0) == Side(-1, 0)
+    whole = TopicNode({0: [1]}, undeleted_partition_count=1)
+    assert common_side(whole, None) == Side(1, 0) == Sides("t", whole, None, {}).of(0)
+    old = TopicNode({0: [1]})
+    assert common_side(old, None) == Side(-1, 0) == Sides("t", old, None, {}).of(0)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "plan", "expected"),
+    [
+        (2, None, Side(2, 3)),
+        (3, None, None),
+        (2, ResizePlan(SAME, 2, 2, 3, FENCE), None),
+        (2, ResizePlan(SAME, 2, 2, 3, FENCE, published=True), Side(2, 3)),
+    ],
+)
+def test_a_topic_has_one_side_without_a_plan_and_without_retired_partitions(
+    partitions: int, plan: ResizePlan | None, expected: Side | None
+) -> None:
+    node = TopicNode({index: [1] for index in range(partitions)}, undeleted_partition_count=2)
+    assert common_side(node, TopicHistory("id", 2, resize_epoch=3, resize=plan)) == expected

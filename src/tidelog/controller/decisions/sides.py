@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tidelog.metadata.records import (
     PartitionNode,
@@ -39,12 +40,28 @@ class Side:
     resize_epoch: int
 
 
-class Sides:
-    """The sides of one topic's partitions.
+_side = lru_cache(maxsize=1_024)(Side)
 
-    Costs nothing for a topic without a plan and without retired partitions; otherwise it grows with
-    the retired partitions.
+
+def common_side(node: TopicNode, history: TopicHistory | None) -> Side | None:
+    """Return the side of all partitions of a topic, if none is retired and no plan stands.
+
+    Called for every topic of a request: most were never resized.
     """
+    count = node.undeleted_partition_count
+    if count is None:
+        count = UNKNOWN
+    elif len(node.partitions) > count:
+        return None
+    if history is None:
+        return _side(count, 0)
+    if history.resize is not None and not history.resize.published:
+        return None
+    return _side(count, history.resize_epoch)
+
+
+class Sides:
+    """The sides of one topic's partitions; grows with those that are retired."""
 
     def __init__(
         self,
@@ -61,10 +78,7 @@ class Sides:
         self._name, self._nodes = name, nodes
         self._lowest: dict[int, int] = {}
         first = count if plan is None else min(plan.from_count, plan.to_count)
-        self.common: Side | None = None
-        """The side of all partitions, if none is retired and no plan stands."""
         if self._plan is None and (count == UNKNOWN or len(node.partitions) <= first):
-            self.common = self._topic
             return
         for index in sorted(x for x in node.partitions if x >= first):
             known = nodes.get(TopicPartition(name, index))
@@ -73,8 +87,6 @@ class Sides:
 
     def of(self, index: int) -> Side:
         """Return the side of a partition."""
-        if self.common is not None:
-            return self.common
         if self._lowest:
             node = self._nodes.get(TopicPartition(self._name, index))
             if node is not None and node.retirement_epoch in self._lowest:

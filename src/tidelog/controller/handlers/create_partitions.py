@@ -132,7 +132,8 @@ async def _why_not_published(
     except TimeoutError:
         sentence = (
             f"The resize of the topic {name} has begun and goes on: tidelog topics --describe "
-            "shows the new count when it is done."
+            "shows the new count when it is done. It is undone if a leader cannot commit its fence "
+            "within resize.timeout.ms."
         )
         return RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
     return None if why is None else RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, why)
