@@ -325,6 +325,7 @@ def test_children_that_are_not_born_lack_no_state() -> None:
     resizing(made)
     kinds = [each["kind"] for each in condition(made.cluster)["problems"]]
     assert kinds == ["resizes_running"]
+    assert condition(made.cluster)["counts"]["topics_resizing"] == 1
     (note,) = condition(made.cluster)["problems"]
     assert note["partitions"] == ["t-0"]
     assert "t from 2 to 4 partitions" in note["what"]

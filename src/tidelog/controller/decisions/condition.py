@@ -181,6 +181,7 @@ def _counts(cluster: ClusterState, looked: _Looked) -> dict[str, int]:
         "partitions_below_min_insync": len(looked.below_minimum),
         "partitions_with_unclean_debt": len(looked.unclean),
         "replicas_damaged": len(cluster.broken),
+        "topics_resizing": len(cluster.resizing),
         "deletions_pending": len(cluster.deletions) + len(cluster.marked),
         "nodes_damaged": len(cluster.damaged),
         **looked.totals,
