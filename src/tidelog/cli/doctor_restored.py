@@ -5,6 +5,7 @@ Owns the text. Not the decisions: the controller finds out what the store lacks,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -128,6 +129,8 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
         _print_configs([x for x in unknown if not x.get("is_known")])
     if deleted := [x for x in report["unknown"] if x["is_being_deleted"]]:
         say(f"Being deleted: {', '.join(x['topic'] for x in deleted)}.")
+    # Controllers of older versions say nothing of resizes.
+    _print_resized(report.get("resized", ()))
     if accepted:
         if given_up := report.get("given_up"):
             say(f"Discarded: {', '.join(given_up)}.")
@@ -136,6 +139,23 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
         if unknown:
             say("They will be restored; to discard one: --drop-unknown TOPIC or TOPIC-PARTITION.")
         say("To continue with this store: tidelog doctor restored --accept")
+
+
+def _print_resized(topics: Iterable[dict[str, Any]]) -> None:
+    for topic in topics:
+        name = topic["topic"]
+        say(
+            f"{name} will have {topic['count']} partitions, as after its resize "
+            f"{topic['resize_epoch']}; the newest one that was begun is "
+            f"{topic['newest_resize_epoch']}."
+        )
+        if topic["retired"]:
+            say(f"Retired partitions of {name}: {', '.join(map(str, topic['retired']))}.")
+        if topic["lost"]:
+            say(
+                f"LOST partitions of {name}, no broker reports a replica: "
+                f"{', '.join(map(str, topic['lost']))}. They begin again, empty."
+            )
 
 
 def _print_configs(topics: list[dict[str, Any]]) -> None:

@@ -87,3 +87,20 @@ def test_a_topic_without_an_id_shows_none(
     ended, _ = restored(monkeypatch, capsys, report)
     (row,) = (line for line in ended.out.splitlines() if line.endswith(" 7"))
     assert row.split() == ["old", "-", "0", "1", "3", "7"]
+
+
+def test_lost_and_retired_partitions_of_resized_topics_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resized = {
+        "topic": "t",
+        "count": 4,
+        "resize_epoch": 2,
+        "newest_resize_epoch": 3,
+        "retired": [4, 5],
+        "lost": [5],
+    }
+    ended, _ = restored(monkeypatch, capsys, REPORT | {"resized": [resized]})
+    assert "t will have 4 partitions, as after its resize 2; the newest one" in ended.out
+    assert "Retired partitions of t: 4, 5." in ended.out
+    assert "LOST partitions of t, no broker reports a replica: 5." in ended.out

@@ -28,6 +28,7 @@ from tidelog.metadata.records import (
 from tidelog.model.configs.resolve import BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.levels import LATEST, Level
 from tidelog.model.topics import TopicPartition, hosts_of
+from tidelog.records.control_records import ChangeKind
 
 NO_LEADER = -1
 NO_ID = UUID(int=0)
@@ -36,12 +37,23 @@ KEPT_CONFIGURATIONS = 256
 """The number of different topic configurations that stay resolved: one takes some 20 us."""
 
 
+class InventoryFence(NamedTuple):
+    """One fence or seal of a replica's log."""
+
+    resize_epoch: int
+    undeleted_count: int
+    kind: ChangeKind
+
+
 class LogEnd(NamedTuple):
-    """Where a replica's log ended when its broker registered."""
+    """Where a replica's log ended when its broker registered; its birth and fences (KIP-253)."""
 
     partition_epoch: int
     leader_epoch: int
     end_offset: int
+    birth_epoch: int = 0
+    birth_offset: int = 0
+    fences: tuple[InventoryFence, ...] = ()
 
 
 class FenceReport(NamedTuple):
@@ -218,10 +230,7 @@ class ClusterState:
         A replica without a topic id counts where such a replica adopts the topic's (KIP-516), one
         of another incarnation of the partition never (KIP-253).
         """
-        topic_id = self.topic_id(where.topic)
-        found = self.inventories.get(broker, {}).get((topic_id, where.partition))
-        if found is None and self.takes_nameless(where.topic):
-            found = self.nameless.get(broker, {}).get(where)
+        found = self.any_log_end(broker, where)
         node = self.partition_nodes.get(where) if self.level.resizes else None
         if found is not None and node is not None:
             is_nameless = found.partition_epoch < 0
@@ -229,6 +238,14 @@ class ClusterState:
                 is_nameless and node.birth_epoch == 0
             ):
                 return None
+        return found
+
+    def any_log_end(self, broker: int, where: TopicPartition) -> LogEnd | None:
+        """Return the same of a replica of whichever incarnation of the partition."""
+        topic_id = self.topic_id(where.topic)
+        found = self.inventories.get(broker, {}).get((topic_id, where.partition))
+        if found is None and self.takes_nameless(where.topic):
+            found = self.nameless.get(broker, {}).get(where)
         return found
 
     def takes_nameless(self, name: str) -> bool:

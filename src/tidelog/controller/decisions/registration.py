@@ -114,6 +114,28 @@ def register(
     return Decision(epoch, (*settled, *writes), splits=True)
 
 
+def _why_newer_incarnation(
+    cluster: ClusterState, broker: int, where: TopicPartition, end: LogEnd
+) -> str | None:
+    """Return a clause if a replica is of a partition, or has a fence, that the store never made."""
+    if not cluster.level.resizes:
+        return None
+    epochs = cluster.counters.get(layout.PARTITION_EPOCH, 0)
+    if end.partition_epoch > epochs:
+        return (
+            f"broker {broker} has a partition of partition epoch {end.partition_epoch}, the store "
+            f"is at {epochs}"
+        )
+    history = cluster.topic_histories.get(where.topic)
+    newest = max((fence.resize_epoch for fence in end.fences), default=0)
+    if history is not None and newest > history.resize_epoch:
+        return (
+            f"broker {broker} has a fence of {where} of resize epoch {newest}, the store is at "
+            f"{history.resize_epoch}"
+        )
+    return None
+
+
 def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
     """Return a sentence if a broker knows more than this store, or None.
 
@@ -132,6 +154,10 @@ def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
     for (topic_id, partition), end in request.inventory.items():
         where = TopicPartition(cluster.names.get(topic_id, ""), partition)
         state, node = cluster.states.get(where), cluster.partition_nodes.get(where)
+        newer = _why_newer_incarnation(cluster, request.broker, where, end)
+        if newer is not None:
+            why = newer
+            break
         if node is not None and end.partition_epoch not in (-1, node.partition_epoch):
             continue
         if state is not None and end.leader_epoch > state.leader_epoch:

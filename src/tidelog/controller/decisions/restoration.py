@@ -20,7 +20,7 @@ be given up.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState,
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.losses import most_debts, with_debts
+from tidelog.controller.decisions.restored_resizes import counted, restored_resize
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.unknown_data import (
     Unknown,
@@ -71,6 +72,7 @@ def report(cluster: ClusterState) -> dict[str, Any]:
         "unknown": list(_unknown(cluster)),
         "unknown_comes_back": True,
         "partitions": list(_partitions(cluster)),
+        "resized": list(_resized(cluster)),
     }
 
 
@@ -90,13 +92,13 @@ def accept(
     unknown, given_up = found
     before = {**report(cluster), "given_up": given_up}
     back = {one.name: one for one in unknown}
-    epochs = _Epochs(_highest_partition_epoch(cluster) + JUMP)
+    epochs = _Epochs(_highest_partition_epoch(cluster) + JUMP, bool(_missing(cluster)))
     writes: list[Write] = []
     for name, node in cluster.topics.items():
         if name not in back:
             ends = {x: _ends(cluster, TopicPartition(name, x)) for x in node.partitions}
             history = cluster.topic_histories.get(name)
-            writes += _restored_topic(cluster, name, node, history, ends, _NewPartitions(epochs))
+            writes += _topic_of(cluster, name, node, history, ends, _NewPartitions(epochs))
     for one in unknown:
         node, whole = node_of(cluster, one, entropy)
         known = cluster.topics[one.name].partitions if one.is_known else {}
@@ -109,15 +111,50 @@ def accept(
             writes += _without_former(cluster, one.name, node)
             writes += _configs(cluster, one)
         new = _NewPartitions(epochs, node.partitions.keys() - known.keys())
-        writes += _restored_topic(cluster, one.name, node, whole, ends, new)
+        writes += _topic_of(cluster, one.name, node, whole, ends, new, is_known=one.is_known)
     writes += _jumps(cluster, epochs.last)
     writes.append(Remove(layout.WENT_BACK))
     return Decision(before, tuple(writes), splits=True)
 
 
+def _topic_of(
+    cluster: ClusterState,
+    name: str,
+    node: TopicNode,
+    history: TopicHistory | None,
+    ends: Mapping[int, dict[int, LogEnd]],
+    new: _NewPartitions,
+    *,
+    is_known: bool = True,
+) -> list[Write]:
+    """Return the writes of one topic; its counts are those of its fences, if it was resized."""
+    count = node.initial_partition_count or len(node.partitions)
+    resized = restored_resize(
+        cluster,
+        name,
+        node,
+        history or TopicHistory(layout.id_text(cluster.topic_id(name)), count),
+        ends,
+        is_known=is_known,
+        gives_up_brokers=new.epochs.gives_up_brokers,
+        next_epoch=new.epochs.take,
+        jump=JUMP,
+    )
+    if resized is None:
+        return _restored_topic(cluster, name, node, history, ends, new)
+    own = _NewPartitions(new.epochs, made=resized.partition_nodes)
+    writes = _restored_topic(cluster, name, resized.node, resized.history, resized.ends, own)
+    for index in sorted(node.partitions.keys() - resized.node.partitions.keys()):
+        # Removed since the backup: no broker has a replica of it.
+        paths = (layout.state(name, index), layout.partition(name, index))
+        writes += [Remove(path) for path in paths if path in cluster.versions]
+    return writes
+
+
 @dataclass
 class _Epochs:
     last: int
+    gives_up_brokers: bool = False
 
     def take(self) -> int:
         self.last += 1
@@ -130,9 +167,13 @@ class _NewPartitions:
 
     epochs: _Epochs
     new: Collection[int] = ()
+    made: Mapping[int, PartitionNode] = field(default_factory=dict)
+    """The nodes of a resized topic's partitions."""
 
     def of(self, where: TopicPartition, ends: Mapping[int, LogEnd]) -> Iterator[Write]:
-        if where.partition in self.new:
+        if where.partition in self.made:
+            yield Put(layout.partition(*where), self.made[where.partition])
+        elif where.partition in self.new:
             reported = max((end.partition_epoch for end in ends.values()), default=-1)
             epoch = reported if reported >= 0 else self.epochs.take()
             yield Put(layout.partition(*where), PartitionNode(epoch))
@@ -263,7 +304,8 @@ def _ends(cluster: ClusterState, where: TopicPartition) -> dict[int, LogEnd]:
     """Return the log end of every usable replica of a partition, on any broker."""
     found = {}
     for broker in cluster.inventories.keys() | cluster.nameless.keys():
-        end = cluster.log_end(broker, where)
+        # Of any incarnation: the store may not know the newest one.
+        end = cluster.any_log_end(broker, where)
         if end is not None and broker in cluster.brokers and (broker, where) not in cluster.broken:
             found[broker] = end
     return found
@@ -404,6 +446,32 @@ def _partitions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
                 continue
             held = [_replica(broker, index, end) for broker, end in sorted(ends.items())]
             yield {"topic": name, "partition": index, "assigned": replicas, "replicas": held}
+
+
+def _resized(cluster: ClusterState) -> Iterator[dict[str, Any]]:
+    """Yield the topics that were ever resized, with the counts that they go on with.
+
+    As if every broker that is missing were given up.
+    """
+    unknown = {one.name: one for one in find(cluster)}
+    for name in sorted(cluster.topics.keys() | unknown.keys()):
+        one = unknown.get(name)
+        is_known = name in cluster.topics and (one is None or one.is_known)
+        known = cluster.topics[name].partitions if is_known else {}
+        ends = {x: _ends(cluster, TopicPartition(name, x)) for x in known}
+        ends |= {} if one is None else one.ends
+        gives_up = bool(_missing(cluster))
+        found = counted(cluster, name, ends, is_known=is_known, gives_up_brokers=gives_up)
+        if found is not None:
+            counts, _ = found
+            yield {
+                "topic": name,
+                "count": counts.count,
+                "resize_epoch": counts.published_epoch,
+                "newest_resize_epoch": counts.newest_epoch,
+                "retired": sorted(counts.sealed_by),
+                "lost": list(counts.lost),
+            }
 
 
 def _replica(broker: int, partition: int, end: LogEnd) -> dict[str, int]:

@@ -64,7 +64,7 @@ def find(cluster: ClusterState) -> list[Unknown]:
         is_known = known is not None and topic_id in (cluster.topic_id(name), NO_ID)
         if is_known and known is not None and index in known.partitions:
             return
-        if is_known and name in cluster.marked:
+        if is_known and (name in cluster.marked or _was_removed(cluster, name, index, end)):
             return
         if is_known:
             topic_id = cluster.topic_id(name)
@@ -81,6 +81,13 @@ def find(cluster: ClusterState) -> list[Unknown]:
             if where.topic not in cluster.topics or cluster.takes_nameless(where.topic):
                 add(where.topic, NO_ID, where.partition, broker, end)
     return [found[key] for key in sorted(found) if found[key].ends]
+
+
+def _was_removed(cluster: ClusterState, name: str, index: int, end: LogEnd) -> bool:
+    """Whether the store knows that an incarnation of a partition was removed (KIP-253)."""
+    history = cluster.topic_histories.get(name)
+    former = None if history is None else history.former.get(index)
+    return former is not None and end.partition_epoch <= former.partition_epoch
 
 
 def coming_back(
@@ -155,7 +162,7 @@ def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int
     """
     made = dict(partitions)
     for index, found in ends.items():
-        made[index] = sorted(found, key=lambda x: (*(-each for each in found[x][1:]), x))
+        made[index] = sorted(found, key=lambda x: (-found[x].leader_epoch, -found[x].end_offset, x))
     hosts: list[int] = []
     for index in range(max(made), -1, -1):
         hosts = made.setdefault(index, list(hosts))

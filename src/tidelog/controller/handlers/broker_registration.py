@@ -21,7 +21,7 @@ from functools import partial
 from uuid import UUID
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState, InventoryFence, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal
 from tidelog.controller.decisions.levels import why_broker_refused
 from tidelog.controller.decisions.registration import (
@@ -45,6 +45,7 @@ from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition, why_invalid
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.records.control_records import ChangeKind
 
 logger = logging.getLogger(__name__)
 
@@ -159,13 +160,25 @@ def _no_room(request: messages.BrokerRegistrationRequest) -> str | None:
     )
 
 
+def _log_end(part: messages.BrokerRegistrationRequest.InventoryPartition) -> LogEnd:
+    known = tuple(ChangeKind)
+    fences = tuple(
+        InventoryFence(each.resize_epoch, each.undeleted_count, ChangeKind(each.kind))
+        for each in part.fences
+        if each.kind in known
+    )
+    birth = part.birth
+    births = (0, 0) if birth is None else (birth.birth_epoch, birth.birth_offset)
+    return LogEnd(part.partition_epoch, part.leader_epoch, part.end_offset, *births, fences)
+
+
 def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
     inventory: dict[tuple[UUID, int], LogEnd] = {}
     nameless: dict[TopicPartition, LogEnd] = {}
     damaged: set[tuple[UUID, TopicPartition]] = set()
     for topic in request.inventory:
         for part in topic.partitions:
-            end = LogEnd(part.partition_epoch, part.leader_epoch, part.end_offset)
+            end = _log_end(part)
             where = TopicPartition(topic.topic_name, part.partition_index)
             if end.end_offset < 0:
                 damaged.add((topic.topic_id, where))
