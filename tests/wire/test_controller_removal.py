@@ -202,6 +202,17 @@ def test_empty_partitions_go_from_the_top_and_their_replicas_are_stopped_after_t
         seen = len(broker.asked)
         await controller.retired.look()
         assert len(broker.asked) == seen, "nothing is retired any more"
+        request = messages.DescribeFencesRequest
+        asked = [request.Topic("t", [request.Partition(1)]), request.Topic("none", [])]
+        answer = await broker.forward(request(include_former=True, topics=asked), 0)
+        of_topic, of_none = answer.topics
+        assert [
+            (x.partition, x.partition_epoch, x.data_end_offset, x.final_offset, x.resize_epoch)
+            for x in of_topic.former
+        ] == [(1, 2, DATA_END, SEALED_AT + 1, 2), (2, 3, DATA_END, SEALED_AT + 1, 2)]
+        assert of_topic.partitions == [] == of_none.former
+        answer = await broker.forward(request(topics=asked), 0)
+        assert [x.former for x in answer.topics] == [[], []]
 
     run(scenario)
 
