@@ -112,11 +112,12 @@ class UncleanDebt(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: list[LostRange] = []
 
 
-class FormerPartition(msgspec.Struct, frozen=True, omit_defaults=True):
+class FormerPartition(msgspec.Struct, frozen=True, array_like=True):
     """Where a removed partition's log ended: the next partition of this index continues there.
 
     ``data_end`` is the end of the data before its seal, ``resize_epoch`` that of the topic when the
-    partition was removed.
+    partition was removed. An array in JSON: a topic may have removed thousands of partitions, and
+    its record has to fit into one write.
     """
 
     end_offset: int

@@ -129,7 +129,7 @@ ROWS: list[tuple[str, str, Record]] = [
         ' "pending_stops":{"0":{"4":7}},'
         ' "resize":{"kind":"grow","from_count":1,"to_count":2,"resize_epoch":2,"step":"fence",'
         '"cursor":1,"leader_epochs":[4]},'
-        ' "former":{"6":{"end_offset":99,"leader_epoch":8}},'
+        ' "former":{"6":[99,8,90,12,2]},'
         ' "unclean":{"0":{"leader":1,"leader_epoch":7,"end_offset":50,"end_epoch":6,'
         '"lost":[{"broker":2,"first":40,"end":50,"epochs":[5,6]}]}},'
         ' "unclean_past":{"1":[{"leader":2,"leader_epoch":3,"end_offset":9,"end_epoch":2}]}}',
@@ -143,7 +143,7 @@ ROWS: list[tuple[str, str, Record]] = [
             resize=ResizePlan(
                 ResizeKind.GROW, 1, 2, 2, ResizeStep.FENCE, cursor=1, leader_epochs=[4]
             ),
-            former={6: FormerPartition(99, 8)},
+            former={6: FormerPartition(99, 8, 90, 12, 2)},
             unclean={0: UncleanDebt(1, 7, 50, 6, [LostRange(2, 40, 50, [5, 6])])},
             unclean_past={1: [UncleanDebt(2, 3, 9, 2)]},
         ),
