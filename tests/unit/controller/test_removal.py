@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
+from tests.support.resizing_world import ResizingWorld
 from tidelog.controller import requests
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions.cluster import LogEnd
@@ -355,3 +356,41 @@ def world_ids() -> tuple[Any, Any]:
     world = World(1)
     first, second = world.create(TopicToCreate("t"), TopicToCreate("u"))
     return first.topic_id, second.topic_id
+
+
+# -- over several lives, with real resizes
+
+
+def test_offsets_and_leader_epochs_go_on_through_the_lives_of_a_partition() -> None:
+    world = ResizingWorld(2)
+    ended = dict.fromkeys((2, 3), 0)
+    led = dict.fromkeys((2, 3), -1)
+    lives = dict.fromkeys((2, 3), -1)
+    for life in range(3):
+        assert world.ask(4) is None
+        world.settle()
+        for index in (2, 3):
+            node, state = world.node(index), world.state(index)
+            assert node.birth_offset == ended[index]
+            assert state.leader_epoch > led[index]
+            assert node.partition_epoch > lives[index]
+        assert world.ask(2) is None
+        world.settle()
+        assert why_none_goes(world.cluster, "t") is None
+        refusal = world.ask(4)
+        assert refusal is not None, "the retired ones are listed"
+        answers = {}
+        for index in (2, 3):
+            state = world.state(index)
+            ended[index] += 10 + index
+            at = ended[index]
+            answers[index] = Held(state.leader, state.leader_epoch, at - 1, at, at, at - 1)
+            led[index], lives[index] = state.leader_epoch, world.node(index).partition_epoch
+        assert world.do(remove_retired(world.cluster, "t", answers)) == [3, 2]
+        former = world.history.former
+        assert {x: y.end_offset for x, y in former.items()} == ended
+        assert {one.resize_epoch for one in former.values()} == {2 * life + 2}
+        # No broker confirms: the stops of this life must not hit the next.
+        owed = {x: set(y.values()) for x, y in world.history.stop_partition_epochs.items()}
+        assert all(owed[index] >= {lives[index]} for index in (2, 3))
+        assert world.shown == (2, 2 * life + 2, 2)
