@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.control_plane.control_channel import Control
+from tidelog.broker.control_plane.fence_reports import FenceReports
 from tidelog.broker.control_plane.isr_changes import IsrChanges
 from tidelog.broker.control_plane.producer_ids import ProducerIds
 from tidelog.broker.control_plane.seen_epochs import SeenEpochsStore
@@ -94,13 +95,15 @@ def assemble(given: Given) -> Broker:
     debts = Debts(are_reported=configs.level.unclean_flag)
     isr_changes = IsrChanges(configs, clock, session, partitions, debts)
     loss_reports = LossReports(node_id, session, partitions, log_work, seams.random)
+    fence_reports = FenceReports(node_id, session, partitions, clock, seams.random)
     topic_creation = TopicCreation(session, metadata, configs.request_timeout_ms)
     coordinator = Coordinator(configs, seams, metadata, topic_creation)
     metadata.when_gone = coordinator.topic_gone
     data_loss = DataLoss(debts, loss_reports, isr_changes, coordinator, clock)
     # What follows.
     followers = _followers(given, metadata, commit, log_work, loss_reports)
-    partitions.steps = RoleSteps(isr_changes, loss_reports, coordinator, data_loss, followers)
+    reports = loss_reports, fence_reports
+    partitions.steps = RoleSteps(isr_changes, *reports, coordinator, data_loss, followers)
 
     # What reads, and what is done by the clock.
     reader = _reader(given, metadata, isr_changes)
@@ -108,9 +111,7 @@ def assemble(given: Given) -> Broker:
     fetch_sessions, departures = FetchSessions(slots, seams.random), Departures(clock)
     repairs = Repairs(node_id, partitions, metadata, delay_ms)
     maintenance = Maintenance(partitions, log_work, repairs, configs, seams, fetch_sessions.expire)
-    topic_configs.when_changed = _reconfiguring(
-        given.when_brokers_configured, partitions, maintenance
-    )
+    topic_configs.when_changed = _reconfiguring(given, partitions, maintenance)
     return Broker(
         configs=configs,
         node_id=node_id,
@@ -141,6 +142,7 @@ def assemble(given: Given) -> Broker:
         follower_sessions=_sessions(given, reader, partitions, leader_hints, departures),
         followers=followers,
         loss_reports=loss_reports,
+        fence_reports=fence_reports,
         data_loss=data_loss,
         coordinator=coordinator,
         group_lag=_group_lag(given, coordinator, partitions, metadata),
@@ -231,13 +233,13 @@ def _reader(given: Given, metadata: MetadataCache, isr_changes: IsrChanges) -> R
 
 
 def _reconfiguring(
-    brokers_configured: Callable[[], None], partitions: Partitions, maintenance: Maintenance
+    given: Given, partitions: Partitions, maintenance: Maintenance
 ) -> Callable[[Collection[str] | None], Pieces[None]]:
     """Return what follows a change of configurations, in pieces: of topics, or (None) of all."""
 
     def reconfigure(topics: Collection[str] | None) -> Pieces[None]:
         if topics is None:
-            brokers_configured()
+            given.when_brokers_configured()
         yield from partitions.reconfigure(topics)
         maintenance.configs_changed()
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelog.broker.control_plane.control_channel import Control
+from tidelog.broker.control_plane.fence_reports import FenceReports
 from tidelog.broker.control_plane.isr_changes import IsrChanges
 from tidelog.broker.control_plane.producer_ids import ProducerIds
 from tidelog.broker.control_plane.session import ControllerSession
@@ -82,6 +83,7 @@ class Broker:
 
     followers: Followers
     loss_reports: LossReports
+    fence_reports: FenceReports
     data_loss: DataLoss
     coordinator: Coordinator
     group_lag: GroupLag

@@ -167,6 +167,7 @@ class BrokerProcess:
             )
         broker.isr_changes.start()
         broker.loss_reports.start()
+        broker.fence_reports.start()
         broker.data_loss.start()
         session.start(
             Identity(
@@ -443,6 +444,7 @@ class BrokerProcess:
             await self.broker.group_lag.close()
             await self.broker.data_loss.stop()
             await self.broker.loss_reports.stop()
+            await self.broker.fence_reports.stop()
             await self.broker.isr_changes.stop()
             await self.broker.inspected_appends.stop()
             # Delayed produce and fetch requests get their responses now.

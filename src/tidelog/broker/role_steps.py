@@ -6,8 +6,9 @@ the other steps nor another partition's command from being carried out, for the 
 | event | steps, in this order |
 |---|---|
 | a LeaderAndIsr was applied (``become``) | a leadership ended: the groups of the partition go |
-| | a leadership began: ISR changes, reports of losses, the groups of the partition |
+| | a leadership began: ISR changes, reports of losses and fences, the groups of the partition |
 | | in each case: the data-loss handling, the fetcher that follows the leader |
+| a fence was written later (``fenced``) | its report |
 | a replica serves no longer (``resign``) | its handling, its fetcher; of a leader the groups |
 | a replica goes (``remove``), after ``resign`` | the notes of what it lost |
 """
@@ -18,6 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVarTuple
 
+from tidelog.broker.control_plane.fence_reports import FenceReports
 from tidelog.broker.control_plane.isr_changes import IsrChanges
 from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.data_loss.handling import DataLoss
@@ -38,12 +40,14 @@ class RoleSteps:
         self,
         isr_changes: IsrChanges,
         loss_reports: LossReports,
+        fence_reports: FenceReports,
         coordinator: Coordinator,
         data_loss: DataLoss,
         followers: Followers,
     ) -> None:
         self._isr_changes = isr_changes
         self._loss_reports = loss_reports
+        self._fence_reports = fence_reports
         self._coordinator = coordinator
         self._data_loss = data_loss
         self._followers = followers
@@ -58,9 +62,14 @@ class RoleSteps:
         if leads_new_epoch:
             _do(self._isr_changes.began, partition)
             _do(self._loss_reports.began, partition)
+            _do(self._fence_reports.began, partition)
             _do(self._coordinator.lead, partition)
         _do(self._data_loss.applied, partition)
         _do(self._followers.applied, partition)
+
+    def fenced(self, partition: HostedPartition) -> None:
+        """A leader has written the fence or seal that it owed, when its disk had room again."""
+        _do(self._fence_reports.began, partition)
 
     def resign(self, key: TopicPartition, led_until: int | None) -> None:
         """A replica serves no longer: it was stopped, or its log or disk failed. ``led_until`` is

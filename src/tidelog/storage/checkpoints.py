@@ -58,6 +58,9 @@ class PartitionMetadata:
     created: Created | None = None
     replaces: tuple[Created, ...] = ()
     copy_of: Created | None = None
+    birth_epoch: int = 0
+    """The resize epoch of the growth that made the partition (KIP-253); 0: it came with its
+    topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +168,13 @@ def fits_checksums(crc: int, checksums: bytes) -> bool:
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """Return Kafka's version 0, followed by our lines: partition epoch, configurations, when it was
-    made, what it replaces, what it is a copy of, the CRC."""
+    """Return Kafka's version 0, followed by our lines: partition epoch, birth epoch,
+    configurations, when it was made, what it replaces, what it is a copy of, the CRC."""
     text = f"version: 0\ntopic_id: {encode_uuid(metadata.topic_id)}\n"
     if metadata.partition_epoch >= 0:
         text += f"partition_epoch: {metadata.partition_epoch}\n"
+    if metadata.birth_epoch:
+        text += f"birth_epoch: {metadata.birth_epoch}\n"
     if metadata.configs:
         # One line of ASCII without a colon, whatever the texts have in them.
         text += f"configs: {_configs_text(metadata.configs)}\n"
@@ -208,6 +213,7 @@ def decode_partition_metadata(content: bytes) -> PartitionMetadata:
         None if created is None else _created(created),
         tuple(map(_created, fields.get("replaces", "").split())),
         None if copy_of is None else _created(copy_of),
+        _number(fields.get("birth_epoch", "0")),
     )
 
 

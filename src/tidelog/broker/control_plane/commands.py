@@ -6,7 +6,7 @@ Owns the reading of these requests. Not their application: see ``control_channel
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tidelog.broker.partitions.partition import LeaderAndIsrState
@@ -24,16 +24,32 @@ STOP_BY_TOPIC_ID = 4
 """From this version of StopReplica on the topic id must match (KIP-516)."""
 
 
-def topics_of(request: messages.LeaderAndIsrRequest) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
-    """Yield (name, id, migrated, states) of a LeaderAndIsr request of any version.
+class PartitionCommand(NamedTuple):
+    """One partition of a LeaderAndIsr request, and what the request says of its topic there."""
+
+    topic: str
+    topic_id: UUID
+    migrated: bool
+    undeleted_count: int
+    """-1 below v6."""
+    resize_epoch: int
+    state: Any
+
+
+def commands_of(request: messages.LeaderAndIsrRequest) -> Iterable[PartitionCommand]:
+    """Yield the partitions of a LeaderAndIsr request of any version.
 
     A topic may be named several times, with some of its partitions each: they stand on different
     sides of a resize (KIP-253).
     """
     for state in request.ungrouped_partition_states:
-        yield state.topic_name, NO_UUID, False, [state]
+        yield PartitionCommand(state.topic_name, NO_UUID, False, -1, 0, state)
     for topic in request.topic_states:
-        yield topic.topic_name, topic.topic_id, topic.migrated, topic.partition_states
+        count, epoch = topic.undeleted_partition_count, topic.resize_epoch
+        for state in topic.partition_states:
+            yield PartitionCommand(
+                topic.topic_name, topic.topic_id, topic.migrated, count, epoch, state
+            )
 
 
 def kind_of(request: messages.LeaderAndIsrRequest) -> LeaderAndIsrType:
@@ -42,27 +58,27 @@ def kind_of(request: messages.LeaderAndIsrRequest) -> LeaderAndIsrType:
     return LeaderAndIsrType(request.type) if known else LeaderAndIsrType.UNSPECIFIED
 
 
-def command_of(
-    state: Any, topic_id: UUID, migrated: bool, kind: LeaderAndIsrType
-) -> LeaderAndIsrCommand:
+def command_of(named: PartitionCommand, kind: LeaderAndIsrType) -> LeaderAndIsrCommand:
     """Return the command for one partition, as the rules read it."""
+    state = named.state
     return LeaderAndIsrCommand(
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         isr_version=state.isr_version,
-        topic_id=topic_id,
+        topic_id=named.topic_id,
         partition_epoch=state.partition_epoch,
-        migrated=migrated,
+        migrated=named.migrated,
         kind=kind,
         birth_epoch=state.birth_epoch,
     )
 
 
-def state_of(state: Any, command: LeaderAndIsrCommand) -> LeaderAndIsrState:
+def state_of(named: PartitionCommand) -> LeaderAndIsrState:
     """Return the state that a command sets for its partition."""
+    state = named.state
     return LeaderAndIsrState(
-        topic_id=command.topic_id,
-        partition_epoch=command.partition_epoch,
+        topic_id=named.topic_id,
+        partition_epoch=state.partition_epoch,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         isr=tuple(state.isr),
@@ -72,6 +88,11 @@ def state_of(state: Any, command: LeaderAndIsrCommand) -> LeaderAndIsrState:
         controller_epoch=state.controller_epoch,
         is_unclean_leader=state.is_unclean_leader,
         has_debt=state.has_debt,
+        undeleted_count=named.undeleted_count,
+        resize_epoch=named.resize_epoch,
+        sealed=state.sealed,
+        birth_epoch=state.birth_epoch,
+        start_offset=state.start_offset,
     )
 
 

@@ -29,17 +29,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.broker.control_plane.channel import Channel, ControlRequest, why_wrong_key
 from tidelog.broker.control_plane.commands import (
     UNKNOWN_EPOCH,
+    PartitionCommand,
     command_of,
+    commands_of,
     kind_of,
     state_of,
     stops_of,
-    topics_of,
 )
 from tidelog.broker.control_plane.seen_epochs import SeenEpochs, SeenEpochsStore
 from tidelog.broker.partitions.inventory import local_replica
@@ -207,20 +208,18 @@ class Control:
     ) -> Errors | ErrorCode:
         """Apply a request of any version; return the error if it is, or becomes, stale."""
         error = self.check(request, connection)
-        topics = list(topics_of(request))
+        named = list(commands_of(request))
         kind = kind_of(request)
         results: Errors = []
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
         commands = [
-            (TopicPartition(name, each.partition_index), command_of(each, topic_id, migrated, kind))
-            for name, topic_id, migrated, states in topics
-            for each in states
+            (TopicPartition(each.topic, each.state.partition_index), command_of(each, kind))
+            for each in named
         ]
-        wire_states = [each for _, _, _, states in topics for each in states]
         stuck: dict[TopicPartition, UUID] = {}
         stale: dict[TopicPartition, str | HostedPartition] = {}
         if not error:
-            stale |= self._to_rebuild(zip(commands, wire_states, strict=True))
+            stale |= self._to_rebuild(zip(commands, named, strict=True))
             stale |= self._stale(commands, is_full=kind is LeaderAndIsrType.FULL)
         if stale:
             error = await self._drop_stale(stale, stuck, request, connection, deadline_s)
@@ -229,7 +228,7 @@ class Control:
             await self._checkpoint()
             error = self.check(request, connection)
         # Partitions whose log a thread is changing come last, so that no other waits for them.
-        pairs = zip(commands, wire_states, strict=True)
+        pairs = zip(commands, named, strict=True)
         ordered = sorted(pairs, key=lambda pair: self._is_changing(pair[0][0]))
         adopted: list[tuple[int, HostedPartition]] = []
         turn = self._turn()
@@ -253,11 +252,11 @@ class Control:
         if kind is LeaderAndIsrType.FULL:
             # The response confirms that replicas which a FULL does not name are gone: not these.
             results += self._undeleted_results()
-            named = {*self._undeleted, *(key for key, _ in commands)}
+            answered = {*self._undeleted, *(key for key, _ in commands)}
             results += [
                 (key.topic, topic_id, key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
                 for key, topic_id in stuck.items()
-                if key not in named
+                if key not in answered
             ]
         return error or results
 
@@ -317,7 +316,8 @@ class Control:
         return stale
 
     def _to_rebuild(
-        self, commands: Iterable[tuple[tuple[TopicPartition, LeaderAndIsrCommand], Any]]
+        self,
+        commands: Iterable[tuple[tuple[TopicPartition, LeaderAndIsrCommand], PartitionCommand]],
     ) -> dict[TopicPartition, HostedPartition]:
         """Return the damaged replicas that these commands allow to rebuild from a leader."""
         partitions = self._partitions
@@ -331,7 +331,7 @@ class Control:
                 Action.BECOME,
                 Action.UPDATE,
             )
-            if is_new and self._repairs.is_due(hosted, state_of(state, command)):
+            if is_new and self._repairs.is_due(hosted, state_of(state)):
                 found[key] = hosted
         return found
 
@@ -391,7 +391,7 @@ class Control:
         await log_work.run(None, self._forgetting())
 
     def _lead_or_follow(
-        self, key: TopicPartition, command: LeaderAndIsrCommand, state: Any
+        self, key: TopicPartition, command: LeaderAndIsrCommand, state: PartitionCommand
     ) -> tuple[ErrorCode, HostedPartition | None]:
         """Apply one command; also return the partition if it adopted an identity: not synced."""
         partitions = self._partitions
@@ -406,7 +406,7 @@ class Control:
         if decision.action is Action.IGNORE and not decision.adopt_identity:
             return ErrorCode.NONE, None
         try:
-            self._apply(key, decision, state_of(state, command))
+            self._apply(key, decision, state_of(state))
         except StorageFailed as error:
             logger.error("%s cannot be hosted: %s", key, error)
             return ErrorCode.KAFKA_STORAGE_ERROR, None

@@ -4,7 +4,8 @@
 - v5: topic ids and the type; a partition that a FULL does not name is stale (KIP-516).
 - The response to a FULL also names, with KAFKA_STORAGE_ERROR, replicas that a failing disk kept.
 - The response has topic ids in v5+, topic names in older versions.
-- v6: counts and partition epochs (KIP-253): read, but without effect below level 1.5.
+- v6: counts, partition epochs, births and seals (KIP-253). A leader appends its fence or seal as
+  the first record of its epoch; the response waits for nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from tidelog.broker.control_plane.commands import kind_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.replication.command_rules import LeaderAndIsrType
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -31,6 +34,9 @@ async def handle(
     found = await broker.control.apply_leader_and_isr(request, context.connection)
     if isinstance(found, ErrorCode):
         return response(error_code=found)
+    if kind_of(request) is LeaderAndIsrType.FULL:
+        # It begins a control channel: perhaps of another controller, which knows no reports.
+        broker.fence_reports.again()
     one = response.LeaderAndIsrPartitionError
     if context.version < BY_TOPIC_ID:
         return response(

@@ -20,7 +20,8 @@ def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
     """Return the replicas for BrokerRegistration (tag 10002).
 
     Damaged replicas and those on a failed disk have the end offset -1; a name that replicas of
-    several topics have is there with each topic id. Each topic comes with its own configurations,
+    several topics have is there with each topic id. Each replica comes with its fences and its
+    birth, so that a restored store knows all resizes. Each topic comes with its own configurations,
     as the first of its replicas keeps them (docs/decisions/0024).
     """
     request = messages.BrokerRegistrationRequest
@@ -34,9 +35,33 @@ def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
         if _may_be_named(partition):
             ends = (-1, -1)
         found[key].partitions.append(
-            request.InventoryPartition(partition.partition, partition.partition_epoch, *ends)
+            request.InventoryPartition(
+                partition.partition,
+                partition.partition_epoch,
+                *ends,
+                [
+                    request.InventoryFence(*each[:2], each.kind, each.offset)
+                    for each in log.fences.entries
+                ],
+                _birth_of(partition),
+            )
         )
     return list(found.values())
+
+
+def _birth_of(partition: HostedPartition) -> Any:
+    """Return the birth of a partition that a growth made (KIP-253), None of any other.
+
+    The fence of the birth epoch stands where the incarnation began; without it that offset is
+    unknown, -1.
+    """
+    metadata = partition.log.metadata
+    epoch = 0 if metadata is None else metadata.birth_epoch
+    if not epoch:
+        return None
+    fence = partition.log.fences.of(epoch)
+    birth = messages.BrokerRegistrationRequest.InventoryBirth
+    return birth(epoch, -1 if fence is None else fence.offset)
 
 
 def failures(replicas: Iterable[HostedPartition], directories: Sequence[LogDirectory]) -> Any:

@@ -231,12 +231,14 @@ class Maintenance:
 
     async def remove(self) -> None:
         """Remove the files whose delay is over: removed segments, deleted and quarantined replicas.
-        Also end unused fetch sessions, and look which damaged replicas are rebuilt.
+        Also end unused fetch sessions, look which damaged replicas are rebuilt, and write fences
+        that a full disk refused.
 
-        O(files that are due, sessions that end, replicas being rebuilt).
+        O(files that are due, sessions that end, replicas being rebuilt, fences unwritten).
         """
         self._expire_sessions(self._clock.monotonic_ms())
         self._repairs.look()
+        self._partitions.write_fences_again()
         for directory in self._partitions.directories:
             removal = None if directory.failed else directory.due_removal()
             if removal is not None:

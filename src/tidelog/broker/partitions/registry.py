@@ -12,12 +12,14 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from tidelog.broker.partitions.fencing import is_closed, write_owed
 from tidelog.broker.partitions.inventory import failures, inventory, local_replica
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
 from tidelog.broker.partitions.placement import DirectorySpace, choices
+from tidelog.broker.partitions.role_changes import NoSteps, RoleChanges
 from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
@@ -40,35 +42,6 @@ class NotQuarantined(StorageFailed):
     def __init__(self, reason: str, keys: Sequence[TopicPartition]) -> None:
         super().__init__(reason)
         self.keys = frozenset(keys)
-
-
-class RoleChanges(Protocol):
-    """The steps of the other parts of the broker after a change of a replica's role."""
-
-    def become(
-        self, partition: HostedPartition, /, *, led_until: int | None, leads_new_epoch: bool
-    ) -> None:
-        """LeaderAndIsr was applied: ``led_until`` is the epoch of a leadership that ended,
-        ``leads_new_epoch`` whether this broker leads in a new epoch."""
-
-    def resign(self, key: TopicPartition, led_until: int | None, /) -> None:
-        """A replica no longer serves."""
-
-    def remove(self, key: TopicPartition, /) -> None:
-        """A replica will be deleted or quarantined; called after ``resign``."""
-
-
-class NoSteps:
-    """No steps: for a broker that is not completely assembled."""
-
-    def become(self, *_: object, **__: object) -> None:
-        """Do nothing."""
-
-    def resign(self, *_: object) -> None:
-        """Do nothing."""
-
-    def remove(self, *_: object) -> None:
-        """Do nothing."""
 
 
 MOST_PREFERRED = 10_000
@@ -110,6 +83,8 @@ class Partitions:
         command for that name decides which one is kept (docs/decisions/0045)."""
         self._must_not_return: dict[TopicPartition, set[Created]] = {}
         """Replicas on failing disks that a later start may find, and must not host."""
+        self._unfenced: set[HostedPartition] = set()
+        """Leaders whose fence or seal a full disk refused, or whose seal's segment is open."""
         self._made = 0
         """Number of replicas created since the start of this broker."""
         self.past = Past()
@@ -197,7 +172,10 @@ class Partitions:
             directory = healthy[at]
             try:
                 log = directory.create(
-                    key, self.configs.topic(key.topic), self._metadata_for(key, state, directory)
+                    key,
+                    self.configs.topic(key.topic),
+                    self._metadata_for(key, state, directory),
+                    start_offset=max(0, state.start_offset),
                 )
             except OSError as error:
                 refusals.append(f"{directory.path} cannot take {key}: {error}")
@@ -220,6 +198,7 @@ class Partitions:
             state.topic_id,
             state.partition_epoch,
             self.configs.own(key.topic),
+            birth_epoch=state.birth_epoch,
             created=self.new_created(directory),
             replaces=tuple(sorted(self._must_not_return.get(key, ()))),
         )
@@ -274,12 +253,32 @@ class Partitions:
             self._decide(partition.key, state)
         led, epoch = partition.is_leader, partition.leader_epoch
         partition.become(state)
+        self._unfenced.discard(partition)
+        # In the same turn: no append of a client comes before it.
+        now_ms = self.directories[0].now_ms()
+        write_owed(partition, now_ms)
+        if partition.fence_unwritten or not is_closed(partition, now_ms):
+            self._unfenced.add(partition)
         leads = partition.is_leader
         self.steps.become(
             partition,
             led_until=epoch if led and not leads else None,
             leads_new_epoch=leads and not (led and partition.leader_epoch == epoch),
         )
+
+    def write_fences_again(self) -> None:
+        """Write the fences and seals that a full disk refused, and close the segments of seals.
+        O(leaders that have not done so)."""
+        now_ms = self.directories[0].now_ms()
+        for partition in list(self._unfenced):
+            if partition.fence_unwritten and partition.is_leader:
+                write_owed(partition, now_ms)
+                if not partition.fence_unwritten:
+                    self.steps.fenced(partition)
+            if not (partition.fence_unwritten and partition.is_leader) and is_closed(
+                partition, now_ms
+            ):
+                self._unfenced.discard(partition)
 
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
