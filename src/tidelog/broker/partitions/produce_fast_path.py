@@ -1,10 +1,10 @@
 """Fast path of Produce: from the bytes of the request to those of the response, without messages.
 
 Owns the plain Produce request, which librdkafka always and others mostly send on busy connections:
-version 9-11, acks 1 or all, one partition, no tags or all three of an aware producer (KIP-253). It
-costs half as much as ``handlers.produce`` (figures in docs/internals/broker.md), which handles all
-other requests and makes all error responses: for these the fast path returns None and changes
-nothing.
+version 9-11, acks 1 or all, one partition, no tags or the present count, resize epoch and partition
+epoch of an aware producer (KIP-253). It costs half as much as ``handlers.produce`` (figures in
+docs/internals/broker.md), which handles all other requests and makes all error responses: for these
+the fast path returns None and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION, LeaderHints
 from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
-from tidelog.broker.partitions.resize_checks import named_by, why_not_appended
+from tidelog.broker.partitions.produce_tags import NO_TAGS
+from tidelog.broker.partitions.resize_checks import REFUSE
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import DecodeError, read_uvarint
 from tidelog.records.batch import HEADER_SIZE
-from tidelog.replication.resize_rules import NOT_NAMED, Named
+from tidelog.replication.resize_rules import NOT_NAMED
 from tidelog.storage.log.inspecting import ONE_BATCH
 from tidelog.storage.log.results import Appended
 
@@ -37,15 +38,6 @@ if TYPE_CHECKING:
 
 ONE_ELEMENT = 2
 """A compact array's length field with one element: it is the length plus one."""
-
-_NO_TAGS = b"\0\0\0"
-"""The tag buffers after the records: of the partition, the topic and the request."""
-
-_tags = struct.Struct(">4si4si3sib")
-"""The same with one tag of the partition (10000), two of the topic (10000, 10001) and none of the
-request: in front of each number its tag and its size."""
-
-_PARTITION_TAG, _COUNT_TAG, _EPOCH_TAG = b"\1\x90\x4e\4", b"\2\x90\x4e\4", b"\x91\x4e\4"
 
 _LONGEST_NAME = 126
 """Longer names have a length field of two bytes."""
@@ -99,7 +91,7 @@ def answer(
         found = _read(request, position)
         if found is None:
             return None
-        acks, timeout_ms, name, index, records, named = found
+        acks, timeout_ms, name, index, records, tags = found
         topic = name.decode()
     except (struct.error, IndexError, ValueError, DecodeError):
         return None
@@ -107,7 +99,15 @@ def answer(
     partition = None if hosted is None else hosted.get(index)
     if partition is None or why_not_admitted(partition, topic, records, acks) is not None:
         return None
-    if why_not_appended(partition, named, records) is not None:
+    unaware, state = tags == NO_TAGS, partition.state
+    if not unaware and tags != state.produce_tags:
+        return None
+    counted = state.undeleted_count >= 0
+    if counted and (
+        state.sealed
+        or partition.fence_unwritten
+        or (unaware and partition.log.configs.unaware_producers == REFUSE)
+    ):
         return None
     now_ms = broker.clock.wall_ms()
     result = partition.append(records, now_ms, looks=ONE_BATCH)
@@ -115,8 +115,8 @@ def answer(
         # Nothing was appended: the general path tries again, and makes the error response.
         return None
     first, last, append_time_ms, start, duplicate = result
-    if named is NOT_NAMED and not duplicate:
-        broker.unaware_writers.note(partition, named, records, now_ms)
+    if counted and unaware and not duplicate:
+        broker.unaware_writers.note(partition, NOT_NAMED, records, now_ms)
     size = len(name)
     frame = _packers[size](
         _FIXED_BYTES + size,
@@ -151,8 +151,8 @@ def _refused(
     return b"".join(codec.encode_response(ApiKey.PRODUCE, version, correlation_id, whole))
 
 
-def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview, Named] | None:
-    """Return (acks, timeout, topic, partition, records, numbers) of a plain request."""
+def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview, memoryview] | None:
+    """Return (acks, timeout, topic, partition, records, tags) of a plain request."""
     transactional_id, acks, timeout_ms, topics, length = _before_name(frame, at)
     if transactional_id or topics != ONE_ELEMENT or not 1 < length <= _LONGEST_NAME + 1:
         return None
@@ -164,13 +164,4 @@ def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview,
     stop = start + size - 1
     if size <= HEADER_SIZE or partitions != ONE_ELEMENT or acks not in (1, ALL_IN_SYNC):
         return None
-    named = NOT_NAMED
-    if frame[stop:] != _NO_TAGS:
-        if len(frame) - stop != _tags.size:
-            return None
-        fields = _tags.unpack_from(frame, stop)
-        first, partition_epoch, second, count, third, resize_epoch, of_request = fields
-        if (first, second, third, of_request) != (_PARTITION_TAG, _COUNT_TAG, _EPOCH_TAG, 0):
-            return None
-        named = named_by(count, resize_epoch, partition_epoch)
-    return acks, timeout_ms, bytes(frame[at + 9 : end]), index, frame[start:stop], named
+    return acks, timeout_ms, bytes(frame[at + 9 : end]), index, frame[start:stop], frame[stop:]

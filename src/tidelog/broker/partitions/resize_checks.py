@@ -59,22 +59,18 @@ def why_not_appended(partition: HostedPartition, named: Named, records: Buffer) 
     Constant work, a few comparisons for nearly all batches. INVALID_PARTITION_METADATA is the
     refusal of an older resize epoch only.
     """
-    state = partition.state
-    count = state.undeleted_count
-    if count < 0:
+    state, configs = partition.state, partition.log.configs
+    if state.undeleted_count < 0:
         return None
-    configs = partition.log.configs
+    if not (state.sealed or partition.fence_unwritten):
+        if named is NOT_NAMED:
+            if configs.unaware_producers != REFUSE:
+                return None
+        elif named == (state.undeleted_count, state.resize_epoch, state.partition_epoch):
+            return None
+    refuses_unaware = configs.unaware_producers == REFUSE
     if not configs.enable_ordered_delivery:
-        named = NOT_NAMED
-    refuses_unaware = (
-        named is NOT_NAMED
-        and configs.unaware_producers == REFUSE
-        and configs.enable_ordered_delivery
-    )
-    if not (state.sealed or partition.fence_unwritten or refuses_unaware) and (
-        named is NOT_NAMED or named == (count, state.resize_epoch, state.partition_epoch)
-    ):
-        return None
+        named, refuses_unaware = NOT_NAMED, False
     if not partition.is_leader:
         return None  # the append says so: only a leader refuses for good
     log = partition.log

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from uuid import UUID
 
+from tidelog.broker.partitions.produce_tags import NO_TAGS, tags_of
 from tidelog.model.topics import hosts_of
 from tidelog.protocol.primitives import NO_UUID
 
@@ -59,9 +60,13 @@ class LeaderAndIsrState:
     hosts: tuple[int, ...] = field(init=False, compare=False, repr=False)
     """The brokers that host the partition, its replicas and targets: they may fetch it and join
     its ISR."""
+    produce_tags: bytes = field(init=False, compare=False, repr=False)
+    """The tags of a producer that sends its count; none while there is no count to send."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", hosts_of(self.replicas, self.targets))
+        named = self.undeleted_count, self.resize_epoch, self.partition_epoch
+        object.__setattr__(self, "produce_tags", tags_of(*named) if min(named) >= 0 else NO_TAGS)
 
     def is_copied_to(self, broker: int) -> bool:
         """Whether the partition moves to a broker that has not joined its replicas yet."""
