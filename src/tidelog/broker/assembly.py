@@ -43,6 +43,7 @@ from tidelog.broker.partitions.group_commit import GroupCommit
 from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
+from tidelog.broker.partitions.older_values import OlderValues
 from tidelog.broker.partitions.refused_writes import RefusedWrites
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.repairs import Repairs
@@ -110,7 +111,7 @@ def assemble(given: Given) -> Broker:
     slots = configs.max_incremental_fetch_session_cache_slots
     fetch_sessions, departures = FetchSessions(slots, seams.random), Departures(clock)
     repairs = Repairs(node_id, partitions, metadata, delay_ms)
-    maintenance = Maintenance(partitions, log_work, repairs, configs, seams, fetch_sessions.expire)
+    maintenance = _maintenance(given, metadata, partitions, log_work, repairs, fetch_sessions)
     topic_configs.when_changed = _reconfiguring(given, partitions, maintenance)
     return Broker(
         configs=configs,
@@ -176,6 +177,21 @@ def _control(
         maintenance.checkpoint,
         given.seams.clock,
     )
+
+
+def _maintenance(
+    given: Given,
+    metadata: MetadataCache,
+    partitions: Partitions,
+    log_work: LogWork,
+    repairs: Repairs,
+    sessions: FetchSessions,
+) -> Maintenance:
+    configs, seams = given.configs, given.seams
+    made = Maintenance(partitions, log_work, repairs, configs, seams, sessions.expire)
+    others = OtherBrokers(metadata, configs, given.secret)
+    made.cleaning.older_values = OlderValues(metadata, others, seams.clock).may_exist
+    return made
 
 
 def _group_lag(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import pickle
 import random
 import shutil
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compacting import COMPACT, clean, contents, put
 from tests.support.pieces import by_threads
 from tests.support.storage_logs import (
     NOW_MS,
@@ -24,9 +24,9 @@ from tests.support.storage_logs import (
     resources,
 )
 from tests.support.watched_disk import WatchedDisk
-from tidelog.model.configs.topic_values import MAX_INT64, TopicConfigs
+from tidelog.model.configs.topic_values import MAX_INT64
 from tidelog.records.batch import Rejected, walk
-from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
+from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.turns import at_once
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import dirtiness, plan_compaction
@@ -35,49 +35,6 @@ from tidelog.storage.log.cold import cold_read
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
-
-COMPACT = TopicConfigs(
-    cleanup_policy=frozenset({"compact"}),
-    segment_bytes=900,
-    min_cleanable_dirty_ratio=0.01,
-    index_interval_bytes=100,
-    delete_retention_ms=1000,
-    file_delete_delay_ms=0,
-)
-
-
-def put(
-    log: PartitionLog,
-    *pairs: tuple[str, str | None],
-    producer: Producer = NO_PRODUCER,
-    codec: int = 0,
-    now_ms: int = NOW_MS,
-) -> int:
-    records = [
-        NewRecord(now_ms, key.encode(), None if value is None else value.encode())
-        for key, value in pairs
-    ]
-    got = log.append_as_leader(build_batch(records, producer=producer, codec=codec), 0, now_ms)
-    assert isinstance(got, Appended), got
-    log.high_watermark = log.end_offset
-    return got.first_offset
-
-
-def clean(log: PartitionLog, now_ms: int = NOW_MS, max_keys: int = 1000) -> str | None:
-    log.sync()
-    plan = plan_compaction(log, now_ms, max_keys=max_keys)
-    if plan is None:
-        return None
-    result = pickle.loads(pickle.dumps(compact(QuickDisk(), pickle.loads(pickle.dumps(plan)))))
-    return at_once(applying(log, result, now_ms))
-
-
-def contents(log: PartitionLog) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for record in records_of(log):
-        assert record.key is not None
-        found[record.key.decode()] = None if record.value is None else record.value.decode()
-    return found
 
 
 def test_tombstones_may_be_kept_for_ever(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
-from tidelog.broker.coordinator.leader_offsets import EARLIEST, ask_leader
+from tidelog.broker.metadata.leader_offsets import EARLIEST, ask_leader
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

@@ -1,9 +1,9 @@
 """Consumer group lag: committed offsets of the groups coordinated here, and log end offsets.
 
 Owns the snapshots that ``/metrics`` shows. Not the requests to other leaders that they need: see
-`leader_offsets`. A snapshot is taken on demand, in several turns of the loop, and is valid for
-``HOLDS_S``. The end offsets are read after the committed offsets, so that a lag is never too small,
-and at least 0.
+``metadata.leader_offsets``. A snapshot is taken on demand, in several turns of the loop, and is
+valid for ``HOLDS_S``. The end offsets are read after the committed offsets, so that a lag is never
+too small, and at least 0.
 
 | what | limit |
 |---|---|
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tidelog.broker.coordinator.leader_offsets import LATEST, ask_leader
+from tidelog.broker.metadata.leader_offsets import LATEST, ask_leader
 from tidelog.groups.group import GroupState
 from tidelog.groups.offsets import fetch_offsets
 from tidelog.model.topics import TopicPartition

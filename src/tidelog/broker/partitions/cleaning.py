@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from concurrent.futures import BrokenExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -48,6 +49,9 @@ class Cleaning:
         self._partitions = partitions
         self._log_work = log_work
         self._seams = seams
+        self.older_values: Callable[[HostedPartition], Awaitable[bool]] = _none
+        """Whether other partitions may have older values of a partition's keys: its tombstones are
+        kept then (KIP-253)."""
         self._uncleanable: dict[HostedPartition, tuple[int, int]] = {}
         """Generation and start of quarantined logs."""
 
@@ -67,7 +71,8 @@ class Cleaning:
         while True:
             got_on = False
             for partition in await self._dirty(done):
-                plan = self._plan(partition)
+                keeps = await self.older_values(partition)
+                plan = self._plan(partition, keeps_tombstones=keeps)
                 if plan is not None and await self._compact(partition, plan):
                     got_on = True
                 else:
@@ -87,14 +92,16 @@ class Cleaning:
                     found.append((-plan.dirty_ratio, count, partition))
         return [partition for _, _, partition in sorted(found)]
 
-    def _plan(self, partition: HostedPartition) -> CompactionPlan | None:
+    def _plan(
+        self, partition: HostedPartition, *, keeps_tombstones: bool = True
+    ) -> CompactionPlan | None:
         log = partition.log
         if partition in self._uncleanable or not log.configs.compacted:
             return None
         now_ms = self._seams.clock.wall_ms()
         try:
             log.roll_overdue(now_ms)
-            return plan_compaction(log, now_ms)
+            return plan_compaction(log, now_ms, keeps_tombstones=keeps_tombstones)
         except Exception as error:
             if not (isinstance(error, OSError) and log.resources.is_full(error)):
                 self._quarantine(partition, error)
@@ -158,6 +165,10 @@ class Cleaning:
 
 def _discarding(disk: Disk, plan: CompactionPlan) -> Pieces[None]:
     yield partial(discard_cleaned, disk, plan)
+
+
+async def _none(_: HostedPartition) -> bool:
+    return False
 
 
 def _state_of(partition: HostedPartition) -> tuple[int, int]:

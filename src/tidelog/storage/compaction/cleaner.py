@@ -7,9 +7,13 @@ and changes nothing else. Rules, as Apache Kafka's cleaner has them:
 |-----------------------------------------------------|------------------------------------------|
 | not the newest of its key within the cleaned range  | no                                       |
 | newest of its key, has a value                      | yes                                      |
-| newest of its key, no value (tombstone)             | until its batch's delete horizon         |
+| newest of its key, no value (tombstone)             | until its batch's delete horizon, which  |
+|                                                     | the plan may put off (`plan`)            |
+| an ancestor tombstone of a key (KIP-253)            | as a tombstone of it, never put off; it  |
+|                                                     | voids older values of the key            |
 | no key                                              | no: a compacted topic has none           |
-| in a control batch                                  | yes                                      |
+| any other in a control batch: markers, fences,      | yes                                      |
+| seals                                               |                                          |
 | last of an idempotent producer in the cleaned range | if it goes, its batch stays, empty       |
 | in a batch that is not what its header says         | yes, the batch as it is                  |
 | last of the group of segments                       | the same: neighbouring segments stay     |
@@ -38,7 +42,13 @@ from tidelog.records.batch import (
     seal_batch,
 )
 from tidelog.records.compression import compress
-from tidelog.records.reader import payload_of
+from tidelog.records.control_records import (
+    PARTITION_CHANGE,
+    AncestorTombstone,
+    control_type,
+    decode_change,
+)
+from tidelog.records.reader import payload_of, read_batch
 from tidelog.records.record import CorruptRecords, RecordSpan, spans, write_varint
 from tidelog.runtime.disk import Disk
 from tidelog.storage import names
@@ -120,9 +130,14 @@ def _newest_offsets(shared: Resources, plan: CompactionPlan) -> tuple[dict[bytes
             if source.next_offset <= plan.first_dirty_offset:
                 continue
             for header, batch in _batches(shared, plan, source):
-                if header.last_offset < plan.first_dirty_offset or header.control:
+                if header.last_offset < plan.first_dirty_offset:
                     continue
                 base = header.base_offset
+                if header.control:
+                    voided = _voided(header, batch)
+                    if voided is not None:
+                        newest[_short(voided)] = header.last_offset
+                    continue
                 opened = _opened(header, batch)
                 if opened is None:
                     continue
@@ -150,6 +165,25 @@ def _last_of_producers(shared: Resources, plan: CompactionPlan) -> dict[int, int
                 if header.producer_id in plan.producers:
                     lasts[header.producer_id] = header.last_offset
     return lasts
+
+
+def _short(key: bytes) -> bytes:
+    return key if len(key) < _DIGEST_BYTES else _digest(key)
+
+
+def _voided(header: BatchHeader, batch: memoryview) -> bytes | None:
+    """Return the key of an ancestor tombstone; None for any other control batch, or a damaged
+    one."""
+    if header.record_count != 1 or header.last_offset != header.base_offset:
+        return None
+    try:
+        (record,) = read_batch(batch)
+        if control_type(record.key) != PARTITION_CHANGE:
+            return None
+        change = decode_change(record.value)
+    except CorruptRecords:
+        return None
+    return change.key if isinstance(change, AncestorTombstone) else None
 
 
 def _digest(key: bytes) -> bytes:
@@ -215,15 +249,16 @@ def _clean_batch(
     """Return the batch that stays: itself, a smaller one, an empty one, or None."""
     counts.records_read += header.record_count
     if header.control:
-        counts.records_kept += header.record_count
-        return batch
+        kept_control = _clean_control(plan, header, batch, newest, ends_group)
+        counts.records_kept += header.record_count if kept_control is not None else 0
+        return kept_control
     opened = _opened(header, batch)
     if opened is None:
         counts.records_kept += header.record_count
         return batch
     payload, records = opened
     horizon = header.delete_horizon_ms
-    tombstones_go = horizon is not None and plan.now_ms >= horizon
+    tombstones_go = _is_over(plan, horizon) and not plan.keeps_tombstones
     kept: list[RecordSpan] = []
     has_tombstone = False
     base = header.base_offset
@@ -244,10 +279,39 @@ def _clean_batch(
         if not ends_group and lasts.get(header.producer_id) != header.last_offset:
             return None
         return _empty_batch(header) if header.record_count else batch
-    needs_horizon = has_tombstone and horizon is None
-    if len(kept) == header.record_count and not needs_horizon:
+    # While tombstones are kept their time does not run: it begins when no reader can find an older
+    # value any longer.
+    needs_horizon = has_tombstone and horizon is None and not plan.keeps_tombstones
+    if has_tombstone and horizon is not None and plan.keeps_tombstones:
+        header = header._replace(attributes=header.attributes & ~DELETE_HORIZON_BIT)
+    elif len(kept) == header.record_count and not needs_horizon:
         return batch
     return _smaller_batch(plan, header, payload, kept, needs_horizon)
+
+
+def _clean_control(
+    plan: CompactionPlan,
+    header: BatchHeader,
+    batch: memoryview,
+    newest: dict[bytes, int],
+    ends_group: bool,
+) -> bytes | memoryview | None:
+    """Return the control batch that stays, as ``_clean_batch`` does."""
+    voided = _voided(header, batch)
+    if voided is None:
+        is_empty = header.record_count == 0  # an ancestor tombstone at the end of its segments
+        return None if is_empty and not ends_group else batch
+    horizon = header.delete_horizon_ms
+    if header.last_offset < newest.get(_short(voided), -1) or _is_over(plan, horizon):
+        return _empty_batch(header) if ends_group else None
+    opened = _opened(header, batch)
+    if horizon is not None or opened is None:
+        return batch
+    return _smaller_batch(plan, header, *opened, needs_horizon=True)
+
+
+def _is_over(plan: CompactionPlan, horizon_ms: int | None) -> bool:
+    return horizon_ms is not None and plan.now_ms >= horizon_ms
 
 
 def _opened(header: BatchHeader, batch: memoryview) -> tuple[bytes, list[RecordSpan]] | None:

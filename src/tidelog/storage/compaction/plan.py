@@ -48,6 +48,9 @@ class CompactionPlan:
     index_interval_bytes: int
     dirty_ratio: float
     max_keys: int = MAX_KEYS
+    keeps_tombstones: bool = False
+    """Whether older values of its keys may be in other partitions of the topic (KIP-253): then
+    tombstones stay, and their time does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def dirtiness(log: LogState, now_ms: int) -> Dirtiness:
 
 
 def plan_compaction(
-    log: LogState, now_ms: int, *, max_keys: int = MAX_KEYS
+    log: LogState, now_ms: int, *, max_keys: int = MAX_KEYS, keeps_tombstones: bool = False
 ) -> CompactionPlan | None:
     """Return the plan of a run; None unless the log is dirty enough or overdue."""
     configs = log.configs
@@ -141,6 +144,7 @@ def plan_compaction(
         index_interval_bytes=configs.index_interval_bytes,
         dirty_ratio=dirty.ratio,
         max_keys=max_keys,
+        keeps_tombstones=keeps_tombstones,
     )
 
 

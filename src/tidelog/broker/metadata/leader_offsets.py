@@ -1,8 +1,9 @@
-"""ListOffsets requests of a coordinator to the leaders of other brokers, as a client of theirs.
+"""ListOffsets requests of this broker to the leaders of other brokers, as a client of theirs.
 
 Owns the requests and what is taken from their responses. Not which partitions are asked for: see
-`group_lag` (their ends) and `first_offsets` (their starts). Network errors are not raised: a
-partition without an offset in time is absent.
+``coordinator.group_lag`` (their ends), ``coordinator.first_offsets`` and
+``partitions.older_values`` (their starts). Network errors are not raised: a partition without an
+offset in time is absent.
 """
 
 from __future__ import annotations

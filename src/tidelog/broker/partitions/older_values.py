@@ -1,0 +1,126 @@
+"""Whether older values of a compacted partition's keys may be in other partitions (promise 12).
+
+Owns the questions and what is remembered of their responses. Not the rule: see
+``partitioning.older_homes``. Each replica asks before a run of its cleaner, as a client: the leader
+of each ancestor for its fences (DescribeFences) and its log start (ListOffsets).
+
+| known | older values |
+|---|---|
+| no LeaderAndIsr v6 has named the partition (below level 1.5) | none |
+| this broker's metadata of the topic are older than the replica's resize epoch | maybe |
+| a retired partition is listed of which it is an ancestor | maybe |
+| an ancestor has records below its fence of the birth epoch, or does not say | maybe |
+| any other | none |
+
+That an ancestor has none is true for ever, and remembered. That it may have some is asked again
+after ``AGAIN_MS``; on a topic that is only compacted it stays so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.broker.metadata.leader_offsets import EARLIEST, ask_leader
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.older_homes import (
+    ancestors_with_older_values,
+    has_no_older_values,
+    survives_retired,
+)
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.broker.metadata.other_brokers import OtherBrokers
+    from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.runtime.clock import Clock
+
+AGAIN_MS = 60_000
+"""How long a response that an ancestor may have older values holds."""
+
+MOST_KNOWN = 100_000
+"""Partitions of which something is remembered; beyond it is forgotten and asked again."""
+
+PURPOSE = "older-values"
+
+_Known = tuple[UUID, int, int]
+"""Topic id, partition, partition epoch."""
+
+
+@dataclass(slots=True)
+class OlderValues:
+    """The questions of one broker; ``may_exist`` is called by one task."""
+
+    metadata: MetadataCache
+    others: OtherBrokers
+    clock: Clock
+    _free: set[_Known] = field(default_factory=set)
+    _again_ms: dict[_Known, int] = field(default_factory=dict)
+
+    async def may_exist(self, hosted: HostedPartition) -> bool:
+        """Return whether tombstones of this partition must stay. Asks for at most 2 s for each
+        ancestor, of which there is one for each doubling."""
+        state = hosted.state
+        if state.undeleted_count < 0:
+            return False
+        topic = self.metadata.topic(hosted.topic)
+        if topic is None or topic.topic_id != hosted.topic_id:
+            return True
+        if topic.undeleted_partition_count < 0 or topic.resize_epoch < state.resize_epoch:
+            return True
+        initial = topic.initial_partition_count
+        retired = [at for at, each in topic.partitions.items() if each.retirement_epoch >= 0]
+        if survives_retired(hosted.partition, initial, retired):
+            return True
+        ancestors = ancestors_with_older_values(hosted.partition, initial, state.birth_epoch)
+        known = (hosted.topic_id, hosted.partition, state.partition_epoch)
+        if not ancestors or known in self._free:
+            return False
+        now_ms = self.clock.monotonic_ms()
+        if now_ms < self._again_ms.get(known, now_ms):
+            return True
+        for ancestor in ancestors:
+            where = TopicPartition(hosted.topic, ancestor)
+            if not await self._is_free(where, state.birth_epoch):
+                _bound(self._again_ms)
+                self._again_ms[known] = now_ms + AGAIN_MS
+                return True
+        _bound(self._free)
+        self._free.add(known)
+        self._again_ms.pop(known, None)
+        return False
+
+    async def _is_free(self, ancestor: TopicPartition, birth_epoch: int) -> bool:
+        """Ask the leader of an ancestor whether it has no record below its fence."""
+        known = self.metadata.partition(*ancestor)
+        if known is None or known.leader < 0:
+            return False
+        starts = await ask_leader(
+            self.others, known.leader, PURPOSE, [ancestor], EARLIEST, lambda _: known.leader_epoch
+        )
+        if ancestor not in starts:
+            return False
+        fence = await self._fence(known.leader, ancestor, birth_epoch)
+        return has_no_older_values(starts[ancestor], fence)
+
+    async def _fence(self, leader: int, where: TopicPartition, resize_epoch: int) -> int | None:
+        """Return the offset of a fence, None when its leader does not say."""
+        request = messages.DescribeFencesRequest
+        asked = request(topics=[request.Topic(where.topic, [request.Partition(where.partition)])])
+        for response in await self.others.ask(leader, PURPOSE, ApiKey.DESCRIBE_FENCES, 0, [asked]):
+            for topic in response.topics:
+                for part in topic.partitions:
+                    if part.error_code or part.partition != where.partition:
+                        continue
+                    for fence in part.fences:
+                        if fence.resize_epoch == resize_epoch:
+                            return int(fence.offset)
+        return None
+
+
+def _bound(known: set[_Known] | dict[_Known, int]) -> None:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
