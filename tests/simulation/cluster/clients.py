@@ -17,7 +17,7 @@ from uuid import UUID
 
 from tests.simulation.clients import Target
 from tests.simulation.cluster.journal import StateWatch
-from tests.simulation.cluster.nodes import PORT, Cluster
+from tests.simulation.cluster.nodes import PORT, BrokerNode, Cluster
 from tests.simulation.secret import secret_outside
 from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError, ConnectionLost
@@ -99,7 +99,10 @@ class Outside:
 
     async def topic(self, name: str) -> Any:
         """Return a topic's metadata as some broker knows it. Raises ConnectionLost."""
-        node = self.rng.choice(self.cluster.brokers)
+        return await self.topic_of(self.rng.choice(self.cluster.brokers), name)
+
+    async def topic_of(self, node: BrokerNode, name: str) -> Any:
+        """Return a topic's metadata as this broker knows it. Raises ConnectionLost."""
         life, now = node.life, self.cluster.world.loop.time
         asked_at = now()
         connection = await connect(node.host, PORT, connect_timeout_ms=CONNECT_MS)

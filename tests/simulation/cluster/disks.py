@@ -18,6 +18,8 @@ from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import walk
+from tidelog.records.reader import read_batch
 from tidelog.storage.names import (
     DAMAGED,
     LOG,
@@ -91,6 +93,22 @@ def replica_log(disk: SimulatedDisk, topic: str, partition: int) -> list[Batch]:
         return []
     segments = sorted(name for name in found.entries if offset_of(name, LOG) is not None)
     return [each for name in segments for each in batches(disk.file(f"{path}/{name}").data)]
+
+
+def record_values(disk: SimulatedDisk, topic: str, partition: int) -> list[tuple[int, bytes]]:
+    """Return offset and value of each data record of a replica."""
+    path = f"{LOGS}/{topic}-{partition}"
+    found = disk.lookup(path)
+    if not isinstance(found, DirectoryNode):
+        return []
+    values = []
+    for name in sorted(name for name in found.entries if offset_of(name, LOG) is not None):
+        content = memoryview(bytes(disk.file(f"{path}/{name}").data))
+        for position, header in walk(content):
+            if not header.control:
+                records = read_batch(content[position : position + header.size])
+                values += [(record.offset, bytes(record.value or b"")) for record in records]
+    return values
 
 
 class DiskWatch:

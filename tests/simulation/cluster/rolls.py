@@ -109,7 +109,7 @@ class RollFaults(NodeControl):
     def restore_refused(self) -> None:
         """Have a controller at 1.4 again if all are refused below it, as their line says."""
         if not self.states.deleting or any(
-            node.level == LATEST.name for node in self.cluster.controllers
+            not _is_lower(node.level, LATEST.name) for node in self.cluster.controllers
         ):
             return
         node = self.cluster.controllers[0]

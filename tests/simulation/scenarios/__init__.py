@@ -4,6 +4,7 @@ from tests.simulation.scenarios.broker import run_broker
 from tests.simulation.scenarios.cluster import run_cluster
 from tests.simulation.scenarios.log import run_log
 from tests.simulation.scenarios.moves import run_moves
+from tests.simulation.scenarios.resizes import run_resizes
 from tests.simulation.scenarios.result import Result, Scenario
 
 SCENARIOS: dict[str, Scenario] = {
@@ -11,6 +12,7 @@ SCENARIOS: dict[str, Scenario] = {
     "cluster": run_cluster,
     "log": run_log,
     "moves": run_moves,
+    "resizes": run_resizes,
 }
 
 __all__ = ["SCENARIOS", "Result", "Scenario"]

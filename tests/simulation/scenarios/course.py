@@ -19,6 +19,7 @@ MOVES_SHARE = 0.1
 """Of the seeds of the scenario, those with a mover."""
 MOVES_SECONDS, MOVES_END_SECONDS = 24.0, 32.0
 """They are shorter: copies cost time."""
+RESIZES_SECONDS, RESIZES_END_SECONDS = 30.0, 38.0
 GROUP_TOPICS = ("plain", "loose", "pair")
 """What the group of members reads."""
 
@@ -64,6 +65,9 @@ class Course:
 
     brokers: int = 3
 
+    resizes: tuple[float, float] = (0.3, 4.0)
+    """How long the resizer pauses, in the scenario that has one."""
+
 
 def course_of(seed: int) -> Course:
     """Return the course of a seed of the scenario; one without moves has what a test has."""
@@ -74,6 +78,19 @@ def course_of(seed: int) -> Course:
 def moving_course(seed: int) -> Course:
     """Return the course of a seed with a mover, whatever share of the seeds has one."""
     return _moving(random.Random(f"{seed}/of moves"))
+
+
+def resizing_course(seed: int) -> Course:
+    """Return the course of a seed of the scenario with a topic that grows and shrinks."""
+    rng = random.Random(f"{seed}/of resizes")
+    return Course(
+        seconds=RESIZES_SECONDS,
+        end_seconds=RESIZES_END_SECONDS,
+        mixed=False,
+        # What reads bits that were turned over is in ``audit``, and reads other topics.
+        weights={name: share for name, share in faults.ALL.items() if name != "flip_bits"},
+        resizes=rng.choice(((0.1, 1.5), (0.3, 4.0))),
+    )
 
 
 def _moving(rng: random.Random) -> Course:

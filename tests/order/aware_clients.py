@@ -1,0 +1,264 @@
+"""Aware clients of one topic and what they note: the product's own sender and group members.
+
+Owns writers and members that live again and again, and their events in the history. Where they run,
+in the simulation or against real processes, is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from tests.order.history import (
+    Commit,
+    Delivery,
+    History,
+    Outcome,
+    Registration,
+    Removal,
+    Rewind,
+    Send,
+)
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.fetching.fetch_requests import FetchOptions
+from tidelog.client.fetching.fetcher import OffsetReset
+from tidelog.client.groups.committed_offsets import Position
+from tidelog.client.groups.group_reader import GroupReader
+from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.sender import RecordSender
+from tidelog.client.producing.settings import SendSettings
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.clock import Clock
+
+KEYS = 12
+BATCH_BYTES = 300
+DELIVERY_MS = 15_000
+SESSION_MS = 6_000
+
+
+class Setting(Protocol):
+    """Where the clients run: the clock and the randomness, the topic and its history."""
+
+    history: History
+    topic: str
+    uids: Iterator[int]
+    clock: Clock
+
+    @property
+    def now(self) -> float: ...
+
+    def random(self, name: str) -> random.Random: ...
+
+    def cluster(self, name: str, metadata_max_age_ms: int = 300_000) -> Cluster: ...
+
+    def note(self, *events: Any) -> None: ...
+
+    async def pause(self, seconds: float) -> None: ...
+
+
+class Writer:
+    """A producer of records with keys, for the whole run."""
+
+    def __init__(self, setting: Setting, name: str, metadata_max_age_ms: int) -> None:
+        self.name = name
+        self.open = 0
+        self._setting = setting
+        self._rng = setting.random(f"{name}")
+        self._max_age_ms = metadata_max_age_ms
+        self._numbers: dict[str, int] = {}
+        self._finishing = asyncio.Event()
+        self.done = asyncio.Event()
+
+    def finish(self) -> None:
+        """Send nothing more; ``done`` is set when everything has an outcome."""
+        self._finishing.set()
+
+    async def run(self) -> None:
+        """Send until ``finish``, and wait for the outcomes."""
+        setting, rng = self._setting, self._rng
+        settings = SendSettings(
+            batch_bytes=BATCH_BYTES,
+            linger_ms=rng.choice((0, 20)),
+            delivery_timeout_ms=DELIVERY_MS,
+            max_block_ms=600_000,
+        )
+        async with (
+            setting.cluster(self.name, self._max_age_ms) as cluster,
+            RecordSender(cluster, settings, clock=setting.clock) as sender,
+        ):
+            while not self._finishing.is_set():
+                key = f"k{rng.randrange(KEYS)}"
+                uid = next(setting.uids)
+                number = self._numbers[key] = self._numbers.get(key, -1) + 1
+                sent_at = setting.now
+                known = cluster.view.topics.get(setting.topic)
+                epoch = -1 if known is None else known.resize_epoch
+                sent = await sender.send(setting.topic, b"%d" % uid, key.encode())
+                self.open += 1
+                sent.add_done_callback(partial(self._answered, uid, key, number, epoch, sent_at))
+                await setting.pause(rng.expovariate(12))
+            await sender.flush()
+        self.done.set()
+
+    def _answered(
+        self,
+        uid: int,
+        key: str,
+        number: int,
+        epoch: int,
+        sent_at: float,
+        sent: asyncio.Future[Sent],
+    ) -> None:
+        self.open -= 1
+        error = None if sent.cancelled() else sent.exception()
+        outcome, where = Outcome.INFO, (-1, -1)
+        if not sent.cancelled() and error is None:
+            answer = sent.result()
+            outcome, where = Outcome.OK, (answer.partition.partition, answer.offset)
+        now = self._setting.now
+        self._setting.note(Send(uid, key, self.name, number, epoch, sent_at, outcome, now, *where))
+
+
+class GroupOfMembers:
+    """A group of the product's members, and what it must receive."""
+
+    def __init__(self, setting: Setting, name: str, reset: OffsetReset, members: int) -> None:
+        self.name = name
+        self.reset = reset
+        self.generation = -1
+        self._initial = setting.history.initial_count
+        self.registration = Registration(name, setting.now)
+        self.members = [Member(setting, self, number) for number in range(members)]
+        setting.note(self.registration)
+
+    def joined(self, member: Member, generation: int, assigned: list[TopicPartition]) -> None:
+        """Take up a generation: a member that is not in it was removed from the group."""
+        self.generation = max(self.generation, generation)
+        for other in self.members:
+            if other is not member and other.generation < generation:
+                member.setting.note(Removal(self.name, other.name, member.setting.now))
+
+    def committed(self, positions: Mapping[TopicPartition, Position], at: float) -> None:
+        """A ``latest`` group begins where it committed its first resets."""
+        if self.reset is not OffsetReset.LATEST:
+            return
+        for where, position in positions.items():
+            if where.partition < self._initial:
+                self.registration.positions.setdefault(where.partition, position.offset)
+
+
+class Member:
+    """One member, its lives one after the other."""
+
+    def __init__(self, setting: Setting, group: GroupOfMembers, number: int) -> None:
+        self.setting = setting
+        self.group = group
+        self.name = f"{group.name}-{number}"
+        self.generation = -1
+        self.reader: GroupReader | None = None
+        self.last_error = ""
+        self.in_hand = 0
+        """Pieces that the application is not done with."""
+        self.settles = False
+        """Whether faults are over: its life does not end any more."""
+        self._rng = setting.random(f"{self.name}")
+
+    async def run(self) -> None:
+        """Live again and again, for ever."""
+        lives = 0
+        while True:
+            lives += 1
+            async with self.setting.cluster(f"{self.name}.{lives}") as cluster:
+                await self._live(cluster)
+            await self.setting.pause(self._rng.uniform(0.1, 2))
+
+    async def _live(self, cluster: Cluster) -> None:
+        rng = self._rng
+        reader = GroupReader(
+            cluster,
+            self.group.name,
+            [self.setting.topic],
+            reset=self.group.reset,
+            auto_commit_ms=rng.choice((300, 1_500)),
+            options=FetchOptions(max_wait_ms=300, partition_bytes=2_000),
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=15_000,
+            heartbeat_interval_ms=500,
+            partition_check_ms=2_000,
+        )
+        self._watch(reader)
+        self.reader = reader
+        end = self.setting.now + rng.uniform(5, 60)
+        try:
+            while self.settles or self.setting.now < end:
+                try:
+                    pieces = await reader.poll(1_000, max_bytes=rng.choice((1, 1_000)))
+                    self.last_error = ""
+                except ClientError as error:
+                    self.last_error = str(error)
+                    await self.setting.pause(rng.uniform(0.05, 0.3))
+                    continue
+                self.in_hand = len(pieces)
+                for piece in pieces:
+                    for row in piece.rows():
+                        await self._receive(piece.partition.partition, row)
+                    self.in_hand -= 1
+            if rng.random() < 0.5:
+                reader._member.leave = reader._member._stop_tasks  # type: ignore[method-assign]
+            else:
+                # The next poll would say that the application is done with everything.
+                await reader.commit()
+        except ClientError as error:
+            self.last_error = str(error)
+        finally:
+            self.reader = None
+            try:
+                await reader.close()
+            except ClientError as error:
+                self.last_error = str(error)
+
+    async def _receive(self, index: int, row: Any) -> None:
+        setting, begun_at = self.setting, self.setting.now
+        generation = self.generation
+        if self._rng.random() < 0.3:
+            await self.setting.pause(self._rng.uniform(0, 0.05))
+        if generation < self.group.generation:
+            return  # It was removed from the group, and does not know it yet.
+        setting.note(
+            Delivery(
+                self.group.name, self.name, index, row.offset, int(row.value), begun_at, setting.now
+            )
+        )
+
+    def _watch(self, reader: GroupReader) -> None:
+        """Note what a member is given, begins with and commits."""
+        join, commit = reader._member.join, reader._member.commit
+        add = reader._fetcher.add
+
+        async def joined() -> list[TopicPartition]:
+            assigned = await join()
+            self.generation = reader._member.membership.generation
+            self.group.joined(self, self.generation, assigned)
+            return assigned
+
+        async def committed(positions: Mapping[TopicPartition, Position], **options: Any) -> None:
+            await commit(positions, **options)
+            now = self.setting.now
+            self.group.committed(positions, now)
+            for where, position in positions.items():
+                self.setting.note(Commit(self.group.name, where.partition, position.offset, now))
+
+        def began(positions: Mapping[TopicPartition, int], *more: Any) -> None:
+            for where, offset in positions.items():
+                self.setting.note(
+                    Rewind(self.group.name, where.partition, offset, self.setting.now)
+                )
+            add(positions, *more)
+
+        reader._member.join = joined  # type: ignore[method-assign]
+        reader._member.commit = committed  # type: ignore[method-assign]
+        reader._fetcher.add = began  # type: ignore[method-assign]

@@ -1,0 +1,238 @@
+"""A topic that grows and shrinks while faults strike: its clients and its history (KIP-253).
+
+Owns where the clients of ``tests.order.aware_clients`` run, the resizes that the store has, and
+the history that the order checker is given. Not the requests to resize: see ``resizer``. Not the
+checks: see ``tests.order.checks``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import Any
+
+from tests.order.aware_clients import GroupOfMembers, Writer
+from tests.order.history import (
+    Commit,
+    Delivery,
+    History,
+    MetadataSeen,
+    Outcome,
+    Resize,
+    Send,
+    Stored,
+)
+from tests.simulation.cluster import store
+from tests.simulation.cluster.clients import Outside
+from tests.simulation.cluster.disks import record_values
+from tests.simulation.cluster.journal import StateWatch
+from tests.simulation.cluster.nodes import PORT, BrokerNode
+from tests.simulation.cluster.nodes import Cluster as Nodes
+from tests.simulation.kernel import World
+from tests.simulation.kernel.world import VirtualClock
+from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.errors import ClientError
+from tidelog.client.fetching.fetcher import OffsetReset
+from tidelog.metadata import layout
+from tidelog.metadata.records import ResizeKind, TopicHistory
+from tidelog.metadata.store import Create, Set
+from tidelog.runtime.backoff import Backoff
+
+NAME = "elastic"
+INITIAL = 2
+MOST = 8
+
+
+class Elastic:
+    """What the clients of the topic share: its history, and its resizes as the store has them."""
+
+    def __init__(self, world: World, nodes: Nodes, states: StateWatch, outside: Outside) -> None:
+        self.world = world
+        self.nodes = nodes
+        self.states = states
+        self.outside = outside
+        self.history = History(INITIAL)
+        self.topic = NAME
+        self.clock = VirtualClock(world.loop)
+        self.found: list[str] = []
+        self.stored: TopicHistory | None = None
+        self.undone = 0
+        self.uids = itertools.count(1)
+        self.groups: dict[str, GroupOfMembers] = {}
+        self.writers: list[Writer] = []
+        self._published = 0
+        self._lives: dict[str, int] = {}
+        before = nodes.tree.when_written
+        nodes.tree.when_written = lambda commit: (before(commit), self.take(commit))[0]
+
+    @property
+    def now(self) -> float:
+        return self.world.loop.time()
+
+    def random(self, name: str) -> random.Random:
+        """Return a source of randomness of its own."""
+        return self.world.random(f"elastic/{name}")
+
+    async def pause(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        await asyncio.sleep(seconds)
+
+    def note(self, *events: Any) -> None:
+        """Add to the history."""
+        self.history.events += events
+
+    @property
+    def resizes(self) -> int:
+        """How many resizes were published, without those that were undone."""
+        return sum(not each.is_undone for each in self.history.of(Resize))
+
+    # --- the store -------------------------------------------------------------------------------
+
+    def take(self, commit: store.Commit) -> None:
+        """Take up a write: a plan that is published is a resize."""
+        for operation in commit.operations:
+            if not isinstance(operation, Create | Set) or not operation.data:
+                continue
+            if not operation.path.endswith(f"/{NAME}"):
+                continue
+            record = layout.decode(operation.path, operation.data)
+            if isinstance(record, TopicHistory):
+                self.stored = record
+                plan = record.resize
+                if plan is not None and plan.published and plan.resize_epoch > self._published:
+                    self._published = plan.resize_epoch
+                    is_undone = plan.kind is ResizeKind.UNDO
+                    self.undone += is_undone
+                    listed = range(max(plan.from_count, plan.to_count))
+                    cuts = {} if is_undone else self._cuts(plan.resize_epoch, listed)
+                    self.note(Resize(plan.resize_epoch, plan.to_count, commit.at, cuts, is_undone))
+
+    def _cuts(self, resize_epoch: int, listed: range) -> dict[int, int]:
+        """Return the fence or seal of each partition: all are committed before it is published."""
+        cuts = {}
+        for index in listed:
+            offset = next(
+                (
+                    fence.offset
+                    for node in self.nodes.brokers
+                    for fence in [_fence_in(node, index, resize_epoch)]
+                    if fence is not None
+                ),
+                None,
+            )
+            if offset is None:
+                self.found.append(
+                    f"fences_come_first: resize epoch {resize_epoch} was published, and no broker "
+                    f"has its fence of {NAME}-{index}"
+                )
+            else:
+                cuts[index] = offset
+        return cuts
+
+    # --- clients ---------------------------------------------------------------------------------
+
+    def cluster(self, name: str, metadata_max_age_ms: int = 300_000) -> Cluster:
+        """Return a client's view of the cluster, with all brokers to begin with."""
+        settings = ClusterSettings(
+            client_id=name,
+            request_timeout_ms=5_000,
+            connect_timeout_ms=2_000,
+            metadata_max_age_ms=metadata_max_age_ms,
+            backoff=Backoff(50, 500, self.world.random(f"client/{name}")),
+        )
+        return Cluster([f"{node.host}:{PORT}" for node in self.nodes.brokers], settings)
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Start the writers, two groups, and the polls of metadata."""
+        self.writers = [Writer(self, "w1", 1_000), Writer(self, "w2", 300_000)]
+        self.groups = {
+            "all": GroupOfMembers(self, "all", OffsetReset.EARLIEST, 2),
+            "newest": GroupOfMembers(self, "newest", OffsetReset.LATEST, 2),
+        }
+        work = [writer.run() for writer in self.writers]
+        work += [member.run() for group in self.groups.values() for member in group.members]
+        return [asyncio.create_task(each) for each in [*work, self._poll_metadata()]]
+
+    async def _poll_metadata(self) -> None:
+        rng = self.world.random("elastic/metadata")
+        while True:
+            await asyncio.sleep(rng.uniform(0.1, 0.6))
+            node = rng.choice(self.nodes.brokers)
+            life = node.life
+            try:
+                topic = await self.outside.topic_of(node, NAME)
+            except (ClientError, OSError):
+                continue
+            if topic.undeleted_partition_count >= 0 and life == node.life:
+                broker = self._lives.setdefault(life, len(self._lives))
+                count = topic.undeleted_partition_count
+                self.note(MetadataSeen(broker, topic.resize_epoch, count, self.now))
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def left(self) -> list[str]:
+        """Return what members have not received yet: partition, position and end, by group."""
+        missing = []
+        for name, group in self.groups.items():
+            positions: dict[int, int] = {}
+            for member in group.members:
+                found = {} if member.reader is None else member.reader._fetcher.positions()
+                positions.update((where.partition, at) for where, at in found.items())
+                if member.in_hand:
+                    missing.append(f"{member.name} has {member.in_hand} pieces in hand")
+            for index in self.states.topics[NAME].partitions:
+                ends = [log.high_watermark for log in self._logs(index)]
+                end, at = max(ends, default=0), positions.get(index, -1)
+                if at < end:
+                    missing.append(f"{name}: {index} at {at} of {end}")
+        errors = [
+            f"{member.name}: {member.last_error}"
+            for group in self.groups.values()
+            for member in group.members
+            if missing and member.last_error
+        ]
+        return missing + errors
+
+    def _logs(self, index: int) -> list[Any]:
+        found = (_log_of(node, index) for node in self.nodes.brokers)
+        return [log for log in found if log is not None]
+
+    def note_what_is_stored(self) -> None:
+        """Add the records of all replicas, and what was acknowledged where nothing is any more."""
+        starts: dict[int, int] = {}
+        for index in self.states.topics[NAME].partitions:
+            for node in self.nodes.brokers:
+                found = record_values(node.machine.disk, NAME, index)
+                self.note(
+                    *(Stored(index, offset, int(value), node.host) for offset, value in found)
+                )
+            starts[index] = max((log.start_offset for log in self._logs(index)), default=0)
+        for send in self.history.of(Send):
+            if send.offset >= 0 and send.offset < starts.get(send.partition, 1 << 62):
+                self.note(Stored(send.partition, send.offset, send.uid, "its acknowledgement"))
+
+    def counts(self) -> dict[str, int]:
+        """How much happened."""
+        sends = self.history.of(Send)
+        return {
+            "resizes": self.resizes,
+            "undone": self.undone,
+            "elastic sends": len(sends),
+            "elastic acked": sum(send.outcome is Outcome.OK for send in sends),
+            "elastic deliveries": len(self.history.of(Delivery)),
+            "elastic commits": len(self.history.of(Commit)),
+            "removed": 0 if self.stored is None else len(self.stored.former),
+        }
+
+
+def _log_of(node: BrokerNode, index: int) -> Any:
+    if not node.ready or node.running is None:
+        return None
+    hosted = node.running.broker.partitions.by_topic.get(NAME, {}).get(index)
+    return None if hosted is None else hosted.log
+
+
+def _fence_in(node: BrokerNode, index: int, resize_epoch: int) -> Any:
+    log = _log_of(node, index)
+    return None if log is None else log.fences.of(resize_epoch)

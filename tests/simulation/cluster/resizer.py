@@ -1,0 +1,63 @@
+"""The resizer: an administrator that grows and shrinks a topic at random while faults strike.
+
+Owns the requests (CreatePartitions, to any broker), and how the resizes end when the faults are
+over. It draws from a stream of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+from tests.simulation.cluster.clients import Outside
+from tests.simulation.cluster.elastic import INITIAL, MOST, NAME, Elastic
+from tidelog.client.errors import ClientError
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+
+CREATE = messages.CreatePartitionsRequest
+
+
+class Resizer:
+    """Asks for other counts; ``answers`` are the codes that came."""
+
+    def __init__(
+        self,
+        elastic: Elastic,
+        outside: Outside,
+        rng: random.Random,
+        say: Callable[[str], None],
+        pause: tuple[float, float] = (0.3, 4.0),
+    ) -> None:
+        self.answers: dict[str, int] = {}
+        self._elastic = elastic
+        self._outside = outside
+        self._rng = rng
+        self._say = say
+        self._pause = pause
+
+    async def run(self) -> None:
+        """Ask for another count now and then, for ever."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(*self._pause))
+            # Without an answer it may have been done or not: both are fine.
+            with contextlib.suppress(ClientError, OSError):
+                await self._ask(self._rng.randint(INITIAL, MOST))
+
+    async def _ask(self, count: int) -> None:
+        topic = CREATE.CreatePartitionsTopic(name=NAME, count=count, assignments=None)
+        request = CREATE(topics=[topic], timeout_ms=4_000, force=True)
+        answer = await self._outside.ask_anyone(request)
+        found = answer.results[0]
+        code = ErrorCode(found.error_code).name
+        self.answers[code] = self.answers.get(code, 0) + 1
+        said = f": {found.error_message}" if found.error_message else ""
+        self._say(f"resize to {count}: {code}{said}")
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no resize is under way, as the store has it."""
+        stored = self._elastic.stored
+        return stored is None or stored.resize is None

@@ -1,0 +1,109 @@
+"""The cluster scenario with a topic that grows and shrinks at level 1.5 (KIP-253).
+
+Owns the course of such a run: beside the clients of ``cluster`` there are writers and members of
+``cluster.elastic`` and the ``resizer``; at the end the order checker judges their history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from tests.order.checks import violations_in
+from tests.order.reference import Reference
+from tests.order.timeline import report
+from tests.simulation.cluster.elastic import INITIAL, NAME, Elastic
+from tests.simulation.cluster.resizer import Resizer
+from tests.simulation.scenarios.cluster import REST_SECONDS, SEGMENTS, ClusterRun
+from tests.simulation.scenarios.course import Course, resizing_course
+from tests.simulation.scenarios.result import Result
+
+LEVEL = "1.5"
+
+
+class ResizesRun(ClusterRun):
+    """One run of the scenario."""
+
+    def __init__(self, seed: int, course: Course | None = None) -> None:
+        super().__init__(seed, course or resizing_course(seed))
+        for node in self.cluster.nodes:
+            node.set_level(LEVEL)
+        self.elastic = Elastic(self.world, self.cluster, self.states, self.outside)
+        self.resizer = Resizer(
+            self.elastic, self.outside, self.world.random("resizer"), self.say, self.course.resizes
+        )
+        self._elastic_work: list[asyncio.Task[None]] = []
+        self._resizing: asyncio.Task[None] | None = None
+
+    def _configs(self) -> dict[str, str]:
+        draw = self.world.random("resize configs")
+        return {
+            **super()._configs(),
+            "resize.timeout.ms": draw.choice(("1500", "10000")),
+            "retired.check.interval.ms": "1000",
+        }
+
+    async def _create_topics(self) -> None:
+        await super()._create_topics()
+        configs = {**SEGMENTS, "min.insync.replicas": "2", "retired.purge": "drained"}
+        await self.admin.create(NAME, INITIAL, 3, configs)
+
+    def _start_clients(self) -> list[asyncio.Task[None]]:
+        background = super()._start_clients()
+        self._elastic_work = self.elastic.start()
+        self._resizing = asyncio.create_task(self.resizer.run())
+        return background
+
+    async def _recover(self) -> None:
+        await super()._recover()
+        assert self._resizing is not None
+        if self._resizing.done():
+            self._resizing.result()
+        self._resizing.cancel()
+        await self._until(lambda: self.resizer.is_at_rest, "the resize ends", REST_SECONDS)
+        self.say("no resize is under way")
+
+    async def _come_to_rest(self) -> None:
+        for writer in self.elastic.writers:
+            writer.finish()
+        await self._until(
+            lambda: all(writer.done.is_set() for writer in self.elastic.writers),
+            "writers answered",
+            REST_SECONDS,
+        )
+        await self._settle_members()
+        for task in self._elastic_work:
+            if task.done():
+                task.result()
+            task.cancel()
+        await super()._come_to_rest()
+        self._judge()
+
+    async def _settle_members(self) -> None:
+        """Promise 24: the members receive all that was written."""
+        for group in self.elastic.groups.values():
+            for member in group.members:
+                member.settles = True
+        try:
+            await self.world.until(lambda: not self.elastic.left(), REST_SECONDS)
+        except TimeoutError:
+            self.found.append(
+                f"recovery_is_bounded: not in {REST_SECONDS} s: members lack {self.elastic.left()}"
+            )
+
+    def _judge(self) -> None:
+        self.elastic.note_what_is_stored()
+        self.found += self.elastic.found
+        reference = Reference(self.elastic.history)
+        found = violations_in(reference)
+        self.found += [f"order_of_keys: {each.rule} {each.key}: {each.text}" for each in found]
+        if found:
+            self.say(report(reference, found, self.seed))
+
+    def _counts(self) -> dict[str, int]:
+        return {**super()._counts(), **self.elastic.counts()}
+
+
+def run_resizes(seed: int) -> Result:
+    """Run the scenario once."""
+    return replace(ResizesRun(seed).run(), scenario="resizes")
