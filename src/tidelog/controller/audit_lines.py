@@ -115,12 +115,14 @@ def _of_plan(known: ResizePlan | None, plan: ResizePlan | None, name: str) -> It
         "former_partitions": plan.from_count,
         "resize_epoch": plan.resize_epoch,
     }
+    level = logging.WARNING if plan.kind is ResizeKind.UNDO else logging.INFO
     if known is None or known.resize_epoch != plan.resize_epoch:
         what = "undo of the resize" if plan.kind is ResizeKind.UNDO else "resize"
         yield AuditLine(
             f"{what} of topic %(topic)s started: from %(former_partitions)d to %(partitions)d "
             "partitions, resize epoch %(resize_epoch)d",
             fields,
+            level,
         )
     if plan.published and (known is None or not known.published):
         what = "undone" if plan.kind is ResizeKind.UNDO else "done"
@@ -128,6 +130,7 @@ def _of_plan(known: ResizePlan | None, plan: ResizePlan | None, name: str) -> It
             f"resize of topic %(topic)s {what}: it has %(partitions)d partitions, after "
             "%(former_partitions)d, resize epoch %(resize_epoch)d",
             fields,
+            level,
         )
 
 
