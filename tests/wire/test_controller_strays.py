@@ -267,7 +267,7 @@ def test_more_partitions_are_made_where_an_ephemeral_node_stands() -> None:
     async def scenario(world: World) -> None:
         tree = MemoryTree()
         store = CountingStore(tree)
-        controller = await on(world, store)
+        controller = await on(world, store, inter_broker_protocol_version="1.4")
         broker = await world.broker(controller, 1)
         assert (await broker.forward(assigned("t", 1), 7)).topics[0].error_code == 0
         fleeting(tree, layout.partition("t", 1))

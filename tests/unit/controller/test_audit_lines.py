@@ -17,6 +17,7 @@ from tidelog.controller.decisions.moves import complete
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
+from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
 
 
@@ -38,6 +39,7 @@ def test_a_topic_that_comes_grows_and_goes() -> None:
     assert (fields["topic"], fields["partitions"], fields["replicas"]) == ("t", 2, 3)
     assert fields["topic_id"] == layout.id_text(created.answer[0].topic_id)
     world.do(created)
+    world.cluster.level = level_of("1.4")
     grown = create_partitions(world.cluster, [Growth("t", 8)], world.chance)
     assert said(world, *grown.writes) == ["topic t has 8 partitions now, after 2"]
     world.do(grown)

@@ -24,6 +24,7 @@ from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.metadata.store import Create, Delete, Operation, Set
+from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -79,8 +80,9 @@ def test_what_a_tool_must_not_change_is_put_back(text: str, error: str) -> None:
     assert error in taken.errors[0]
 
 
-def test_partitions_that_a_tool_adds_get_leaders_and_epochs() -> None:
+def test_partitions_that_a_tool_adds_below_level_1_5_get_leaders_and_epochs() -> None:
     world = made()
+    world.cluster.level = level_of("1.4")
     outside(world, Set(layout.topic("t"), node("{'partitions':{'0':[1,2],'1':[2,1],'2':[2]}}")))
     cluster = world.cluster
     now = cluster.topics["t"]

@@ -14,6 +14,7 @@ from tidelog.controller.decisions.shown_topics import UNKNOWN, ShownTopic, shown
 from tidelog.controller.requests import Sender
 from tidelog.metadata import layout
 from tidelog.metadata.records import ResizeKind, ResizePlan, ResizeStep, TopicHistory, TopicNode
+from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
 
 GROW, SHRINK, UNDO, SAME = ResizeKind
@@ -94,7 +95,8 @@ def test_metadata_shows_the_children_of_a_growth_when_it_is_published(published:
 def test_a_registration_makes_no_child_of_a_growth() -> None:
     world = growing(published=False)
     assert complete(world.cluster, world.chance).writes == ()
-    # The control: without a plan the new partitions are those that a tool wrote.
+    # The control: without a plan, below level 1.5, the new partitions are those that a tool wrote.
+    world.cluster.level = level_of("1.4")
     history = world.cluster.topic_histories["t"]
     world.commit((Put(layout.topic_history("t"), msgspec.structs.replace(history, resize=None)),))
     said = complete(world.cluster, world.chance).answer

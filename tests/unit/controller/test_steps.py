@@ -31,6 +31,7 @@ from tidelog.controller.decisions.registration import (
 from tidelog.controller.decisions.restoration import accept
 from tidelog.metadata import layout
 from tidelog.metadata.records import WentBack
+from tidelog.model.levels import level_of
 from tidelog.model.registration import FormerRegistration
 
 PARTITIONS = 12
@@ -65,6 +66,8 @@ def create(cluster: ClusterState, world: World) -> Decision[Any]:
 
 
 def grow(cluster: ClusterState, world: World) -> Decision[Any]:
+    """As below level 1.5: after that a growth is a plan."""
+    cluster.level = level_of("1.4")
     return create_partitions(cluster, [Growth("t", 2 * PARTITIONS)], world.chance)
 
 

@@ -194,8 +194,8 @@ def _why_not_count(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
         retired = f"{now} to {listed - 1}" if listed - now > 1 else str(now)
         sentence = (
             f"The topic {name} cannot grow while its retired partitions {retired} are listed: they "
-            "may still hold records. Wait until retention has removed these (tidelog topics --describe "
-            "shows what they hold), or set retired.purge=drained."
+            "may still hold records. Wait until retention has removed these (tidelog topics "
+            "--describe shows what they hold), or set retired.purge=drained."
         )
     if sentence is not None:
         return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
