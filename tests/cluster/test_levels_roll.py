@@ -27,6 +27,7 @@ from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.own_time import WaitedAt
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.resizes import resize
 from tests.support.server import run_tidelog
 from tests.support.target import TARGET
 from tests.support.zookeeper import ZooKeeper, needed
@@ -272,7 +273,22 @@ def epochs_on_disk(cluster: TidelogCluster, topic: str) -> list[set[str]]:
     return found
 
 
-def test_a_loaded_cluster_goes_up_to_1_5_and_back_before_a_resize(tmp_path: Path) -> None:
+def refused_at(cluster: TidelogCluster, level: str) -> None:
+    """The controller does not start at a level, says why, and goes on at the one that it had."""
+    node = cluster.controller
+    before = node.config[LEVEL]
+    assert node.stop() == 0
+    node.configure({LEVEL: level})
+    node.launch()
+    program = node.program
+    wait_until(lambda: program.exit_status() is not None, DEADLINE_S, "the controller has ended")
+    assert program.exit_status() != 0
+    assert f"{level} is refused: topics ({TOPIC}) were resized" in node.said("named the topic")
+    node.configure({LEVEL: before})
+    node.start()
+
+
+def test_a_loaded_cluster_goes_up_to_1_5_and_back_until_it_is_resized(tmp_path: Path) -> None:
     config = {LEVEL: "1.4", "auto.create.topics.enable": "false"}
     with (
         TidelogCluster(tmp_path, config=config) as cluster,
@@ -305,8 +321,11 @@ def test_a_loaded_cluster_goes_up_to_1_5_and_back_before_a_resize(tmp_path: Path
         assert epochs_on_disk(cluster, "back-at-1.4") == [{""}] * PARTITIONS
         took_s.append(rolled(cluster, "1.5", controller_first=True))
         assert epochs_on_disk(cluster, TOPIC) == epochs
-        # The topic is resized here, and then no controller below 1.5 becomes active.
-        settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader)
+        # Once it was resized, no controller below 1.5 becomes active.
+        resize(cluster.bootstrap, TOPIC, 2 * PARTITIONS)
+        refused_at(cluster, "1.4")
+        cluster.until_in_sync(TOPIC, 3)
+        settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader, fences=PARTITIONS)
         for writer in writers:
             gap_s = writer.longest_silence_s(waited)
             print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")

@@ -19,6 +19,7 @@ from tests.support import clients
 from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.resizes import resize
 from tests.support.server import run_tidelog
 from tests.support.target import TARGET
 
@@ -244,3 +245,44 @@ def test_what_is_younger_than_the_backup_comes_back_with_all_records(tmp_path: P
         cluster.controller.restart()
         values += write_to_all(cluster, "grown", 8, 1100, 100)
         assert read_all(cluster, "grown", 8, len(values)) == sorted(values)
+
+
+def test_what_resizes_made_after_the_backup_comes_back(tmp_path: Path) -> None:
+    config = {
+        "inter.broker.protocol.version": "1.5",
+        "broker.session.timeout.ms": 3000,
+        "stale.partition.delete.delay.ms": 600_000,
+    }
+    with TidelogCluster(tmp_path, brokers=2, config=config) as cluster:
+        cluster.create_topic("t", 2, 2)
+        values = write_to_all(cluster, "t", 2, 0, 20)
+        store = cluster.controller.folder / "metadata.db"
+        backup = tmp_path / "backup.db"
+        done = run_tidelog("doctor", "backup", str(backup), "--store", f"sqlite:{store}")
+        assert done.returncode == 0, done.stderr
+        resize(cluster.bootstrap, "t", 4)
+        values += write_to_all(cluster, "t", 4, 20, 40)
+        resize(cluster.bootstrap, "t", 3)
+        values += write_to_all(cluster, "t", 3, 60, 30)
+        put_back(cluster, backup, store)
+        _, report = restored(cluster)
+        assert report["resized"] == [
+            {
+                "topic": "t",
+                "count": 3,
+                "resize_epoch": 2,
+                "newest_resize_epoch": 2,
+                "retired": [3],
+                "lost": [],
+            }
+        ]
+        status, _ = restored(cluster, "--accept")
+        assert status == 0
+        cluster.until_in_sync("t", 2)
+        assert sorted(cluster.partitions("t")) == [0, 1, 2, 3]
+        assert read_all(cluster, "t", 4, len(values)) == sorted(values)
+        # The others take records, and the next resize passes.
+        values += write_to_all(cluster, "t", 3, 90, 30)
+        resize(cluster.bootstrap, "t", 2)
+        values += write_to_all(cluster, "t", 2, 120, 20)
+        assert read_all(cluster, "t", 4, len(values)) == sorted(values)

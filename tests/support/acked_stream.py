@@ -281,8 +281,9 @@ class GroupReader:
         self._thread.join(deadline_s)
 
 
-def read_all(bootstrap: str, topic: str, partitions: int) -> dict[Place, str]:
-    """The whole topic: (partition, offset) to value."""
+def read_all(bootstrap: str, topic: str, partitions: int, fences: int = 0) -> dict[Place, str]:
+    """The whole topic: (partition, offset) to value. ``fences`` are the offsets without a record:
+    one for each resize and partition."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
     )
@@ -293,12 +294,13 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[Place, str]:
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     found: dict[Place, str] = {}
     end = time.monotonic() + 120
-    while len(found) < sum(ends.values()) and time.monotonic() < end:
+    count = sum(ends.values()) - fences
+    while len(found) < count and time.monotonic() < end:
         for message in consumer.consume(10_000, 0.5):
             assert message.error() is None, message.error()
             found[(message.partition(), message.offset())] = message.value().decode()
     consumer.close()
-    assert len(found) == sum(ends.values()), f"read {len(found)} of {sum(ends.values())} records"
+    assert len(found) == count, f"read {len(found)} of {count} records"
     return found
 
 
@@ -364,15 +366,22 @@ Line = tuple[str, int]
 
 
 def settled(
-    bootstrap: str, topic: str, partitions: int, writers: Sequence[Writer], reader: GroupReader
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    writers: Sequence[Writer],
+    reader: GroupReader,
+    fences: int = 0,
 ) -> dict[Place, str]:
     """Let all come to rest and hold their books against the topic; return what is in it.
+
+    ``fences``: see ``read_all``.
 
     AssertionError when the group does not read it all, a promise is broken, or a write failed.
     """
     for writer in writers:
         writer.finish()
-    found = read_all(bootstrap, topic, partitions)
+    found = read_all(bootstrap, topic, partitions, fences)
     wait_until(
         lambda: not reader.missing(found),
         DEADLINE_S,
