@@ -17,6 +17,9 @@ leader (``log_work``).
 A leader whose log starts after an epoch returns its log start as the end of that epoch. The real
 end, and with it the part of the epoch that both logs share, is unknown: none of it is kept.
 
+Where a log begins again, the fences below its beginning are the leader's (KIP-253): nothing begins
+before they are known.
+
 Before a truncation removes committed records, a note of them is synced; they are reported
 (KIP-704), with the committed records that a power loss had taken after them.
 """
@@ -32,6 +35,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Buffer, Rejected, walk
 from tidelog.replication.truncation import Cut, where_to_cut
 from tidelog.runtime.turns import Pieces
+from tidelog.storage.log.fences import Fences
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 from tidelog.storage.log.retention import ROLL_WAITS
@@ -66,18 +70,34 @@ def _committed_end(log: PartitionLog) -> int:
     return max(log.high_watermark, log.watermark_note.known)
 
 
+def begins_again(partition: HostedPartition, part: Any) -> bool:
+    """Whether the log of a resized partition begins again with a response: then ``take_in`` needs
+    the leader's fences below its beginning."""
+    log = partition.log
+    if partition.state.resize_epoch <= 0:
+        return False
+    if part.error_code:
+        return bool(part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE)
+    if diverges(part):
+        epoch, end_offset = part.diverging_epoch.epoch, part.diverging_epoch.end_offset
+        return _where(partition, epoch, end_offset).offset <= int(part.log_start_offset)
+    return bool(part.records) and _beginning(log, part.records, part.log_start_offset) is not None
+
+
 def take_in(
     partition: HostedPartition,
     part: Any,
     now_ms: int,
     losses: LossReports,
     noted: Collection[LossNote] = (),
+    fences: Fences | None = None,
 ) -> Pieces[str | None] | str | None:
     """Apply a ``FetchResponse.PartitionData`` to a followed partition, in pieces.
 
-    ``noted``: the loss notes on disk for the truncations of this response. The pieces return why
-    the partition should pause, or None; where no thread is needed, as nearly always, that is
-    returned at once. The request must have had the present log end and leader epoch.
+    ``noted``: the loss notes on disk for the truncations of this response. ``fences``: the
+    leader's, if the log ``begins_again``. The pieces return why the partition should pause, or
+    None; where no thread is needed, as nearly always, that is returned at once. The request must
+    have had the present log end and leader epoch.
     """
     log = partition.log
     if (
@@ -86,7 +106,9 @@ def take_in(
         or not part.log_start_offset < log.end_offset
         or log.start_offset == log.end_offset
     ):
-        return _in_pieces(partition, part, now_ms, losses, noted)
+        if fences is None and begins_again(partition, part):
+            return "the leader's fences are not known yet"
+        return _in_pieces(partition, part, now_ms, losses, noted, fences)
     result: Appended | Rejected | None = None
     if part.records:
         result = log.append_as_follower(part.records, now_ms, waits=True)
@@ -101,17 +123,21 @@ def _in_pieces(
     now_ms: int,
     losses: LossReports,
     noted: Collection[LossNote],
+    fences: Fences | None,
 ) -> Pieces[str | None]:
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return (yield from _start_over(partition, part.log_start_offset, now_ms))
+        return (yield from _start_over(partition, part.log_start_offset, now_ms, fences))
     if part.error_code:
         return error_code(part.error_code).name
     if diverges(part):
-        return (yield from _cut(partition, part, now_ms, losses, noted))
+        return (yield from _cut(partition, part, now_ms, losses, noted, fences))
     records = part.records
     result: Appended | Rejected | None = None
     if records:
-        refused = yield from _begin_with(partition, records, part.log_start_offset, now_ms)
+        refused = None
+        begins_at = _beginning(partition.log, records, part.log_start_offset)
+        if begins_at is not None:
+            refused = yield from partition.log.restart(begins_at, now_ms, fences=fences)
         result = refused or (yield from _append(partition.log, records, now_ms))
     return _taken_over(partition, part, result)
 
@@ -150,20 +176,18 @@ def _taken_over(
     return None
 
 
-def _begin_with(
-    partition: HostedPartition, records: Buffer, leader_start: int, now_ms: int
-) -> Pieces[Rejected | None]:
-    """Restart an empty log at the first batch: the leader's log start may be inside of it.
+def _beginning(log: PartitionLog, records: Buffer, leader_start: int) -> int | None:
+    """Return where an empty log begins again with the first batch: the leader's log start may be
+    inside of it. None where it goes on.
 
     Also a log that ends inside of that batch and before the leader's log start: its last records
     are of another leader.
     """
-    log = partition.log
     if log.start_offset != log.end_offset and log.end_offset > leader_start:
         return None
     for _, header in walk(records):
         if header.base_offset < log.end_offset <= header.last_offset:
-            return (yield from log.restart(header.base_offset, now_ms))
+            return header.base_offset
         break
     return None
 
@@ -186,6 +210,7 @@ def _cut(
     now_ms: int,
     losses: LossReports,
     noted: Collection[LossNote],
+    fences: Fences | None,
 ) -> Pieces[str | None]:
     log = partition.log
     epoch, end_offset = part.diverging_epoch.epoch, part.diverging_epoch.end_offset
@@ -212,7 +237,8 @@ def _cut(
         {"partition": partition.key, "from_offset": log.end_offset, "to_offset": cut.offset},
     )
     if cut.offset <= part.log_start_offset:
-        refused = _refused(partition, (yield from log.restart(cut.offset, now_ms)))
+        restarted = yield from log.restart(cut.offset, now_ms, fences=fences)
+        refused = _refused(partition, restarted)
     else:
         refused = _refused(partition, (yield from log.truncation(cut.offset, now_ms)))
     if refused is None and cut.below_watermark:
@@ -220,7 +246,9 @@ def _cut(
     return refused
 
 
-def _start_over(partition: HostedPartition, leader_start: int, now_ms: int) -> Pieces[str | None]:
+def _start_over(
+    partition: HostedPartition, leader_start: int, now_ms: int, fences: Fences | None
+) -> Pieces[str | None]:
     log = partition.log
     is_empty = log.start_offset == log.end_offset
     if leader_start < 0 or (log.end_offset >= leader_start and not is_empty):
@@ -232,7 +260,7 @@ def _start_over(partition: HostedPartition, leader_start: int, now_ms: int) -> P
         "%(partition)s: starting over from %(from_offset)d to %(to_offset)d",
         {"partition": partition.key, "from_offset": log.end_offset, "to_offset": leader_start},
     )
-    return _refused(partition, (yield from log.restart(leader_start, now_ms)))
+    return _refused(partition, (yield from log.restart(leader_start, now_ms, fences=fences)))
 
 
 def _refused(partition: HostedPartition, result: Rejected | None) -> str | None:

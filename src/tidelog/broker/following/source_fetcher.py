@@ -16,16 +16,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from tidelog.broker.following.copies import Copies
+from tidelog.broker.following.fence_copies import beginning_again, leaders_fences
 from tidelog.broker.following.fetch_patience import INTERRUPT_MS, FetchPatience
 from tidelog.broker.following.fetch_requests import Followed, FollowedPartitions
 from tidelog.broker.following.follower_log import committed_cut, diverges, take_in
+from tidelog.broker.following.pause_lines import PauseLines
 from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.connecting.patience import GrowingTimeout
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
@@ -34,6 +36,7 @@ from tidelog.client.fetching.fetch_sessions import SessionRequest
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.runtime.backoff import Backoff, steady
+from tidelog.storage.log.fences import Fences
 
 if TYPE_CHECKING:
     from tidelog.broker.data_loss.loss_notes import LossNote
@@ -73,6 +76,9 @@ SILENT_SHOWN_MS = 2_000
 
 STORED_WITHIN_MS = 1_000
 """How long a log that cannot be synced delays the others of its source, once."""
+
+FENCES_TIMEOUT_MS = 5_000
+"""Limit of the question for a leader's fences."""
 
 CUTS_IN_A_ROW = 8
 """Truncations between two yields to the event loop: each syncs, and no session of this broker may
@@ -120,8 +126,7 @@ class FollowerFetcher:
         self._lost_at_ms: int | None = None
         self._logged = ""
         """The last reason logged why the source cannot be followed; "" after a response."""
-        self._unlogged: dict[tuple[str, int], list[TopicPartition]] = {}
-        """Partitions paused after an error, by reason and number of failures, not yet logged."""
+        self._pauses = PauseLines(source)
         self._due_ms: int | None = None
         """When the response to the request in flight is due."""
         self._requests = 0
@@ -341,7 +346,7 @@ class FollowerFetcher:
         for followed in unsynced:
             self._shared.commit.want(followed.hosted)
             self._pause_partition(followed, "its log cannot be synced yet", now_ms)
-        self._log_pauses()
+        self._pauses.log()
         return not unsynced
 
     def _unsynced(self) -> list[Followed]:
@@ -419,6 +424,10 @@ class FollowerFetcher:
         committed_cuts = list(self._committed_cuts(response))
         if committed_cuts:
             noted = await self._shared.log_work.run(None, losses.before_cuts(committed_cuts))
+        beginning = list(beginning_again(self._partitions, response))
+        fences: Mapping[TopicPartition, Fences] = {}
+        if beginning and self._connection is not None:
+            fences = await leaders_fences(self._connection, beginning, FENCES_TIMEOUT_MS)
         cuts = 0
         for topic in response.responses:
             for part in topic.partitions:
@@ -431,7 +440,8 @@ class FollowerFetcher:
                 if followed is None:
                     continue
                 try:
-                    outcome = take_in(followed.hosted, part, wall_ms, losses, noted)
+                    known = fences.get(key)
+                    outcome = take_in(followed.hosted, part, wall_ms, losses, noted, known)
                     if isinstance(outcome, GeneratorType):
                         log = followed.hosted.log
                         outcome = await self._shared.log_work.run(log, outcome)
@@ -447,7 +457,7 @@ class FollowerFetcher:
                     self._taken(followed, part)
                 else:
                     self._pause_partition(followed, error_text, now_ms)
-        self._log_pauses()
+        self._pauses.log()
 
     def _taken(self, followed: Followed, part: Any) -> None:
         """The records of a partition were applied: fetch it again."""
@@ -472,23 +482,4 @@ class FollowerFetcher:
         times = followed.failures + 1
         pause_ms = int(self._backoff.pause_ms(times - 1))
         self._partitions.rest(followed, now_ms + pause_ms)
-        if not times & (times - 1):
-            # The 1st, 2nd, 4th … failure: a lasting error must not fill the log.
-            self._unlogged.setdefault((why, times), []).append(followed.hosted.key)
-
-    def _log_pauses(self) -> None:
-        """Log the new pauses: one line for all partitions with the same reason."""
-        unlogged, self._unlogged = self._unlogged, {}
-        for (why, times), keys in unlogged.items():
-            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-            logger.info(
-                "%(partition)s%(more)s from broker %(leader)d: %(why)s (%(times)d)",
-                {
-                    "partition": keys[0],
-                    "more": more,
-                    "leader": self._source,
-                    "why": why,
-                    "times": times,
-                    "partitions": len(keys),
-                },
-            )
+        self._pauses.add(followed.hosted.key, why, times)
