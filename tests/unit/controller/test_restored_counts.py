@@ -57,6 +57,22 @@ def counts(
     return found
 
 
+def test_a_late_birth_fence_does_not_lower_the_count_of_its_epoch() -> None:
+    """A leader that learns of a later resize first knows only that its partition was born."""
+    late = {**GREW, 5: log((1, 6), birth=1)}
+    assert counts(late).by_epoch == {0: 4, 1: 8}
+    assert counts(late).count == 8
+
+
+def test_the_birth_offset_is_that_of_a_replica_with_the_birth_fence() -> None:
+    fence = InventoryFence(3, 8, FENCE)
+    has = LogEnd(2, 71, 5, birth_epoch=3, birth_offset=70, fences=(fence,))
+    lacks = LogEnd(2, 0, 5, birth_epoch=3, birth_offset=0)
+    for ends in ([has, lacks], [lacks, has]):
+        found = reported(ends)
+        assert found is not None and found.birth_offset == 70
+
+
 def test_a_topic_that_was_never_resized_has_nothing_to_decide() -> None:
     assert restored_counts(alike(log(), range(4)), OLD, gives_up_brokers=False) is None
     assert restored_counts({}, None, gives_up_brokers=True) is None

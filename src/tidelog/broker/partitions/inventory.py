@@ -52,16 +52,17 @@ def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
 def _birth_of(partition: HostedPartition) -> Any:
     """Return the birth of a partition that a growth made (KIP-253), None of any other.
 
-    The fence of the birth epoch stands where the incarnation began; without it that offset is
-    unknown, -1.
+    The fence of the birth epoch stands where the incarnation began; a log without it is empty, and
+    its leader will write it at the log's beginning.
     """
     metadata = partition.log.metadata
     epoch = 0 if metadata is None else metadata.birth_epoch
     if not epoch:
         return None
-    fence = partition.log.fences.of(epoch)
+    log = partition.log
+    fence = log.fences.of(epoch)
     birth = messages.BrokerRegistrationRequest.InventoryBirth
-    return birth(epoch, -1 if fence is None else fence.offset)
+    return birth(epoch, log.start_offset if fence is None else fence.offset)
 
 
 def failures(replicas: Iterable[HostedPartition], directories: Sequence[LogDirectory]) -> Any:

@@ -135,8 +135,10 @@ def reported(ends: Iterable[LogEnd]) -> Reported | None:
         return None
     first = max(ends, key=lambda end: (end.partition_epoch, end.birth_epoch))
     last = max(end.end_offset for end in ends)
+    # A replica without the birth fence says where its log begins, which may be lower.
+    offset = max(end.birth_offset for end in ends if end.birth_epoch == first.birth_epoch)
     fences = {x.resize_epoch: (x.undeleted_count, x.kind) for end in ends for x in end.fences}
-    return Reported(first.partition_epoch, first.birth_epoch, first.birth_offset, last, fences)
+    return Reported(first.partition_epoch, first.birth_epoch, offset, last, fences)
 
 
 def restored_counts(
@@ -147,9 +149,11 @@ def restored_counts(
     ``stored`` None: the store does not know the topic. ``gives_up_brokers``: the operator has
     named brokers that will not come back.
     """
-    reported_counts = {
-        epoch: count for one in reports.values() for epoch, (count, _) in one.fences.items()
-    }
+    # A birth fence that was written after a later resize has only the lowest count there can be.
+    reported_counts: dict[int, int] = {}
+    for one in reports.values():
+        for epoch, (count, _) in one.fences.items():
+            reported_counts[epoch] = max(count, reported_counts.get(epoch, 0))
     stored_newest = 0 if stored is None else stored.newest_epoch
     births = max((one.birth_epoch for one in reports.values()), default=0)
     newest = max(births, stored_newest, *reported_counts, 0)
