@@ -14,13 +14,14 @@ import pytest
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.resized_topics import tell_resized
 from tests.support.storage_logs import records_of
+from tidelog.broker.metadata.other_brokers import OtherBrokers
 from tidelog.broker.partitions import older_values
 from tidelog.broker.partitions.older_values import AGAIN_MS, OlderValues
 from tidelog.broker.partitions.state import LeaderAndIsrState
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.records.control_records import ChangeKind
+from tidelog.records.control_records import ChangeKind, Fence, change_batch
 
 TOPIC_ID = UUID(int=1)
 BIRTHS = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (1, 0), 4: (2, 0), 5: (2, 0)}
@@ -205,6 +206,43 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
         assert len(older._free) <= 3 and len(older._again_ms) <= 3
 
     with_cache(tmp_path, story)
+
+
+def test_over_a_connection(tmp_path: Path) -> None:
+    """The leader of the ancestor is asked by its own requests: no fence, records, then neither."""
+
+    async def work() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        try:
+            topic_id = lone.lead("t", 2).topic_id
+            tell_resized(lone, "t", BIRTHS, resize_epoch=2, topic_id=topic_id)
+            ancestor = lone.broker.partitions.get("t", 1)
+            assert ancestor is not None
+            others = OtherBrokers(lone.broker.metadata, lone.configs, None)
+            clock: Any = Clock()
+            child = hosted(5, topic_id=topic_id)
+            child.topic_id = topic_id
+
+            async def may_exist() -> bool:
+                clock.now_ms += AGAIN_MS
+                return await older.may_exist(child)
+
+            older = OlderValues(lone.broker.metadata, others, clock)
+            assert await may_exist()
+            now = lone.broker.clock.wall_ms()
+            ancestor.append(build_batch([NewRecord(now, b"k", b"v")]), now)
+            record = Fence(ChangeKind.FENCE, 2, 6)
+            ancestor.append(
+                change_batch(record, leader_epoch=0, timestamp_ms=now), now, from_client=False
+            )
+            assert await may_exist()
+            assert ancestor.log.advance_start(1) is None
+            assert not await may_exist()
+        finally:
+            await lone.stop()
+
+    asyncio.run(work())
 
 
 def test_the_cleaner_of_a_broker_asks(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "compaction forgets where a silent producer stands",
         "src/tidelog/storage/compaction/cleaner.py",
-        "                    lasts[header.producer_id] = header.last_offset\n",
+        "                    kept.last_of_producer[header.producer_id] = header.last_offset\n",
         "                    pass\n",
         "tests/unit/storage/test_compaction.py",
     ),

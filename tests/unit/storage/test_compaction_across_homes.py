@@ -154,6 +154,27 @@ def test_one_at_the_end_of_its_segments_leaves_an_empty_batch_and_then_nothing(
     assert at < log.end_offset
 
 
+def test_one_just_before_a_fence_stays_so_that_a_copy_finds_the_same_end_of_the_data(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path, COMPACT)
+    put(log, ("k", "v"), ("gone", "old"))
+    kept = [change(log, AncestorTombstone(name)) for name in (b"gone", b"x")]
+    fence(log, 1)
+    change(log, AncestorTombstone(b"y"))
+    for round_ in range(4):
+        fill(log)
+        clean(log, NOW_MS + round_ * RETENTION_MS)
+    left = [header.base_offset for header, _ in batches_of(log) if header.control]
+    assert left == [*kept, kept[-1] + 1]
+    assert contents(log) == {"k": "v", "other": "o39"}
+    copied = new_log(tmp_path / "copy", COMPACT)
+    for _, batch in batches_of(log):
+        assert not isinstance(copied.append_as_follower(batch, NOW_MS), Rejected)
+    assert copied.fences == log.fences
+    assert copied.fences.entries[0].data_end == kept[0]
+
+
 # Tombstones that are kept -------------------------------------------------------------------
 
 

@@ -10,7 +10,8 @@ and changes nothing else. Rules, as Apache Kafka's cleaner has them:
 | newest of its key, no value (tombstone)             | until its batch's delete horizon, which  |
 |                                                     | the plan may put off (`plan`)            |
 | an ancestor tombstone of a key (KIP-253)            | as a tombstone of it, never put off; it  |
-|                                                     | voids older values of the key            |
+|                                                     | voids older values of the key; just      |
+|                                                     | before a fence or seal it stays          |
 | no key                                              | no: a compacted topic has none           |
 | any other in a control batch: markers, fences,      | yes                                      |
 | seals                                               |                                          |
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import lt
 
 from tidelog.records.batch import (
@@ -45,6 +46,7 @@ from tidelog.records.compression import compress
 from tidelog.records.control_records import (
     PARTITION_CHANGE,
     AncestorTombstone,
+    changes_in,
     control_type,
     decode_change,
 )
@@ -80,6 +82,17 @@ class _Counts:
     bytes_kept: int = 0
 
 
+@dataclass(slots=True)
+class _Kept:
+    """Batches that stay although no record of them has to."""
+
+    last_of_producer: dict[int, int] = field(default_factory=dict)
+    """Producer id -> last offset of its last batch."""
+    before_fence: set[int] = field(default_factory=set)
+    """Ancestor tombstones with nothing but control batches up to the next fence or seal: without
+    them, a replica that copies the log would find a gap there, and a higher end of the data."""
+
+
 def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
     """Carry out the plan and return the result. Takes long: run it in a helper process.
 
@@ -90,13 +103,13 @@ def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
     shared = Resources.of(disk, 8)
     try:
         newest, clean_end = _newest_offsets(shared, plan)
-        lasts = _last_of_producers(shared, plan)
+        stays = _kept_batches(shared, plan)
         counts = _Counts()
         groups = []
         for group in plan.groups:
             if group[0].base_offset >= clean_end:
                 break
-            cleaned = _clean_group(shared, plan, group, newest, lasts, counts)
+            cleaned = _clean_group(shared, plan, group, newest, stays, counts)
             if cleaned is not None:
                 groups.append(cleaned)
         disk.sync_directory(plan.directory)
@@ -150,21 +163,35 @@ def _newest_offsets(shared: Resources, plan: CompactionPlan) -> tuple[dict[bytes
     return newest, plan.end_offset
 
 
-def _last_of_producers(shared: Resources, plan: CompactionPlan) -> dict[int, int]:
-    """Return producer id -> last offset of its last batch in the cleaned range.
+def _kept_batches(shared: Resources, plan: CompactionPlan) -> _Kept:
+    """Find the batches that stay for the sake of others; reads headers, and control batches.
 
-    Not its last batch in the log: batches after the range may be cut or lost with a power loss, and
-    then this batch has the producer's last sequence.
+    The last batch of a producer is that in the cleaned range, not in the log: batches after the
+    range may be cut or lost with a power loss, and then this batch has its last sequence.
     """
-    lasts: dict[int, int] = {}
+    kept = _Kept()
+    run: list[int] = []
+    run_end = -1
     for group in plan.groups:
         for source in group:
             path = f"{plan.directory}/{names.file_name(source.base_offset, names.LOG)}"
             file = shared.files.get(path)
-            for _, header in scan(file, 0, source.size, check=False, chunk_bytes=HEADERS_BYTES):
+            for at, header in scan(file, 0, source.size, check=False, chunk_bytes=HEADERS_BYTES):
                 if header.producer_id in plan.producers:
-                    lasts[header.producer_id] = header.last_offset
-    return lasts
+                    kept.last_of_producer[header.producer_id] = header.last_offset
+                if not header.control or header.base_offset != run_end:
+                    run = []
+                if not header.control:
+                    continue
+                run_end = header.next_offset
+                batch = memoryview(file.read_at(at, header.size))
+                if _voided(header, batch) is not None:
+                    run.append(header.base_offset)
+                elif changes_in(header, batch):
+                    kept.before_fence.update(run)
+    # The segment after the range may begin with a fence.
+    kept.before_fence.update(run)
+    return kept
 
 
 def _short(key: bytes) -> bytes:
@@ -203,7 +230,7 @@ def _clean_group(
     plan: CompactionPlan,
     group: tuple[SourceSegment, ...],
     newest: dict[bytes, int],
-    lasts: dict[int, int],
+    stays: _Kept,
     counts: _Counts,
 ) -> CleanedGroup | None:
     """Write the group's ``.cleaned`` segment; None when it would be the same as before."""
@@ -216,7 +243,7 @@ def _clean_group(
     for source in group:
         for header, batch in _batches(shared, plan, source):
             ends_group = header.next_offset >= group[-1].next_offset
-            kept = _clean_batch(plan, header, batch, newest, lasts, counts, ends_group)
+            kept = _clean_batch(plan, header, batch, newest, stays, counts, ends_group)
             changed = changed or kept is not batch
             if kept is None:
                 continue
@@ -242,14 +269,14 @@ def _clean_batch(
     header: BatchHeader,
     batch: memoryview,
     newest: dict[bytes, int],
-    lasts: dict[int, int],
+    stays: _Kept,
     counts: _Counts,
     ends_group: bool,
 ) -> bytes | memoryview | None:
     """Return the batch that stays: itself, a smaller one, an empty one, or None."""
     counts.records_read += header.record_count
     if header.control:
-        kept_control = _clean_control(plan, header, batch, newest, ends_group)
+        kept_control = _clean_control(plan, header, batch, newest, stays, ends_group)
         counts.records_kept += header.record_count if kept_control is not None else 0
         return kept_control
     opened = _opened(header, batch)
@@ -276,7 +303,7 @@ def _clean_batch(
         kept.append(span)
     counts.records_kept += len(kept)
     if not kept:
-        if not ends_group and lasts.get(header.producer_id) != header.last_offset:
+        if not ends_group and stays.last_of_producer.get(header.producer_id) != header.last_offset:
             return None
         return _empty_batch(header) if header.record_count else batch
     # While tombstones are kept their time does not run: it begins when no reader can find an older
@@ -294,9 +321,12 @@ def _clean_control(
     header: BatchHeader,
     batch: memoryview,
     newest: dict[bytes, int],
+    stays: _Kept,
     ends_group: bool,
 ) -> bytes | memoryview | None:
     """Return the control batch that stays, as ``_clean_batch`` does."""
+    if header.base_offset in stays.before_fence:
+        return batch
     voided = _voided(header, batch)
     if voided is None:
         is_empty = header.record_count == 0  # an ancestor tombstone at the end of its segments
