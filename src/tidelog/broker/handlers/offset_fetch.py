@@ -69,12 +69,10 @@ class _Open:
         if topic is None or topic.undeleted_partition_count < 0 or not found:
             return found
         known = topic.partitions
-        if self.is_named:
-            self.unknown.update(
-                TopicPartition(name, at) for at, _ in found if at not in known and at >= 0
-            )
+        if self.is_named and (unknown := [at for at, _ in found if at not in known]):
+            self.unknown.update(TopicPartition(name, at) for at in unknown if at >= 0)
         sight = births.sight_of(table.get(self.group_id), name, topic.topic_id)
-        greatest = max(at for at, _ in found)
+        greatest = len(known) - 1  # of those that are known
         if sight is None or not births.may_have_births(sight, topic.resize_epoch, greatest):
             return found
         judged: Found = []
