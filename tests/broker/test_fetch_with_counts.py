@@ -17,7 +17,7 @@ from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 
-LONG_MS = 60_000
+LONG_MS = 3_600_000
 FENCE_AT, END = 2, 4
 
 
@@ -65,13 +65,14 @@ def test_each_row_of_the_table(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_fetch_at_the_fence_waits_until_the_epoch_is_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("offset", [FENCE_AT, FENCE_AT + 1], ids=["at it", "beyond it"])
+def test_a_fetch_at_the_fence_waits_until_the_epoch_is_shown(tmp_path: Path, offset: int) -> None:
     """Appends beyond the fence do not end its wait: it would ask again and again."""
 
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = resized(lone)
-            peer.send(count_in(fetch(FENCE_AT, max_wait_ms=LONG_MS), OLDER), 12)
+            peer.send(count_in(fetch(offset, max_wait_ms=LONG_MS), OLDER), 12)
             await until(lambda: hosted.waiting.fenced)
             for _ in range(3):
                 hosted.append(batch("beyond", timestamp=1), 1)
@@ -132,7 +133,8 @@ def test_another_partition_ends_the_wait_of_a_fetch_that_stands_at_a_fence(
     run(main())
 
 
-def test_a_session_goes_by_the_last_count_of_each_partition(tmp_path: Path) -> None:
+@pytest.mark.parametrize("min_bytes", [1, 2], ids=["the fast path", "the handler"])
+def test_a_session_goes_by_the_last_count_of_each_partition(tmp_path: Path, min_bytes: int) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             resized(lone)
@@ -142,7 +144,8 @@ def test_a_session_goes_by_the_last_count_of_each_partition(tmp_path: Path) -> N
             assert (await peer.ask(request, 12)).responses == []
             nothing_new = fetch(partitions=(), session=(first.session_id, 2))
             assert (await peer.ask(nothing_new, 12)).responses == [], "it stays at the fence"
-            request = count_in(fetch(FENCE_AT, session=(first.session_id, 3)), OWN)
+            request = fetch(FENCE_AT, session=(first.session_id, 3), min_bytes=min_bytes)
+            count_in(request, OWN)
             second = await peer.ask(request, 12)
             assert offsets(second.responses[0].partitions[0].records) == [2, 3]
 

@@ -17,7 +17,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.replication.resize_rules import Named
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 CORRELATION = 77
 NOBODY: Any = None
@@ -127,6 +127,27 @@ def test_an_aware_producer_has_the_fast_path_when_its_count_is_right(
         found = directly(lone, count_in(request(batch()), named), version)
         assert (found is not None) == (named == OWN)
         assert sum(each.end_offset for each in lone.broker.partitions.all()) == (named == OWN)
+        await lone.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("named", [OWN, NOT_NAMED])
+@pytest.mark.parametrize("closed", ["sealed", "fence unwritten", "no unaware producers"])
+def test_a_partition_that_may_refuse_a_batch_leaves_it_to_the_long_way(
+    tmp_path: Path, named: Named, closed: str
+) -> None:
+    async def main() -> None:
+        lone = await start(tmp_path)
+        hosted = lone.lead("t", 2, {"unaware.producers": "refuse"} if closed[:2] == "no" else {})
+        other = lone.broker.partitions.get("t", 1)
+        assert other is not None
+        for each in (hosted, other):
+            put(each, sealed=closed == "sealed")
+            each.fence_unwritten = closed == "fence unwritten"
+        found = directly(lone, count_in(request(batch()), named), 11)
+        is_open = closed[:2] == "no" and named == OWN
+        assert (found is not None, hosted.end_offset) == (is_open, int(is_open))
         await lone.stop()
 
     asyncio.run(main())

@@ -19,7 +19,15 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutants import of_control, of_groups, of_messages, of_pipeline, of_storage, of_suite
+from tests.mutants import (
+    of_control,
+    of_counts,
+    of_groups,
+    of_messages,
+    of_pipeline,
+    of_storage,
+    of_suite,
+)
 from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +37,7 @@ MUTANTS = (
     *of_control.MUTANTS,
     *of_messages.MUTANTS,
     *of_groups.MUTANTS,
+    *of_counts.MUTANTS,
     *of_pipeline.MUTANTS,
     *of_suite.MUTANTS,
 )
