@@ -10,6 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.client.metadata import Topic
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 
 class Stamp(NamedTuple):
@@ -20,18 +21,6 @@ class Stamp(NamedTuple):
     resize_epoch: int
 
 
-class PartitionStamp(NamedTuple):
-    """The stamp of a topic with the incarnation of one of its partitions; -1: not aware."""
-
-    undeleted_count: int = -1
-    resize_epoch: int = -1
-    partition_epoch: int = -1
-
-
-UNAWARE = PartitionStamp()
-"""What a request has for a topic that is not ordered: the answers are those of a stock client."""
-
-
 def stamp_of(topic: Topic) -> Stamp | None:
     """Return the stamp that metadata give; None for a topic that is not ordered."""
     if not topic.is_ordered:
@@ -39,11 +28,11 @@ def stamp_of(topic: Topic) -> Stamp | None:
     return Stamp(topic.topic_id, topic.undeleted_partition_count, topic.resize_epoch)
 
 
-def partition_stamp(stamp: Stamp | None, partition_epoch: int) -> PartitionStamp:
+def partition_stamp(stamp: Stamp | None, partition_epoch: int) -> Named:
     """Return what a request says of a partition under a stamp."""
     if stamp is None or partition_epoch < 0:
-        return UNAWARE
-    return PartitionStamp(stamp.undeleted_count, stamp.resize_epoch, partition_epoch)
+        return NOT_NAMED
+    return Named(stamp.undeleted_count, stamp.resize_epoch, partition_epoch)
 
 
 def is_newer(found: Stamp | None, than: Stamp | None) -> bool:

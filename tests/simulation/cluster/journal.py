@@ -139,7 +139,7 @@ class StateWatch:
     def place(self, topic: str, partition: int) -> Place | None:
         """Return the present life of a partition."""
         node = self.topics.get(topic)
-        if node is None or node.topic_id is None:
+        if node is None or node.topic_id is None or partition not in node.partitions:
             return None
         return Place(node.topic_id, topic, partition)
 
@@ -209,9 +209,10 @@ class StateWatch:
                 loss = self.losses.get(broker)
                 if loss is not None and loss.back_at < 0 and self.cluster.broker(broker).alive:
                     self.losses[broker] = Loss(loss.at, commit.at)
+        created = {each.path for each in commit.operations if isinstance(each, Create)}
         for path, record in records:
             if isinstance(record, PartitionState):
-                self._take_state(path, record, commit)
+                self._take_state(path, record, commit, is_new=path in created)
 
     def _take_memory(self, topic: str, memory: TopicHistory) -> None:
         """Promise 1: what replicas report as lost can only be lost where it is not clean."""
@@ -274,17 +275,20 @@ class StateWatch:
         host = controller.rpartition("@")[2]
         return next(level_of(x.level) for x in self.cluster.controllers if x.host == host)
 
-    def _take_state(self, path: str, state: PartitionState, commit: Commit) -> None:
+    def _take_state(
+        self, path: str, state: PartitionState, commit: Commit, *, is_new: bool
+    ) -> None:
         found = layout.partition_of(path)
         assert found is not None
         topic, partition = found
         node = self.topics.get(topic)
         place = Place((node.topic_id or "") if node else "", topic, partition)
         known = self.places.get(place)
-        if known is None:
+        if known is None or is_new:
+            # A partition that was removed may be created again (KIP-253): it begins as a new one.
             self.places[place] = Known(
                 state,
-                {state.leader_epoch: state.leader},
+                {**({} if known is None else known.leaders), state.leader_epoch: state.leader},
                 {x: commit.at for x in state.isr if self.cluster.broker(x).alive},
                 commit.at,
             )

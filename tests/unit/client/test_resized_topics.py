@@ -7,8 +7,8 @@ from uuid import UUID
 
 from tidelog.client.groups.resized_topics import is_resized, ordered_topics, stamps_of
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
-from tidelog.client.stamps import PartitionStamp
 from tidelog.model.topics import TopicPartition
+from tidelog.replication.resize_rules import Named
 
 ORDERED = Topic(
     "t",
@@ -33,7 +33,7 @@ def test_ordered_topics_are_those_with_counts() -> None:
 
 def test_requests_name_count_epoch_and_incarnation() -> None:
     places = [TopicPartition("t", 1), TopicPartition("t", 5), TopicPartition("plain", 0)]
-    assert stamps_of({"t": ORDERED}, places) == {places[0]: PartitionStamp(2, 3, 8)}
+    assert stamps_of({"t": ORDERED}, places) == {places[0]: Named(2, 3, 8)}
 
 
 def test_a_newer_resize_epoch_asks_for_another_round() -> None:

@@ -9,13 +9,12 @@ import pytest
 
 from tidelog.client.metadata import Partition, Topic
 from tidelog.client.stamps import (
-    UNAWARE,
-    PartitionStamp,
     Stamp,
     is_newer,
     partition_stamp,
     stamp_of,
 )
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 TOPIC = Topic(
@@ -35,9 +34,9 @@ def test_an_ordered_topic_has_a_stamp() -> None:
 
 
 def test_count_and_epochs_go_together() -> None:
-    assert partition_stamp(Stamp(ID, 4, 2), 9) == PartitionStamp(4, 2, 9)
-    assert partition_stamp(Stamp(ID, 4, 2), -1) == UNAWARE
-    assert partition_stamp(None, 9) == UNAWARE
+    assert partition_stamp(Stamp(ID, 4, 2), 9) == Named(4, 2, 9)
+    assert partition_stamp(Stamp(ID, 4, 2), -1) == NOT_NAMED
+    assert partition_stamp(None, 9) == NOT_NAMED
 
 
 @pytest.mark.parametrize(

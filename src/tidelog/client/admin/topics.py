@@ -85,8 +85,12 @@ async def create_partitions(
     *,
     assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
     validate_only: bool = False,
+    force: bool = False,
 ) -> dict[str, Outcome]:
-    """Change topics to these partition counts; return each outcome by name."""
+    """Change topics to these partition counts; return each outcome by name.
+
+    ``force``: shrink although producers that send no counts may write (KIP-253).
+    """
     grow = messages.CreatePartitionsRequest
     chosen = assignments or {}
     request = grow(
@@ -104,6 +108,7 @@ async def create_partitions(
             for name, count in counts.items()
         ],
         timeout_ms=TIMEOUT_MS,
+        force=force,
         validate_only=validate_only,
     )
     answer = await send_admin(cluster, request, lambda answer: answer.results)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from tidelog.client.errors import ClientError
 from tidelog.client.fetching.batches import Fetched, split_at
 from tidelog.client.offsets import EpochEnd
-from tidelog.client.stamps import UNAWARE, PartitionStamp
 from tidelog.model.topics import TopicPartition
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 
 @dataclass(slots=True)
@@ -45,7 +45,8 @@ class Assigned:
     buffered: deque[Fetched] = field(default_factory=deque)
     buffered_bytes: int = 0
     problem: ClientError | None = None
-    stamp: PartitionStamp = UNAWARE
+    named: Named = NOT_NAMED
+    """Count and epochs of its requests; NOT_NAMED: those of a reader that is not aware."""
     gate: int | None = None
     """Up to this offset it may be returned; None: as far as it was fetched."""
 

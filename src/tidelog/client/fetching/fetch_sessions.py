@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog.client.stamps import UNAWARE, PartitionStamp
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.resize_rules import NOT_NAMED, Named
@@ -39,8 +38,6 @@ class PartitionFetch(NamedTuple):
     last_epoch: int = -1
     log_start: int = -1
     topic_id: UUID = NO_UUID
-    stamp: PartitionStamp = UNAWARE
-    """A session keeps it: it is sent again when it changes."""
     named: Named = NOT_NAMED
     """A follower names none of the three."""
 

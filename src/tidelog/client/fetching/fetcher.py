@@ -34,10 +34,10 @@ from tidelog.client.fetching.fetch_sessions import FetchSession, PartitionFetch
 from tidelog.client.fetching.truncation import ask_ends, must_ask, was_cut
 from tidelog.client.offsets import IsolationLevel
 from tidelog.client.retries import is_worth_retrying
-from tidelog.client.stamps import UNAWARE, PartitionStamp
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.runtime.tasks import call_off
 
 logger = logging.getLogger(__name__)
@@ -113,16 +113,16 @@ class Fetcher:
         self,
         positions: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
-        stamps: Mapping[TopicPartition, PartitionStamp] | None = None,
+        named: Mapping[TopicPartition, Named] | None = None,
     ) -> None:
         """Also read these partitions; partitions that are already assigned do not change.
 
-        ``stamps``: the counts and epochs of an aware reader's requests (KIP-253).
+        ``named``: the counts and epochs of an aware reader's requests (KIP-253).
         """
         for partition, offset in positions.items():
             if partition not in self._assigned:
                 state = self._read_from(partition, offset, (epochs or {}).get(partition, -1))
-                state.stamp = (stamps or {}).get(partition, UNAWARE)
+                state.named = (named or {}).get(partition, NOT_NAMED)
                 state.gate = self._gates.get(partition)
         self._start()
 
@@ -156,7 +156,7 @@ class Fetcher:
         self._drop(partition)
         state = self._read_from(partition, offset, -1)
         state.stop, state.paused = before.stop, before.paused
-        state.stamp, state.gate = before.stamp, before.gate
+        state.named, state.gate = before.named, before.gate
         self._start()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -398,7 +398,7 @@ class Fetcher:
                 state.fetch_offset,
                 self._options.partition_bytes,
                 state.leader_epoch,
-                stamp=state.stamp,
+                named=state.named,
             )
             for state in group
         }

@@ -10,6 +10,7 @@ it is reported. It is reported again from time to time, because a new coordinato
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -123,10 +124,10 @@ class Gating:
             await asyncio.sleep(EXCHANGE_MS / 1000)
             if self._held or not all(gates.is_resolved for gates in self._topics.values()):
                 continue
-            try:
-                await asyncio.wait_for(self._changed.wait(), REPORT_AGAIN_MS / 1000)
-            except TimeoutError:
-                continue
+            # Not ``wait_for``: it may swallow a cancellation that comes with the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_AGAIN_MS / 1000):
+                    await self._changed.wait()
 
     async def _resolve(self) -> None:
         """Look up the fences of topics whose gates are not resolved, or no longer."""

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.metadata import ClusterMetadata, Topic
-from tidelog.client.stamps import PartitionStamp, is_newer, partition_stamp, stamp_of
+from tidelog.client.stamps import is_newer, partition_stamp, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.replication.resize_rules import Named
 
 CATCH_UP_MS = 2_000
 """How long a member asks for newer metadata before it goes on with what it has."""
@@ -51,7 +52,7 @@ def ordered_topics(view: ClusterMetadata, names: Iterable[str]) -> dict[str, Top
 
 def stamps_of(
     topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, PartitionStamp]:
+) -> dict[TopicPartition, Named]:
     """Return what requests of a generation say of its partitions; none of unordered topics."""
     stamps = {name: stamp_of(topic) for name, topic in topics.items()}
     return {

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from tidelog.client.errors import Refused, error_code
 from tidelog.client.producing.send_queue import BatchResult
-from tidelog.client.stamps import PartitionStamp
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.replication.resize_rules import Named
 
 MOST_SLACK_MS = 3_000
 SLACK_SHARE = 4
@@ -19,7 +19,7 @@ SLACK_SHARE = 4
 
 
 def produce_request(
-    batches: Iterable[tuple[TopicPartition, PartitionStamp, bytes]],
+    batches: Iterable[tuple[TopicPartition, Named, bytes]],
     acks: int,
     request_timeout_ms: int,
 ) -> messages.ProduceRequest:

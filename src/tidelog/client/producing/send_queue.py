@@ -28,12 +28,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
-from tidelog.client.stamps import PartitionStamp, Stamp, partition_stamp
+from tidelog.client.stamps import Stamp, partition_stamp
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch
 from tidelog.records.builder import FastBuilder, Producer
 from tidelog.records.reader import read_batch
+from tidelog.replication.resize_rules import Named
 
 MAX_SEQUENCE = 2**31 - 1
 
@@ -189,7 +190,7 @@ class SendQueue:
         self.waiting.append(batch)
         return batch
 
-    def stamp_of(self, batch: ProducerBatch) -> PartitionStamp:
+    def stamp_of(self, batch: ProducerBatch) -> Named:
         """Return what a request says of a batch's count and epochs."""
         return partition_stamp(batch.stamp, self.partition_epoch)
 
