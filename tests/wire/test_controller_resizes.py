@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
 import pytest
 
 from tests.support.controller_process import World, run, topic
+from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.reporting_brokers import ReportingBroker, counts, reporting
+from tidelog.controller.decisions import resizing
 from tidelog.metadata.memory import MemoryTree
+from tidelog.metadata.store import WriteTooLarge
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 
@@ -89,10 +91,7 @@ def test_the_next_controller_goes_on_when_the_leaders_report_to_it() -> None:
         for broker in brokers:
             broker.reports = True
             assert (await broker.register(again.listener_port)).error_code == 0
-        async with asyncio.timeout(DEADLINE_S):
-            while again.cluster.topic_histories["t"].resize is not None:
-                brokers[0].more.clear()
-                await brokers[0].more.wait()
+        await until(lambda: not again.cluster.resizing, DEADLINE_S)
         for broker in brokers:
             await broker.told(lambda _, broker=broker: broker.shown("t") is not None)  # type: ignore[misc]
             assert broker.shown("t") == (4, 1, [0, 1, 2, 3], [])
@@ -159,3 +158,31 @@ def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there(
         assert two.shown("t") == (2, 2, [0, 1, 2, 3], [2, 3])
 
     run(scenario)
+
+
+def test_a_resize_that_fails_does_not_hold_up_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        (one,) = await reporting(world, controller, 1)
+        for name in ("a", "t"):
+            await one.forward(topic(name, 2, 1), 7)
+        advance = resizing.advance
+
+        def fails(cluster: Any, name: str, **changes: Any) -> Any:
+            if name == "a":
+                raise WriteTooLarge("planted")
+            return advance(cluster, name, **changes)
+
+        monkeypatch.setattr(resizing, "advance", fails)
+        code, _ = await resized(one, counts("a", 4, timeout_ms=50))
+        assert code is ErrorCode.REQUEST_TIMED_OUT
+        assert (await resized(one, counts("t", 4)))[0] is ErrorCode.NONE
+        monkeypatch.setattr(resizing, "advance", advance)
+        await until(lambda: not controller.cluster.resizing, DEADLINE_S)
+        assert controller.cluster.topics["a"].undeleted_partition_count == 4
+
+    run(scenario)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said and set(said) == {"the resize of topic a could not go on"}

@@ -81,11 +81,6 @@ class Resizes:
                 self._forget()
             except NotActive:
                 logger.debug("another controller carries out the resizes now")
-            except Exception:
-                # A bug, or a write that is too large, must not end the other resizes.
-                logger.exception("a resize could not go on")
-                await asyncio.sleep(LOOK_S)
-                self.look()
 
     async def finished(self, name: str, resize_epoch: int, limit_ms: float) -> str | None:
         """Wait until a resize is published everywhere; return why it is not, or None.
@@ -131,7 +126,14 @@ class Resizes:
         """Make one commit for each plan that can go on; return whether there was one."""
         moved = False
         for name in sorted(self._controller.cluster.resizing):
-            moved |= await self._advance(name)
+            try:
+                moved |= await self._advance(name)
+            except NotActive:
+                raise
+            except Exception:
+                # A bug, or a write that is too large, must not end the other resizes.
+                logger.exception("the resize of topic %(topic)s could not go on", {"topic": name})
+                self._note_failure(name)
         return moved
 
     async def _advance(self, name: str) -> bool:
@@ -170,6 +172,11 @@ class Resizes:
         known = self._waiting.get(name)
         if known is None or known[0] != plan:
             self._waiting[name] = plan, self._now_ms()
+
+    def _note_failure(self, name: str) -> None:
+        history = self._controller.cluster.topic_histories.get(name)
+        if history is not None and history.resize is not None:
+            self._note_wait(name, history.resize)
 
     def _note_undo(self, name: str, plan: ResizePlan, advanced: Advanced) -> None:
         limit_ms = self._controller.configs.resize_timeout_ms
