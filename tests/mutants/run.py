@@ -25,6 +25,7 @@ from tests.mutants import (
     of_groups,
     of_messages,
     of_pipeline,
+    of_removal,
     of_storage,
     of_suite,
 )
@@ -35,6 +36,7 @@ PAGE = ROOT / "docs" / "internals" / "mutants.md"
 MUTANTS = (
     *of_storage.MUTANTS,
     *of_control.MUTANTS,
+    *of_removal.MUTANTS,
     *of_messages.MUTANTS,
     *of_groups.MUTANTS,
     *of_counts.MUTANTS,

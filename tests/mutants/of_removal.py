@@ -1,0 +1,133 @@
+"""Rules of incarnations, of removal, and of restored counts, broken one at a time (KIP-253)."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DECISIONS = "src/tidelog/controller/decisions"
+UNIT = "tests/unit/controller"
+RULES = "tests/unit/replication/test_command_rules.py tests/broker/test_stop_replica_scenarios.py"
+RESTORED = f"{UNIT}/test_restored_counts.py {UNIT}/test_restored_resizes.py"
+
+MUTANTS = (
+    Mutant(
+        "an incarnation: a replica without a partition epoch adopts that of a regrown partition",
+        "src/tidelog/replication/command_rules.py",
+        "        return partition_epoch == ANY_PARTITION_EPOCH or birth_epoch == 0\n",
+        "        return True\n",
+        RULES,
+    ),
+    Mutant(
+        "an incarnation: a FULL keeps a replica of another partition epoch",
+        "src/tidelog/replication/command_rules.py",
+        "        elif _other_incarnation(epoch, assigned.partition_epoch):\n",
+        "        elif False:\n",
+        RULES,
+    ),
+    Mutant(
+        "an incarnation: a stop names none",
+        "src/tidelog/controller/requests.py",
+        "                stop.partition, stop.leader_epoch, stop.delete, stop.partition_epoch\n",
+        "                stop.partition, stop.leader_epoch, stop.delete\n",
+        f"{UNIT}/test_stops.py",
+    ),
+    Mutant(
+        "an incarnation: a missing node alone is proof of its removal",
+        f"{DECISIONS}/stops.py",
+        "    return former is not None and former.partition_epoch >= partition_epoch\n",
+        "    return node is None or former is not None\n",
+        f"{UNIT}/test_stops.py",
+    ),
+    Mutant(
+        "an incarnation: what a broker reported of a former one counts in elections",
+        f"{DECISIONS}/cluster.py",
+        "            if found.partition_epoch != node.partition_epoch and not (\n",
+        "            if False and not (\n",
+        f"{UNIT}/test_removal.py",
+    ),
+    Mutant(
+        "levels: a controller below 1.5 is active on a store with resized topics",
+        f"{DECISIONS}/levels.py",
+        "    return _why_resized(cluster) or _why_still_deleting(cluster)\n",
+        "    return _why_still_deleting(cluster)\n",
+        f"{UNIT}/test_levels.py",
+    ),
+    Mutant(
+        "a removal: a retired partition goes while its topic has a plan",
+        f"{DECISIONS}/removal.py",
+        "    if history.resize is not None:\n",
+        "    if False:\n",
+        f"{UNIT}/test_removal.py",
+    ),
+    Mutant(
+        "a removal: a retired partition goes while a transaction in it is open",
+        f"{DECISIONS}/removal.py",
+        "        return self.has_no_data and self.stable_end == self.log_end\n",
+        "        return self.has_no_data\n",
+        f"{UNIT}/test_removal.py",
+    ),
+    Mutant(
+        "a removal: a lower partition goes before a higher one",
+        f"{DECISIONS}/removal.py",
+        "            break\n        gone.append(index)\n",
+        "            continue\n        gone.append(index)\n",
+        f"{UNIT}/test_removal.py",
+    ),
+    Mutant(
+        "a removal: what a deposed leader says is believed",
+        f"{DECISIONS}/removal.py",
+        "    return held.is_empty and (held.leader, held.leader_epoch) == "
+        "(state.leader, state.leader_epoch)\n",
+        "    return held.is_empty\n",
+        f"{UNIT}/test_removal.py",
+    ),
+    Mutant(
+        "a removal: it leaves no record of where a partition ended",
+        f"{DECISIONS}/removal.py",
+        "        former=former,\n",
+        "",
+        f"{UNIT}/test_removal.py",
+    ),
+    Mutant(
+        "a removal: data is purged that a group has not committed past",
+        f"{DECISIONS}/removal.py",
+        "            offsets.get(index, UNKNOWN) < held.data_end for offsets in commits.values()\n",
+        "            index in offsets and offsets[index] < 0 for offsets in commits.values()\n",
+        f"{UNIT}/test_removal.py",
+    ),
+    Mutant(
+        "a removal: a coordinator that cannot be asked counts as one without groups",
+        f"{DECISIONS}/removal.py",
+        "        return set(answers)\n",
+        "        return set()\n",
+        f"{UNIT}/test_removal.py",
+    ),
+    Mutant(
+        "a restored store: a growth counts as published without its birth fences",
+        f"{DECISIONS}/restored_counts.py",
+        "        return self.birth_epoch == 0 or self.birth_epoch in self.fences\n",
+        "        return True\n",
+        RESTORED,
+    ),
+    Mutant(
+        "a restored store: a lost partition counts as published without any proof",
+        f"{DECISIONS}/restored_counts.py",
+        "    return known.gives_up_brokers and _was_published(birth, known)\n",
+        "    return known.gives_up_brokers\n",
+        RESTORED,
+    ),
+    Mutant(
+        "a restored store: a shrink counts as published before all its seals",
+        f"{DECISIONS}/restored_counts.py",
+        "        one.birth_epoch > epoch or one.is_sealed_in(epoch)\n",
+        "        True\n",
+        RESTORED,
+    ),
+    Mutant(
+        "a restored store: offsets of what was removed since the backup begin again",
+        f"{DECISIONS}/restored_resizes.py",
+        "        return max(ends) + OFFSET_JUMP\n",
+        "        return max(ends)\n",
+        RESTORED,
+    ),
+)
