@@ -13,9 +13,12 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_each_promise_and_each_kip_of_a_table_is_on_the_page() -> None:
     page = rules.page()
+    missing = 0
     for promise in rules.promises(rules.PROMISES.read_text(encoding="utf-8")):
         assert f"| {promise.number}. {promise.title} |" in page
-    assert page.count("not yet (KIP-253)") >= 6
+        missing += promise.parts["Tests"].count("not yet (KIP-253)")
+    # None of them is lost on the page.
+    assert page.count("not yet (KIP-253)") == missing > 0
 
 
 @pytest.mark.parametrize(
