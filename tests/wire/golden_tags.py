@@ -15,6 +15,7 @@ BEAT = m.BrokerHeartbeatRequest
 METADATA = m.MetadataResponse
 PRODUCE = m.ProduceRequest
 FETCH = m.FetchRequest
+OFFSETS = m.ListOffsetsRequest
 ASK = m.OffsetForLeaderEpochRequest
 GROW = m.CreatePartitionsRequest
 
@@ -68,7 +69,13 @@ PROCESSES = (
                 REGISTER.InventoryTopic(
                     topic_name="to",
                     topic_id=A,
-                    partitions=[REGISTER.InventoryPartition(5, 6, 7, 8)],
+                    partitions=[
+                        REGISTER.InventoryPartition(
+                            *(5, 6, 7, 8),
+                            fences=[REGISTER.InventoryFence(9, 10, 1, 11)],
+                            birth=REGISTER.InventoryBirth(12, 13),
+                        )
+                    ],
                     configs=[REGISTER.InventoryConfig("c", "v")],
                 )
             ],
@@ -85,10 +92,13 @@ PROCESSES = (
         07
           904e 01 02                          # the last life ended cleanly
           914e 0d 00000003 0000000000000004 00  # controller epoch and store revision seen
-          924e 34                             # the inventory, 52 bytes
+          924e 5a                             # the inventory, 90 bytes
             02 03 746f {ID_A}
-              02 00000005 00000006 00000007 0000000000000008 00
+              02 00000005 00000006 00000007 0000000000000008
                                               # partition, its epoch, leader epoch, end
+                02 904e 13 02 00000009 0000000a 01 000000000000000b 00
+                                              # a fence: resize epoch, count, kind, offset
+                   914e 0d 0000000c 000000000000000d 00  # birth epoch and offset
               01 904e 06 02 02 63 02 76 00    # c=v
           934e 04 04 312e35                   # the highest level
           944e 10 {ID_C}                      # directory id
@@ -113,12 +123,17 @@ PROCESSES = (
             current_metadata_offset=3,
             want_shut_down=True,
             failures=BEAT.Failures([A], [BEAT.DamagedReplica("to", B, 4)]),
+            led_topics=[BEAT.LedTopic(C, 5, 6, [BEAT.ByteRate(7, 8)])],
         ),
         f"""
         00000001 0000000000000002 0000000000000003 00 01
-        01 904e 2b                            # 43 bytes
+        02 904e 2b                            # 43 bytes
           02 {ID_A}                           # failed directories
           02 03 746f {ID_B} 00000004 00       # damaged replicas
+          00
+        914e 30                               # 48 bytes
+          02 {ID_C} 0000000000000005 0000000000000006  # a writer without a count, misplaced
+            02 00000007 0000000000000008 00   # the byte rate of a partition
           00
         """,
     ),
@@ -197,8 +212,9 @@ def fetch(topic: FETCH.FetchTopic, replica: int = -1, broker_epoch: int = -1) ->
 
 
 FETCHED = [FETCH.FetchPartition(7, 8, 9, 10, 11, 12)]
+STAMPED = [FETCH.FetchPartition(7, 8, 9, 10, 11, 12, 16)]
 FETCH_HEAD = "00000002 00000003 00000004 01 00000005 00000006"
-FETCH_PART = "02 00000007 00000008 0000000000000009 0000000a 000000000000000b 0000000c 00"
+FETCH_PART = "02 00000007 00000008 0000000000000009 0000000a 000000000000000b 0000000c"
 
 CLIENTS = (
     Golden(
@@ -240,14 +256,14 @@ CLIENTS = (
                         name="to",
                         undeleted_partition_count=3,
                         resize_epoch=4,
-                        partition_data=[PRODUCE.PartitionProduceData(2, b"abc")],
+                        partition_data=[PRODUCE.PartitionProduceData(2, b"abc", 5)],
                     )
                 ],
             ),
             """
             00 ffff 00000001
             02 03 746f
-              02 00000002 04 616263 00
+              02 00000002 04 616263 01 904e 04 00000005  # partition epoch
               02 904e 04 00000003 914e 04 00000004  # undeleted count, resize epoch
             00
             """,
@@ -257,10 +273,10 @@ CLIENTS = (
     Golden(
         1,
         12,
-        fetch(FETCH.FetchTopic("to", FETCHED, undeleted_partition_count=13, resize_epoch=14)),
+        fetch(FETCH.FetchTopic("to", STAMPED, undeleted_partition_count=13, resize_epoch=14)),
         f"""
         ffffffff {FETCH_HEAD}
-        02 03 746f {FETCH_PART}
+        02 03 746f {FETCH_PART} 01 904e 04 00000010
           02 904e 04 0000000d 914e 04 0000000e
         01 01 00
         """,
@@ -271,10 +287,36 @@ CLIENTS = (
         fetch(FETCH.FetchTopic("to", FETCHED, topic_id=A), replica=1, broker_epoch=15),
         f"""
         00000001 {FETCH_HEAD}
-        02 03 746f {FETCH_PART}
+        02 03 746f {FETCH_PART} 00
           01 934e 10 {ID_A}                   # a follower says the topic's id
         01 01 01 924e 08 000000000000000f     # and its broker epoch
         """,
+    ),
+    *(
+        Golden(
+            2,
+            version,
+            OFFSETS(
+                replica_id=-1,
+                isolation_level=1,
+                topics=[
+                    OFFSETS.ListOffsetsTopic(
+                        name="to",
+                        partitions=[OFFSETS.ListOffsetsPartition(2, 3, 4, 5)],
+                        undeleted_partition_count=6,
+                        resize_epoch=7,
+                    )
+                ],
+            ),
+            """
+            ffffffff 01
+            02 03 746f
+              02 00000002 00000003 0000000000000004 01 904e 04 00000005
+              02 904e 04 00000006 914e 04 00000007
+            00
+            """,
+        )
+        for version in (6, 9)
     ),
     *(
         Golden(
