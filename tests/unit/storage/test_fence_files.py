@@ -237,3 +237,4 @@ def test_what_is_above_the_recovery_point_comes_from_the_batches(tmp_path: Path)
     log = reopen(tmp_path, ending=Ending(3, 3))
     assert log.damaged is None
     assert log.fences.entries == (at(1, 2, 2), at(2, 4, 4))
+    assert log.recovered.mended == [], "the file is as a kill may leave it"

@@ -87,8 +87,8 @@ class FenceReports:
         epoch = partition.state.resize_epoch
         fence = partition.log.fences.of(epoch) if epoch > 0 else None
         if fence is not None:
-            told = partial(self._committed, partition, partition.leader_epoch)
-            partition.when_committed(fence.offset, told)
+            committed = partial(self._committed, partition, partition.leader_epoch)
+            partition.when_committed(fence.offset, committed)
 
     def again(self) -> None:
         """Report the fences of all partitions that this broker leads, once more."""

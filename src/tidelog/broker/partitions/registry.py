@@ -83,8 +83,9 @@ class Partitions:
         command for that name decides which one is kept (docs/decisions/0045)."""
         self._must_not_return: dict[TopicPartition, set[Created]] = {}
         """Replicas on failing disks that a later start may find, and must not host."""
-        self._unfenced: set[HostedPartition] = set()
-        """Leaders whose fence or seal a full disk refused, or whose seal's segment is open."""
+        self._unfenced: dict[HostedPartition, None] = {}
+        """Leaders whose fence or seal a full disk refused, or whose seal's segment is open, in the
+        order of their commands."""
         self._made = 0
         """Number of replicas created since the start of this broker."""
         self.past = Past()
@@ -253,12 +254,12 @@ class Partitions:
             self._decide(partition.key, state)
         led, epoch = partition.is_leader, partition.leader_epoch
         partition.become(state)
-        self._unfenced.discard(partition)
+        self._unfenced.pop(partition, None)
         # In the same turn: no append of a client comes before it.
         now_ms = self.directories[0].now_ms()
         write_owed(partition, now_ms)
         if partition.fence_unwritten or not is_closed(partition, now_ms):
-            self._unfenced.add(partition)
+            self._unfenced[partition] = None
         leads = partition.is_leader
         self.steps.become(
             partition,
@@ -278,7 +279,7 @@ class Partitions:
             if not (partition.fence_unwritten and partition.is_leader) and is_closed(
                 partition, now_ms
             ):
-                self._unfenced.discard(partition)
+                del self._unfenced[partition]
 
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
