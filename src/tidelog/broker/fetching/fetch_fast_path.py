@@ -24,8 +24,7 @@ from tidelog.broker.fetching.client_sessions import (
     next_epoch,
 )
 from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
-from tidelog.broker.partitions.read_limit import is_at_limit
-from tidelog.broker.partitions.resize_checks import limit_of_consumer, why_not_read
+from tidelog.broker.partitions.resize_checks import limit_of_consumer, named_by, why_not_read
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, Buffer, put_records, records_size, uvarint
 from tidelog.records.batch import Rejected
@@ -58,7 +57,7 @@ _ASKED_BYTES = 33
 _PARTITION_TAG = b"\1\x90\x4e\4"
 """In front of a partition epoch: one tag, 10000, four bytes."""
 
-_TOPIC_TAGS = b"\2\x90\x4e\4", b"\x91\x4e\4"
+_COUNT_TAG, _EPOCH_TAG = b"\2\x90\x4e\4", b"\x91\x4e\4"
 """In front of a count and of a resize epoch: two tags, 10000 and 10001, four bytes each."""
 
 _partition_tags = struct.Struct(">4si").unpack_from
@@ -190,13 +189,13 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
             return None
         topic = str(frame[at + 1 : end], "utf-8")
         at = end + 1
-        asked: list[list[int]] = []
+        first = len(found)
         epochs: list[int] = []
         for _ in range(count - 1):
             *fields, tags = _asked_partition(frame, at)
             if fields[3] >= 0:
                 return None  # it has an epoch to compare with the log's
-            asked.append(fields)
+            found.append((topic, fields, NOT_NAMED))
             at += _ASKED_BYTES
             if tags:
                 tag, partition_epoch = _partition_tags(frame, at - 1)
@@ -204,18 +203,16 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
                     return None
                 epochs.append(partition_epoch)
                 at += _PARTITION_TAG_BYTES - 1
-        if not frame[at]:
-            if epochs:
-                return None  # some of the three numbers, and not all
+        if not frame[at] and not epochs:
             at += 1
-            found += [(topic, fields, NOT_NAMED) for fields in asked]
             continue
         tag, undeleted_count, tag_of_epoch, resize_epoch = _topic_tags(frame, at)
-        if (tag, tag_of_epoch) != _TOPIC_TAGS or len(epochs) != len(asked):
-            return None
+        if tag != _COUNT_TAG or tag_of_epoch != _EPOCH_TAG or len(epochs) != count - 1:
+            return None  # some of the three numbers, and not all
         at += _TOPIC_TAGS_BYTES
-        for fields, partition_epoch in zip(asked, epochs, strict=True):
-            found.append((topic, fields, Named(undeleted_count, resize_epoch, partition_epoch)))
+        for place, partition_epoch in enumerate(epochs, first):
+            named = named_by(undeleted_count, resize_epoch, partition_epoch)
+            found[place] = (topic, found[place][1], named)
     if frame[at:] != _END or len(found) > MOST_PARTITIONS:
         return None
     return _Plain(most, isolation, session_id, epoch, found)
@@ -229,9 +226,9 @@ def _has_more(
     for topic, index, offset, named in places:
         hosted = by_topic.get(topic)
         partition = None if hosted is None else hosted.get(index)
-        if partition is not None and not is_at_limit(
-            offset, limit_of_consumer(partition, named), partition.log.high_watermark
-        ):
+        if partition is None or offset == (mark := partition.log.high_watermark):
+            continue
+        if named is NOT_NAMED or not limit_of_consumer(partition, named) <= offset <= mark:
             return True
     return False
 
@@ -263,12 +260,15 @@ def _parts(
         partition = None if hosted is None else hosted.get(each.index)
         if partition is None or partition.why_not_serving(each.leader_epoch):
             return None
-        if each.named is not NOT_NAMED and why_not_read(partition, each.named, shown):
-            return None
-        log, offset = partition.log, each.fetch_offset
-        mark, start = log.high_watermark, log.start_offset
-        limit = limit_of_consumer(partition, each.named)
-        is_read = room > size and not is_at_limit(offset, limit, mark)
+        log, offset, named = partition.log, each.fetch_offset, each.named
+        limit = mark = log.high_watermark
+        start = log.start_offset
+        if named is not NOT_NAMED:
+            if why_not_read(partition, named, shown):
+                return None
+            limit = limit_of_consumer(partition, named)
+        # A position beyond the fence that is its limit is at the limit, too: ``is_at_limit``.
+        is_read = room > size and not limit <= offset <= mark
         records: Any = b""
         length = 0
         if is_read:

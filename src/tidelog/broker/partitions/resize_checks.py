@@ -150,10 +150,10 @@ def limit_of_consumer(partition: HostedPartition, named: Named) -> int:
     the fences) where it has not seen a resize."""
     log = partition.log
     mark = log.high_watermark
-    if named is NOT_NAMED:
+    if named is NOT_NAMED or not log.fences.entries:
         return mark
-    newest = log.fences.newest
-    if newest is None or newest.resize_epoch <= named.resize_epoch or not _checks(partition):
+    newest = log.fences.entries[-1].resize_epoch
+    if newest <= named.resize_epoch or not _checks(partition):
         return mark
     fence = log.fences.first_after(named.resize_epoch)
     return mark if fence is None else min(mark, fence.offset)
@@ -161,9 +161,12 @@ def limit_of_consumer(partition: HostedPartition, named: Named) -> int:
 
 def why_not_read(partition: HostedPartition, named: Named, shown: ShownEpochs) -> ErrorCode:
     """Return why a consumer is refused for its count, or NONE. O(1)."""
+    state = partition.state
+    if named == (state.undeleted_count, state.resize_epoch, state.partition_epoch):
+        return ErrorCode.NONE
     if named is NOT_NAMED or not _checks(partition):
         return ErrorCode.NONE
-    answer = answer_to_fetch(named, partition.state, shown.of(partition.topic))
+    answer = answer_to_fetch(named, state, shown.of(partition.topic))
     return _ERRORS.get(answer, ErrorCode.NONE)
 
 
