@@ -57,8 +57,8 @@ LEVELS = (
 )
 """Lowest first."""
 
-LATEST = LEVELS[-2]
-"""The level of a cluster whose configuration names none: 1.5 (KIP-253) is under construction."""
+LATEST = LEVELS[-1]
+"""The level of a cluster whose configuration names none."""
 
 HIGHEST = LEVELS[-1]
 """The highest level that this code knows: a broker says it when it registers."""

@@ -85,9 +85,9 @@ def test_what_a_level_sends(
     assert (found.one_stop_request, found.unclean_flag, found.topic_ids) == (one_request, flag, ids)
 
 
-def test_there_are_six_levels_and_the_last_released_one_is_the_default() -> None:
+def test_there_are_six_levels_and_the_last_one_is_the_default() -> None:
     assert LEVEL_NAMES == ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
-    assert LATEST is LEVELS[-2]
+    assert LATEST is LEVELS[-1]
 
 
 @pytest.mark.parametrize("name", ["1.6", "2.0", "3.9", "1", "", "latest"])
