@@ -10,6 +10,7 @@ LeaderAndIsr, in this order (KIP-516, KIP-253; docs/design/control-channel.md):
 |---|---|---|
 | none | any | CREATE |
 | another topic id, or another partition epoch | UNSPECIFIED | refused: it makes nothing stale |
+| a newer partition epoch | not FULL | refused with FENCED_LEADER_EPOCH: it came late |
 | another topic id, or another partition epoch | | REPLACE: the local one is stale |
 | no topic id | has one, topic marked as migrated | adopts it, then as below |
 | no topic id | has one, topic was created with it | REPLACE |
@@ -146,6 +147,9 @@ def decide_leader_and_isr(
             return _stale(command, ErrorCode.INCONSISTENT_TOPIC_ID, why)
     if not may_be_of(local.partition_epoch, command.partition_epoch, command.birth_epoch):
         known = local.partition_epoch
+        if known > command.partition_epoch and command.kind != LeaderAndIsrType.FULL:
+            why = f"partition epoch {command.partition_epoch} is older than {known}"
+            return Refusal(ErrorCode.FENCED_LEADER_EPOCH, why)
         why = f"its partition epoch is {known}, not {command.partition_epoch}"
         if known == ANY_PARTITION_EPOCH:
             born = f"born in resize epoch {command.birth_epoch}"

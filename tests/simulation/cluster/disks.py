@@ -75,12 +75,21 @@ def damaged(content: bytes, at: int, bit: int) -> bytes | None:
 
 def topic_id_in(disk: SimulatedDisk, directory: str) -> str:
     """Return the topic id that was put on record in a partition's directory, hex, or ""."""
+    return _recorded_in(disk, directory, "topic_id")
+
+
+def partition_epoch_in(disk: SimulatedDisk, directory: str) -> int:
+    """Return the partition epoch on record there, -1 without one (KIP-253)."""
+    return int(_recorded_in(disk, directory, "partition_epoch") or -1)
+
+
+def _recorded_in(disk: SimulatedDisk, directory: str, wanted: str) -> str:
     found = disk.lookup(f"{directory}/partition.metadata")
     if not isinstance(found, FileNode):
         return ""
     for line in found.as_written().decode(errors="replace").splitlines():
         name, _, value = line.partition(":")
-        if name == "topic_id":
+        if name == wanted:
             return value.strip()
     return ""
 
@@ -116,10 +125,10 @@ class DiskWatch:
 
     def __init__(
         self,
-        assigned: Callable[[str, int, int], bool],
+        assigned: Callable[[str, int, int, int], bool],
         life_without_id: Callable[[str], str] = lambda topic: "",
     ) -> None:
-        """``assigned(topic id, partition, broker)``: whether the store says so now.
+        """``assigned(topic id, partition, broker, partition epoch)``: whether the store says so.
 
         ``life_without_id(topic)``: of which topic id a replica is that is made now without one.
         """
@@ -269,7 +278,8 @@ class DiskWatch:
         self.deleted += 1
         place = before.partition
         self.when_removed(node, place, topic_id, source, after.ending)
-        if self._assigned(topic_id, place.partition, node.node_id):
+        epoch = partition_epoch_in(node.machine.disk, target)
+        if self._assigned(topic_id, place.partition, node.node_id, epoch):
             self.found.append(
                 f"no_delete_without_proof: {node.host} removed {place} of topic id {topic_id}, "
                 "which is assigned to it"

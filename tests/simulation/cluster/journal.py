@@ -17,6 +17,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import (
     BrokerNode,
     ConfigNode,
+    PartitionNode,
     PartitionState,
     TopicHistory,
     TopicNode,
@@ -93,14 +94,20 @@ class StateWatch:
         self._marked: set[str] = set()
         """Topics in Kafka's queue of deletions: below level 1.4 they stand until they are gone."""
         self._migrated: dict[str, bool] = {}
+        self._partition_epochs: dict[tuple[str, int], int] = {}
         self._say = say
         cluster.tree.when_written = self.take
 
-    def assigned(self, topic_id: str, partition: int, broker: int) -> bool:
-        """Return whether a replica is assigned to a broker by the store as it is now."""
+    def assigned(self, topic_id: str, partition: int, broker: int, epoch: int = -1) -> bool:
+        """Return whether a replica is assigned to a broker by the store as it is now.
+
+        ``epoch`` is the partition epoch on its disk: one of a former incarnation is not assigned.
+        """
         name = self.ids.get(topic_id)
         node = None if name is None else self.topics.get(name)
-        if node is None or name in self._marked:
+        if node is None or name is None or name in self._marked:
+            return False
+        if epoch >= 0 and self._partition_epochs.get((name, partition), epoch) != epoch:
             return False
         return broker in node.partitions.get(partition, [])
 
@@ -198,6 +205,10 @@ class StateWatch:
                 self.topics[name] = record
                 if record.topic_id is not None:
                     self.ids[record.topic_id] = name
+            elif isinstance(record, PartitionNode):
+                found = layout.partition_of(path)
+                assert found is not None
+                self._partition_epochs[found] = record.partition_epoch
             elif isinstance(record, ConfigNode) and path.startswith(layout.TOPIC_CONFIGS):
                 allowed = record.config.get(UNCLEAN) == "true"
                 self._unclean_allowed[path.rpartition("/")[2]] = allowed

@@ -51,6 +51,18 @@ A, B = UUID(int=1), UUID(int=2)
             LeaderAndIsrCommand(1, 4, 0, A, 6, birth_epoch=2),
             Action.BECOME,
         ),
+        # Partition epochs have an order: a command of a former incarnation came late.
+        (
+            LocalReplica(A, 7, 3, 2),
+            LeaderAndIsrCommand(1, 9, 0, A, 6, birth_epoch=2),
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ),
+        # But a FULL is what the store has now: also one that was restored.
+        (
+            LocalReplica(A, 7, 3, 2),
+            LeaderAndIsrCommand(1, 9, 0, A, 6, kind=LeaderAndIsrType.FULL),
+            Action.REPLACE,
+        ),
         # Level 1.4 sends no partition epoch.
         (LocalReplica(A, 6, 3, 2), LeaderAndIsrCommand(1, 4, 0, A), Action.BECOME),
         (
