@@ -51,8 +51,9 @@ def ack_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    for module in (partition_reads, fetch_fast_path, read_positions):
-        patch.setattr(module, "read_limit", lambda log, committed: log.end_offset)
+    patch.setattr(read_positions, "read_limit", lambda log, committed: log.end_offset)
+    for module in (partition_reads, fetch_fast_path):
+        patch.setattr(module, "limit_of_consumer", lambda hosted, named: hosted.log.end_offset)
 
 
 def accept_a_duplicate_after_restart(patch: pytest.MonkeyPatch) -> None:

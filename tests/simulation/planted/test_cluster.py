@@ -70,8 +70,9 @@ def acknowledge_before_the_isr_has_it(patch: Patch) -> None:
 
 
 def read_what_is_not_committed(patch: Patch) -> None:
-    for module in (partition_reads, fetch_fast_path, read_positions):
-        patch.setattr(module, "read_limit", lambda log, committed: log.end_offset)
+    patch.setattr(read_positions, "read_limit", lambda log, committed: log.end_offset)
+    for module in (partition_reads, fetch_fast_path):
+        patch.setattr(module, "limit_of_consumer", lambda hosted, named: hosted.log.end_offset)
 
 
 def raise_the_watermark_before_truncation(patch: Patch) -> None:
