@@ -129,12 +129,12 @@ def directories(cluster: TidelogCluster, broker: int, topic: str) -> list[str]:
 def identity(
     cluster: TidelogCluster, broker: int, topic: str, partition: int = 0
 ) -> PartitionMetadata | None:
-    """What a replica's file says, but for which directory of the partition it is."""
+    """What a replica's file says of its topic: not which directory and incarnation it is."""
     folder = cluster.brokers[broker].log_folder() / f"{topic}-{partition}"
     file = folder / "partition.metadata"
     if not file.exists():
         return None
-    return replace(decode_partition_metadata(file.read_bytes()), created=None)
+    return replace(decode_partition_metadata(file.read_bytes()), created=None, partition_epoch=-1)
 
 
 def written_identity(topic_id_text: str) -> PartitionMetadata:
