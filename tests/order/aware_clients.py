@@ -46,6 +46,8 @@ class Setting(Protocol):
     history: History
     topic: str
     uids: Iterator[int]
+    rate: float
+    """Records that each writer sends in a second."""
     clock: Clock
 
     @property
@@ -100,7 +102,7 @@ class Writer:
                 sent = await sender.send(setting.topic, b"%d" % uid, key.encode())
                 self.open += 1
                 sent.add_done_callback(partial(self._answered, uid, key, number, epoch, sent_at))
-                await setting.pause(rng.expovariate(12))
+                await setting.pause(rng.expovariate(setting.rate))
             await sender.flush()
         self.done.set()
 

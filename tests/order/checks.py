@@ -16,6 +16,8 @@ takes O(n log n) for n events, and more only for records that were rewound again
 | C9 completeness | ``everything_is_delivered`` |
 | C12 metadata | ``metadata_agrees`` |
 | C16 offsets | ``commits_follow_deliveries`` |
+
+The lag (C15) has no bound here: ``lags_of`` returns it, and a run compares it with its faults.
 """
 
 from __future__ import annotations
@@ -276,6 +278,29 @@ def commits_follow_deliveries(reference: Reference) -> Iterator[Violation]:
                     f"{group.name} committed {commit.offset} of partition {commit.partition} at "
                     f"{commit.at}, before it was done with all records below",
                 )
+
+
+def lags_of(reference: Reference) -> dict[str, float]:
+    """C15: return the longest time from an acknowledgement to the first delivery, by group.
+
+    What was written before a group began counts from its beginning; what it never received is C9's.
+    """
+    lags: dict[str, float] = {}
+    for registration in reference.history.of(Registration):
+        group = _Group(reference, registration)
+        first: dict[tuple[int, int], float] = {}
+        for delivery in group.deliveries:
+            first.setdefault((delivery.partition, delivery.offset), delivery.begun_at)
+        lags[group.name] = max(
+            (
+                first[each.partition, each.offset] - max(each.send.done_at, registration.at)
+                for placed in group.lists.values()
+                for each in placed
+                if each.send.outcome is Outcome.OK and (each.partition, each.offset) in first
+            ),
+            default=0.0,
+        )
+    return lags
 
 
 CHECKS: tuple[Check, ...] = (

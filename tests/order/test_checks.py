@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.order.checks import violations_in
-from tests.order.history import History, from_lines, to_lines
+from tests.order.checks import lags_of, violations_in
+from tests.order.history import (
+    Delivery,
+    History,
+    Outcome,
+    Registration,
+    Send,
+    Stored,
+    from_lines,
+    to_lines,
+)
 from tests.order.model import Model
 from tests.order.mutations import MUTATIONS, Mutation
 from tests.order.reference import Reference
@@ -35,6 +44,22 @@ def test_a_change_breaks_exactly_its_rule(mutation: Mutation) -> None:
         assert mutation.rule in rules, f"seed {seed}: {found[:5]}"
         assert rules <= {mutation.rule} | mutation.beside, f"seed {seed}: {found[:5]}"
     assert tried >= 10
+
+
+def test_the_lag_is_the_longest_time_until_a_delivery() -> None:
+    history = History(
+        1,
+        [
+            Registration("g", 3.0),
+            Send(1, "k", "w", 0, 0, 1.0, Outcome.OK, 2.0, 0, 0),
+            Send(2, "k", "w", 1, 0, 4.0, Outcome.OK, 5.0, 0, 1),
+            Send(3, "k", "w", 2, 0, 6.0, Outcome.OK, 7.0, 0, 2),
+            *(Stored(0, offset, offset + 1) for offset in range(3)),
+            Delivery("g", "m", 0, 0, 1, 4.5, 4.5),
+            Delivery("g", "m", 0, 1, 2, 9.0, 9.0),
+        ],
+    )
+    assert lags_of(Reference(history)) == {"g": 4.0}
 
 
 @given(seeds)

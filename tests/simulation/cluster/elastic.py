@@ -54,6 +54,7 @@ class Elastic:
         self.outside = outside
         self.history = History(INITIAL)
         self.topic = NAME
+        self.rate = 12.0
         self.clock = VirtualClock(world.loop)
         self.found: list[str] = []
         self.stored: TopicHistory | None = None

@@ -49,7 +49,11 @@ PROOF = ("no_delete_without_proof",)
 
 
 def find(
-    planted: Planted, *, first: int | None = None, seeds: int = SEEDS
+    planted: Planted,
+    *,
+    first: int | None = None,
+    seeds: int = SEEDS,
+    scenario: type[ClusterRun] = ClusterRun,
 ) -> tuple[Result, str] | None:
     """Run seeds until one finds it; return the result and the line.
 
@@ -63,7 +67,7 @@ def find(
 
     for seed in range(begin, begin + seeds):
         enough = None if planted.alone else is_finding
-        result = ClusterRun(seed, planted.course, enough).run()
+        result = scenario(seed, planted.course, enough).run()
         said = [line for line in result.violations if is_finding(line)]
         if said and not (planted.alone and len(said) < len(result.violations)):
             return result, said[0]

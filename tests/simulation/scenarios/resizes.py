@@ -7,6 +7,7 @@ Owns the course of such a run: beside the clients of ``cluster`` there are write
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from tests.order.checks import violations_in
@@ -24,8 +25,10 @@ LEVEL = "1.5"
 class ResizesRun(ClusterRun):
     """One run of the scenario."""
 
-    def __init__(self, seed: int, course: Course | None = None) -> None:
-        super().__init__(seed, course or resizing_course(seed))
+    def __init__(
+        self, seed: int, course: Course | None = None, enough: Callable[[str], bool] | None = None
+    ) -> None:
+        super().__init__(seed, course or resizing_course(seed), enough)
         for node in self.cluster.nodes:
             node.set_level(LEVEL)
         self.elastic = Elastic(self.world, self.cluster, self.states, self.outside)
@@ -40,7 +43,7 @@ class ResizesRun(ClusterRun):
         return {
             **super()._configs(),
             "resize.timeout.ms": draw.choice(("1500", "10000")),
-            "retired.check.interval.ms": "1000",
+            "retired.check.interval.ms": "300",
         }
 
     async def _create_topics(self) -> None:

@@ -37,13 +37,23 @@ def test_requests_name_count_epoch_and_incarnation() -> None:
 
 
 def test_a_newer_resize_epoch_asks_for_another_round() -> None:
-    seen = {"t": ORDERED}
-    assert not is_resized(seen, VIEW)
-    assert not is_resized(seen, seen_later(replace(ORDERED)))
-    assert is_resized(seen, seen_later(replace(ORDERED, resize_epoch=4)))
-    assert not is_resized(seen, seen_later(replace(ORDERED, resize_epoch=2)))
+    seen, own = {"t": ORDERED}, [TopicPartition("t", 0)]
+    assert not is_resized(seen, own, VIEW)
+    assert not is_resized(seen, own, seen_later(replace(ORDERED)))
+    assert is_resized(seen, own, seen_later(replace(ORDERED, resize_epoch=4)))
+    assert not is_resized(seen, own, seen_later(replace(ORDERED, resize_epoch=2)))
     # Counts that are left out now: keys keep no order any more.
-    assert is_resized(seen, seen_later(replace(ORDERED, undeleted_partition_count=-1)))
+    assert is_resized(seen, own, seen_later(replace(ORDERED, undeleted_partition_count=-1)))
     # Another topic of this name is the leader's matter.
-    assert not is_resized(seen, seen_later(replace(ORDERED, topic_id=UUID(int=2), resize_epoch=9)))
-    assert not is_resized(seen, ClusterMetadata())
+    assert not is_resized(
+        seen, own, seen_later(replace(ORDERED, topic_id=UUID(int=2), resize_epoch=9))
+    )
+    assert not is_resized(seen, own, ClusterMetadata())
+
+
+def test_the_removal_of_an_own_partition_asks_for_another_round() -> None:
+    seen = {"t": ORDERED}
+    kept = {0: ORDERED.partitions[0]}
+    later = seen_later(replace(ORDERED, partitions=kept, undeleted_partition_count=1))
+    assert is_resized(seen, [TopicPartition("t", 1)], later)
+    assert not is_resized(seen, [TopicPartition("t", 0), TopicPartition("plain", 1)], later)

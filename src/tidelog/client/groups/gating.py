@@ -55,6 +55,7 @@ class Gating:
         self._reported_at = 0.0
         self._reported_to: int | None = None
         self._task: asyncio.Task[None] | None = None
+        self._problem: ClientError | None = None
         self._changed = asyncio.Event()
 
     def start(self, topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]) -> None:
@@ -66,10 +67,11 @@ class Gating:
             if name in own
         }
         self._own, self._reported, self._reported_to = {}, {}, None
+        self._problem = None
         self._apply()
         if any(not gates.is_resolved for gates in self._topics.values()):
             self._task = asyncio.get_running_loop().create_task(self._keep())
-            self._task.add_done_callback(_log_bug)
+            self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
         """End the task of a generation; its gates stay as they are."""
@@ -89,6 +91,18 @@ class Gating:
             self._own = dict(positions)
             self._changed.set()
         self._apply()
+
+    def raise_problem(self) -> None:
+        """Raise the error that ended the task of this generation: its gates stay shut."""
+        if self._problem is not None:
+            raise self._problem
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # A bug: raise it from ``poll``, instead of holding everything back silently.
+            self._problem = ClientError(f"gating failed: {error!r}")
+            self._fetcher.interrupt()
 
     def _apply(self) -> None:
         """Tell the fetcher how far it may go."""
@@ -171,9 +185,3 @@ class Gating:
             gates.learn(
                 {where.partition: each for where, each in found.items() if where.topic == name}
             )
-
-
-def _log_bug(task: asyncio.Task[None]) -> None:
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        logger.error("gating failed: %r", error)

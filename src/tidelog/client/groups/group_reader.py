@@ -117,6 +117,7 @@ class GroupReader:
         )
         self._seen: dict[str, Topic] = {}
         """The ordered topics of this generation, by the metadata that it reads with."""
+        self._assigned: list[TopicPartition] = []
         self._has_begun = False
         """Whether this generation has its metadata and gates."""
         self._committed: dict[TopicPartition, int] = {}
@@ -155,10 +156,11 @@ class GroupReader:
             # A caller that polls without waiting must still let the loop run the requests.
             await asyncio.sleep(0)
         if self._gating.is_active:
+            self._gating.raise_problem()
             self._gating.delivered(self._fetcher.positions())
         while True:
             self._refuse_closed()
-            if self._seen and is_resized(self._seen, self._cluster.view):
+            if self._seen and is_resized(self._seen, self._assigned, self._cluster.view):
                 self._member.resized()
             if self._joining is not None or self._member.must_join:
                 if not await self._joined(deadline):
@@ -234,10 +236,12 @@ class GroupReader:
         """Commit positions that are going to be reported; one commit at a time."""
         while self._committing is not None and not self._committing.done():
             await asyncio.wait([self._committing])
-        self._committing = asyncio.get_running_loop().create_task(self._commit_moved(positions))
-        self._committing.add_done_callback(_look_at_error)
-        await asyncio.wait([self._committing])
-        self._committing.result()
+        # A later commit may take its place while this one is under way.
+        own = asyncio.get_running_loop().create_task(self._commit_moved(positions))
+        own.add_done_callback(_look_at_error)
+        self._committing = own
+        await asyncio.wait([own])
+        own.result()
 
     async def _commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
         # An older commit in flight must not be applied after this one.
@@ -302,7 +306,7 @@ class GroupReader:
         self._fetcher.assign({})
         self._committed, self._unplaced, self._place_at = {}, [], 0.0
         self._seen, self._has_begun = {}, False
-        self._unplaced = await self._member.join()
+        self._assigned = self._unplaced = await self._member.join()
 
     def _place_aside(self) -> None:
         """Look up missing positions while other partitions are read; raises a previous error."""

@@ -64,12 +64,23 @@ def stamps_of(
     }
 
 
-def is_resized(seen: Mapping[str, Topic], view: ClusterMetadata) -> bool:
-    """Whether metadata show a newer resize epoch than a generation reads with."""
+def is_resized(
+    seen: Mapping[str, Topic], own: Iterable[TopicPartition], view: ClusterMetadata
+) -> bool:
+    """Whether metadata show a newer resize epoch than a generation reads with, or that one of its
+    own partitions was removed."""
+    changed = set()
     for name, topic in seen.items():
         newest = view.topics.get(name)
         if newest is None or newest is topic or newest.topic_id != topic.topic_id:
             continue
         if is_newer(stamp_of(newest), stamp_of(topic)):
             return True
-    return False
+        if len(newest.partitions) < len(topic.partitions):
+            changed.add(name)
+    return bool(changed) and any(
+        where.topic in changed
+        and where.partition in seen[where.topic].partitions
+        and where.partition not in view.topics[where.topic].partitions
+        for where in own
+    )
