@@ -20,7 +20,7 @@ from tests.support.processes import DEADLINE_S
 from tidelog.client.admin.topics import create_partitions
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
-from tidelog.client.fences import describe_fences
+from tidelog.client.fences import describe_fences, describe_former
 from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
 from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
@@ -108,7 +108,8 @@ class RealRun:
 
     async def resize(self, count: int) -> int:
         """Ask for a count until it is the topic's; note the resize, and return its epoch."""
-        before = (await self._described()).resize_epoch
+        former = await self._described()
+        before = former.resize_epoch
         deadline = self.now + DEADLINE_S
         said = ""
         while True:
@@ -124,7 +125,7 @@ class RealRun:
                 if topic.resize_epoch > before and topic.undeleted_partition_count == count:
                     break
             await self.pause(5 * PAUSE_S)
-        cuts = await self._cuts(topic)
+        cuts = await self._cuts(topic, max(former.undeleted_partition_count, count))
         self.note(Resize(topic.resize_epoch, count, self.now, cuts))
         return topic.resize_epoch
 
@@ -132,27 +133,32 @@ class RealRun:
         await self._view.describe([self.topic])
         return self._view.view.topics[self.topic]
 
-    async def _cuts(self, topic: Topic) -> dict[int, int]:
-        places = [TopicPartition(self.topic, index) for index in topic.partitions]
+    async def _cuts(self, topic: Topic, count: int) -> dict[int, int]:
+        """Return where each partition below ``count`` was closed or born by the newest resize.
+
+        One that is removed by now ended with its data.
+        """
         deadline = self.now + DEADLINE_S
         while True:
-            found = await describe_fences(self._view, places)
+            failed: dict[TopicPartition, ClientError] = {}
+            listed = [TopicPartition(self.topic, index) for index in topic.partitions]
+            found = await describe_fences(self._view, listed, timeout_ms=1_000, failed=failed)
             cuts = {
                 where.partition: one.fence.offset
                 for where, described in found.items()
                 for one in described.fences
                 if one.fence.resize_epoch == topic.resize_epoch
             }
-            # Partitions of earlier shrinks have no fence of this epoch.
-            wanted = {
-                index
-                for index, each in topic.partitions.items()
-                if each.retirement_epoch in (-1, topic.resize_epoch)
-            }
-            if wanted <= cuts.keys():
+            if not set(range(count)) <= cuts.keys():
+                gone = await describe_former(self._view, [self.topic])
+                for where, ended in gone.items():
+                    if ended.resize_epoch == topic.resize_epoch:
+                        cuts.setdefault(where.partition, ended.data_end)
+            if set(range(count)) <= cuts.keys():
                 return cuts
-            assert self.now < deadline, f"no fence of epoch {topic.resize_epoch}: {found}"
+            assert self.now < deadline, f"no fences of epoch {topic.resize_epoch}: {found} {failed}"
             await self.pause(5 * PAUSE_S)
+            topic = await self._described()
 
     async def _observe(self) -> None:
         """Ask each broker for metadata, for ever."""

@@ -6,6 +6,7 @@ Owns librdkafka and kafka-python as readers that commit now and then. No asserti
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import confluent_kafka
@@ -103,7 +104,9 @@ class KafkaPythonMember(StockMember):
             bootstrap_servers=self._bootstrap.split(","),
             group_id=self.group,
             auto_offset_reset=self._reset,
-            auto_commit_interval_ms=COMMIT_MS,
+            # Its own commit before a rebalance repeats UNKNOWN_TOPIC_OR_PARTITION for a minute
+            # where a retired partition was removed meanwhile.
+            enable_auto_commit=False,
             metadata_max_age_ms=METADATA_MS,
             session_timeout_ms=6_000,
             heartbeat_interval_ms=500,
@@ -111,11 +114,15 @@ class KafkaPythonMember(StockMember):
                 kafka.coordinator.assignors.range.RangePartitionAssignor
             ],
         )
+        committed_at = time.monotonic()
         try:
             while not is_over():
                 found = consumer.poll(timeout_ms=100)
                 for messages in found.values():
                     self.values += [(one.partition, one.offset, one.value) for one in messages]
+                if time.monotonic() - committed_at > COMMIT_MS / 1000:
+                    committed_at = time.monotonic()
+                    consumer.commit_async()
                 if not self.has_joined.is_set() and consumer.assignment():
                     for place in consumer.assignment():
                         consumer.position(place)

@@ -1,0 +1,129 @@
+"""Bugs of resizes (KIP-253), to be planted in a run, and the courses that find them.
+
+Owns the plants and their table: rules of the controller, of coordinators and of the product's
+clients. Not the search for a seed: see ``search``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tests.simulation.planted.search import Patch, Planted, directed
+from tests.simulation.scenarios.course import Course
+from tidelog.client.fetching.fetcher import Fetcher
+from tidelog.client.groups.gating import Gating
+from tidelog.client.groups.topic_gates import TopicGates
+from tidelog.client.producing.turning import TopicEpochs
+from tidelog.controller import requests
+from tidelog.controller.decisions import resizing
+from tidelog.controller.decisions.shown_topics import ShownTopic
+from tidelog.groups import births
+from tidelog.metadata.records import PartitionNode
+
+ORDER = ("order_of_keys",)
+LOST = ("order_of_keys: C9",)
+TWICE = ("order_of_keys: C3", "order_of_keys: C6", "order_of_keys: C7")
+
+
+def children_before_parents(patch: Patch) -> None:
+    """New partitions are born before the fences of the existing ones are committed."""
+
+    def none(*_: Any) -> Iterator[int]:
+        return iter(())
+
+    patch.setattr(resizing, "missing_of", none)
+    patch.setattr(resizing, "waits", lambda *_, **__: False)
+
+
+def show_a_plan(patch: Patch) -> None:
+    """Clients see the new count while the plan is under way."""
+
+    def early(node: Any, history: Any) -> ShownTopic:
+        if history is None:
+            return ShownTopic(node.initial_partition_count, node.undeleted_partition_count)
+        return ShownTopic(
+            node.initial_partition_count, node.undeleted_partition_count, history.resize_epoch
+        )
+
+    patch.setattr(requests, "shown_topic", early)
+
+
+def begin_again_at_0(patch: Patch) -> None:
+    """A partition that is created again does not go on where the former one ended."""
+    born = resizing._born
+
+    def at_0(*found: Any) -> Any:
+        writes = born(*found)
+        for write in writes or ():
+            if isinstance(write.record, PartitionNode):
+                record = msgspec.structs.replace(write.record, birth_offset=0)
+                writes[writes.index(write)] = type(write)(write.path, record)
+        return writes
+
+    patch.setattr(resizing, "_born", at_0)
+
+
+def begin_nowhere_at_a_birth(patch: Patch) -> None:
+    """A group that existed before a growth has no position in its partitions."""
+    patch.setattr(births, "begins_at_birth", lambda *_: False)
+
+
+def deliver_beyond_gates(patch: Patch) -> None:
+    """A member delivers what it has, without a look at other partitions."""
+    patch.setattr(TopicGates, "ends", lambda *_: {})
+
+
+def report_before_the_callback(patch: Patch) -> None:
+    """A position is reported as soon as its batches are handed to the application."""
+    poll = Fetcher.poll
+    gatings: dict[int, Gating] = {}
+    begin = Gating.__init__
+
+    def noted(self: Gating, cluster: Any, member: Any, fetcher: Any, commit: Any) -> None:
+        begin(self, cluster, member, fetcher, None)
+        gatings[id(fetcher)] = self
+
+    async def early(self: Fetcher, *options: Any) -> Any:
+        taken = await poll(self, *options)
+        gating = gatings.get(id(self))
+        if taken and gating is not None and gating.is_active:
+            gating.delivered(self.positions())
+        return taken
+
+    patch.setattr(Gating, "__init__", noted)
+    patch.setattr(Fetcher, "poll", early)
+
+
+def pass_older_batches(patch: Patch) -> None:
+    """A sender hashes again while older batches of the topic have no outcome."""
+    may_end = TopicEpochs.may_end
+    patch.setattr(TopicEpochs, "may_end", lambda self, found, _: may_end(self, found, ()))
+
+
+def resized(weights: dict[str, float], **more: Any) -> Course:
+    """Return a directed course in which the resizer seldom rests."""
+    options = {
+        "resizes": (0.05, 0.6),
+        "deletes": False,
+        "seconds": 20.0,
+        "end_seconds": 25.0,
+        "controllers": 1,
+        **more,
+    }
+    return directed(weights, **options)
+
+
+AWAY = {"kill_broker": 3.0, "cut": 2.0}
+
+PLANTED = (
+    Planted(children_before_parents, ("order_of_keys", "fences_come_first"), resized(AWAY)),
+    Planted(show_a_plan, ORDER, resized(AWAY)),
+    Planted(begin_again_at_0, ORDER, resized(AWAY), first_seed=1),
+    Planted(begin_nowhere_at_a_birth, LOST, resized(AWAY)),
+    Planted(deliver_beyond_gates, ORDER, resized(AWAY)),
+    Planted(report_before_the_callback, ORDER, resized(AWAY), first_seed=1),
+    Planted(pass_older_batches, TWICE, resized(AWAY), first_seed=1),
+)
