@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -156,6 +157,30 @@ def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there(
         controller.cluster.unaware[topic_id][2] = now_ms - 3_600_000
         assert await refused() == ""
         assert two.shown("t") == (2, 2, [0, 1, 2, 3], [2, 3])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["deleted", "marked"])
+def test_a_resize_of_a_topic_that_is_deleted_meanwhile_has_no_success(marked: bool) -> None:
+    """The nodes of a large topic go in several commits, and its mark comes before them."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 2, 2), 7)
+        one.reports = two.reports = False
+        asked = asyncio.get_running_loop().create_task(resized(one, counts("t", 4)))
+        await until(lambda: controller.cluster.resizing, DEADLINE_S)
+        if marked:
+            controller.cluster.marked.add("t")
+            controller.when_sent()
+        else:
+            request = messages.DeleteTopicsRequest
+            await two.forward(request(topics=[request.DeleteTopicState("t")], timeout_ms=5000), 6)
+        code, why = await asked
+        assert code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert why == "The topic t was deleted meanwhile."
 
     run(scenario)
 

@@ -16,10 +16,12 @@ from typing import Protocol
 from uuid import UUID
 
 from tidelog.controller.decisions import resizing, soft_state
+from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.resizing import Advanced, Progress
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.metadata.records import ResizePlan
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.model.errors import ErrorCode
 from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
@@ -82,7 +84,9 @@ class Resizes:
             except NotActive:
                 logger.debug("another controller carries out the resizes now")
 
-    async def finished(self, name: str, resize_epoch: int, limit_ms: float) -> str | None:
+    async def finished(
+        self, name: str, resize_epoch: int, limit_ms: float
+    ) -> RequestRefusal | None:
         """Wait until a resize is published everywhere; return why it is not, or None.
 
         Raises TimeoutError after ``limit_ms``, and NotActive if the controller resigns meanwhile.
@@ -98,18 +102,25 @@ class Resizes:
             raise TimeoutError
         undone = self._undone.get(name)
         if undone is not None and undone[0] == resize_epoch:
-            return undone[1]
-        if controller.cluster.topic_id(name) != topic_id:
-            return f"The topic {name} was deleted meanwhile."
+            return RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, undone[1])
+        if self._is_gone(name, topic_id):
+            # Its deletion ends the plan, wherever that stood.
+            sentence = f"The topic {name} was deleted meanwhile."
+            return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
         return None
 
     def _has_ended(self, name: str, topic_id: UUID, resize_epoch: int) -> bool:
         cluster = self._controller.cluster
         history = cluster.topic_histories.get(name)
-        if history is None or cluster.topic_id(name) != topic_id or name in cluster.marked:
+        if history is None or self._is_gone(name, topic_id):
             return True
         is_its_undo = history.resize is not None and history.resize_epoch <= resize_epoch + 1
         return not is_its_undo
+
+    def _is_gone(self, name: str, topic_id: UUID) -> bool:
+        """Whether a topic was deleted, or is marked for deletion: then its plan rests."""
+        cluster = self._controller.cluster
+        return cluster.topic_id(name) != topic_id or name in cluster.marked
 
     async def _until_due(self) -> None:
         """Wait for a change, or for the time at which a plan is late."""

@@ -6,7 +6,7 @@
   a shrink (KIP-253). Responds once the resize is published and every live broker has been sent it:
   what a client describes then has the new count. REQUEST_TIMED_OUT: the resize goes on.
 - NOT_ENOUGH_REPLICAS, with the reason: the resize was undone, because not every leader committed a
-  fence in time.
+  fence in time. UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted before it was published.
 - Tag 10000 ``force``: shrink although writers that send no partition count may be there.
 """
 
@@ -128,7 +128,7 @@ async def _why_not_published(
     controller: Controller, name: str, resize_epoch: int, limit_ms: int
 ) -> RequestRefusal | None:
     try:
-        why = await controller.resizes.finished(name, resize_epoch, limit_ms)
+        return await controller.resizes.finished(name, resize_epoch, limit_ms)
     except TimeoutError:
         sentence = (
             f"The resize of the topic {name} has begun and goes on: tidelog topics --describe "
@@ -136,7 +136,6 @@ async def _why_not_published(
             "within resize.timeout.ms."
         )
         return RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
-    return None if why is None else RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, why)
 
 
 def refuse_all(
