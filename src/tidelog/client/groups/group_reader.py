@@ -236,8 +236,10 @@ class GroupReader:
         """Commit positions that are going to be reported; one commit at a time."""
         while self._committing is not None and not self._committing.done():
             await asyncio.wait([self._committing])
+        # A commit that a later ``poll`` began may have been faster: this one is older then.
+        newer = {at: each for at, each in positions.items() if each > self._committed.get(at, -1)}
         # A later commit may take its place while this one is under way.
-        own = asyncio.get_running_loop().create_task(self._commit_moved(positions))
+        own = asyncio.get_running_loop().create_task(self._commit_moved(newer))
         own.add_done_callback(_look_at_error)
         self._committing = own
         await asyncio.wait([own])
