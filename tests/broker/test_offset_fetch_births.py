@@ -89,6 +89,10 @@ def resign(lone: LoneBroker, index: int) -> None:
 
 
 async def commit(lone: GroupBroker, partition: int, offset: int, group: str = "g") -> None:
+    assert await commit_error(lone, partition, offset, group) == E.NONE
+
+
+async def commit_error(lone: GroupBroker, partition: int, offset: int, group: str = "g") -> E:
     request = messages.OffsetCommitRequest
     part = request.OffsetCommitRequestPartition(
         partition_index=partition, committed_offset=offset, committed_leader_epoch=-1
@@ -96,7 +100,7 @@ async def commit(lone: GroupBroker, partition: int, offset: int, group: str = "g
     topics = [request.OffsetCommitRequestTopic("t", [part])]
     asked = request(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
     answer = await lone.ask(offset_commit, asked, 8)
-    assert answer.topics[0].partitions[0].error_code == 0
+    return E(answer.topics[0].partitions[0].error_code)
 
 
 async def fetch(
@@ -210,6 +214,25 @@ def test_a_partition_that_is_not_known_here(tmp_path: Path, version: int) -> Non
             assert await fetch(lone, [0, 1], version) == {0: 7, 1: -1}
             tell_resized(lone, "t", BORN_AT, resize_epoch=1)
             assert await fetch(lone, [2, 3], version) == {2: 5, 3: 2}
+
+    run(work())
+
+
+def test_a_removed_partition_takes_the_last_commit_and_is_not_listed(tmp_path: Path) -> None:
+    """Partitions 2 and 3 retire and are removed while a stock member has them in hand."""
+
+    async def work() -> None:
+        async with coordinator(tmp_path) as lone:
+            await commit(lone, 2, 8)
+            tell_resized(lone, "t", {0: (0, 0), 1: (0, 0)}, resize_epoch=2)
+            for index in (2, 3):
+                del lone.broker.metadata.topics["t"].partitions[index]
+            await commit(lone, 3, 6)
+            assert await fetch(lone, None) == {0: 7}
+            # Of a partition that no partition epoch of the cluster allows for there is no offset.
+            assert await commit_error(lone, 9, 6) == E.UNKNOWN_TOPIC_OR_PARTITION
+            await commit(lone, 3, 6, group="of no others")
+            assert await fetch(lone, None, group="of no others") == {3: 6}
 
     run(work())
 

@@ -1,11 +1,13 @@
 """Stock clients with `auto.offset.reset=latest` read a topic that grows: they skip no record.
 
 The children get records before the client has asked for new metadata, and while the group has no
-members. The group begins at the births of the children (promise 9).
+members. The group begins at the births of the children (promise 9). And it reads on when they have
+retired and are removed: the client commits them once more before it joins again.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from confluent_kafka.admin import NewPartitions
 from tests.support import clients
 from tests.support.java import java_command
 from tests.support.processes import DEADLINE_S, Program, wait_until
+from tests.support.resizes import resize
 from tests.support.server import TidelogNode
 
 LIBRDKAFKA = """
@@ -87,8 +90,19 @@ def grow(bootstrap: str, topic: str, count: int) -> None:
     admin.create_partitions([NewPartitions(topic, count)])[topic].result(DEADLINE_S)
 
 
-@pytest.mark.long(25)
-@pytest.mark.parametrize(
+def shrink(bootstrap: str, topic: str, count: int) -> None:
+    """Shrink a topic; return when its retired partitions are drained and removed."""
+    resize(bootstrap, topic, count)
+    admin = clients.admin(bootstrap)
+
+    def are_removed() -> bool:
+        found = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        return len(found) == count
+
+    wait_until(are_removed, DEADLINE_S, "the retired partitions are drained and removed")
+
+
+EACH_CLIENT = pytest.mark.parametrize(
     "command",
     [
         pytest.param(of_python(LIBRDKAFKA), id="librdkafka"),
@@ -96,6 +110,10 @@ def grow(bootstrap: str, topic: str, count: int) -> None:
         pytest.param(of_java, id="java", marks=pytest.mark.java),
     ],
 )
+
+
+@pytest.mark.long(25)
+@EACH_CLIENT
 def test_a_group_with_latest_skips_nothing(
     tmp_path: Path, command: Callable[[str, str, str], list[str]]
 ) -> None:
@@ -128,3 +146,60 @@ def test_a_group_with_latest_skips_nothing(
             wait_until(done, DEADLINE_S, "all is read by the next member")
             writer.write("back", 8)
             wait_until(done, DEADLINE_S, "the rest is read")
+
+
+@pytest.mark.long(25)
+@EACH_CLIENT
+def test_a_group_reads_on_when_retired_partitions_are_removed(
+    tmp_path: Path, command: Callable[[str, str, str], list[str]]
+) -> None:
+    topic, group = "t", "g"
+    config = {"inter.broker.protocol.version": "1.5", "retired.check.interval.ms": "200"}
+    with TidelogNode(tmp_path / "node", config) as node:
+        clients.create_topic(node.bootstrap, topic, 2, retired_purge="drained")
+        writer = Writer(node.bootstrap, topic)
+        with Program(command(node.bootstrap, topic, group), tmp_path / "reader.out") as reader:
+
+            def has_all() -> bool:
+                return writer.written <= set(reader.output().split())
+
+            probes = Writer(node.bootstrap, topic)
+
+            def reads() -> bool:
+                probes.write("probe", 2, 1)
+                return {"probe-0-0", "probe-1-0"} <= set(reader.output().split())
+
+            wait_until(reads, DEADLINE_S, "the group reads both partitions")
+            grow(node.bootstrap, topic, 4)
+            writer.write("grown", 4)
+            wait_until(has_all, DEADLINE_S, "all is read")
+            shrink(node.bootstrap, topic, 2)
+            for number in range(3):
+                writer.write(f"shrunk-{number}", 2)
+                wait_until(has_all, DEADLINE_S, "the group reads on")
+
+
+@pytest.mark.long(15)
+@pytest.mark.java
+def test_kafkas_tool_describes_a_group_of_removed_partitions(tmp_path: Path) -> None:
+    config = {"inter.broker.protocol.version": "1.5", "retired.check.interval.ms": "200"}
+    with TidelogNode(tmp_path / "node", config) as node:
+        clients.create_topic(node.bootstrap, "t", 2, retired_purge="drained")
+        grow(node.bootstrap, "t", 3)
+        Writer(node.bootstrap, "t").write("grown", 3, 1)
+        reader = confluent_kafka.Consumer({"bootstrap.servers": node.bootstrap, "group.id": "g"})
+        ends = [confluent_kafka.TopicPartition("t", at, 2) for at in range(3)]
+        reader.commit(offsets=ends, asynchronous=False)
+        reader.close()
+        shrink(node.bootstrap, "t", 2)
+        done = subprocess.run(
+            java_command(
+                *("kafka-consumer-groups", "--bootstrap-server", node.bootstrap),
+                *("--describe", "--group", "g", "--timeout", "20000"),
+            ),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        rows = [line.split()[1:4] for line in done.stdout.splitlines() if line.startswith("g ")]
+        assert sorted(rows) == [["t", "0", "2"], ["t", "1", "2"]], done

@@ -2,7 +2,9 @@
 
 - Members name their generation; consumers without a group and tools send generation -1, which an
   Empty group accepts.
-- UNKNOWN_TOPIC_OR_PARTITION for a partition that this broker does not know; the others count.
+- UNKNOWN_TOPIC_OR_PARTITION for a partition that this broker does not know; the others count. One
+  that a resized topic may have had is taken: a stock member commits all that it has in hand before
+  it rejoins, and tries that error again for ``max.poll.interval.ms``, reading nothing.
 - v2-4 may name a retention time; later ones use ``offsets.retention.minutes`` (KIP-211).
 - v6+: the leader epoch of the offset (KIP-320). v7+: static members (KIP-345).
 - More than 500 partitions are decided in parts; the group handles nothing else in between
@@ -34,6 +36,7 @@ from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.metadata.cache import TopicMetadata
 
 NAMES_MISSING_GROUP_SINCE = 9
 RETENTION_UNTIL = 4
@@ -89,10 +92,11 @@ def _known(
     broker: Broker, request: messages.OffsetCommitRequest
 ) -> Iterator[tuple[TopicPartition, CommittedOffset] | None]:
     """Yield the offset to commit of each partition, None for one that does not exist."""
+    newest = broker.metadata.max_partition_epoch
     for topic in request.topics:
         known = broker.metadata.topic(topic.name)
         for each in topic.partitions:
-            if known is None or each.partition_index not in known.partitions:
+            if known is None or not _was_ever(known, each.partition_index, newest):
                 yield None
                 continue
             offset = CommittedOffset(
@@ -102,6 +106,11 @@ def _known(
                 topic_id=known.topic_id,
             )
             yield TopicPartition(topic.name, each.partition_index), offset
+
+
+def _was_ever(topic: TopicMetadata, index: int, newest: int) -> bool:
+    """Whether a topic has a partition, or may have had it: ``newest`` counts all of the cluster."""
+    return index in topic.partitions or (topic.resize_epoch > 0 and 0 <= index <= newest)
 
 
 def _respond(request: messages.OffsetCommitRequest, found: Answers) -> Steps:

@@ -1,7 +1,8 @@
 """OffsetFetch v1-9: a group's committed offsets.
 
 - Offset -1 without an error if there is none, or only one of a deleted topic of the same name.
-- v2+: null topics means all offsets of the group.
+- v2+: null topics means all offsets of the group, without those of removed partitions of a resized
+  topic: Kafka's tools ask until their time-out for the ends of all that the response has.
 - An error of the group is in every partition (v1), at the top level (v2-7), or in each requested
   group (v8+, KIP-709).
 - v5+: leader epochs (KIP-320). v7+: ``require_stable`` has no effect, because there are no pending
@@ -71,6 +72,9 @@ class _Open:
         known = topic.partitions
         if self.is_named and (unknown := [at for at, _ in found if at not in known]):
             self.unknown.update(TopicPartition(name, at) for at in unknown if at >= 0)
+        if not self.is_named and topic.resize_epoch > 0:
+            # A group that has no others still is one of the topic: its retired partitions wait.
+            found = [each for each in found if each[0] in known] or found
         sight = births.sight_of(table.get(self.group_id), name, topic.topic_id)
         greatest = len(known) - 1  # of those that are known
         if sight is None or not births.may_have_births(sight, topic.resize_epoch, greatest):
