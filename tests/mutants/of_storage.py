@@ -31,6 +31,13 @@ MUTANTS = (
         "tests/unit/storage/test_faults.py tests/broker/test_group_commit.py",
     ),
     Mutant(
+        "T11: after a failed fsync the leader epochs and fences of other logs are written",
+        "src/tidelog/storage/log/syncing.py",
+        "        each.error = failed.get(each.log_directory)\n",
+        "        each.error = None\n",
+        "tests/unit/storage/test_faults.py",
+    ),
+    Mutant(
         "T11: what an earlier life found damaged is cut as a torn tail",
         "src/tidelog/storage/log/recovery.py",
         "    elif ending.was_damaged and not ending.unsynced_may_be_gone:\n"

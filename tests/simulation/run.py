@@ -34,13 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(name: str, seed: int, *, show: bool) -> bool:
     began = time.monotonic()
     result = SCENARIOS[name](seed)
-    again = SCENARIOS[name](seed)
-    took = time.monotonic() - began
     good = not result.violations
+    # Before the second run: that takes as long again, and may end with an error.
     if not good:
-        print(result.report(), file=sys.stderr)
+        print(result.report(), file=sys.stderr, flush=True)
     elif show:
         print(result.trace)
+    again = SCENARIOS[name](seed)
+    took = time.monotonic() - began
     if again.digest != result.digest:
         print(f"scenario {name}, seed {seed}: two runs differ, so it cannot be replayed")
         good = False

@@ -29,10 +29,11 @@ from tidelog.records.builder import Producer
 from tidelog.runtime.disk import Directory, RealFile
 from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import encode_offsets
+from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
-from tidelog.storage.log.syncing import PendingSync, run_all
+from tidelog.storage.log.syncing import PendingSync, run_all, write_all_epochs
 
 SMALL = TopicConfigs(segment_bytes=800)
 
@@ -156,6 +157,44 @@ def test_after_a_failed_fsync_nothing_more_of_its_directory_is_synced() -> None:
     run_all(trip)
     assert [file.syncs for file in files] == [1, 1, 0, 1]
     assert [each.error is not None for each in trip] == [False, True, True, False]
+
+
+def epochs_of(tmp_path: Path, disk: FaultyDisk, *names: str) -> list[PendingEpochs]:
+    """Writes of leader epochs; the first one's temporary files end in .0.tmp."""
+    shared = resources(disk)
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+    return [PendingEpochs(shared, f"{tmp_path}/{name}", b"0\n0\n", None) for name in names]
+
+
+def test_after_a_failed_fsync_no_epochs_of_its_directory_are_written(tmp_path: Path) -> None:
+    """They have syncs of their own, in the same trip to a thread (promise 25)."""
+    disk = FaultyDisk()
+    epochs = epochs_of(tmp_path, disk, "one/t-0", "other/t-1")
+    bad = Synced(errno.EIO)
+    failed = PendingSync(f"{tmp_path}/one", [bad], [], 0, 1, 0)  # type: ignore[list-item]
+    run_all([failed])
+    write_all_epochs(epochs, [failed])
+    assert [each.is_written for each in epochs] == [False, True]
+    assert epochs[0].error is failed.error
+    assert disk.syncs and all("/other/" in path for path in disk.syncs)
+
+
+def test_after_failed_epochs_no_others_of_their_directory_are_written(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    epochs = epochs_of(tmp_path, disk, "one/t-0", "one/t-1")
+    disk.failing, disk.fault = (".0.tmp",), errno.EIO
+    write_all_epochs(epochs)
+    assert [each.is_written for each in epochs] == [False, False]
+    assert epochs[1].error is epochs[0].error
+
+
+def test_epochs_that_a_full_disk_refuses_are_no_failure_of_the_others(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    epochs = epochs_of(tmp_path, disk, "one/t-0", "one/t-1")
+    disk.failing, disk.fault = (".0.tmp",), errno.ENOSPC
+    write_all_epochs(epochs)
+    assert [each.is_written for each in epochs] == [False, True]
 
 
 def test_the_recovery_point_moves_only_when_a_sync_is_handed_back(

@@ -21,7 +21,7 @@ from tidelog.runtime.clock import Clock
 from tidelog.runtime.turns import Turn
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.partition_log import PartitionLog
-from tidelog.storage.log.syncing import PendingSync, run_all
+from tidelog.storage.log.syncing import PendingSync, run_all, write_all_epochs
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -140,8 +140,7 @@ class GroupCommit:
     async def _sync(self, pendings: Sequence[PendingSync], epochs: Sequence[PendingEpochs]) -> None:
         def run() -> None:
             run_all(pendings)
-            for each in epochs:
-                each.run()
+            write_all_epochs(epochs, pendings)
 
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, run)

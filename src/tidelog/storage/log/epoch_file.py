@@ -42,6 +42,9 @@ class PendingEpochs:
         self.crc: int | None = None
         """Of the leader epochs, if they are written."""
         self.fences = fences
+        self.log_directory = directory.rpartition("/")[0]
+        """A failure is final for this directory."""
+        self._resources = resources
         self._files: list[tuple[str, bytes]] = []
         if fences is not None:
             path = f"{directory}/{names.FENCE_CHECKPOINT}"
@@ -55,6 +58,11 @@ class PendingEpochs:
         self._disk = resources.disk
         self._lock = threading.Lock()
         self._called_off = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it failed for a shortage that can pass (a full disk): no disk failed."""
+        return isinstance(self.error, OSError) and self._resources.is_full(self.error)
 
     def run(self) -> None:
         """Write and sync all, the checksum before the epochs. Blocks; ``error`` has a failure."""

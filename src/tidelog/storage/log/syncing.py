@@ -12,6 +12,7 @@ from itertools import islice
 
 from tidelog.runtime.disk import Directory, File
 from tidelog.storage import names
+from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import write_missing_epochs, write_missing_fences
 from tidelog.storage.log.service import found_damaged, write_failed
 from tidelog.storage.log.snapshots import PendingSnapshot
@@ -126,6 +127,23 @@ def run_all(pendings: Sequence[PendingSync]) -> None:
             pending.run()
         if pending.error is not None and not pending.overtaken:
             failed[pending.log_directory] = pending.error
+
+
+def write_all_epochs(epochs: Sequence[PendingEpochs], synced: Sequence[PendingSync] = ()) -> None:
+    """Write the leader epochs and fences of many logs, in any thread, after the syncs of others.
+
+    After a failure nothing else of its log directory is written: each of these files has a sync.
+    """
+    failed: dict[str, Exception] = {}
+    for pending in synced:
+        if pending.error is not None and not pending.overtaken:
+            failed.setdefault(pending.log_directory, pending.error)
+    for each in epochs:
+        each.error = failed.get(each.log_directory)
+        if each.error is None:
+            each.run()
+            if each.error is not None and not each.is_refused:
+                failed[each.log_directory] = each.error
 
 
 def unsynced(log: LogState, *, closed_only: bool = False, most: int = 2**31) -> PendingSync | None:
