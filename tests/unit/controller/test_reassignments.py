@@ -232,6 +232,26 @@ def test_a_move_and_a_change_of_the_partition_count_exclude_each_other() -> None
     assert refusal is not None and "partition count" in refusal.sentence
 
 
+def test_a_partition_of_a_growth_is_there_for_no_client_before_it_is_published() -> None:
+    world = prepared("idle")
+    node, history = world.cluster.topics["t"], world.cluster.topic_histories["t"]
+    grown = {**node.partitions, 2: [1, 2]}
+    plan = ResizePlan(ResizeKind.GROW, 2, 3, 1, ResizeStep.FENCE)
+    for changed in (plan, msgspec.structs.replace(plan, step=ResizeStep.BIRTH)):
+        world.commit(
+            (
+                Put(layout.topic("t"), msgspec.structs.replace(node, partitions=grown)),
+                Put(layout.topic_history("t"), msgspec.structs.replace(history, resize=changed)),
+            )
+        )
+        for targets in ((3, 4), None):
+            asked = [Asked(TopicPartition("t", 2), targets)]
+            ((_, refusal),) = reassign(world.cluster, asked).answer
+            assert refusal is not None
+            assert refusal.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert refusal.sentence == "There is no partition t-2."
+
+
 @pytest.mark.parametrize(
     ("targets", "words"),
     [

@@ -28,6 +28,7 @@ from tidelog.controller.decisions.cordons import closed_brokers, why_cordoned
 from tidelog.controller.decisions.decision import Decision, RequestRefusal
 from tidelog.controller.decisions.moves import Placement, cancelled, started, why_damaged, written
 from tidelog.controller.decisions.new_partitions import bad_assignment
+from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -178,7 +179,11 @@ def _why_not(
         return RequestRefusal(unknown, f"The topic {where.topic} is being deleted.")
     node = cluster.topics.get(where.topic)
     damaged = why_damaged(cluster, where)
-    if node is not None and where.partition not in node.partitions:
+    is_unborn = node is not None and not shown_topic(
+        node, cluster.topic_histories.get(where.topic)
+    ).shows(where.partition)
+    if node is not None and (is_unborn or where.partition not in node.partitions):
+        # No client sees a partition before its growth is published.
         return RequestRefusal(unknown, f"There is no partition {where}.")
     if node is None and (damaged is None or where.topic not in cluster.topic_histories):
         return RequestRefusal(unknown, f"There is no topic {where.topic}.")
