@@ -24,11 +24,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tests.order.clean import FOR_EVER
 from tests.order.history import (
     Commit,
+    CommitsLost,
     Delivery,
     LeaderSeen,
     LogStart,
@@ -56,9 +58,8 @@ Check = Callable[[Reference], Iterator[Violation]]
 
 def each_record_is_in_a_home_of_its_key(reference: Reference) -> Iterator[Violation]:
     """C1: no record was written to a partition that did not take its key at that offset."""
-    for key, found in reference.by_key.items():
-        homes = reference.homes[key]
-        for (partition, offset), send in found.items():
+    for key, homes in reference.homes.items():
+        for (partition, offset), send in reference.in_order(key).items():
             if not any(
                 home.partition == partition and home.start <= offset < home.end for home in homes
             ):
@@ -85,6 +86,8 @@ def no_record_is_there_twice(reference: Reference) -> Iterator[Violation]:
     seen: dict[int, tuple[int, int]] = {}
     for place, uid in reference.places.items():
         first = seen.setdefault(uid, place)
+        if first[0] != place[0] and not reference.unclean.keys().isdisjoint((first[0], place[0])):
+            continue  # An election may have cut one of them, before it was sent to the other.
         if first != place:
             key = reference.sends[uid].key if uid in reference.sends else ""
             yield Violation("C3", key, f"{_name(uid, *first)} is in {place} as well")
@@ -165,6 +168,8 @@ def _deliveries_of(reference: Reference, group: _Group) -> Iterator[Violation]:
         at = group.index_of.get(place)
         if send is None or at is None or reference.places[place] != delivery.uid:
             continue  # C4, C1 and C2 say it.
+        if not reference.is_in_order(send.key, delivery.begun_at):
+            continue
         placed = group.lists[send.key]
         cursor = cursors[send.key]
         if at > cursor:
@@ -196,8 +201,12 @@ def everything_is_delivered(reference: Reference) -> Iterator[Violation]:
     """C9: each group received all that was there, also with ``latest`` and in new partitions."""
     for group in _groups(reference):
         delivered = {(each.partition, each.offset) for each in group.deliveries}
-        for key, placed in group.lists.items():
+        if group.forgot_at < FOR_EVER:
+            continue  # It may begin anywhere since.
+        for key, placed in group.due.items():
             for each in placed:
+                if each.partition in reference.unclean:
+                    continue  # It may have been cut before the group came to it.
                 if (each.partition, each.offset) not in delivered:
                     name = _name(each.send.uid, each.partition, each.offset)
                     yield Violation("C9", key, f"{name} was not delivered to {group.name}")
@@ -243,7 +252,7 @@ def commits_follow_deliveries(reference: Reference) -> Iterator[Violation]:
         for delivery in group.deliveries:
             place = delivery.partition, delivery.offset
             done[place] = min(done.get(place, float("inf")), group.end_of(delivery))
-        for placed in group.lists.values():
+        for placed in group.due.values():
             for each in placed:
                 place = each.partition, each.offset
                 ends[each.partition].append((each.offset, done.get(place, float("inf"))))
@@ -328,12 +337,22 @@ class _Group:
     def __init__(self, reference: Reference, registration: Registration) -> None:
         history = reference.history
         name = self.name = registration.group
+        self.forgot_at = min((each.at for each in history.of(CommitsLost)), default=FOR_EVER)
+        """Nothing counts since: the group may have gone back, and be of generation 1 again."""
         self.deliveries = sorted(
-            (each for each in history.of(Delivery) if each.group == name),
+            (
+                each
+                for each in history.of(Delivery)
+                if each.group == name and each.begun_at < self.forgot_at
+            ),
             key=lambda each: each.begun_at,
         )
         self.commits = sorted(
-            (each for each in history.of(Commit) if each.group == name),
+            (
+                each
+                for each in history.of(Commit)
+                if each.group == name and each.at < self.forgot_at
+            ),
             key=lambda each: each.at,
         )
         self._removals: dict[str, list[float]] = defaultdict(list)
@@ -351,15 +370,22 @@ class _Group:
         for start in history.of(LogStart):
             starts[start.partition] = max(start.offset, starts.get(start.partition, 0))
         delivered = {(each.partition, each.offset) for each in self.deliveries}
-        self.lists: dict[str, list[Placed]] = {
-            key: [
+
+        def due(placed: Sequence[Placed]) -> list[Placed]:
+            return [
                 each
                 for each in placed
                 if each.offset >= starts.get(each.partition, 0)
                 or (each.partition, each.offset) in delivered
             ]
-            for key, placed in reference.lists.items()
+
+        self.lists = {key: due(placed) for key, placed in reference.lists.items()}
+        self.due = self.lists | {
+            key: due([Placed(*place, send) for place, send in reference.by_key[key].items()])
+            for key in reference.in_doubt
+            if key in reference.by_key
         }
+        """With the records whose order is not promised any more."""
         self.index_of = {
             (each.partition, each.offset): index
             for placed in self.lists.values()

@@ -76,6 +76,21 @@ class LogStart:
 
 
 @dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """A partition is not clean from now on, in all its incarnations."""
+
+    partition: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsLost:
+    """The offsets partition had an unclean election: what was committed before may be gone."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """A group's first position in each partition; other partitions begin at their first offset."""
 
@@ -154,6 +169,8 @@ Event = (
     | Stored
     | Resize
     | LogStart
+    | UncleanElection
+    | CommitsLost
     | Registration
     | Delivery
     | Rewind
@@ -172,6 +189,8 @@ _KINDS: dict[str, type[Event]] = {
         Stored,
         Resize,
         LogStart,
+        UncleanElection,
+        CommitsLost,
         Registration,
         Delivery,
         Rewind,

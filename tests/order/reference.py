@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.order.history import Delivery, History, Resize, Send, Stored
+from tests.order.clean import FOR_EVER, clean_part, in_doubt_since, unclean_since
+from tests.order.history import Delivery, History, Outcome, Resize, Send, Stored
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 
 NO_END = 1 << 62
@@ -25,6 +26,8 @@ class Home:
     partition: int
     start: int
     end: int
+    since: float = 0.0
+    """When clients could first see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +43,15 @@ def homes_of(key: str, initial_count: int, resizes: Iterable[Resize]) -> list[Ho
     """Return the homes of a key, in their order. A resize that was undone moves no key."""
     key_hash = hash_of_key(key.encode())
     partition = partition_of(key_hash, initial_count, initial_count)
-    homes, start = [], 0
+    homes, start, since = [], 0, 0.0
     for resize in sorted(resizes, key=lambda each: each.resize_epoch):
         if resize.is_undone:
             continue
         target = partition_of(key_hash, initial_count, resize.count)
         if target != partition:
-            homes.append(Home(partition, start, resize.cuts[partition]))
-            partition, start = target, resize.cuts[target]
-    homes.append(Home(partition, start, NO_END))
+            homes.append(Home(partition, start, resize.cuts[partition], since))
+            partition, start, since = target, resize.cuts[target], resize.at
+    homes.append(Home(partition, start, NO_END, since))
     return homes
 
 
@@ -56,7 +59,9 @@ class Reference:
     """What the checks share: the sends, the records that are there, and the list of each key."""
 
     def __init__(self, history: History) -> None:
-        self.history = history
+        self.unclean = unclean_since(history)
+        """When each partition that is not clean had its first unclean election."""
+        self.history = history = clean_part(history, self.unclean)
         self.sends: dict[int, Send] = {send.uid: send for send in history.of(Send)}
         self.places: dict[tuple[int, int], int] = {}
         """(partition, offset) -> uid, of the first reader that saw it; a delivery is a read."""
@@ -71,8 +76,40 @@ class Reference:
             key: homes_of(key, history.initial_count, resizes)
             for key in {send.key for send in self.sends.values()}
         }
+        self.in_doubt: dict[str, float] = {}
+        """From when on the order of a key is not promised, of those where it is not."""
+        self._leave_out_doubts(resizes)
         self.lists: dict[str, list[Placed]] = {
-            key: _in_homes(self.homes[key], found) for key, found in self.by_key.items()
+            key: _in_homes(self.homes[key], self.in_order(key)) for key in self.by_key
+        }
+
+    def is_in_order(self, key: str, at: float) -> bool:
+        """Whether the order of a key is promised at a moment."""
+        return at < self.in_doubt.get(key, FOR_EVER)
+
+    def in_order(self, key: str) -> dict[tuple[int, int], Send]:
+        """Return the records of a key whose order is promised, by their places."""
+        found = self.by_key[key]
+        if key not in self.in_doubt:
+            return found
+        return {place: send for place, send in found.items() if send.uid in self._known_in_time}
+
+    def _leave_out_doubts(self, resizes: Sequence[Resize]) -> None:
+        for key, homes in self.homes.items():
+            doubt = in_doubt_since([(home.partition, home.since) for home in homes], self.unclean)
+            if doubt < FOR_EVER:
+                self.in_doubt[key] = doubt
+                before = [each for each in resizes if each.at < doubt]
+                self.homes[key] = homes_of(key, self.history.initial_count, before)
+        self._known_in_time = {
+            send.uid
+            for send in self.sends.values()
+            if send.outcome is Outcome.OK and self.is_in_order(send.key, send.done_at)
+        }
+        self._known_in_time |= {
+            read.uid
+            for read in self.history.of(Delivery)
+            if read.uid in self.sends and self.is_in_order(self.sends[read.uid].key, read.begun_at)
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,16 @@ from hypothesis import strategies as st
 
 from tests.order.checks import lags_of, violations_in
 from tests.order.history import (
+    Commit,
+    CommitsLost,
     Delivery,
+    Event,
     History,
     Outcome,
     Registration,
     Send,
     Stored,
+    UncleanElection,
     from_lines,
     to_lines,
 )
@@ -72,3 +77,85 @@ def test_a_line_that_is_no_event_is_named() -> None:
     lines = [*to_lines(History(1)), '{"event": "Sent", "uid": 1}']
     with pytest.raises(ValueError, match="line 2 is no event of a history"):
         from_lines(lines)
+
+
+def an_election(history: History, rng: random.Random) -> UncleanElection:
+    """An unclean election of a partition that has records, at any time of the history."""
+    end = max(each.begun_at for each in history.of(Delivery))
+    partition = rng.choice(history.of(Delivery)).partition
+    return UncleanElection(partition, rng.uniform(0, end))
+
+
+@given(seeds)
+def test_an_unclean_election_may_cut_a_partition_and_use_its_offsets_again(seed: int) -> None:
+    history, rng = Model(seed).run(300), random.Random(seed)
+    if not history.of(Delivery):
+        return
+    election = an_election(history, rng)
+    uids = [each.uid for each in history.of(Stored) if each.partition == election.partition]
+    other = dict(zip(uids, [*uids[1:], *uids[:1]], strict=True))
+    events: list[Event] = [election]
+    for each in history.events:
+        if isinstance(each, Stored) and each.partition == election.partition:
+            if rng.random() < 0.7:
+                events.append(replace(each, uid=other[each.uid]))
+        elif isinstance(each, Delivery | Commit) and each.partition == election.partition:
+            at = each.begun_at if isinstance(each, Delivery) else each.at
+            if at < election.at or rng.random() < 0.7:
+                events.append(each)
+        else:
+            events.append(each)
+    assert violations_in(Reference(History(history.initial_count, events))) == []
+
+
+@given(seeds)
+def test_after_lost_commits_a_group_may_begin_anywhere(seed: int) -> None:
+    history, rng = Model(seed).run(300), random.Random(seed)
+    at = rng.uniform(0, 600)
+    kept = [
+        each
+        for each in history.events
+        if not (isinstance(each, Delivery) and each.begun_at >= at and rng.random() < 0.5)
+    ]
+    changed = History(history.initial_count, [*kept, CommitsLost(at)])
+    assert violations_in(Reference(changed)) == []
+
+
+@pytest.mark.parametrize(("kind", "rule"), [(Stored, "C5"), (Delivery, "C9")])
+def test_partitions_that_are_clean_lose_nothing(kind: type, rule: str) -> None:
+    """Also records of keys that have been in a partition that is not clean."""
+    tried = 0
+    for seed in range(60):
+        history, rng = Model(seed).run(300), random.Random(seed)
+        if not history.of(Delivery):
+            continue
+        election = replace(an_election(history, rng), at=0.0)
+        stored = {each.uid for each in history.of(Stored)}
+        clean = [
+            each.uid
+            for each in history.of(Send)
+            if each.outcome is Outcome.OK
+            and each.offset >= 0
+            and each.partition != election.partition
+            and each.uid in stored
+        ]
+        if not clean:
+            continue
+        tried += 1
+        uid = rng.choice(clean)
+        gone = (Stored, Delivery) if kind is Stored else Delivery
+        kept = [x for x in history.events if not (isinstance(x, gone) and x.uid == uid)]
+        found = violations_in(Reference(History(history.initial_count, [*kept, election])))
+        assert rule in {each.rule for each in found}, f"seed {seed}: {found[:5]}"
+    assert tried >= 10
+
+
+def test_before_an_unclean_election_an_order_is_wrong_as_ever() -> None:
+    events = [
+        Send(1, "k", "w", 0, 0, 1.0, Outcome.OK, 2.0, 0, 1),
+        Send(2, "k", "w", 1, 0, 3.0, Outcome.OK, 4.0, 0, 0),
+    ]
+    wrong: dict[float, set[str]] = {5.0: {"C6", "C7"}, 3.5: set()}
+    for at, rules in wrong.items():
+        changed = History(1, [*events, UncleanElection(0, at)])
+        assert {each.rule for each in violations_in(Reference(changed))} == rules

@@ -15,6 +15,7 @@ from typing import Any
 from tests.order.aware_clients import GroupOfMembers, Writer
 from tests.order.history import (
     Commit,
+    CommitsLost,
     Delivery,
     History,
     MetadataSeen,
@@ -22,11 +23,13 @@ from tests.order.history import (
     Resize,
     Send,
     Stored,
+    UncleanElection,
 )
 from tests.simulation.cluster import store
 from tests.simulation.cluster.clients import Outside
 from tests.simulation.cluster.disks import record_values
-from tests.simulation.cluster.journal import StateWatch
+from tests.simulation.cluster.journal import Place, StateWatch
+from tests.simulation.cluster.members import OFFSETS_TOPIC
 from tests.simulation.cluster.nodes import PORT, BrokerNode
 from tests.simulation.cluster.nodes import Cluster as Nodes
 from tests.simulation.kernel import World
@@ -66,6 +69,8 @@ class Elastic:
         self._lives: dict[str, int] = {}
         before = nodes.tree.when_written
         nodes.tree.when_written = lambda commit: (before(commit), self.take(commit))[0]
+        unclean = states.when_unclean
+        states.when_unclean = lambda place: (unclean(place), self.unclean(place))[0]
 
     @property
     def now(self) -> float:
@@ -108,6 +113,13 @@ class Elastic:
                     listed = range(max(plan.from_count, plan.to_count))
                     cuts = {} if is_undone else self._cuts(plan.resize_epoch, listed)
                     self.note(Resize(plan.resize_epoch, plan.to_count, commit.at, cuts, is_undone))
+
+    def unclean(self, place: Place) -> None:
+        """Take up an unclean election."""
+        if place.topic == NAME:
+            self.note(UncleanElection(place.partition, self.now))
+        elif place.topic == OFFSETS_TOPIC:
+            self.note(CommitsLost(self.now))
 
     def _cuts(self, resize_epoch: int, listed: range) -> dict[int, int]:
         """Return the fence or seal of each partition: all are committed before it is published."""
