@@ -275,7 +275,6 @@ def test_the_next_incarnation_is_another_than_what_the_former_one_left() -> None
 @pytest.mark.parametrize(
     ("commits", "waited"),
     [
-        ({}, set()),
         ({"a": {0: 5, 4: 90, 5: 90}}, set()),
         ({"a": {0: 5, 4: 90, 5: 89}}, {5}),
         ({"a": {4: 90, 5: 90}, "b": {0: 1}}, {4, 5}),
@@ -297,6 +296,13 @@ def test_every_live_group_has_committed_past_the_data(
     found = undrained(world.cluster, TOPIC, empty, commits)
     gone = remove_retired(world.cluster, TOPIC, empty, found).answer
     assert gone == ([] if 5 in waited else [5, 4])
+
+
+def test_without_any_group_retention_decides() -> None:
+    world = shrunk(retired_purge="drained")
+    full, empty = held(log_start=20), EMPTY
+    assert undrained(world.cluster, TOPIC, {4: full, 5: empty}, {}) == {4}
+    assert to_purge(world.cluster, TOPIC, {4: full, 5: empty}, {4}) == {}
 
 
 def test_a_partition_that_never_had_data_waits_for_no_group() -> None:

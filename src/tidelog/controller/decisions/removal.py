@@ -12,7 +12,7 @@ A retired partition goes when all of this holds:
 | that leader still leads it, in the same leader epoch | the store |
 | every partition above it is gone or goes too: ids stay contiguous | the store |
 | its topic has no plan, is not reassigned or deleted; no unclean election of it is unhandled | |
-| ``retired.purge=drained``: every live group has committed past its data | the coordinators |
+| ``retired.purge=drained``: every live group has committed past its data, and one has | the coordinators |
 
 After the first stop no process could tell where the log ended. So ``former`` is written in the same
 multi-write that removes the nodes and notes the stops: where the log ended, its last leader epoch,
@@ -126,8 +126,9 @@ def undrained(
 ) -> set[int]:
     """Return the partitions whose data some live group has not committed past.
 
-    ``commits`` None: a coordinator could not be asked, so all of them. A partition that never had
-    data waits for no group: no stock member commits past control records.
+    ``commits`` None: a coordinator could not be asked, so all of them. Without any group no
+    reader is known, so retention decides (promise 20). A partition that never had data
+    waits for no group: no stock member commits past control records.
     """
     if commits is None:
         return set(answers)
@@ -137,8 +138,11 @@ def undrained(
         first_data = UNKNOWN if node is None else node.birth_offset + BIRTH_FENCE
         if 0 <= held.data_end <= first_data:
             continue
-        if held.data_end < 0 or any(
-            offsets.get(index, UNKNOWN) < held.data_end for offsets in commits.values()
+        is_unread = not commits and held.log_start < held.data_end
+        if (
+            held.data_end < 0
+            or is_unread
+            or any(offsets.get(index, UNKNOWN) < held.data_end for offsets in commits.values())
         ):
             found.add(index)
     return found

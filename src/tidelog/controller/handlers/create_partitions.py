@@ -133,7 +133,7 @@ async def _why_not_published(
         sentence = (
             f"The resize of the topic {name} has begun and goes on: tidelog topics --describe "
             "shows the new count when it is done. It is undone if a leader cannot commit its fence "
-            "within resize.timeout.ms."
+            "within resize.timeout.ms, until the new partitions of a growth are made."
         )
         return RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
 
