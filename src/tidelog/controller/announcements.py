@@ -13,7 +13,7 @@ same damaged replicas: it is never older than the change that a channel has to s
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import TypeVar
 
 from tidelog.controller import requests
@@ -79,8 +79,12 @@ class Announcements:
     def of_changes(
         self, cluster: ClusterState, sender: requests.Sender, broker: int, changes: Changes
     ) -> codec.EncodedRequest:
-        """Return UpdateMetadata of the changed partitions and topics."""
-        named = changes.partitions
+        """Return UpdateMetadata of the changed partitions and topics.
+
+        Of a topic whose resize was just published it names every partition: the broker shows the
+        new resize epoch from this message on, and no partition may lack its birth or retirement.
+        """
+        named = _with_published(cluster, changes.partitions)
         gone = tuple(changes.gone.values())
         return self._encoded(cluster, sender, broker, frozenset(named), gone, lambda: named)
 
@@ -106,6 +110,21 @@ class Announcements:
         rest = memoryview(made)[_EPOCH_AT + _EPOCH.size :]
         message: list[Buffer] = [made[:_EPOCH_AT], epoch, rest]
         return codec.EncodedRequest(ApiKey.UPDATE_METADATA, version, message)
+
+
+def _with_published(
+    cluster: ClusterState, named: Collection[TopicPartition]
+) -> Collection[TopicPartition]:
+    # A part whose LeaderAndIsr was answered after the publication is older than what it says.
+    if not cluster.resizing:
+        return named
+    found = set(named)
+    for name in cluster.resizing.intersection(where.topic for where in named):
+        history, node = cluster.topic_histories.get(name), cluster.topics.get(name)
+        plan = None if history is None else history.resize
+        if node is not None and plan is not None and plan.published:
+            found.update(TopicPartition(name, index) for index in node.partitions)
+    return found
 
 
 def _keep(kept: dict[Hashable, KeptRequest], key: Hashable, made: KeptRequest) -> None:

@@ -15,6 +15,7 @@ from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.pending import Changes
 from tidelog.controller.requests import Gone, Sender
+from tidelog.metadata.records import ResizeKind, ResizePlan, ResizeStep, TopicHistory
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.levels import LEVELS
 from tidelog.model.topics import TopicPartition
@@ -53,6 +54,20 @@ def test_each_broker_gets_the_bytes_that_were_built_for_it_alone(level) -> None:
             plain = b"".join(codec.encode_request(api, version, 7, "controller", request))
             assert written(encoded) == plain
     assert announcements.made == 2
+
+
+def test_what_is_built_after_a_publication_names_every_partition() -> None:
+    """A part of a shrink's survivors whose LeaderAndIsr was answered after the publication."""
+    cluster = world().cluster
+    for published, named in ((False, {T0}), (True, {T0, T1})):
+        plan = ResizePlan(ResizeKind.SHRINK, 2, 1, 1, ResizeStep.FENCE, published)
+        cluster.topic_histories["t"] = TopicHistory("id", 1, resize_epoch=1, resize=plan)
+        cluster.resizing.add("t")
+        encoded = Announcements().of_changes(cluster, SENDER, 1, Changes(partitions={T0}))
+        wanted = requests.update_metadata(cluster, SENDER, 1, named)
+        version = cluster.level.update_metadata
+        plain = codec.encode_request(ApiKey.UPDATE_METADATA, version, 7, "controller", wanted)
+        assert written(encoded) == b"".join(plain)
 
 
 def test_nothing_made_before_a_change_is_sent_after_it() -> None:
