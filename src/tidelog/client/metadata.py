@@ -148,7 +148,11 @@ def _newer_topic(known: Topic, found: Topic) -> Topic:
 def _newest(
     partitions: Mapping[int, Partition], others: Mapping[int, Partition]
 ) -> dict[int, Partition]:
-    """Return these partitions, each as that of the newer leader epoch in one incarnation."""
+    """Return these partitions, each with the newer leader epoch that one incarnation has.
+
+    Births and retirements stay: ``others`` may be of an older resize epoch, which lacks them.
+    Without its retirement a partition would keep no gate shut.
+    """
     newest = dict(partitions)
     for index, partition in partitions.items():
         other = others.get(index)
@@ -157,7 +161,13 @@ def _newest(
             and other.leader_epoch > partition.leader_epoch >= 0
             and (other.partition_epoch == partition.partition_epoch or other.partition_epoch < 0)
         ):
-            newest[index] = other
+            newest[index] = replace(
+                other,
+                retirement_epoch=partition.retirement_epoch,
+                partition_epoch=partition.partition_epoch,
+                birth_epoch=partition.birth_epoch,
+                birth_offset=partition.birth_offset,
+            )
     return newest
 
 

@@ -103,6 +103,15 @@ def test_the_newer_metadata_of_a_resized_topic_hold(
     assert partitions_after(before, answer) == after
 
 
+def test_a_newer_leader_of_an_older_resize_epoch_leaves_the_retirement() -> None:
+    """A gate waits for the retired partition: without the mark its survivor would not."""
+    before, answer = resized(2, 9, (0, 1, 4), (1, 2, 6)), resized(3, 9, (0, 1, 4), (1, 2, 5))
+    retired = replace(answer.partitions[1], retirement_epoch=3, birth_epoch=1, birth_offset=8)
+    answer = replace(answer, partitions={**answer.partitions, 1: retired})
+    found = view(before).merged(view(answer), whole=False).topics["t"].partitions[1]
+    assert found == replace(retired, leader_epoch=6)
+
+
 def test_a_topic_is_ordered_with_counts_and_epochs_only() -> None:
     known = resized(0, 3, (0, 1, 0))
     assert known.is_ordered
