@@ -12,7 +12,7 @@ A retired partition goes when all of this holds:
 | that leader still leads it, in the same leader epoch | the store |
 | every partition above it is gone or goes too: ids stay contiguous | the store |
 | its topic has no plan, is not reassigned or deleted; no unclean election of it is unhandled | |
-| ``retired.purge=drained``: every live group has committed past its data, and one has | the coordinators |
+| ``retired.purge=drained``: each live group, one at least, has committed past it | coordinators |
 
 After the first stop no process could tell where the log ended. So ``former`` is written in the same
 multi-write that removes the nodes and notes the stops: where the log ended, its last leader epoch,
