@@ -104,6 +104,7 @@ class Elastic:
                 continue
             record = layout.decode(operation.path, operation.data)
             if isinstance(record, TopicHistory):
+                self._take_removals(record)
                 self.stored = record
                 plan = record.resize
                 if plan is not None and plan.published and plan.resize_epoch > self._published:
@@ -113,6 +114,18 @@ class Elastic:
                     listed = range(max(plan.from_count, plan.to_count))
                     cuts = {} if is_undone else self._cuts(plan.resize_epoch, listed)
                     self.note(Resize(plan.resize_epoch, plan.to_count, commit.at, cuts, is_undone))
+
+    def _take_removals(self, record: TopicHistory) -> None:
+        """What is purged as drained was not kept for a group that had committed nothing yet."""
+        known = {} if self.stored is None else self.stored.former
+        gone = {index: each for index, each in record.former.items() if known.get(index) != each}
+        if not gone:
+            return
+        committed = {each.group for each in self.history.of(Commit)}
+        for name, group in self.groups.items():
+            if name not in committed:
+                ends = {index: each.end_offset for index, each in gone.items()}
+                group.registration.positions.update(ends)
 
     def unclean(self, place: Place) -> None:
         """Take up an unclean election."""
