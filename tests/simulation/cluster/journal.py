@@ -95,6 +95,8 @@ class StateWatch:
         """Topics in Kafka's queue of deletions: below level 1.4 they stand until they are gone."""
         self._migrated: dict[str, bool] = {}
         self._partition_epochs: dict[tuple[str, int], int] = {}
+        self._ended_epochs: set[int] = set()
+        """Partition epochs of incarnations that were removed; no other incarnation has one."""
         self._say = say
         cluster.tree.when_written = self.take
 
@@ -106,6 +108,8 @@ class StateWatch:
         name = self.ids.get(topic_id)
         node = None if name is None else self.topics.get(name)
         if node is None or name is None or name in self._marked:
+            return False
+        if epoch in self._ended_epochs:
             return False
         if epoch >= 0 and self._partition_epochs.get((name, partition), epoch) != epoch:
             return False
@@ -240,6 +244,11 @@ class StateWatch:
 
     def _gone(self, path: str) -> None:
         above, _, name = path.rpartition("/")
+        if above.startswith(layout.TOPICS) and above.endswith("/partitions"):
+            topic = above.split("/")[-2]
+            ended = self._partition_epochs.pop((topic, int(name)), -1)
+            if ended >= 0:
+                self._ended_epochs.add(ended)
         if above == layout.BROKERS:
             self.when_buried(int(name))
         if above == layout.DELETE_TOPICS:
