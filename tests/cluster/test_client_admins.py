@@ -112,7 +112,9 @@ def test_kafka_python_looks_at_logs(admin: kafka.KafkaAdminClient, topic: str) -
         lambda: len(admin.describe_topics([topic])[0]["partitions"]) == 3, DEADLINE_S, "it grew"
     )
     with pytest.raises(errors.InvalidPartitionsError):
-        admin.create_partitions({topic: 2})
+        admin.create_partitions({topic: 1})  # below its initial count
+    with pytest.raises(errors.PolicyViolationError):
+        admin.create_partitions({topic: 2})  # a producer without counts wrote to it
 
 
 def test_kafka_python_moves_the_offsets_of_a_group(

@@ -104,7 +104,9 @@ def test_three_processes_are_rolled_to_this_code_and_get_a_secret(
         each.start()
     assert ApiKey.SASL_HANDSHAKE not in shown(nodes[0])
 
-    rolled(nodes, bootstrap, {}, {}, {})
+    # The new code has the level that the cluster has.
+    level = {"inter.broker.protocol.version": "1.4"}
+    rolled(nodes, bootstrap, level, level, level)
     # A secret of its own would have shut the others out.
     assert "creates no cluster secret" in nodes[0].log.read_text()
     assert ApiKey.OPEN_CONTROL_CHANNEL in shown(nodes[1])

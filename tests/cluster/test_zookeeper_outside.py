@@ -44,7 +44,8 @@ def test_a_topic_is_created_grown_rewritten_configured_and_deleted_by_a_tool(
         grown = await world.told(orders, lambda x: 1 in names(x).get("t", []))
         assert grown.topic_states[0].topic_id == topic_id
         node = world.tool.read("/brokers/topics/t")
-        assert (node["initial_partition_count"], node["undeleted_partition_count"]) == (2, 2)
+        # A resize in order (KIP-253): the initial count stays.
+        assert (node["initial_partition_count"], node["undeleted_partition_count"]) == (1, 2)
         assert world.controller.cluster.partition_nodes[TopicPartition("t", 1)].partition_epoch == 2
 
         await world.tell("/config/topics/t", '{"version":1,"config":{"retention.ms":"77"}}')

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tests.support.controller_process import RecordedBroker, configs
+from tests.support.controller_process import configs
 from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
+from tests.support.reporting_brokers import ReportingBroker
 from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, needed
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.levels import LATEST
@@ -62,13 +63,13 @@ class Tool:
 
 
 class World:
-    """A controller on ZooKeeper, one recorded broker, and a tool."""
+    """A controller on ZooKeeper, one recorded broker that reports its fences, and a tool."""
 
     def __init__(self, zookeeper: ZooKeeper, tool: Tool) -> None:
         self.address = zookeeper.address + tool.chroot
         self.door = Door(zookeeper.port, unheard=0)
         self.tool = tool
-        self.broker = RecordedBroker(1)
+        self.broker = ReportingBroker(1)
         self.controller: LoneController
         self.level = LATEST.name
 
@@ -128,7 +129,7 @@ def run(zookeeper: ZooKeeper, scenario: Callable[[World], Coroutine[Any, Any, No
 
 
 @contextlib.asynccontextmanager
-async def beating(broker: RecordedBroker) -> AsyncIterator[None]:
+async def beating(broker: ReportingBroker) -> AsyncIterator[None]:
     """The broker's heartbeats."""
 
     async def beat() -> None:
