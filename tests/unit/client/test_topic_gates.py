@@ -145,3 +145,24 @@ def test_a_partition_that_metadata_lack_is_not_delivered() -> None:
     gates = TopicGates(GROWN, [0, 7])
     gates.resolve(OF_GROWN)
     assert gates.ends({0: 0, 7: 3}) == {7: 0}
+
+
+def test_a_retired_partition_that_is_removed_counts_as_drained() -> None:
+    """Its position will never be known: a survivor waited for it until its member joined again."""
+    gates = TopicGates(SHRUNK, [0])
+    gates.resolve(OF_SHRUNK)
+    assert gates.ends({0: 12}) == {0: 20}
+    gates.follow(replace(SHRUNK, partitions={0: SHRUNK.partitions[0]}, resize_epoch=1))
+    assert gates.ends({0: 12}) == {0: 20}, "older metadata are no proof"
+    gates.follow(replace(SHRUNK, partitions={0: SHRUNK.partitions[0]}))
+    assert gates.ends({0: 12}) == {}
+    assert gates.is_resolved
+
+
+def test_a_partition_that_is_removed_before_the_fences_are_known() -> None:
+    gates = TopicGates(SHRUNK, [0])
+    gates.follow(replace(SHRUNK, partitions={0: SHRUNK.partitions[0]}))
+    assert gates.ends({0: 12}) == {0: 0}
+    gates.resolve({0: OF_SHRUNK[0]})
+    assert gates.is_resolved
+    assert gates.ends({0: 12}) == {}

@@ -8,6 +8,7 @@ sees a newer resize epoch joins again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf
 
 from tidelog.client.fences import DescribedFences
@@ -32,6 +33,7 @@ class TopicGates:
         self._own = frozenset(own)
         self._checked = topic
         self._epochs: dict[int, int] = {}
+        self._fences: Mapping[int, tuple[Fence, ...]] = {}
         self._positions: dict[int, Position] = {}
         self._gates: Gates = self._gates_with({})
         self.is_resolved = not self._gates
@@ -46,29 +48,43 @@ class TopicGates:
 
     def resolve(self, found: Mapping[int, DescribedFences]) -> None:
         """Take up the fences that leaders named; a missing one keeps its gates shut."""
-        fences = {
+        self._fences = {
             index: tuple(one.fence for one in described.fences)
             for index, described in found.items()
         }
         self._epochs = {index: described.leader_epoch for index, described in found.items()}
-        self._gates = self._gates_with(fences)
+        self._judge()
+
+    def _judge(self) -> None:
+        self._gates = self._gates_with(self._fences)
         self.is_resolved = all(
             need.upto is not None
             for gates in self._gates.values()
             for gate in gates
             if gate.resize_epoch <= self.topic.resize_epoch
             for need in gate.needs
-        ) and all(index in found for index in self.topic.partitions)
+        ) and all(index in self._fences for index in self.topic.partitions)
 
     def follow(self, newest: Topic | None) -> None:
-        """Shut the gates when a partition has a newer leader: an unclean one may lack fences."""
+        """Shut the gates when a partition has a newer leader: an unclean one may lack fences.
+
+        A partition that newer metadata of the same resize epoch lack was removed: it counts as
+        drained, and no position of it will ever be known.
+        """
         if newest is None or newest is self._checked or not self._gates:
             return
         self._checked = newest
+        known = self.topic.partitions
+        if newest.resize_epoch == self.topic.resize_epoch and known.keys() - newest.partitions:
+            left = {index: each for index, each in known.items() if index in newest.partitions}
+            self.topic = replace(self.topic, partitions=left)
+            if self._epochs:
+                self._judge()
         for index, epoch in self._epochs.items():
             partition = newest.partitions.get(index)
             if partition is not None and partition.leader_epoch > epoch:
-                self._epochs, self._gates, self.is_resolved = {}, self._gates_with({}), False
+                self._epochs, self._fences, self.is_resolved = {}, {}, False
+                self._gates = self._gates_with({})
                 return
 
     def learn(self, positions: Mapping[int, Position]) -> None:
