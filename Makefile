@@ -66,6 +66,7 @@ bench: setup java
 ifeq ($(AGAINST),)
 	@$(BIN)/python -m benchmarks.run
 	@$(BIN)/python -m benchmarks.controller_scale
+	@$(BIN)/python -m benchmarks.resizing
 else
 	@$(BIN)/python -m benchmarks.against $(AGAINST) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ROWS),--rows "$(ROWS)") $(if $(QUICK),--quick)
 endif
