@@ -58,7 +58,7 @@ class Acks:
 
 
 async def produce(bootstrap: str, acks: Acks, stopping: asyncio.Event, number: int) -> None:
-    """Send keyed records at the rate until told to stop; wait for all acknowledgements."""
+    """Send keyed records at the rate until ``stopping``; wait for all acknowledgements."""
     async with Cluster(bootstrap) as cluster, RecordSender(cluster) as sender:
         waiting: set[asyncio.Future[Sent]] = set()
 
