@@ -19,9 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import confluent_kafka
 import pytest
+from confluent_kafka.admin import NewPartitions
 
-from tests.support.clients import create_topic
+from tests.support.clients import admin, create_topic
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
 from tests.support.server import run_tidelog, tidelog_command
 from tidelog.cli import main
@@ -169,6 +171,44 @@ def test_what_topics_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None
     for action in ("--describe", "--delete"):
         tide("topics", action, "--topic", fresh).failed("does not exist", fresh)
         assert tide("topics", action, "--topic", fresh, "--if-exists").status == 0
+
+
+def test_a_topic_grows_and_shrinks_and_describe_shows_how(
+    tide: Tide, bootstrap: str, topic_name: str
+) -> None:
+    create_topic(bootstrap, topic_name, 2)
+    alter = ("topics", "--alter", "--topic", topic_name, "--partitions")
+    tide(*alter, "4").good()
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic_name, b"of a writer without a count", partition=3)
+    assert producer.flush(DEADLINE_S) == 0
+
+    def is_refused() -> bool:
+        asked = admin(bootstrap).create_partitions(
+            [NewPartitions(topic_name, 3)], validate_only=True
+        )
+        return asked[topic_name].exception(DEADLINE_S) is not None
+
+    wait_until(is_refused, DEADLINE_S, "a heartbeat has named the writer", 0.1)
+    tide(*alter, "3").failed("POLICY_VIOLATION", "--force")
+    assert tide("topics", "--list", "--force").status == 2
+    assert tide(*alter, "3", "--force").good() == f"Topic {topic_name} now has 3 partitions.\n"
+    (shown,) = tide("topics", "--describe", "--topic", topic_name, "--json").json()
+    counts = ("initial_partition_count", "undeleted_partition_count", "partition_count")
+    assert [shown[count] for count in counts] == [2, 3, 4]
+    assert shown["resize_epoch"] == 2
+    child, retired = shown["partitions"][2:]
+    assert (child["parent"], child["birth_epoch"], child["retirement_epoch"]) == (0, 1, None)
+    assert [(each["kind"], each["offset"]) for each in child["fences"]] == [
+        ("fence", 0),
+        ("fence", 1),
+    ]
+    assert (retired["survivor"], retired["retirement_epoch"]) == (1, 2)
+    assert [each["kind"] for each in retired["fences"]] == ["fence", "seal"]
+    assert retired["held_records"] == 1
+    table = tide("topics", "--describe", "--topic", topic_name).good()
+    assert "UndeletedPartitionCount: 3" in table
+    assert "Retired: partition 3 in resize epoch 2, its keys are in partition 1 now: 1 rec" in table
 
 
 def test_names_that_no_request_can_carry(tide: Tide) -> None:

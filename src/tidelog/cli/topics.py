@@ -77,6 +77,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="A configuration (--create).")
 @click.option("--if-not-exists", is_flag=True, help="With --create: accept an existing topic.")
 @click.option("--if-exists", is_flag=True, help="Accept a missing topic.")
+@click.option("--force", is_flag=True, help="With --alter: shrink whoever writes to it.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask when a pattern matches.")
 @click.option("--execute", is_flag=True, help="Carry out --rebalance or --decommission.")
 @click.option("--undo", is_flag=True, help="With --decommission: open the broker again.")
@@ -122,6 +123,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     only = [f"--{flag.replace('_', '-')}" for flag in ONLY if flags[flag]]
     if only and action != "--describe":
         raise WrongUsage(f"{only[0]} goes with --describe, not with {action}")
+    if flags["force"] and action != "--alter":
+        raise WrongUsage(f"--force goes with --alter, not with {action}")
     if flags["yes"] and action != "--delete":
         raise WrongUsage(f"--yes goes with --delete, not with {action}")
     # Checked before any request: wrong usage needs no cluster.
@@ -373,7 +376,7 @@ async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
             # As in Kafka: all partitions are listed, the existing ones are ignored.
             chosen[name] = flags["assignment"][have:]
     outcomes = await admin.create_partitions(
-        cluster, dict.fromkeys(found, count), assignments=chosen
+        cluster, dict.fromkeys(found, count), assignments=chosen, force=flags["force"]
     )
     for outcome in outcomes.values():
         if outcome is not None:
