@@ -210,9 +210,9 @@ def test_a_follower_cuts_without_waiting_for_the_disk(
     cut: list[Any] = []
 
     def noting(original: Any) -> Any:
-        def pieces(self: PartitionLog, *rest: Any) -> Any:
+        def pieces(self: PartitionLog, *rest: Any, **named: Any) -> Any:
             before = len(disk.calls)
-            result = yield from original(self, *rest)
+            result = yield from original(self, *rest, **named)
             cut.extend(disk.calls[before:])
             return result
 
