@@ -42,6 +42,8 @@ PROMISES: dict[str, tuple[int, ...]] = {
     "damage_is_never_served": (26,),
     "no_bad_crc_is_accepted": (27,),
     "a_full_disk_heals": (28,),
+    "order_of_keys": (7,),
+    "fences_come_first": (8,),
 }
 
 RULES = {

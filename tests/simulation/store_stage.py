@@ -89,8 +89,11 @@ class Attentive(ReportingBroker):
 
     def _check_metadata(self, request: Any) -> None:
         for sent in request.topic_states:
-            is_there = self._topic(sent.topic_name, sent.topic_id) is not None
-            if is_there and any(state.leader == -2 for state in sent.partition_states):
+            node = self._topic(sent.topic_name, sent.topic_id)
+            # Partitions that a topic has no longer are sent as deleted by themselves.
+            assigned = {} if node is None else node.partitions
+            gone = [x.partition_index for x in sent.partition_states if x.leader == -2]
+            if any(index in assigned for index in gone):
                 self.wrong.append(f"{sent.topic_name} was sent as deleted, and is not")
 
 

@@ -75,8 +75,8 @@ def send_a_full_without_targets(patch: Patch) -> None:
 def stop_without_the_epoch_of_the_decision(patch: Patch) -> None:
     """As a deletion does: it overrides every epoch."""
 
-    def timeless(name: Any, topic_id: Any, partition: int, leader_epoch: int, *more: Any) -> Any:
-        return STOP(name, topic_id, partition, stops.DELETED_EPOCH, *more)
+    def timeless(name: Any, topic_id: Any, partition: int, leader_epoch: int, **more: Any) -> Any:
+        return STOP(name, topic_id, partition, stops.DELETED_EPOCH, **more)
 
     patch.setattr(stops, "Stop", timeless)
 

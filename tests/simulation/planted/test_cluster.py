@@ -316,8 +316,10 @@ def hand_out_shares_before_they_are_stored(patch: Patch) -> None:
 
 
 def give_everything_to_each_member(patch: Patch) -> None:
-    def greedy(subscriptions: Any, counts: Any) -> Any:
-        everything = [TopicPartition(name, at) for name in counts for at in range(counts[name])]
+    def greedy(subscriptions: Any, counts: Any, *_: Any) -> Any:
+        everything = [
+            TopicPartition(name, at) for name in counts for at in range(counts[name].listed)
+        ]
         return dict.fromkeys(subscriptions, everything)
 
     patch.setattr(group_member, "range_assignment", greedy)
