@@ -237,7 +237,8 @@ def test_partitions_that_a_broker_does_not_know_of_are_kept_and_read_on(
     parted = cut_off(cluster, network, topic_name)
     others = admin(parted.fresh)
     others.create_partitions([NewPartitions(topic_name, 3)])[topic_name].result(DEADLINE_S)
-    written = [(0, 10 + n) for n in range(10)] + [(p, n) for p in (1, 2) for n in range(10)]
+    # Each partition has a fence: of the growth, or of its birth.
+    written = [(0, 11 + n) for n in range(10)] + [(p, 1 + n) for p in (1, 2) for n in range(10)]
     for number in range(3):
         assert write(parted.fresh, topic_name, named("second", 10), number, acks="all") == 0
     query.drain(parted.fresh)
@@ -248,7 +249,7 @@ def test_partitions_that_a_broker_does_not_know_of_are_kept_and_read_on(
         assert write(parted.fresh, topic_name, named("third", 10), number, acks="all") == 0
     fresh_process()
     query.drain(parted.stale)
-    more = [(0, 20 + n) for n in range(10)] + [(p, 10 + n) for p in (1, 2) for n in range(10)]
+    more = [(0, 21 + n) for n in range(10)] + [(p, 11 + n) for p in (1, 2) for n in range(10)]
     found = sorted((partition, offset) for partition, offset, _ in query.read)
     assert found == sorted([*((0, n) for n in range(10)), *written, *more])
 
