@@ -286,7 +286,7 @@ def records_and_groups(operator: Operator) -> None:
         line.split() for line in operator.run("--state Empty,Dead").splitlines()
     ]
     committed = operator.run("groups", "--describe --group g").splitlines()
-    assert any(line.split()[:4] == ["g", "flights", str(record["partition"]), "1"]
+    assert any(line.split()[:4] == ["g", "flights", str(record["partition"]), str(record["offset"] + 1)]
                for line in committed), committed  # fmt: skip
 
 
