@@ -286,8 +286,8 @@ def records_and_groups(operator: Operator) -> None:
         line.split() for line in operator.run("--state Empty,Dead").splitlines()
     ]
     committed = operator.run("groups", "--describe --group g").splitlines()
-    assert any(line.split()[:4] == ["g", "flights", str(record["partition"]), str(record["offset"] + 1)]
-               for line in committed), committed  # fmt: skip
+    place = [str(record["partition"]), str(record["offset"] + 1)]
+    assert any(line.split()[:4] == ["g", "flights", *place] for line in committed), committed
 
 
 def elections_and_the_doctor(operator: Operator) -> None:
