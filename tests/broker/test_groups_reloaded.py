@@ -14,7 +14,7 @@ from tests.support.group_broker import GroupBroker
 from tests.support.lone_broker import until
 from tidelog.broker.coordinator import led_partition
 from tidelog.broker.coordinator.led_partition import LedPartition, LoadFailed
-from tidelog.broker.handlers import offset_commit
+from tidelog.broker.handlers import offset_commit, offset_fetch
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
 from tidelog.storage.log.service import unreadable
@@ -138,6 +138,29 @@ def test_a_load_that_no_descriptor_is_left_for_goes_on_when_there_is_one(
             table = broker.coordinator.table_of("g")
             assert not isinstance(table, E), table
             assert table.get("g") is not None
+        finally:
+            await broker.stop()
+
+    run(main())
+
+
+def test_before_the_first_update_metadata_no_group_is_elsewhere(tmp_path: Path) -> None:
+    """A member that asks a broker while it starts must ask again: librdkafka 2.16 waits for ever
+    after NOT_COORDINATOR to its OffsetFetch."""
+    fetch, group = messages.OffsetFetchRequest, messages.OffsetFetchRequest.OffsetFetchRequestGroup
+
+    async def main() -> None:
+        broker = GroupBroker(tmp_path)
+        await broker.start()
+        try:
+            asked = (offset_fetch, fetch(groups=[group("g", None, -1, None)]), 8)
+            answer = await broker.ask(*asked)
+            assert [each.error_code for each in answer.groups] == [E.COORDINATOR_LOAD_IN_PROGRESS]
+            assert broker.coordinator.is_loading
+            broker.lead("t")
+            answer = await broker.ask(*asked)
+            assert [each.error_code for each in answer.groups] == [E.NOT_COORDINATOR]
+            assert not broker.coordinator.is_loading
         finally:
             await broker.stop()
 

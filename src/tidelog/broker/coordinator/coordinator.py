@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
 FULL_LOGGED_EVERY_MS = 60_000
 """How often the log repeats that the memory for groups is full."""
 
@@ -168,24 +170,31 @@ class Coordinator:
     @property
     def is_loading(self) -> bool:
         """Whether the groups of some partition are still loading."""
-        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return any(led.error is loading for led in self._led.values())
+        return not self._has_metadata or any(led.error is _LOADING for led in self._led.values())
 
     def statistics(self) -> dict[str, int]:
         """Return counts for metrics: partitions, loading partitions, groups, skipped records."""
-        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return {
             "partitions": len(self._led),
-            "partitions_loading": sum(led.error is loading for led in self._led.values()),
+            "partitions_loading": sum(led.error is _LOADING for led in self._led.values()),
             "groups": sum(map(len, self.tables())),
             "unknown_records": sum(led.table.unknown_records for led in self._led.values()),
         }
+
+    @property
+    def _has_metadata(self) -> bool:
+        """Whether an UpdateMetadata has come in this life of the broker.
+
+        Before it, this broker knows no coordinator, itself included: NOT_COORDINATOR would be
+        wrong, and librdkafka 2.16 waits for ever after that response to OffsetFetch.
+        """
+        return bool(self._metadata.brokers)
 
     def _find(self, group_id: str) -> LedPartition | ErrorCode:
         number = self.partition_of(group_id)
         led = None if number is None else self._led.get(number)
         if led is None:
-            return ErrorCode.NOT_COORDINATOR
+            return ErrorCode.NOT_COORDINATOR if self._has_metadata else _LOADING
         error = led.error
         return led if error is ErrorCode.NONE else error
 
