@@ -10,12 +10,13 @@ import pytest
 
 from tests.support.lone_broker import LoneBroker
 from tests.support.processes import DEADLINE_S
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import LogTruncated
 from tidelog.client.fetching.assigned import Assigned
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
 from tidelog.client.fetching.truncation import must_ask, was_cut
+from tidelog.client.metadata import Partition
 from tidelog.client.offsets import EpochEnd
 from tidelog.client.producing.sender import RecordSender
 from tidelog.model.topics import TopicPartition
@@ -163,3 +164,56 @@ def test_another_leader_that_has_all_is_read_on(tmp_path: Path) -> None:
         assert fetcher.epoch_before(T, 7) == 2
 
     with_reader(tmp_path, OffsetReset.NONE, story)
+
+
+def test_a_partition_waits_for_a_check_of_its_leader_without_turning_in_a_circle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While one check is under way, another partition of that leader does not ask again at once."""
+    other = TopicPartition("t", 1)
+    checked: list[list[TopicPartition]] = []
+
+    class Leader:
+        settings = ClusterSettings()
+        asked = 0
+
+        async def leader(self, *_: object) -> Partition:
+            self.asked += 1
+            return Partition(1, 7, 2, (7,), (7,), ())
+
+    async def main() -> None:
+        is_checked = asyncio.Event()
+
+        async def ask_ends(
+            _cluster: object, _node: int, epochs: dict[TopicPartition, int]
+        ) -> dict[TopicPartition, EpochEnd]:
+            checked.append(list(epochs))
+            await is_checked.wait()
+            return dict.fromkeys(epochs, EpochEnd(1, 5))
+
+        monkeypatch.setattr("tidelog.client.fetching.fetcher.ask_ends", ask_ends)
+        monkeypatch.setattr("tidelog.client.fetching.fetcher.ask_leader", never)
+        cluster = Leader()
+        fetcher = Fetcher(cluster)  # type: ignore[arg-type]
+        fetcher.assign({T: 5}, epochs={T: 1})
+        await turns(20)
+        fetcher.add({other: 5}, {other: 1})
+        await turns(200)
+        assert checked == [[T]]
+        assert cluster.asked == 2
+        is_checked.set()
+        await turns(20)
+        assert checked == [[T], [other]]
+        await fetcher.close()
+
+    asyncio.run(main())
+
+
+async def never(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+async def turns(count: int) -> None:
+    """Let the loop turn so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -324,7 +324,10 @@ def test_the_end_closes_what_waits_again_while_it_is_closed(
         try:
             await asyncio.sleep(1)
         finally:
-            await asyncio.sleep(1)
+            try:
+                await asyncio.sleep(1)
+            finally:
+                await asyncio.sleep(1)
 
     async def waits() -> None:
         try:

@@ -380,15 +380,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 def _end(coroutine: Any) -> None:
     """Close a coroutine, also one that waits again in each of its ``finally`` blocks.
 
-    Such a wait ends the first ``close`` with a RuntimeError; a coroutine that is left there would
-    print that error when it is collected.
+    Such a wait ends the first ``close`` with a RuntimeError. The innermost is closed first: an
+    outer one would drop an inner one that waits again, and Python prints an error for each.
     """
     for _ in range(MAX_CLOSES):
         with contextlib.suppress(BaseException):
-            coroutine.close()
-            return
+            _innermost(coroutine).close()
         if coroutine.cr_frame is None:
             return
+
+
+def _innermost(coroutine: Any) -> Any:
+    """Return what a chain of coroutines waits in: the last one that has begun and not ended."""
+    found = coroutine
+    while getattr(inner := found.cr_await, "cr_frame", None) is not None:
+        found = inner
+    return found
 
 
 def _note_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -35,6 +35,8 @@ class Assigned:
     leader_epoch: int = -1
     asked_in: int = -1
     """The leader epoch in which the leader was last checked for truncation."""
+    waits_for: str = ""
+    """The task that must end before its leader is looked up again."""
     busy: bool = False
     paused: bool = False
     failures: int = 0

@@ -291,10 +291,10 @@ class Fetcher:
             if state.not_before > now:
                 if state.not_before != float("inf"):
                     earliest = min(earliest or state.not_before, state.not_before)
-            elif state.leader < 0:
-                unplaced.append(state)
-            else:
+            elif state.leader >= 0:
                 groups.setdefault(state.leader, []).append(state)
+            elif state.waits_for not in self._tasks:
+                unplaced.append(state)
         if unplaced and "leaders" not in self._tasks:
             self._run("leaders", self._find_leaders(unplaced))
         for node_id, group in groups.items():
@@ -352,23 +352,20 @@ class Fetcher:
                 else:
                     state.leader = found.leader
         for node_id, group in unasked.items():
-            if (key := f"truncation {node_id}") not in self._tasks:
-                self._run(key, self._look_for_cuts(node_id, group))
+            for state in group:
+                state.waits_for = f"truncation {node_id}"
+            if state.waits_for not in self._tasks:
+                self._run(state.waits_for, self._look_for_cuts(node_id, group))
 
     async def _look_for_cuts(self, node_id: int, group: list[Assigned]) -> None:
         """Check a new leader for truncation before the first fetch from it (KIP-320)."""
         epochs = {state.partition: state.fetch_epoch for state in group}
-        for state in group:
-            state.busy = True
         try:
             ends = await ask_ends(self._cluster, node_id, epochs)
         except ClientError as error:
             for state in group:
                 self._failed(state, error)
             return
-        finally:
-            for state in group:
-                state.busy = False
         for state in group:
             end = ends.get(state.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
             if self._assigned.get(state.partition) is not state:
@@ -495,6 +492,6 @@ class Fetcher:
             said = "%s: nothing could be read for %d ms: %s"
             logger.warning(said, state.partition, lasted_ms, error)
         self._cluster.forget()
-        state.leader = -1
+        state.leader, state.waits_for = -1, ""
         state.not_before = now + self._cluster.settings.backoff.pause_s(state.failures)
         state.failures += 1
