@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import batch, produce, run, running
-from tests.support.resized import EPOCH, LIFE, OLDER, OWN, count_in, fence, put, show
+from tests.support.resized import COUNT, EPOCH, LIFE, OLDER, OWN, count_in, fence, put, show
 from tidelog.broker.partitions import delayed_produce
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
@@ -210,5 +210,35 @@ def test_a_batch_that_was_appended_before_a_growth_is_answered_with_its_offset(
                 part = answer.responses[0].partition_responses[0]
                 assert (part.error_code, part.base_offset) == (E.NONE, 0)
             assert hosted.end_offset == 1
+
+    run(main())
+
+
+def test_a_partition_takes_records_without_a_count_when_this_broker_shows_it(
+    tmp_path: Path,
+) -> None:
+    """Until then its growth may be undone, and what was acknowledged would go with the partition.
+    The producer knows it from the metadata of its former incarnation."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            lone.lead("t", 1)
+            show(lone, EPOCH - 1)
+            (hosted,) = lone.broker.partitions.by_topic["t"].values()
+            put(hosted, birth_epoch=EPOCH, partition_epoch=LIFE + 7)
+            for version in (8, 11):
+                answer = await peer.ask(produce(batch("a")), version)
+                assert errors(answer) == [E.NOT_LEADER_OR_FOLLOWER]
+            assert hosted.end_offset == 0
+            show(lone, EPOCH)
+            assert errors(await peer.ask(produce(batch("a")), 11)) == [E.NOT_LEADER_OR_FOLLOWER]
+            # A producer that names the epoch has seen it published.
+            named = Named(COUNT, EPOCH, LIFE + 7)
+            assert errors(await peer.ask(count_in(produce(batch("a")), named), 11)) == [E.NONE]
+            show(lone, EPOCH, life=LIFE + 7)
+            for offset, version in enumerate((8, 11, 11), 1):
+                answer = await peer.ask(produce(batch("a")), version)
+                assert errors(answer) == [E.NONE]
+                assert answer.responses[0].partition_responses[0].base_offset == offset
 
     run(main())

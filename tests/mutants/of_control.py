@@ -334,7 +334,7 @@ MUTANTS = (
     Mutant(
         "a resize: an undo is published before all partitions are raised",
         f"{DECISIONS}/resizing.py",
-        "is_done = plan.kind is ResizeKind.UNDO and cursor == end",
+        "is_done = plan.kind is ResizeKind.UNDO and cursor == last",
         "is_done = plan.kind is ResizeKind.UNDO",
         RESIZES,
     ),
@@ -343,6 +343,13 @@ MUTANTS = (
         f"{DECISIONS}/sides.py",
         "is_reached = plan.step is ResizeStep.FENCE and index < plan.cursor",
         "is_reached = plan.step is ResizeStep.FENCE",
+        RESIZES,
+    ),
+    Mutant(
+        "a resize: an undo after births leaves the children",
+        f"{DECISIONS}/resizing.py",
+        "        return plan.to_count + born_of(plan)\n",
+        "        return plan.to_count\n",
         RESIZES,
     ),
     Mutant(

@@ -51,6 +51,20 @@ MUTANTS = (
         OF_CHECKS,
     ),
     Mutant(
+        "a partition takes records before its growth is published",
+        CHECKS,
+        "        if shown is None or shown.partition_epoch != partition.state.partition_epoch:\n",
+        "        if shown is None:\n",
+        OF_PRODUCE,
+    ),
+    Mutant(
+        "a partition whose growth is not published takes plain batches on the fast path",
+        f"{BROKER}/partitions/produce_fast_path.py",
+        "        or (unaware and state.birth_epoch and not _is_shown(partition))\n",
+        "",
+        OF_PRODUCE,
+    ),
+    Mutant(
         "a sealed partition takes plain batches on the fast path",
         f"{BROKER}/partitions/produce_fast_path.py",
         "        state.sealed\n        or partition.fence_unwritten\n",

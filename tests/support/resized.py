@@ -33,12 +33,14 @@ def fence(hosted: HostedPartition, offset: int, kind: ChangeKind = ChangeKind.FE
     hosted.log.fences = Fences((FenceEntry(EPOCH, COUNT, kind, offset, offset),))
 
 
-def show(lone: LoneBroker, epoch: int, topic: str = "t", partitions: int = 1) -> None:
+def show(
+    lone: LoneBroker, epoch: int, topic: str = "t", partitions: int = 1, life: int = LIFE
+) -> None:
     """Let the broker's metadata show a resize epoch."""
     update = messages.UpdateMetadataRequest
     states = [
         update.UpdateMetadataPartitionState(
-            partition_index=index, leader=1, replicas=[1], partition_epoch=LIFE
+            partition_index=index, leader=1, replicas=[1], partition_epoch=life
         )
         for index in range(partitions)
     ]

@@ -47,6 +47,8 @@ class Model:
     away: dict[int, BrokerNode] = field(default_factory=dict)
     seen: dict[tuple[int, int], tuple[Side, bool]] = field(default_factory=dict)
     shown: list[tuple[int, int, int]] = field(default_factory=list)
+    lives: dict[int, int] = field(default_factory=dict)
+    """The partition epochs of the partitions that are there."""
     finished: list[ResizeKind] = field(default_factory=list)
     commits: int = 0
 
@@ -153,6 +155,7 @@ class Model:
 
     def check(self) -> None:
         """Check every rule in the state as it is now."""
+        self._check_incarnations()
         self._check_shown()
         self._check_sides()
         self._check_order()
@@ -161,6 +164,27 @@ class Model:
         cluster = self.world.cluster
         sides = Sides("t", cluster.topics["t"], self.world.history, cluster.partition_nodes)
         return sides.of(index)
+
+    def _check_incarnations(self) -> None:
+        """An incarnation ends for good: the next one begins above its offsets and leader epochs."""
+        cluster, former = self.world.cluster, self.world.history.former
+        now = {x.partition: node.partition_epoch for x, node in cluster.partition_nodes.items()}
+        for index, epoch in list(self.lives.items()):
+            if now.get(index) != epoch:
+                assert former[index].partition_epoch == epoch, "no process knows where it ended"
+                assert index in self.world.history.pending_stops, "no broker is to stop it"
+                assert index >= self.shown[-1][2], "a client saw it"
+                # Its log is gone, with its fences.
+                self.fences.pop(index, None)
+                self.leaders.pop(index, None)
+                del self.lives[index]
+        for index, epoch in now.items():
+            node, gone = self.world.node(index), former.get(index)
+            if self.lives.setdefault(index, epoch) != epoch or gone is None:
+                continue
+            assert gone.partition_epoch < epoch
+            assert gone.end_offset <= node.birth_offset
+            assert gone.leader_epoch < self.world.state(index).leader_epoch
 
     def _check_shown(self) -> None:
         """No count that a client saw is undone: each is of a resize epoch that only grows."""
@@ -205,6 +229,8 @@ class Model:
         assert plan.resize_epoch == history.resize_epoch
         epoch = plan.resize_epoch
         if plan.kind is ResizeKind.UNDO:
+            if plan.published and plan.to_count < plan.from_count:
+                assert {x.partition for x in nodes} == set(range(plan.to_count)), "a child is left"
             return
         old = range(min(plan.from_count, plan.to_count))
         if plan.kind is ResizeKind.GROW:

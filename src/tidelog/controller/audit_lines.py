@@ -140,7 +140,10 @@ def _of_removal(
     new = [index for index, former in sorted(history.former.items()) if known.get(index) != former]
     if new:
         ends = ", ".join(f"{index} at {history.former[index].end_offset}" for index in new)
-        sentence = "retired partitions of topic %(topic)s removed, they end: %(ends)s"
+        # Those of an undo never took a record.
+        is_undo = history.resize is not None and history.resize.kind is ResizeKind.UNDO
+        which = "unpublished" if is_undo else "retired"
+        sentence = f"{which} partitions of topic %(topic)s removed, they end: %(ends)s"
         yield AuditLine(sentence, {"topic": name, "ends": ends}, logging.INFO)
 
 

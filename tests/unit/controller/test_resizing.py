@@ -143,17 +143,62 @@ def test_a_shrink_that_is_late_is_undone_and_the_sealed_partitions_reopen(sealed
     assert world.shown == (3, 4, 4)
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-def test_after_the_first_birth_a_growth_only_goes_forward(is_late: bool) -> None:
+@pytest.mark.parametrize("reported", [(), (3,)])
+def test_a_growth_whose_children_are_late_is_undone_and_they_are_removed(
+    reported: tuple[int, ...],
+) -> None:
+    """Their leaders are dead, or have no room for a birth fence."""
     world = ResizingWorld(2)
     world.ask(4)
     world.write_all()
     world.report()
     world.advance()
     assert world.plan.step is BIRTH
-    assert world.advance(is_late=is_late) == Advanced(Progress.WAITS, (2, 3))
+    world.report(reported)
+    missing = tuple(index for index in (2, 3) if index not in reported)
+    assert world.advance() == Advanced(Progress.WAITS, missing)
+    epochs = [world.state(index).leader_epoch for index in range(2)]
+    isr = world.state(3).isr
+    assert world.advance(is_late=True) == Advanced(Progress.UNDONE, missing)
+    assert (world.plan.kind, world.plan.resize_epoch) == (UNDO, 2)
+    assert world.shown == (2, 0, 2)
+    # Each child is stopped as a removed partition is, and the next one begins after its fence.
+    assert world.write_all() == Advanced(Progress.PUBLISHED)
+    assert [world.state(index).leader_epoch for index in range(2)] == [x + 1 for x in epochs]
+    assert sorted(world.cluster.topics["t"].partitions) == [0, 1]
+    assert TopicPartition("t", 3) not in world.cluster.states
+    assert world.history.former[3] == FormerPartition(1, 0, 0, 4, 2)
+    assert world.history.pending_stops[3] == dict.fromkeys(isr, 0)
+    assert world.history.stop_partition_epochs[3] == dict.fromkeys(isr, 4)
+    assert world.shown == (2, 2, 2)
+    assert world.advance(is_known=True) == Advanced(Progress.REMOVED)
+    world.ask(4)
+    world.settle()
+    assert (world.node(3).birth_offset, world.state(3).leader_epoch) == (1, 1)
+
+
+def test_an_undone_birth_keeps_what_counted_as_lost_before() -> None:
+    world = ResizingWorld(2)
+    former = {2: FormerPartition(70, 8, 69, 3, 1)}
+    history = msgspec.structs.replace(world.history, former=former)
+    world.commit((Put(layout.topic_history("t"), history),))
+    world.ask(3)
+    world.write_all()
     world.report()
-    assert world.advance(is_late=is_late) == Advanced(Progress.PUBLISHED)
+    world.advance()
+    world.advance(is_late=True)
+    world.settle()
+    assert world.history.former[2] == FormerPartition(71, 9, 69, 3, 2)
+
+
+def test_children_that_reported_in_time_are_published() -> None:
+    world = ResizingWorld(2)
+    world.ask(4)
+    world.write_all()
+    world.report()
+    world.advance()
+    world.report()
+    assert world.advance(is_late=True) == Advanced(Progress.PUBLISHED)
 
 
 def test_children_without_a_live_broker_are_not_born_and_the_growth_is_undone() -> None:
@@ -167,8 +212,9 @@ def test_children_without_a_live_broker_are_not_born_and_the_growth_is_undone() 
     assert world.advance(is_late=True) == Advanced(Progress.UNDONE, (2, 3))
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 def test_a_child_waits_for_a_broker_once_births_have_begun(
-    monkeypatch: pytest.MonkeyPatch,
+    is_late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resizing, "WRITES_AT_ONCE", 2)
     world = ResizingWorld(2, brokers=3, factor=1)
@@ -178,10 +224,16 @@ def test_a_child_waits_for_a_broker_once_births_have_begun(
     assert world.advance() == Advanced(Progress.WROTE)
     gone = world.cluster.brokers[3]
     world.do(expire(world.cluster, [3]))
-    assert world.advance(is_late=True) == Advanced(Progress.WAITS, (3,))
+    progress = Progress.UNDONE if is_late else Progress.WAITS
+    assert world.advance(is_late=is_late) == Advanced(progress, (3,))
     world.commit((Put(layout.broker(3), gone),))
-    assert world.advance() == Advanced(Progress.WROTE)
-    assert world.state(3).isr == [3]
+    if is_late:
+        assert sorted(world.cluster.topics["t"].partitions) == [0, 1, 2]
+    else:
+        assert world.advance() == Advanced(Progress.WROTE)
+        assert world.state(3).isr == [3]
+    world.settle()
+    assert world.shown == ((2, 2, 2) if is_late else (4, 1, 4))
 
 
 def test_a_child_begins_where_a_former_partition_ended() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.resizing_model import Model
 from tidelog.controller.decisions import resizing
 from tidelog.controller.decisions.resizing import Progress
-from tidelog.metadata.records import ResizeKind
+from tidelog.metadata.records import ResizeKind, ResizeStep
 
 SEEDS = 150
 STEPS = 120
@@ -56,6 +56,50 @@ def test_a_controller_dies_after_each_commit(
         assert model.finished[-1] is kind
         expected = plan.from_count if is_undone else plan.to_count
         assert model.world.shown[:2] == (expected, plan.resize_epoch + is_undone)
+        death += 1
+    assert death > 2
+
+
+@pytest.mark.parametrize("writes_at_once", [1, 3, 500])
+@pytest.mark.parametrize("births", [1, 2, 6])
+def test_a_controller_dies_while_a_growth_is_undone_after_its_births(
+    writes_at_once: int, births: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The growth from 2 to 8 partitions has made some of its children when it is late."""
+    death, total = 0, 1
+    while death <= total:
+        monkeypatch.setattr(resizing, "WRITES_AT_ONCE", 1)
+        model = Model(random.Random(1))
+        model.ask(8)
+        while model.world.plan.step is ResizeStep.FENCE or model.world.plan.cursor < births:
+            if model.advance() is Progress.WAITS:
+                for index in range(2):
+                    model.deliver(index)
+                    model.commit(index)
+                    model.report(index)
+        assert model.world.plan.step is ResizeStep.BIRTH
+        # One of the children reports, and the others have no leader that does.
+        model.deliver(2)
+        model.commit(2)
+        model.report(2)
+        monkeypatch.setattr(resizing, "WRITES_AT_ONCE", writes_at_once)
+        model.commits = 0
+        if death == 0:
+            model.controller_dies()
+        while model.world.history.resize is not None:
+            before = model.commits
+            model.advance(is_late=True)
+            if model.commits == death > before:
+                model.controller_dies()
+        total = model.commits
+        assert model.finished == [ResizeKind.UNDO]
+        assert model.world.shown == (2, 2, 2)
+        assert sorted(model.world.history.former) == list(range(2, 2 + births))
+        # Nothing of it stays in the way.
+        model.ask(8)
+        model.everything_works()
+        assert model.world.shown == (8, 3, 8)
+        assert model.world.node(2).birth_offset == 1
         death += 1
     assert death > 2
 

@@ -182,7 +182,7 @@ STATES: tuple[State, ...] = (
 TABLE: tuple[tuple[Event, tuple[Progress, ...]], ...] = (
     (last_report, (WROTE, PUBLISHED, WROTE, PUBLISHED, PUBLISHED, PUBLISHED, WAITS)),
     (nothing, (WAITS, WAITS, WAITS, WAITS, WAITS, PUBLISHED, WAITS)),
-    (late, (UNDONE, WAITS, UNDONE, UNDONE, UNDONE, PUBLISHED, WAITS)),
+    (late, (UNDONE, UNDONE, UNDONE, UNDONE, UNDONE, PUBLISHED, WAITS)),
     (every_leader_dies, (WAITS, WAITS, WAITS, WAITS, WAITS, PUBLISHED, WAITS)),
     (
         a_leader_dies_and_its_successor_reports,

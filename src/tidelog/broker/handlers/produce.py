@@ -14,7 +14,8 @@
 - v9+, with the tags of counts (KIP-253): the table of ``replication.resize_rules``. Before the
   response refuses a batch of an older resize epoch it waits until this broker's metadata show the
   newer one, 1 s at most; the other batches of the request are appended meanwhile. A producer
-  without the tags is refused by a retired partition, and with ``unaware.producers=refuse``.
+  without the tags is refused by a retired partition, and with ``unaware.producers=refuse``; it gets
+  NOT_LEADER_OR_FOLLOWER for a partition whose growth this broker's metadata do not show yet.
 - Control batches of clients are refused, but for ancestor tombstones: ``ancestor_tombstones``.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
 - Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients do not retry it.
@@ -38,7 +39,12 @@ from tidelog.broker.partitions.admission import (
 )
 from tidelog.broker.partitions.ancestor_tombstones import append_tombstone, is_control
 from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse, why_too_few
-from tidelog.broker.partitions.resize_checks import is_aware, named_by, why_not_appended
+from tidelog.broker.partitions.resize_checks import (
+    is_aware,
+    named_by,
+    why_not_appended,
+    why_not_shown,
+)
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
@@ -268,7 +274,8 @@ def _append(
     looks: Looks,
 ) -> Appended | Rejected:
     """Append one batch, if its count and that of the partition allow it."""
-    refused = why_not_appended(partition, named, records)
+    refused = why_not_shown(partition, named, broker.metadata)
+    refused = refused or why_not_appended(partition, named, records)
     if refused is not None:
         return refused
     if is_control(records):

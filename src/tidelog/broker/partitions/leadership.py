@@ -22,7 +22,16 @@ from tidelog.replication.isr_change import IsrChange
 class Leadership:
     """A leader's state. Used on the event loop only."""
 
-    __slots__ = ("certain_from", "change", "epoch", "followers", "replicas", "since", "start")
+    __slots__ = (
+        "certain_from",
+        "change",
+        "epoch",
+        "followers",
+        "is_shown",
+        "replicas",
+        "since",
+        "start",
+    )
 
     def __init__(
         self, epoch: int, replicas: tuple[int, ...], start: int, former: Leadership | None = None
@@ -39,6 +48,8 @@ class Leadership:
         """The state of each follower, from its fetches in this leader epoch."""
         self.change: IsrChange | None = None
         """The ISR change in flight, or None."""
+        self.is_shown = False
+        """Whether this broker's metadata were seen to show the partition: see ``resize_checks``."""
 
     def settled(self, replicas: tuple[int, ...]) -> Leadership:
         """Return the leadership after a LeaderAndIsr of the same epoch: it settles the change."""

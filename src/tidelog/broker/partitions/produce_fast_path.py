@@ -30,6 +30,7 @@ from tidelog.storage.log.results import Appended
 if TYPE_CHECKING:
     import asyncio
 
+    from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.broker.partitions.unaware_writers import UnawareWriters
     from tidelog.model.configs.server import ServerConfigs
@@ -107,6 +108,7 @@ def answer(
         state.sealed
         or partition.fence_unwritten
         or (unaware and partition.log.configs.unaware_producers == REFUSE)
+        or (unaware and state.birth_epoch and not _is_shown(partition))
     ):
         return None
     now_ms = broker.clock.wall_ms()
@@ -135,6 +137,10 @@ def answer(
         return frame
     refused = partial(_refused, broker, version, correlation_id, topic, index)
     return DelayedFrame(partition, last, timeout_ms, frame, refused).future
+
+
+def _is_shown(partition: HostedPartition) -> bool:
+    return partition.leadership is not None and partition.leadership.is_shown
 
 
 def _refused(

@@ -8,6 +8,11 @@ A topic with ``enable.ordered.delivery=false`` counts as one whose clients send 
 ``unaware.producers`` has no effect on it. Its sealed partitions take no records all the same: a
 retired partition is removed when what came before its seal is gone.
 
+A partition that a growth made takes records without a count only when this broker's metadata show
+it: until its publication the growth may be undone, and the partition is removed (decision 0075).
+Such a producer may know the partition by the metadata of its former incarnation. One that has the
+count of the growth has seen it published.
+
 A fence limits a consumer of an older resize epoch on the leader, and one of the partition's own on
 a follower that has the next fence before the next LeaderAndIsr (KIP-392).
 """
@@ -30,6 +35,7 @@ from tidelog.replication.resize_rules import (
 from tidelog.storage.log.producers import KnownBatch
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata.cache import MetadataCache
     from tidelog.broker.metadata.shown_epochs import ShownEpochs
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.storage.log.state import LogState
@@ -86,6 +92,23 @@ def why_not_appended(partition: HostedPartition, named: Named, records: Buffer) 
     if answer in (ToProduce.APPENDED, ToProduce.KNOWN):
         return None
     return _refusal(answer, partition, named)
+
+
+def why_not_shown(
+    partition: HostedPartition, named: Named, metadata: MetadataCache
+) -> Rejected | None:
+    """Return why a batch without a count is refused before clients are shown its partition."""
+    leadership = partition.leadership
+    if not partition.state.birth_epoch or leadership is None or named is not NOT_NAMED:
+        return None
+    if not leadership.is_shown:
+        topic = metadata.topics.get(partition.topic)
+        shown = None if topic is None else topic.partitions.get(partition.partition)
+        if shown is None or shown.partition_epoch != partition.state.partition_epoch:
+            sentence = f"the growth that made {partition.key} is not published here yet"
+            return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, sentence)
+        leadership.is_shown = True
+    return None
 
 
 def is_aware(partition: HostedPartition, named: Named) -> bool:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -72,6 +73,13 @@ class Held:
     def is_empty(self) -> bool:
         """Whether it may go: no data, and no transaction that is open."""
         return self.has_no_data and self.stable_end == self.log_end
+
+
+class _End(NamedTuple):
+    """Where the log of a removed partition ends, and the data in it."""
+
+    log_end: int
+    data_end: int
 
 
 Answers = Mapping[int, Held]
@@ -201,7 +209,8 @@ def remove_retired(
             break
     if not gone:
         return Decision(gone)
-    return Decision(gone, tuple(_written(cluster, name, {x: answers[x] for x in gone})))
+    ends = {x: _End(answers[x].log_end, answers[x].data_end) for x in gone}
+    return Decision(gone, tuple(_written(cluster, name, ends)))
 
 
 def _may_go(cluster: ClusterState, where: TopicPartition, held: Held) -> bool:
@@ -213,7 +222,28 @@ def _may_go(cluster: ClusterState, where: TopicPartition, held: Held) -> bool:
     return held.is_empty and (held.leader, held.leader_epoch) == (state.leader, state.leader_epoch)
 
 
-def _written(cluster: ClusterState, name: str, gone: Answers) -> Iterator[Write]:
+def unpublished_removed(
+    cluster: ClusterState, name: str, gone: Collection[int]
+) -> tuple[TopicHistory, list[Write]]:
+    """Return the history of a topic and the other writes that remove children of a growth.
+
+    No client saw them: a leader takes no client's record before its own metadata show the
+    partition, so its log holds its birth fence at most, and nothing is asked from it. The next
+    incarnation begins after that fence, and what counted as lost data before counts still.
+    """
+    former = cluster.topic_histories[name].former
+    ends = {}
+    for index in gone:
+        born = cluster.partition_nodes[TopicPartition(name, index)].birth_offset
+        known = former.get(index)
+        ends[index] = _End(born + BIRTH_FENCE, born if known is None else known.data_end)
+    node, record, *removes = _written(cluster, name, ends)
+    assert isinstance(record, Put)
+    assert isinstance(record.record, TopicHistory)
+    return record.record, [node, *removes]
+
+
+def _written(cluster: ClusterState, name: str, gone: Mapping[int, _End]) -> Iterator[Write]:
     node, history = cluster.topics[name], cluster.topic_histories[name]
     left = {index: x for index, x in node.partitions.items() if index not in gone}
     yield Put(layout.topic(name), msgspec.structs.replace(node, partitions=left))
@@ -224,16 +254,16 @@ def _written(cluster: ClusterState, name: str, gone: Answers) -> Iterator[Write]
 
 
 def _with_former(
-    cluster: ClusterState, name: str, history: TopicHistory, gone: Answers
+    cluster: ClusterState, name: str, history: TopicHistory, gone: Mapping[int, _End]
 ) -> TopicHistory:
     former, stops = dict(history.former), dict(history.pending_stops)
     epochs = dict(history.stop_partition_epochs)
     original = {x: y for x, y in history.original_replicas.items() if x not in gone}
-    for index, held in gone.items():
+    for index, (log_end, data_end) in gone.items():
         where = TopicPartition(name, index)
         state, partition_epoch = cluster.states[where], _epoch_of(cluster, where)
         former[index] = FormerPartition(
-            held.log_end, state.leader_epoch, held.data_end, partition_epoch, history.resize_epoch
+            log_end, state.leader_epoch, data_end, partition_epoch, history.resize_epoch
         )
         stops[index], epochs[index] = _owed(cluster, where, state, history)
     changed: TopicHistory = msgspec.structs.replace(

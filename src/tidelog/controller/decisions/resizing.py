@@ -8,11 +8,11 @@ Source: docs/design/elastic.md.
 | step | not all written | all written, some not reported | the same, late | all reported |
 |---|---|---|---|---|
 | fence of a growth | writes more; late: undo | waits | undo | births, if each child can lead |
-| birth of a growth | writes more | waits | waits | published |
+| birth of a growth | writes more; late: undo | waits | undo | published |
 | seal of a shrink | writes more; late: undo | waits | undo | fences of the survivors |
 | fence of a shrink | writes more; late: undo | waits | undo | published |
 | fence of the same count | writes more; late: undo | waits | undo | published |
-| reopen of an undo | writes more; the last is published | | | |
+| reopen of an undo | writes more, then removes children; the last is published | | | |
 | published | removes the plan when every live broker has been sent it | | | |
 
 | event | what it changes in the table |
@@ -39,6 +39,7 @@ import msgspec
 
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
+from tidelog.controller.decisions.removal import AT_ONCE, unpublished_removed
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
@@ -58,12 +59,13 @@ WRITES_AT_ONCE = 500
 topic's own record, and takes 10 to 20 ms of the event loop."""
 
 UNDOABLE = {
-    ResizeKind.GROW: (ResizeStep.FENCE,),
+    ResizeKind.GROW: (ResizeStep.FENCE, ResizeStep.BIRTH),
     ResizeKind.SHRINK: (ResizeStep.SEAL, ResizeStep.FENCE),
     ResizeKind.SAME: (ResizeStep.FENCE,),
     ResizeKind.UNDO: (),
 }
-"""The steps in which a resize can be undone: after them it only goes forward."""
+"""The steps in which a resize can be undone: no client has seen anything of it before it is
+published, and no leader takes a client's record for a partition that its metadata do not show."""
 
 
 class Progress(StrEnum):
@@ -105,12 +107,12 @@ def advance(
     may_undo = plan.step in UNDOABLE[plan.kind]
     if plan.cursor < items_of(plan):
         if is_late and may_undo:
-            return _undo(cluster, name, plan, ())
+            return _undo(cluster, name, plan, (_index(plan, plan.cursor),))
         return _write(cluster, name, plan)
     missing = tuple(missing_of(cluster, name, plan))
     following = None if missing else _following(plan)
     if following is not None and following.step is ResizeStep.BIRTH:
-        # After the first birth nothing can be undone: each child must be able to get a leader.
+        # An undo is cheap before the first birth: each child must be able to get a leader.
         missing = tuple(_unable(cluster, name, plan))
     if missing:
         if is_late and may_undo:
@@ -128,9 +130,14 @@ def items_of(plan: ResizePlan) -> int:
         case ResizeStep.FENCE:
             return plan.from_count
         case ResizeStep.REOPEN:
-            return plan.to_count
+            return plan.to_count + born_of(plan)
         case _:
             return end - first
+
+
+def born_of(plan: ResizePlan) -> int:
+    """Return how many children an undo has to remove."""
+    return plan.undone_cursor if plan.undone_step is ResizeStep.BIRTH else 0
 
 
 def awaited(plan: ResizePlan) -> range:
@@ -227,7 +234,7 @@ def _undo(
 ) -> Decision[Advanced]:
     """Return the write that begins an undo: the former count, and a resize epoch of its own.
 
-    The children of a growth, which have no nodes yet, leave the assignment at once.
+    The children of a growth that have no nodes yet leave the assignment at once.
     """
     epoch = plan.resize_epoch + 1
     undo = ResizePlan(
@@ -242,7 +249,8 @@ def _undo(
     node = cluster.topics[name]
     kept = node.partitions
     if plan.kind is ResizeKind.GROW:
-        kept = {index: replicas for index, replicas in kept.items() if index < plan.from_count}
+        end = plan.from_count + born_of(undo)
+        kept = {index: replicas for index, replicas in kept.items() if index < end}
     former = msgspec.structs.replace(
         node, partitions=kept, undeleted_partition_count=plan.from_count
     )
@@ -252,11 +260,14 @@ def _undo(
 
 def _write(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[Advanced]:
     """Return the next commit of a step, with the plan as it stands after it."""
+    if plan.kind is ResizeKind.UNDO and plan.cursor >= plan.to_count < items_of(plan):
+        return _removed_children(cluster, name, plan)
     writes: list[Write] = []
     epochs = list(plan.leader_epochs)
     counter = cluster.counters.get(layout.PARTITION_EPOCH, 0)
     cursor = plan.cursor
-    end = items_of(plan)
+    last = items_of(plan)
+    end = plan.to_count if plan.kind is ResizeKind.UNDO else last
     while cursor < end and len(writes) < WRITES_AT_ONCE:
         made: list[Write] | None
         if plan.step is ResizeStep.BIRTH:
@@ -273,10 +284,27 @@ def _write(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[Advan
         return Decision(Advanced(Progress.WAITS, (_index(plan, cursor),)))
     if plan.step is ResizeStep.BIRTH:
         writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(counter)))
-    is_done = plan.kind is ResizeKind.UNDO and cursor == end
+    is_done = plan.kind is ResizeKind.UNDO and cursor == last
     changed = msgspec.structs.replace(plan, cursor=cursor, leader_epochs=epochs, published=is_done)
     progress = Progress.PUBLISHED if is_done else Progress.WROTE
     return Decision(Advanced(progress), (_put_plan(cluster, name, changed), *writes))
+
+
+def _removed_children(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[Advanced]:
+    """Return the commit of an undo that removes the highest children that are left."""
+    end = plan.to_count + items_of(plan) - plan.cursor
+    gone = range(max(plan.to_count, end - min(AT_ONCE, WRITES_AT_ONCE)), end)[::-1]
+    for index in gone:
+        where = TopicPartition(name, index)
+        if where not in cluster.partition_nodes or where not in cluster.states:
+            return Decision(Advanced(Progress.WAITS, (index,)))
+    cursor = plan.cursor + len(gone)
+    is_done = cursor == items_of(plan)
+    changed = msgspec.structs.replace(plan, cursor=cursor, published=is_done)
+    history, writes = unpublished_removed(cluster, name, gone)
+    record = msgspec.structs.replace(history, resize=changed)
+    progress = Progress.PUBLISHED if is_done else Progress.WROTE
+    return Decision(Advanced(progress), (Put(layout.topic_history(name), record), *writes))
 
 
 def _index(plan: ResizePlan, item: int) -> int:

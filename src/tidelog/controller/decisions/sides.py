@@ -11,6 +11,7 @@ Source: docs/design/elastic.md.
 | a plan stands, and has not reached the partition | before the plan | before the plan |
 | the plan's cursor has passed the partition | after the plan | of the plan |
 | an undo has not reached the partition | as the undone plan left it | as it left it |
+| an undo has yet to remove the partition | as the undone plan left it | as it left it |
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def side_of(plan: ResizePlan, index: int) -> Side:
     before = Side(plan.from_count, plan.resize_epoch - 1)
     after = Side(plan.to_count, plan.resize_epoch)
     if plan.kind is ResizeKind.UNDO:
-        return after if index < plan.cursor else side_of(undone(plan), index)
+        is_reached = index < min(plan.cursor, plan.to_count)
+        return after if is_reached else side_of(undone(plan), index)
     if plan.step is ResizeStep.BIRTH or index >= plan.from_count:
         return after
     is_reached = plan.step is ResizeStep.FENCE and index < plan.cursor
