@@ -88,7 +88,7 @@ def _commands() -> click.Group:
             with formatter.section("Commands"):
                 formatter.write_dl(list(COMMANDS.items()))
 
-    from tidelog import __version__
+    from tidelog.version import __version__
 
     group = Lazy(
         name="tidelog",

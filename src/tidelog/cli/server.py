@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog import __version__
 from tidelog.cli.refusal import FAILED, Failed, WrongUsage, print_error
 from tidelog.cli.server_arguments import parse
 from tidelog.model.configs.server import ServerConfigs, from_mapping, parse_properties
@@ -31,6 +30,7 @@ from tidelog.runtime import loop as runtime_loop
 from tidelog.runtime.disk import keep_from_others
 from tidelog.runtime.loop_watch import LoopWatch
 from tidelog.runtime.seams import Seams
+from tidelog.version import __version__
 
 if TYPE_CHECKING:
     from tidelog.broker.process import BrokerProcess

@@ -39,7 +39,10 @@ class LoopThread:
 
     def _work(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
 
     def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
         """Start a coroutine on the loop; any thread can wait for its future."""
@@ -58,6 +61,11 @@ class LoopThread:
             raise
 
     @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on the loop."""
+        return threading.current_thread() is self._thread
+
+    @property
     def stopped(self) -> bool:
         """Whether ``stop`` was called."""
         return self._stopped
@@ -68,9 +76,8 @@ class LoopThread:
             return
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_TIMEOUT_S)
-        if not self._thread.is_alive():
-            self._loop.close()
+        if not self.is_current:
+            self._thread.join(STOP_TIMEOUT_S)
 
 
 class BlockingCluster:

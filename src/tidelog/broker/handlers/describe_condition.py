@@ -14,7 +14,6 @@ import json
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidelog import __version__
 from tidelog.broker.control_plane.forwarding import MOST_FORWARDED, forward
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -22,6 +21,7 @@ from tidelog.model.levels import HIGHEST
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.storage import names
+from tidelog.version import __version__
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

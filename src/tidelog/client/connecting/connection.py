@@ -17,7 +17,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tidelog import __version__
 from tidelog.client.connecting.frames import MAX_FRAME_BYTES, FrameReader, OversizedFrame
 from tidelog.client.connecting.proving import prove
 from tidelog.client.errors import (
@@ -30,6 +29,7 @@ from tidelog.client.errors import (
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages, schema
+from tidelog.version import __version__
 
 if TYPE_CHECKING:
     from tidelog.runtime.cluster_secret import ClusterSecret

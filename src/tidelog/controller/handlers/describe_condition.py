@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 
-from tidelog import __version__
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.condition import condition_steps
 from tidelog.controller.decisions.losses import unclean_elections
@@ -24,6 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.runtime.turns import in_turns
+from tidelog.version import __version__
 
 UNCLEAN = "unclean"
 REASSIGNMENTS = "reassignments"
