@@ -23,10 +23,12 @@ help:
 	@echo "make bench AGAINST=COMMIT   two versions of tidelog beside each other: a ratio and a verdict"
 	@echo "                       per row; ROWS=word,word ROUNDS=N QUICK=1 for less"
 	@echo "make chaos         the long forms of the kill and fault runs"
-	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, moves, broker"
-	@echo "                       or log takes only that one"
+	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, moves, resizes,"
+	@echo "                       broker or log takes only that one"
 	@echo "make soak MINUTES=N    seeds of the simulation that nobody has run before, printed; MOVERS=300"
-	@echo "                       runs so many pinned seeds of moves, and finds their planted bugs"
+	@echo "                       runs so many pinned seeds of moves, and finds their planted bugs;"
+	@echo "                       RESIZES=1000 of a topic that grows and shrinks, in WORKERS=N processes,"
+	@echo "                       and writes the verdict to docs/internals/order-checker.md"
 	@echo "make mutants           breaks one rule of the product after another; each must be found by"
 	@echo "                       the tests named for it; ONLY=word,word takes some"
 
@@ -80,7 +82,8 @@ simulate: setup
 
 soak: setup
 	@$(BIN)/python -m tests.simulation.soak --minutes $(MINUTES) $(if $(SCENARIO),--scenario $(SCENARIO)) \
-	    $(if $(MOVERS),--movers $(MOVERS))
+	    $(if $(MOVERS),--movers $(MOVERS)) $(if $(RESIZES),--resizes $(RESIZES)) \
+	    $(if $(WORKERS),--workers $(WORKERS))
 
 mutants: setup
 	@$(BIN)/python -m tests.mutants.run $(if $(ONLY),--only "$(ONLY)")

@@ -11,16 +11,11 @@ import sys
 import time
 from collections import Counter
 
-import pytest
-
 from tests.simulation import promises
 from tests.simulation.planted.moves import PLANTED
-from tests.simulation.planted.search import Planted, find
+from tests.simulation.planted.search import survivors
 from tests.simulation.scenarios.course import moving_course
 from tests.simulation.scenarios.moves import run_moves
-
-MOST_SEEDS = 40
-"""Within so many a planted bug must be found."""
 
 ENDS = frozenset(
     {
@@ -74,7 +69,7 @@ def soak(seeds: int, first: int = 0) -> int:
     print(_table(rows), flush=True)
     for line in findings:
         print(line, flush=True)
-    return len(findings) + search()
+    return len(findings) + survivors(PLANTED)
 
 
 def _run(seed: int, rows: dict[int, Counter[str]], findings: list[str]) -> None:
@@ -101,26 +96,3 @@ def _table(rows: dict[int, Counter[str]]) -> str:
     for name, row in named.items():
         lines.append(f"| {name} | {' | '.join(f'{row[column]:,}' for column in COLUMNS)} |")
     return "\n".join(lines)
-
-
-def search() -> int:
-    """Print the seed that finds each planted bug of moves; return how many survive."""
-    print("\n| planted bug | seed that finds it | what is said |\n|---|---|---|", flush=True)
-    survived = 0
-    for planted in PLANTED:
-        seed, said = _found_by(planted)
-        survived += not said
-        name = planted.plant.__name__.replace("_", " ")
-        print(f"| {name} | {seed} | {said or '**nothing**'} |", flush=True)
-    return survived
-
-
-def _found_by(planted: Planted) -> tuple[str, str]:
-    """Return the first seed that finds a bug, and the name of its finding."""
-    with pytest.MonkeyPatch.context() as patch:
-        planted.plant(patch)
-        found = find(planted, first=0, seeds=MOST_SEEDS)
-    if found is None:
-        return f"none of {MOST_SEEDS}", ""
-    result, line = found
-    return str(result.seed), f"`{promises.name_of(line) or line[:60]}`"

@@ -241,8 +241,13 @@ class Elastic:
     def counts(self) -> dict[str, int]:
         """How much happened."""
         sends = self.history.of(Send)
+        published = [each.count for each in self.history.of(Resize) if not each.is_undone]
+        counts = [INITIAL, *published]
+        growths = sum(after > before for before, after in itertools.pairwise(counts))
         return {
             "resizes": self.resizes,
+            "growths": growths,
+            "shrinks": len(counts) - 1 - growths,
             "undone": self.undone,
             "elastic sends": len(sends),
             "elastic acked": sum(send.outcome is Outcome.OK for send in sends),

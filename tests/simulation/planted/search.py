@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.simulation import promises
 from tests.simulation.scenarios.cluster import ClusterRun
 from tests.simulation.scenarios.course import Course
 from tests.simulation.scenarios.result import Result
@@ -14,6 +15,9 @@ from tests.simulation.scenarios.result import Result
 Patch = pytest.MonkeyPatch
 SEEDS = 12
 """Within so many seeds each bug must be found; most need one or two."""
+
+MOST_SEEDS = 40
+"""Within so many a long run must find it, from the first seed on."""
 
 
 KILLS = {"kill_broker": 3.0, "bounce_broker": 3.0, "kill_two": 1.0}
@@ -72,3 +76,23 @@ def find(
         if said and not (planted.alone and len(said) < len(result.violations)):
             return result, said[0]
     return None
+
+
+def survivors(
+    table: Iterable[Planted], scenario: type[ClusterRun] = ClusterRun, seeds: int = MOST_SEEDS
+) -> int:
+    """Print the first seed that finds each planted bug; return how many bugs survive."""
+    print("\n| planted bug | seed that finds it | what is said |\n|---|---|---|", flush=True)
+    survived = 0
+    for planted in table:
+        with pytest.MonkeyPatch.context() as patch:
+            planted.plant(patch)
+            found = find(planted, first=0, seeds=seeds, scenario=scenario)
+        seed, said = f"none of {seeds}", "**nothing**"
+        if found is not None:
+            result, line = found
+            seed, said = str(result.seed), f"`{promises.name_of(line) or line[:60]}`"
+        survived += found is None
+        name = planted.plant.__name__.replace("_", " ")
+        print(f"| {name} | {seed} | {said} |", flush=True)
+    return survived
