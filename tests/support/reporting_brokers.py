@@ -21,6 +21,8 @@ class ReportingBroker(RecordedBroker):
         """(leader epoch, resize epoch) of each partition that it leads."""
         self.sealed: set[tuple[str, int]] = set()
         self.reports = True
+        self.silent: set[tuple[str, int]] = set()
+        """Partitions whose fences it never commits, as on a full disk."""
         self.errors: list[int] = []
         """Of its reports."""
         self._registered = asyncio.Event()
@@ -46,7 +48,7 @@ class ReportingBroker(RecordedBroker):
                     continue
                 known = self.led.get(where)
                 self.led[where] = state.leader_epoch, topic.resize_epoch
-                if topic.resize_epoch and known != self.led[where]:
+                if topic.resize_epoch and known != self.led[where] and where not in self.silent:
                     yield messages.ReportFencesRequest.Fence(
                         topic.topic_id,
                         state.partition_index,
@@ -84,7 +86,8 @@ class ReportingBroker(RecordedBroker):
             if not isinstance(request, messages.UpdateMetadataRequest):
                 continue
             for topic in request.topic_states:
-                if topic.topic_name == name and len(topic.partition_states) > 1:
+                is_removal = topic.undeleted_partition_count < 0
+                if topic.topic_name == name and len(topic.partition_states) > 1 and not is_removal:
                     indexes = [x.partition_index for x in topic.partition_states]
                     retired = [
                         x.partition_index for x in topic.partition_states if x.retirement_epoch >= 0

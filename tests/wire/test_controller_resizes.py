@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from typing import Any
 
@@ -74,6 +75,48 @@ def test_a_resize_is_undone_when_a_leader_does_not_report(caplog: pytest.LogCapt
     run(scenario)
     said = [record.getMessage() for record in caplog.records if record.name == "tidelog.audit"]
     assert "resize of topic t done: it has 4 partitions, after 2, resize epoch 3" in said
+
+
+def test_a_growth_is_undone_when_a_child_has_no_room_for_its_fence() -> None:
+    """The children that were born are stopped; meanwhile the doctor and --describe name the one."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(resize_timeout_ms="500", **LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 2, 1), 7)
+        two.silent.add(("t", 3))
+        one.silent.add(("t", 3))
+        growth = asyncio.create_task(resized(one, counts("t", 4)))
+        await until(lambda: ("t", 3) in {**one.led, **two.led}, DEADLINE_S)
+        asked = messages.DescribeConditionRequest(subjects=["resizes"])
+        (row,) = json.loads((await one.forward(asked, 0)).condition)["resizes"]
+        assert (row["step"], row["unpublished"]) == ("birth", [2, 4])
+        leader = 1 if ("t", 3) in one.led else 2
+        assert 3 in row["waits_for_partitions"]
+        assert leader in row["waits_for_brokers"]
+        code, why = await growth
+        assert code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "no leader has reported a committed fence of partition 3 within" in why
+        assert one.shown("t") == (2, 2, [0, 1], [])
+        # The children are stopped with their partition epochs, on the brokers that have them.
+        histories = controller.cluster.topic_histories
+        await until(lambda: not histories["t"].pending_stops, DEADLINE_S)
+        stopped = {
+            (state.partition_index, state.partition_epoch)
+            for broker in (one, two)
+            for request in broker.requests
+            if isinstance(request, messages.StopReplicaRequest)
+            for of_topic in request.topic_states
+            for state in of_topic.partition_states
+        }
+        former = controller.cluster.topic_histories["t"].former
+        assert stopped == {(x, former[x].partition_epoch) for x in (2, 3)}
+        one.silent.clear()
+        two.silent.clear()
+        assert (await resized(one, counts("t", 4)))[0] is ErrorCode.NONE
+        assert two.shown("t") == (4, 3, [0, 1, 2, 3], [])
+
+    run(scenario)
 
 
 def test_the_next_controller_goes_on_when_the_leaders_report_to_it() -> None:

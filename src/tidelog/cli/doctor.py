@@ -25,6 +25,7 @@ from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.admin.groups import groups_of
 from tidelog.client.admin.nodes import (
     REASSIGNMENTS,
+    RESIZES,
     describe_cluster,
     describe_condition,
     describe_itself,
@@ -179,7 +180,7 @@ async def look(cluster: Cluster) -> ClusterFacts:
     except ClientError as error:
         raise await _why_no_metadata(cluster) or error from None
     # The controller first: while it does not respond, other requests may wait for it in vain.
-    asked = describe_condition(cluster, subjects=[REASSIGNMENTS])
+    asked = describe_condition(cluster, subjects=[REASSIGNMENTS, RESIZES])
     condition = await in_time(asked, "the controller")
     described = await describe_cluster(cluster)
     view = await cluster.all_topics()

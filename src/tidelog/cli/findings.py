@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from tidelog.client.admin.groups import GroupListing
-from tidelog.client.admin.nodes import REASSIGNMENTS, LogDir, Placements
+from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, LogDir, Placements
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import NO_LEADER, BrokerAddress, Topic
@@ -253,6 +253,10 @@ def _strays(facts: ClusterFacts) -> list[Finding]:
         for row in (facts.reported or {}).get(REASSIGNMENTS, ())
         for target in row["target_replicas"] or ()
     }
+    # Clients are shown a new partition when its growth is published.
+    unpublished = {
+        row["topic"]: range(*row["unpublished"]) for row in (facts.reported or {}).get(RESIZES, ())
+    }
     strays = [
         (where, node_id)
         for node_id, dirs in sorted(facts.log_dirs.items())
@@ -260,6 +264,7 @@ def _strays(facts: ClusterFacts) -> list[Finding]:
         for entry in dirs
         for where in users_first(entry.replicas)
         if (where, node_id) not in targets
+        and where.partition not in unpublished.get(where.topic, ())
         and not any(_is_assigned(view, where, node_id) for view in views)
     ]
     if not strays:

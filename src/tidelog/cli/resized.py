@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidelog.cli.output import note, say
+from tidelog.client.admin.nodes import RESIZES
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fences import DescribedFences, describe_fences
@@ -19,6 +20,9 @@ from tidelog.partitioning.lineage import nearest_ancestor, parent_of
 
 COLUMNS = ("Parent", "Birth", "Fences")
 """The columns, which are there only for a topic that was resized."""
+
+SHOWN = 5
+"""The numbers that a line names; it counts the others."""
 
 
 async def add_resizes(cluster: Cluster, found: list[Topic], shown: list[dict[str, Any]]) -> None:
@@ -52,6 +56,16 @@ async def add_resizes(cluster: Cluster, found: list[Topic], shown: list[dict[str
             asked[where]["held_records"] = held(fences[where], starts[where].offset)
     for where, error in failed.items():
         note(f"fences of {where} are not shown: {error}")
+
+
+def add_plans(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) -> None:
+    """Add the resize that is under way to each topic: ``resize``, None without one, or when the
+    controller does not say it."""
+    rows = () if condition is None else condition.get(RESIZES, ())
+    by_topic = {row["topic"]: row for row in rows}
+    for item in shown:
+        row = by_topic.get(item["topic"])
+        item["resize"] = None if row is None else {x: y for x, y in row.items() if x != "topic"}
 
 
 def lineage(topic: Topic, index: int) -> dict[str, Any]:
@@ -138,6 +152,36 @@ def cells(item: dict[str, Any]) -> list[str | None]:
 
 def _fence_text(fence: dict[str, Any]) -> str:
     return f"{fence['kind']} {fence['resize_epoch']} at {fence['offset']}"
+
+
+def print_plan(shown: dict[str, Any]) -> None:
+    """Print a line for a resize that is under way: what it waits for, and how long already."""
+    plan = shown["resize"]
+    if plan is not None:
+        say(plan_text(plan))
+
+
+def plan_text(plan: dict[str, Any]) -> str:
+    """Return the line of a resize."""
+    said = (
+        f"Resize: {plan['kind']} from {plan['from_count']} to {plan['to_count']} partitions, "
+        f"resize epoch {plan['resize_epoch']}: "
+    )
+    partitions, brokers = plan["waits_for_partitions"], plan["waits_for_brokers"]
+    if plan["published"]:
+        return said + "done, and brokers are being sent it"
+    if not partitions:
+        return said + f"writes its step {plan['step']}"
+    what = "seal" if plan["step"] == "seal" else "fence"
+    return said + (
+        f"waits {plan['waited_ms'] / 1000:.0f} s for the {what} of partition {_first(partitions)}, "
+        f"from broker {_first(brokers)}; undone after resize.timeout.ms"
+    )
+
+
+def _first(numbers: list[int]) -> str:
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return ", ".join(map(str, numbers[:SHOWN])) + more
 
 
 def print_retired(shown: dict[str, Any]) -> None:

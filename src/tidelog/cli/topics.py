@@ -15,7 +15,7 @@ from uuid import UUID
 
 import click
 
-from tidelog.cli import resized
+from tidelog.cli import resized, unclean_shown
 from tidelog.cli.connecting import (
     cluster_options,
     exactly_one,
@@ -30,7 +30,13 @@ from tidelog.cli.reassigning.steps import Done
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin.configs import Source, describe_topics_configs
-from tidelog.client.admin.nodes import REASSIGNMENTS, UNCLEAN, Placements, describe_condition
+from tidelog.client.admin.nodes import (
+    REASSIGNMENTS,
+    RESIZES,
+    UNCLEAN,
+    Placements,
+    describe_condition,
+)
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused, error_code
 from tidelog.client.metadata import NO_LEADER, Topic
@@ -238,6 +244,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     condition = await _condition(cluster)
     await described.add_moves(cluster, shown, Placements.of(condition))
     await resized.add_resizes(cluster, found, shown)
+    resized.add_plans(condition, shown)
     chosen = [chooser for flag, chooser in ONLY.items() if flags[flag]]
     if chosen:
         for topic_shown in shown:
@@ -248,7 +255,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
                 if any(chooser(item, minimum) for chooser in chosen)
             ]
         shown = [topic_shown for topic_shown in shown if topic_shown["partitions"]]
-    _add_unclean(condition, shown)
+    unclean_shown.add_unclean(condition, shown)
     if flags["as_json"]:
         print_json(shown)
         return
@@ -285,40 +292,10 @@ def describe_topic(topic: Topic, configs: dict[str, str]) -> dict[str, Any]:
 async def _condition(cluster: Cluster) -> dict[str, Any] | None:
     """Return the controller's report with what it alone knows of partitions, if it responds."""
     try:
-        return await describe_condition(cluster, subjects=[UNCLEAN, REASSIGNMENTS])
+        return await describe_condition(cluster, subjects=[UNCLEAN, REASSIGNMENTS, RESIZES])
     except ClientError as error:
         note(f"unclean elections are not shown, the controller does not respond: {error}")
         return None
-
-
-def _add_unclean(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) -> None:
-    """Add the effect of unclean elections to each partition (KIP-704); None when unknown.
-
-    ``unclean``: its leader was elected uncleanly, or the loss is not handled yet. ``lost_offsets``:
-    how many committed offsets were lost.
-    """
-    elections = None if condition is None else condition.get(UNCLEAN)
-    by_partition: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for each in elections or ():
-        by_partition.setdefault((each["topic"], each["partition"]), []).append(each)
-    for topic_shown in shown:
-        for item in topic_shown["partitions"]:
-            found = by_partition.get((topic_shown["topic"], item["partition"]), [])
-            is_known = elections is not None
-            item["unclean"] = any(not each["handled"] for each in found) if is_known else None
-            item["lost_offsets"] = sum(x["lost_offsets"] for x in found) if is_known else None
-
-
-def _print_unclean(partitions: list[dict[str, Any]]) -> None:
-    for item in partitions:
-        said = ["its leader was elected uncleanly, or its loss is not handled yet"] * bool(
-            item["unclean"]
-        )
-        if item["lost_offsets"]:
-            said.append(f"{item['lost_offsets']} committed offsets were lost")
-        if said:
-            index = item["partition"]
-            say(f"Unclean: partition {index}: {'; '.join(said)} (see tidelog doctor unclean)")
 
 
 def topic_id_text(topic_id: UUID) -> str:
@@ -355,7 +332,8 @@ def _print_topic(shown: dict[str, Any]) -> None:
         ],
         right=["Partition", "Leader", "LeaderEpoch"],
     )
-    _print_unclean(shown["partitions"])
+    unclean_shown.print_unclean(shown["partitions"])
+    resized.print_plan(shown)
     resized.print_retired(shown)
 
 

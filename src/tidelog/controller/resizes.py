@@ -72,6 +72,11 @@ class Resizes:
         if self._controller.cluster.resizing:
             self._awake.set()
 
+    def waited_ms(self) -> dict[str, int]:
+        """Return how long each plan that waits has waited in its step, by topic."""
+        now_ms = self._now_ms()
+        return {name: now_ms - since for name, (_, since) in self._waiting.items()}
+
     async def run(self) -> None:
         """Carry out the steps of all plans, again and again."""
         while True:

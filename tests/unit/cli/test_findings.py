@@ -223,6 +223,16 @@ def test_partitions_of_users_come_first() -> None:
     assert finding.brokers == [4]
 
 
+def test_children_of_a_growth_that_is_not_published_are_no_strays() -> None:
+    held = {TopicPartition("t", 0): 1, TopicPartition("t", 1): 1, TopicPartition("t", 2): 1}
+    row = {"topic": "t", "unpublished": [1, 2]}
+    condition = {"problems": [], "resizes": [row, {"topic": "u", "unpublished": [0, 0]}]}
+    dirs = {1: [LogDir("/d", None, held, 1000, 500)]}
+    facts = replace(HEALTHY, log_dirs=dirs, condition=condition)
+    (finding,) = (each for each in judge(facts) if each.kind == "strays")
+    assert finding.partitions == ["t-2"]
+
+
 def test_findings_name_what_they_concern_for_scripts() -> None:
     problem = {"kind": "offline", "what": "x", "partitions": ["t-0"], "brokers": [3]}
     (first, *_) = judge(replace(HEALTHY, condition={"problems": [problem]}))

@@ -107,3 +107,51 @@ def test_the_cells_name_parent_birth_and_fences() -> None:
         DescribedFences(4, (fence(1, 7, 7), fence(3, 20, 19, is_seal=True)))
     )
     assert resized.cells(item) == ["1", "epoch 1 at 7", "fence 1 at 7 seal 3 at 20"]
+
+
+PLAN = {
+    "topic": "orders",
+    "kind": "grow",
+    "step": "birth",
+    "from_count": 4,
+    "to_count": 12,
+    "resize_epoch": 3,
+    "published": False,
+    "unpublished": [4, 12],
+    "waits_for_partitions": [5],
+    "waits_for_brokers": [2],
+    "waited_ms": 12_400,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {},
+            "waits 12 s for the fence of partition 5, from broker 2; undone after "
+            "resize.timeout.ms",
+        ),
+        (
+            {"step": "seal", "waits_for_partitions": [*range(4, 11)], "waits_for_brokers": [1, 3]},
+            "waits 12 s for the seal of partition 4, 5, 6, 7, 8 and 2 more, from broker 1, 3; "
+            "undone after resize.timeout.ms",
+        ),
+        ({"waits_for_partitions": []}, "writes its step birth"),
+        ({"published": True}, "done, and brokers are being sent it"),
+    ],
+)
+def test_a_resize_that_is_under_way_has_a_line(changed: dict[str, object], expected: str) -> None:
+    said = resized.plan_text({**PLAN, **changed})
+    assert said == f"Resize: grow from 4 to 12 partitions, resize epoch 3: {expected}"
+
+
+def test_a_topic_has_its_resize_or_none() -> None:
+    shown: list[dict[str, object]] = [{"topic": "orders"}, {"topic": "other"}]
+    resized.add_plans({"resizes": [PLAN]}, shown)
+    assert shown[0]["resize"] == {x: y for x, y in PLAN.items() if x != "topic"}
+    assert shown[1]["resize"] is None
+    # An older controller, or none that responds.
+    for condition in ({}, None):
+        resized.add_plans(condition, shown)
+        assert shown[0]["resize"] is None

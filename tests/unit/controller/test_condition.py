@@ -26,6 +26,7 @@ from tidelog.controller.decisions.moves_condition import on_record
 from tidelog.controller.decisions.problems import NAMES_LISTED, NAMES_SHOWN
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.resize_requests import resize_topics
+from tidelog.controller.decisions.resizes_condition import plans_on_record
 from tidelog.controller.decisions.resizing import advance
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.soft_state import ReportedFence, note_fences
@@ -327,12 +328,19 @@ def test_children_that_are_not_born_lack_no_state() -> None:
     assert kinds == ["resizes_running"]
     assert condition(made.cluster)["counts"]["topics_resizing"] == 1
     (note,) = condition(made.cluster)["problems"]
-    assert note["partitions"] == ["t-0"]
+    assert (note["partitions"], note["brokers"]) == (["t-0"], [1])
+    assert note["what"].endswith("fence of partition 0 (broker 1).")
+    (row,) = json.loads(json.dumps(plans_on_record(made.cluster, {"t": 1_200})))
+    assert (row["unpublished"], row["kind"], row["step"]) == ([2, 4], "grow", "fence")
+    assert (row["waits_for_partitions"], row["waits_for_brokers"]) == ([0], [1])
+    assert row["waited_ms"] == 1_200
     assert "t from 2 to 4 partitions" in note["what"]
     # The one that was reported, and a step that is being written, name no partition.
     made.do(advance(made.cluster, "t", is_late=True))
     (note,) = condition(made.cluster)["problems"]
     assert "t from 4 to 2 partitions (undo)." in note["what"]
+    (row,) = plans_on_record(made.cluster, {})
+    assert (row["unpublished"], row["waits_for_partitions"], row["waited_ms"]) == ([2, 2], [], 0)
 
 
 def test_a_throttle_of_moves_is_idle_when_none_runs() -> None:

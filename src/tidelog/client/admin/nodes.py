@@ -19,7 +19,7 @@ from tidelog.protocol import messages
 
 CONDITION_TIMEOUT_MS = 5_000
 
-UNCLEAN, REASSIGNMENTS = "unclean", "reassignments"
+UNCLEAN, REASSIGNMENTS, RESIZES = "unclean", "reassignments", "resizes"
 """Subjects of a report."""
 
 

@@ -1,19 +1,25 @@
 """What holds up resizes: for the condition of the cluster (KIP-253).
 
-Owns the finding about the plans of topics. Not its form: see ``problems``. What a plan does next:
-see ``resizing``.
+Owns the finding about the plans of topics, and their rows for tools. Not the form of a finding: see
+``problems``. What a plan does next: see ``resizing``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tidelog.controller.decisions.cluster import ClusterState
-from tidelog.controller.decisions.problems import NAMES_SHOWN, NOTICE, problem
-from tidelog.controller.decisions.resizing import items_of, missing_of, why_waiting
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.problems import (
+    NAMES_LISTED,
+    NAMES_SHOWN,
+    NOTICE,
+    names_of_brokers,
+    problem,
+)
+from tidelog.controller.decisions.resizing import born_of, items_of, missing_of, why_waiting
 from tidelog.controller.decisions.shown_topics import shown_topic
-from tidelog.metadata.records import ResizePlan
+from tidelog.metadata.records import ResizeKind, ResizePlan
 from tidelog.model.topics import TopicPartition
 
 
@@ -24,6 +30,7 @@ def of_resizes(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     """
     said: list[str] = []
     waiting: list[str] = []
+    brokers: set[int] = set()
     names = sorted(cluster.resizing & cluster.topics.keys() - cluster.marked)
     for name in names[:NAMES_SHOWN]:
         plan = cluster.topic_histories[name].resize
@@ -31,6 +38,7 @@ def of_resizes(cluster: ClusterState) -> Iterator[dict[str, Any]]:
             clause, missing = _of_plan(cluster, name, plan)
             said.append(clause)
             waiting += [str(TopicPartition(name, index)) for index in missing]
+            brokers |= _awaited_brokers(cluster, name, missing)
     if not said:
         return
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
@@ -44,7 +52,47 @@ def of_resizes(cluster: ClusterState) -> Iterator[dict[str, Any]]:
         advice,
         NOTICE,
         partitions=waiting,
+        brokers=sorted(brokers),
     )
+
+
+def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return a row for each topic that is being resized, as plain data for JSON.
+
+    ``unpublished`` are the partitions that no client has been shown: brokers may host them.
+    ``waited_ms``: how long a plan has waited in its step, by topic.
+    """
+    rows = []
+    for name in sorted(cluster.resizing & cluster.topics.keys()):
+        plan = cluster.topic_histories[name].resize
+        if plan is None:
+            continue
+        _, missing = _of_plan(cluster, name, plan)
+        rows.append(
+            {
+                "topic": name,
+                "kind": plan.kind,
+                "step": plan.step,
+                "from_count": plan.from_count,
+                "to_count": plan.to_count,
+                "resize_epoch": plan.resize_epoch,
+                "published": plan.published,
+                "unpublished": _unpublished(plan),
+                "waits_for_partitions": missing[:NAMES_LISTED],
+                "waits_for_brokers": sorted(_awaited_brokers(cluster, name, missing)),
+                "waited_ms": waited_ms.get(name, 0) if missing else 0,
+            }
+        )
+    return rows
+
+
+def _unpublished(plan: ResizePlan) -> list[int]:
+    """Return the partitions [first, end) that a growth, or the undo of one, hides from clients."""
+    if plan.published:
+        return [0, 0]
+    if plan.kind is ResizeKind.UNDO:
+        return [plan.to_count, plan.to_count + born_of(plan)]
+    return [plan.from_count, max(plan.from_count, plan.to_count)]
 
 
 def _of_plan(cluster: ClusterState, name: str, plan: ResizePlan) -> tuple[str, list[int]]:
@@ -52,7 +100,23 @@ def _of_plan(cluster: ClusterState, name: str, plan: ResizePlan) -> tuple[str, l
     if plan.published or plan.cursor < items_of(plan):
         return clause, []
     missing = list(missing_of(cluster, name, plan))
-    return (f"{clause}: {why_waiting(plan, missing)}" if missing else clause), missing
+    if not missing:
+        return clause, missing
+    at = names_of_brokers(_awaited_brokers(cluster, name, missing))
+    return f"{clause}: {why_waiting(plan, missing)} ({at})", missing
+
+
+def _awaited_brokers(cluster: ClusterState, name: str, missing: Iterable[int]) -> set[int]:
+    """Return the leaders of partitions, or the brokers of which one has to lead."""
+    found: set[int] = set()
+    for index in missing:
+        where = TopicPartition(name, index)
+        state = cluster.states.get(where)
+        if state is not None and state.leader != NO_LEADER:
+            found.add(state.leader)
+        else:
+            found.update(cluster.replicas(where) if state is None else state.isr)
+    return found
 
 
 def is_unborn(cluster: ClusterState, where: TopicPartition) -> bool:

@@ -5,7 +5,9 @@
 - ``subjects``: with "unclean", ``unclean`` has the losses of unclean elections (KIP-704); with
   "reassignments", ``reassignments`` has ``replicas``, ``original_replicas`` and ``target_replicas``
   of each partition that moves, or whose cancelled move left other replicas: then the targets are
-  null. ListPartitionReassignments does not list that one, and no original replicas.
+  null. ListPartitionReassignments does not list that one, and no original replicas. With "resizes",
+  ``resizes`` has the plan of each topic that is being resized, the partitions that no client has
+  been shown, and the partitions and brokers that it waits for, with the time in ms (KIP-253).
 - Brokers forward it in an Envelope, so that a client may send it to any of them.
 """
 
@@ -17,6 +19,7 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.condition import condition_steps
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.decisions.moves_condition import on_record
+from tidelog.controller.decisions.resizes_condition import plans_on_record
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -27,6 +30,7 @@ from tidelog.version import __version__
 
 UNCLEAN = "unclean"
 REASSIGNMENTS = "reassignments"
+RESIZES = "resizes"
 
 
 async def serve(
@@ -42,6 +46,8 @@ async def serve(
         found[UNCLEAN] = unclean_elections(controller.cluster)
     if REASSIGNMENTS in request.subjects:
         found[REASSIGNMENTS] = await in_turns(on_record(controller.cluster), controller.seams.clock)
+    if RESIZES in request.subjects:
+        found[RESIZES] = plans_on_record(controller.cluster, controller.resizes.waited_ms())
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 
