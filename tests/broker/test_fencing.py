@@ -235,6 +235,31 @@ def test_a_committed_fence_is_reported_until_it_is_answered_and_after_each_full(
     run(work())
 
 
+def test_a_new_controller_gets_the_reports_at_once_however_long_the_last_pause_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Aware producers wait from the fence to the publication, also while a controller is away."""
+    for name in ("RETRY_MS", "RETRY_MAX_MS"):
+        monkeypatch.setattr(fence_reports, name, 3_600_000)
+
+    async def work() -> None:
+        async with running(tmp_path) as (lone, peer):
+            session = Session()
+            lone.session = session
+            lone.broker.fence_reports.start()
+            session.up = False
+            await sent(peer, Side(2, 0, (0, 1)))
+            both = Side(4, 1, (0, 1), leader_epoch=1)
+            await sent(peer, both)
+            await until(lambda: session.asked == 1)
+            session.up = True
+            await sent(peer, both, kind=FULL)
+            await until(lambda: len(session.reported) == 2)
+            await lone.broker.fence_reports.stop()
+
+    run(work())
+
+
 @pytest.mark.usefixtures("quick_retries")
 def test_a_fence_above_the_watermark_and_one_of_a_former_epoch_are_not_reported(
     tmp_path: Path,

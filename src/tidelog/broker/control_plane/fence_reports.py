@@ -3,7 +3,8 @@
 Owns the requests (KIP-253; docs/design/elastic.md). Not the fences: see ``partitions.fencing``. The
 controller keeps reports in memory only, so all of them are sent again after each FULL, with which a
 new controller and a new session begin. One request is under way at a time, with at most
-``MAX_REPORTED`` fences; without a response the pause doubles.
+``MAX_REPORTED`` fences; without a response the pause doubles, and a FULL ends it: producers wait
+for what a new controller does next.
 
 | event | what becomes due |
 |---|---|
@@ -15,6 +16,7 @@ new controller and a new session begin. One request is under way at a time, with
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from functools import partial
@@ -67,6 +69,8 @@ class FenceReports:
         self.is_looking = False
         """Whether all partitions are to be looked at."""
         self._wake = asyncio.Event()
+        self._began_again = asyncio.Event()
+        """Whether a FULL came since the last failure."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -93,6 +97,7 @@ class FenceReports:
     def again(self) -> None:
         """Report the fences of all partitions that this broker leads, once more."""
         self.is_looking = True
+        self._began_again.set()
         self._wake.set()
 
     def _committed(self, partition: HostedPartition, leader_epoch: int, error: ErrorCode) -> None:
@@ -122,8 +127,11 @@ class FenceReports:
                     self._wake.set()
                 continue
             self._wake.set()
-            await asyncio.sleep(backoff.pause_s(failures))
-            failures += 1
+            self._began_again.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff.pause_s(failures)):
+                    await self._began_again.wait()
+            failures = 0 if self._began_again.is_set() else failures + 1
 
     async def _look_at_all(self) -> None:
         self.is_looking = False
