@@ -24,7 +24,7 @@ from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetcher import OffsetReset
-from tidelog.client.groups.assignors import decode_assignment
+from tidelog.client.groups.consumer_protocol import decode_assignment
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.offsets import EARLIEST
 from tidelog.model.errors import ErrorCode

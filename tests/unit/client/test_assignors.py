@@ -1,22 +1,21 @@
-"""Shares of members, and the bytes they travel in."""
+"""Shares of members by range and in turn, with their retired partitions apart."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tidelog.client.errors import ClientError
 from tidelog.client.groups.assignors import (
+    ASSIGNORS,
     AWARE_RANGE,
     RANGE,
     PartitionCounts,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-    epochs_of_assignment,
-    epochs_of_subscription,
-    range_assignment,
+    assign,
+    is_cooperative,
+    offered,
 )
+from tidelog.client.groups.consumer_protocol import Subscription
 from tidelog.model.topics import TopicPartition
 
 
@@ -28,83 +27,111 @@ def counts(**topics: int) -> dict[str, PartitionCounts]:
     return {name: PartitionCounts(number, number) for name, number in topics.items()}
 
 
+def members(**topics: str) -> dict[str, Subscription]:
+    return {member: Subscription(tuple(names.split())) for member, names in topics.items()}
+
+
 def test_the_first_members_get_one_more() -> None:
-    shares = range_assignment({"b": ["t"], "a": ["t"], "c": ["t"]}, counts(t=7))
+    shares = assign(RANGE, members(b="t", a="t", c="t"), counts(t=7))
     assert shares == {"a": parts("t", 0, 1, 2), "b": parts("t", 3, 4), "c": parts("t", 5, 6)}
 
 
 def test_members_get_only_what_they_subscribed_to() -> None:
-    shares = range_assignment({"a": ["t", "u"], "b": ["u"]}, counts(t=2, u=2))
+    shares = assign(RANGE, members(a="t u", b="u"), counts(t=2, u=2))
     assert shares == {"a": parts("t", 0, 1) + parts("u", 0), "b": parts("u", 1)}
 
 
 def test_more_members_than_partitions_and_unknown_topics() -> None:
-    shares = range_assignment({"a": ["t", "gone"], "b": ["t"]}, counts(t=1))
-    assert shares == {"a": parts("t", 0), "b": []}
+    assert assign(RANGE, members(a="t gone", b="t"), counts(t=1)) == {"a": parts("t", 0), "b": []}
 
 
-def test_every_partition_has_one_owner() -> None:
-    for members in range(1, 8):
-        names = {f"m{number}": ["t"] for number in range(members)}
-        for count in range(12):
-            owned = [
-                p for share in range_assignment(names, counts(t=count)).values() for p in share
-            ]
-            assert sorted(owned) == parts("t", *range(count))
+def test_round_robin_goes_on_from_topic_to_topic() -> None:
+    """The example of Kafka's RoundRobinAssignor."""
+    shares = assign("roundrobin", members(c0="t0 t1", c1="t0 t1"), counts(t0=3, t1=3))
+    assert shares == {
+        "c0": parts("t0", 0, 2) + parts("t1", 1),
+        "c1": parts("t0", 1) + parts("t1", 0, 2),
+    }
+
+
+def test_round_robin_skips_members_without_the_topic() -> None:
+    """The second example of Kafka's RoundRobinAssignor."""
+    said = members(c0="t0", c1="t0 t1", c2="t0 t1 t2")
+    assert assign("roundrobin", said, counts(t0=1, t1=2, t2=3)) == {
+        "c0": parts("t0", 0),
+        "c1": parts("t1", 0),
+        "c2": parts("t1", 1) + parts("t2", 0, 1, 2),
+    }
+
+
+@pytest.mark.parametrize("assignor", [RANGE, "roundrobin"])
+def test_static_members_come_first_by_their_own_ids(assignor: str) -> None:
+    said = {
+        "a": Subscription(("t",)),
+        "z": Subscription(("t",), instance_id="2"),
+        "y": Subscription(("t",), instance_id="1"),
+    }
+    shares = assign(assignor, said, counts(t=3))
+    assert shares == {"y": parts("t", 0), "z": parts("t", 1), "a": parts("t", 2)}
 
 
 def test_retired_partitions_are_assigned_apart() -> None:
-    members = {"a": ["t"], "b": ["t"]}
+    said = members(a="t", b="t")
     resized = {"t": PartitionCounts(4, 6)}
-    assert range_assignment(members, resized, AWARE_RANGE) == {
+    assert assign(AWARE_RANGE, said, resized) == {
         "a": parts("t", 0, 1, 4),
         "b": parts("t", 2, 3, 5),
     }
-    assert range_assignment(members, resized, RANGE) == {
-        "a": parts("t", 0, 1, 2),
-        "b": parts("t", 3, 4, 5),
-    }
+    assert assign(RANGE, said, resized) == {"a": parts("t", 0, 1, 2), "b": parts("t", 3, 4, 5)}
 
 
-def test_resize_epochs_travel_as_user_data() -> None:
-    epochs = {"t": 3, "ü": 0}
-    subscription = encode_subscription(["ü", "t"], epochs)
-    assert decode_subscription(subscription) == ["t", "ü"]
-    assert epochs_of_subscription(subscription) == epochs
-    assignment = encode_assignment(parts("t", 1, 2), epochs)
-    assert decode_assignment(assignment) == parts("t", 1, 2)
-    assert epochs_of_assignment(assignment) == epochs
+@pytest.mark.parametrize("assignor", ["tidelog.sticky", "tidelog.cooperative-sticky"])
+def test_sticky_members_share_the_retired_partitions_too(assignor: str) -> None:
+    said = {"a": Subscription(("t",), tuple(parts("t", 2, 3)), 1), "b": Subscription(("t",))}
+    shares = assign(assignor, said, {"t": PartitionCounts(2, 4)})
+    taking = [sum(each.partition < 2 for each in share) for share in shares.values()]
+    assert taking == [1, 1]
+    if assignor == "tidelog.sticky":
+        assert [len(share) for share in shares.values()] == [2, 2]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        encode_subscription(["t"]),
-        encode_subscription(["t"], {"t": 3})[:-2],
-        # Another version, and another client's user data.
-        encode_subscription(["t"])[:-4] + b"\0\0\0\x06\0\1\0\0\0\1",
-        encode_subscription(["t"])[:-4] + b"\0\0\0\x03\0\0\7",
-        b"",
-    ],
+def test_a_member_offers_the_aware_names_first() -> None:
+    assert offered(["range", "cooperative-sticky"]) == [
+        "tidelog.range",
+        "tidelog.cooperative-sticky",
+        "range",
+        "cooperative-sticky",
+    ]
+    assert is_cooperative(["cooperative-sticky"])
+    assert not is_cooperative(["range", "cooperative-sticky"])
+
+
+TOPICS = ("t", "u", "v")
+SUBSCRIPTIONS = st.dictionaries(
+    st.sampled_from([f"m{number}" for number in range(6)]),
+    st.builds(lambda names: Subscription(tuple(names)), st.sets(st.sampled_from(TOPICS))),
 )
-def test_user_data_that_are_not_ours_say_nothing(data: bytes) -> None:
-    assert epochs_of_subscription(data) == {}
-    assert epochs_of_assignment(b"") == {}
+COUNTS = st.dictionaries(
+    st.sampled_from(TOPICS),
+    st.integers(0, 9).flatmap(
+        lambda taking: st.builds(PartitionCounts, st.just(taking), st.integers(taking, taking + 5))
+    ),
+)
 
 
-def test_bytes_round_trip() -> None:
-    shares = parts("t", 0, 5) + parts("ü", 1)
-    assert decode_assignment(encode_assignment(shares)) == shares
-    assert decode_assignment(b"") == []
-    assert decode_subscription(encode_subscription(["b", "a", "a"])) == ["a", "b"]
-
-
-def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
-    later = b"\0\3" + encode_subscription(["t"])[2:] + b"\0\0\0\0\0\0\0\7\xff\xff"
-    assert decode_subscription(later) == ["t"]
-
-
-@pytest.mark.parametrize("cut", range(2, 12))
-def test_cut_bytes_are_refused(cut: int) -> None:
-    with pytest.raises(ClientError):
-        decode_subscription(encode_subscription(["topic"])[:cut])
+@given(SUBSCRIPTIONS, COUNTS, st.sampled_from(offered(ASSIGNORS)))
+def test_every_partition_has_one_subscribed_owner(
+    said: dict[str, Subscription], known: dict[str, PartitionCounts], assignor: str
+) -> None:
+    shares = assign(assignor, said, known)
+    assert shares.keys() == said.keys()
+    owned = sorted(each for share in shares.values() for each in share)
+    read = {topic for each in said.values() for topic in each.topics}
+    assert owned == sorted(
+        TopicPartition(topic, index)
+        for topic, each in known.items()
+        if topic in read
+        for index in range(each.listed)
+    )
+    for member, share in shares.items():
+        assert {each.topic for each in share} <= set(said[member].topics)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import ConnectionLost, Refused
-from tidelog.client.groups.assignors import PROTOCOL_TYPE, decode_assignment
+from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages

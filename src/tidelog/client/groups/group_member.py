@@ -8,28 +8,37 @@ call that is cancelled anywhere leaves a state from which ``join`` continues.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.groups.assignors import (
-    AWARE_RANGE,
-    PROTOCOL_TYPE,
     RANGE,
     PartitionCounts,
+    assign,
+    is_cooperative,
+    offered,
+)
+from tidelog.client.groups.committed_offsets import Membership, Position, commit_offsets
+from tidelog.client.groups.consumer_protocol import (
+    AWARE_PREFIX,
+    COOPERATIVE_STICKY,
+    NO_GENERATION,
+    PROTOCOL_TYPE,
+    STICKY,
+    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
     epochs_of_assignment,
-    epochs_of_subscription,
-    range_assignment,
 )
-from tidelog.client.groups.committed_offsets import Membership, Position, commit_offsets
 from tidelog.client.groups.group_positions import GroupPosition, exchange_positions
 from tidelog.client.groups.membership import (
     HEARTBEATS,
@@ -78,15 +87,24 @@ class GroupMember:
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
         partition_check_ms: int = PARTITION_CHECK_MS,
+        max_poll_interval_ms: int | None = None,
+        assignors: Sequence[str] = (RANGE,),
     ) -> None:
         self.group = group
         self.topics = sorted(set(topics))
+        self.is_cooperative = is_cooperative(assignors)
+        """Whether it keeps its partitions while it joins again (KIP-429)."""
         self._cluster = cluster
         self._instance_id = instance_id
         self._session_timeout_ms = session_timeout_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._partition_check_ms = partition_check_ms
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._polled_at = 0.0
+        self._offered = offered(assignors)
+        self._previous: tuple[TopicPartition, ...] = ()
+        self._previous_generation = NO_GENERATION
         self._counts: dict[str, PartitionCounts] = {}
         self.assigned_with: dict[str, int] = {}
         """The resize epochs that this generation was assigned with, by an aware leader."""
@@ -113,31 +131,39 @@ class GroupMember:
         """Member id and generation, for commits."""
         return self._as_committed(self._standing)
 
-    async def join(self) -> list[TopicPartition]:
+    async def join(self, owned: Iterable[TopicPartition] = ()) -> list[TopicPartition]:
         """Join or rejoin, and return the partitions of this member. Raises ClientError.
 
-        Commit before: the partitions may go to other members. After a failure or a cancellation the
-        member is out of its generation and may join again.
+        Commit before: the partitions may go to other members. ``owned``: those that a cooperative
+        member keeps meanwhile. After a failure or a cancellation the member is out of its
+        generation and may join again.
         """
         self._step(Event.JOIN)
         if self.state is not MemberState.JOINING:
             raise ClientError(f"the member of group {self.group!r} is leaving")
         try:
             await self._stop_tasks()
-            assigned = await self._rounds()
+            assigned = await self._rounds(tuple(owned))
         except BaseException:
             self._step(Event.INTERRUPTED)
             raise
+        self._previous, self._previous_generation = tuple(assigned), self._standing.generation
         self._step(Event.ASSIGNED)
+        self.polled()
         if self.state in HEARTBEATS:
             self._run(self._beat())
             if self._counts:
                 self._run(self._watch_partitions())
         return assigned
 
-    def resized(self) -> None:
-        """Record that a topic was resized: the next step is another round."""
+    def rejoin(self) -> None:
+        """Record that a topic was resized, the subscription changed, or a cooperative member gave
+        partitions up: the next step is another round."""
         self._step(Event.REBALANCE)
+
+    def polled(self) -> None:
+        """Record that the application polls: it is alive (max.poll.interval.ms)."""
+        self._polled_at = asyncio.get_running_loop().time()
 
     def positioned(self) -> None:
         """Record that the positions of all partitions are known: the member reads now."""
@@ -179,18 +205,19 @@ class GroupMember:
             await self._stop_tasks()
             if not leaver.member_id or self._instance_id is not None:
                 return
-            request = messages.LeaveGroupRequest(
-                group_id=self.group,
-                member_id=leaver.member_id,
-                members=[messages.LeaveGroupRequest.MemberIdentity(member_id=leaver.member_id)],
-            )
-            # Not on the member's own connection: a cancelled join may still be in flight there.
-            await self._cluster.send_to_coordinator(
-                self.group, request, timeout_ms=LEAVE_TIMEOUT_MS
-            )
+            await self._ask_to_leave(leaver)
         finally:
             self._cluster.close_purpose(self._purpose)
             self._step(Event.LEFT)
+
+    async def _ask_to_leave(self, leaver: MemberStatus) -> None:
+        request = messages.LeaveGroupRequest(
+            group_id=self.group,
+            member_id=leaver.member_id,
+            members=[messages.LeaveGroupRequest.MemberIdentity(member_id=leaver.member_id)],
+        )
+        # Not on the member's own connection: a cancelled join may still be in flight there.
+        await self._cluster.send_to_coordinator(self.group, request, timeout_ms=LEAVE_TIMEOUT_MS)
 
     def _step(self, event: Event, problem: ClientError | None = None) -> None:
         self._standing = step(self._standing, event, problem)
@@ -206,11 +233,11 @@ class GroupMember:
     def _as_committed(self, standing: MemberStatus) -> Membership:
         return Membership(standing.generation, standing.member_id, self._instance_id)
 
-    async def _rounds(self) -> list[TopicPartition]:
+    async def _rounds(self, owned: tuple[TopicPartition, ...]) -> list[TopicPartition]:
         """Join and sync until there is an assignment; the coordinator responds in each round."""
         for _ in range(MAX_JOIN_ROUNDS):
             try:
-                joined = await self._join_once()
+                joined = await self._join_once(owned)
                 data = await self._sync(joined)
                 self.assigned_with = epochs_of_assignment(data)
                 return decode_assignment(data)
@@ -221,7 +248,17 @@ class GroupMember:
                     raise
         raise ClientError(f"group {self.group!r} did not become stable in {MAX_JOIN_ROUNDS} rounds")
 
-    async def _join_once(self) -> messages.JoinGroupResponse:
+    def _subscription(
+        self, assignor: str, owned: tuple[TopicPartition, ...], epochs: Mapping[str, int]
+    ) -> bytes:
+        had = {STICKY: self._previous, COOPERATIVE_STICKY: owned}
+        mine = had.get(assignor.removeprefix(AWARE_PREFIX), ())
+        topics = tuple(self.topics)
+        said = Subscription(topics, mine, self._previous_generation, epochs)
+        return encode_subscription(said, assignor)
+
+    async def _join_once(self, owned: tuple[TopicPartition, ...]) -> messages.JoinGroupResponse:
+        epochs = self._epochs()
         request = messages.JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=self._session_timeout_ms,
@@ -231,11 +268,9 @@ class GroupMember:
             protocol_type=PROTOCOL_TYPE,
             protocols=[
                 messages.JoinGroupRequest.JoinGroupRequestProtocol(
-                    name=AWARE_RANGE, metadata=encode_subscription(self.topics, self._epochs())
-                ),
-                messages.JoinGroupRequest.JoinGroupRequestProtocol(
-                    name=RANGE, metadata=encode_subscription(self.topics)
-                ),
+                    name=name, metadata=self._subscription(name, owned, epochs)
+                )
+                for name in self._offered
             ],
         )
 
@@ -262,16 +297,17 @@ class GroupMember:
         assignor = joined.protocol_name or RANGE
         self._counts = {}
         if joined.leader == joined.member_id and not joined.skip_assignment:
-            subscriptions = {
-                member.member_id: decode_subscription(bytes(member.metadata))
-                for member in joined.members
+            members = {
+                each.member_id: decode_subscription(bytes(each.metadata), assignor)._replace(
+                    instance_id=each.group_instance_id
+                )
+                for each in joined.members
             }
-            names = {name for topics in subscriptions.values() for name in topics}
-            known = [epochs_of_subscription(bytes(each.metadata)) for each in joined.members]
-            await self._catch_up(known)
+            await self._catch_up(each.epochs for each in members.values())
+            names = {name for each in members.values() for name in each.topics}
             self._counts = await self._count_partitions(names)
-            shares = range_assignment(subscriptions, self._counts, assignor)
-        epochs = self._epochs() if assignor == AWARE_RANGE else None
+            shares = assign(assignor, members, self._counts)
+        epochs = self._epochs() if assignor.startswith(AWARE_PREFIX) else None
         request = messages.SyncGroupRequest(
             group_id=self.group,
             generation_id=self._standing.generation,
@@ -341,8 +377,12 @@ class GroupMember:
         before it joins again.
         """
         while self.state in HEARTBEATS:
-            await asyncio.sleep(self._heartbeat_interval_ms / 1000)
+            wait_s = self._heartbeat_interval_ms / 1000
+            await asyncio.sleep(max(0.0, min(wait_s, self._until_due_s())))
             asked_as = self._standing
+            if self._until_due_s() <= 0:
+                await self._leave_late()
+                return
             request = messages.HeartbeatRequest(
                 group_id=self.group,
                 generation_id=asked_as.generation,
@@ -366,6 +406,27 @@ class GroupMember:
                 # Without a response the coordinator has removed the member by now.
                 retry = is_worth_retrying(error)
                 self._step(*((Event.SILENCE,) if retry else (Event.FAILED, error)))
+
+    def _until_due_s(self) -> float:
+        """Return the time left until the application must have polled."""
+        if self._max_poll_interval_ms is None:
+            return inf
+        since_s = asyncio.get_running_loop().time() - self._polled_at
+        return self._max_poll_interval_ms / 1000 - since_s
+
+    async def _leave_late(self) -> None:
+        """Leave: the application does not poll, and another member must have its partitions."""
+        logger.warning(
+            "group %s: the member leaves, because the application did not poll for"
+            " max.poll.interval.ms=%s: process fewer records in one poll, or raise the value",
+            self.group,
+            self._max_poll_interval_ms,
+        )
+        leaver = self._standing
+        self._step(Event.GENERATION_LOST if self._instance_id is not None else Event.UNKNOWN)
+        if self._instance_id is None:
+            with contextlib.suppress(ClientError):
+                await self._ask_to_leave(leaver)
 
     async def exchange_positions(
         self, report: Mapping[TopicPartition, int], wanted: Iterable[TopicPartition]

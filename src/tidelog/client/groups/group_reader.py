@@ -161,7 +161,7 @@ class GroupReader:
         while True:
             self._refuse_closed()
             if self._seen and is_resized(self._seen, self._assigned, self._cluster.view):
-                self._member.resized()
+                self._member.rejoin()
             if self._joining is not None or self._member.must_join:
                 if not await self._joined(deadline):
                     return []
