@@ -20,6 +20,7 @@ from tidelog.client.admin import groups as admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.client.groups.committed_offsets import committed_offsets
+from tidelog.client.groups.lag import lags_of
 from tidelog.client.offsets import LATEST, list_offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -170,19 +171,21 @@ async def describe(cluster: Cluster, group: str) -> dict[str, Any]:
     partitions = sorted({*committed, *owners})
     view = await cluster.describe(sorted({where.topic for where in partitions}))
     alive = [where for where in partitions if view.partition(where) is not None]
-    ends = await list_offsets(cluster, dict.fromkeys(alive, LATEST))
+    found_ends = await list_offsets(cluster, dict.fromkeys(alive, LATEST))
+    ends = {where: found.offset for where, found in found_ends.items()}
+    positions = {where: committed[where].offset for where in alive if where in committed}
+    lags = await lags_of(cluster, positions, ends)
     rows = []
     for where in partitions:
         position = committed.get(where)
-        end = ends[where].offset if where in ends else None
         owner = owners.get(where)
         rows.append(
             {
                 "topic": where.topic,
                 "partition": where.partition,
                 "current_offset": None if position is None else position.offset,
-                "log_end_offset": end,
-                "lag": None if position is None or end is None else max(0, end - position.offset),
+                "log_end_offset": ends.get(where),
+                "lag": lags.get(where),
                 "consumer_id": owner.member_id if owner else None,
                 "host": owner.host if owner else None,
                 "client_id": owner.client_id if owner else None,
