@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from tests.support.group_broker import GroupBroker
 from tests.support.group_driver import assignment, subscription
 from tests.support.lone_broker import Peer
 from tests.support.resized_topics import tell_resized
-from tidelog.broker.handlers import consumer_group_position
+from tidelog.broker.handlers import consumer_group_position, describe_condition
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import codec, messages
@@ -21,6 +22,7 @@ from tidelog.protocol import codec, messages
 Ask = messages.ConsumerGroupPositionRequest
 GROUP = "g"
 HUGE = 2**31 - 1
+NO_CONTEXT: Any = None
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -139,6 +141,37 @@ def test_the_commits_of_stock_members_and_of_no_members(tmp_path: Path) -> None:
             await peer.ask(leave(group_id=GROUP, member_id=member), 1)
             assert shown(await peer.ask(nobody, 0)) == [(0, True, 3, True), (1, True, -1, True)]
             assert (await peer.ask(asking(member, generation), 0)).error_code == E.UNKNOWN_MEMBER_ID
+            peer.writer.close()
+
+    run(work())
+
+
+def test_a_tool_is_answered_with_the_progress_of_a_group(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator(tmp_path) as lone:
+            peer = await Peer.connect(lone.port)
+
+            async def progress(*subjects: str) -> Any:
+                request = messages.DescribeConditionRequest(subjects=["group", *subjects])
+                found: Any = describe_condition.handle(lone.broker, request, NO_CONTEXT)
+                answer = await found
+                return E(answer.error_code) if answer.error_code else json.loads(answer.condition)
+
+            assert await progress("stranger", "t") is E.GROUP_ID_NOT_FOUND
+            member, generation = await member_of(peer, aware=True)
+            await peer.ask(asking(member, generation, (0, False, 9)), 0)
+            found = await progress(GROUP, "t", "t", "unknown")
+            assert (found["role"], found["state"]) == ("coordinator", "Stable")
+            assert [
+                (row["partition"], row["member"], row["position"]) for row in found["partitions"]
+            ] == [(0, member, 9), (1, member, None)]
+            assert found["members"][member]["client_id"] == "peer"
+            assert (
+                found["members"][member]["silent_ms"]
+                < found["members"][member]["session_timeout_ms"]
+            )
+            lone.lead_offsets(epoch=1, leader=2)
+            assert await progress(GROUP, "t") is E.NOT_COORDINATOR
             peer.writer.close()
 
     run(work())

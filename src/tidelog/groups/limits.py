@@ -46,8 +46,9 @@ MAX_OWNED, MAX_OWNED_TOPICS = 200_000, 50_000
 """Most partitions, and most entries of a topic over all members, of the generations whose positions
 members may ask for; those of a larger one stay unknown. Reading them takes up to 0.1 s."""
 
-HELD_BY_OWNED, HELD_BY_OWNED_TOPIC = 200, 600
-"""The memory of the owner and the position of a partition, and of a topic with such."""
+HELD_BY_OWNED, HELD_BY_OWNED_TOPIC = 350, 800
+"""The memory of the owner and the position of a partition with its time, and of a topic with such.
+"""
 
 MAX_REASON_CHARACTERS = 255
 """How much of a client's reason to join or leave is kept for the log (KIP-800)."""

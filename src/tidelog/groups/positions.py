@@ -61,7 +61,7 @@ def report_positions(
         # Only an aware member asks.
         member.asks_as_aware = True
         known = _of_generation(group, out)
-        _take(group, known, event)
+        _take(group, known, event, now_ms)
     found: dict[TopicPartition, Position] = {}
     for at in event.asked:
         found[at], owner = _position(group, known, at, event)
@@ -138,16 +138,18 @@ def _owners(group: Group) -> Positions:
     return Positions(group.generation, owners, is_complete, held, {})
 
 
-def _take(group: Group, known: Positions, event: ReportPositions) -> None:
+def _take(group: Group, known: Positions, event: ReportPositions, now_ms: int) -> None:
     """Take the reports of a member's own partitions; a report of another's counts for nothing."""
     for at, offset in event.reports:
         if known.owners.get(at.topic, {}).get(at.partition) != event.member_id:
             continue
-        topic_id = _topic_id(group, at.topic)
+        topic_id = present_id(group, at.topic)
         topic = known.reported.get(at.topic)
         if topic is None or topic.topic_id != topic_id:
-            topic = known.reported[at.topic] = ReportedTopic(topic_id, {})
-        topic.offsets[at.partition] = offset
+            topic = known.reported[at.topic] = ReportedTopic(topic_id, {}, {})
+        if topic.offsets.get(at.partition) != offset:
+            topic.offsets[at.partition] = offset
+            topic.moved_ms[at.partition] = now_ms
 
 
 def _position(
@@ -161,7 +163,7 @@ def _position(
             return Position(), None
         if owner is not None and owner.aware is not False:
             topic = known.reported.get(at.topic)
-            if topic is None or topic.topic_id != _topic_id(group, at.topic):
+            if topic is None or topic.topic_id != present_id(group, at.topic):
                 return Position(), owner
             return Position(topic.offsets.get(at.partition, UNKNOWN)), owner
     sight = group.first_sights.get(at.topic)
@@ -171,7 +173,8 @@ def _position(
     return Position(committed.offset, True), owner
 
 
-def _topic_id(group: Group, topic: str) -> UUID:
+def present_id(group: Group, topic: str) -> UUID:
+    """Return the id of the present topic of a name, as it is kept with a report."""
     present = group.rules.topic_of(topic)
     return NO_TOPIC_ID if present is None else present.topic_id
 

@@ -15,10 +15,14 @@ UNKNOWN = -1
 
 
 class ReportedTopic(NamedTuple):
-    """Positions by partition, in the incarnation of a topic in which they were reported."""
+    """Positions by partition, in the incarnation of a topic in which they were reported.
+
+    ``moved_ms``: when a report last changed each of them.
+    """
 
     topic_id: UUID
     offsets: dict[int, int]
+    moved_ms: dict[int, int]
 
 
 @dataclass(slots=True)

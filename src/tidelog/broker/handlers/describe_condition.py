@@ -3,7 +3,9 @@
 - ``subjects`` ["broker"]: the state of this broker as JSON: ``role`` "broker", ``node_id``,
   ``version`` of the code, ``level`` in its file, ``highest_level``, and ``set_aside``: the
   quarantined replicas, each with its ``path`` and ``removed_at_ms`` (null: never removed).
-- Other ``subjects`` go to the controller: see its handler. An older broker forwards this one, too,
+- ``subjects`` ["group", GROUP, TOPIC…]: the progress of a group that this broker coordinates, in
+  these topics, as JSON (``groups.progress``), with the ``role`` "coordinator".
+- Other ``subjects`` go to the controller: see its handler. An older broker forwards these, too,
   and the response has the ``role`` "controller" (docs/decisions/0057).
 """
 
@@ -15,11 +17,14 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.control_plane.forwarding import MOST_FORWARDED, forward
+from tidelog.groups.group import GroupState
+from tidelog.groups.progress import progress_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.runtime.turns import in_turns
 from tidelog.storage import names
 from tidelog.version import __version__
 
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
     from tidelog.runtime.disk import Disk
     from tidelog.storage.directory.log_directory import LogDirectory
 
-BROKER = "broker"
+BROKER, GROUP = "broker", "group"
 
 MOST_SET_ASIDE = 1_000
 """Most quarantined replicas in a response; the directory itself shows the rest."""
@@ -40,6 +45,8 @@ def handle(
     """Describe this broker, or forward the request."""
     if request.subjects == [BROKER]:
         return _own(broker)
+    if request.subjects[:1] == [GROUP] and len(request.subjects) > 1:
+        return _progress(broker, request.subjects[1], request.subjects[2:])
     return forward(broker, ApiKey.DESCRIBE_CONDITION, request, context, refuse)
 
 
@@ -63,6 +70,22 @@ async def _own(broker: Broker) -> messages.DescribeConditionResponse:
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 
+async def _progress(
+    broker: Broker, group_id: str, topics: Sequence[str]
+) -> messages.DescribeConditionResponse:
+    table = broker.coordinator.table_of(group_id)
+    if isinstance(table, ErrorCode):
+        return _refused(table, f"group {group_id!r} is not coordinated here now")
+    group = table.get(group_id)
+    if group is None or group.state is GroupState.DEAD:
+        return _refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+    clock = broker.seams.clock
+    named = list(dict.fromkeys(topics))
+    steps = progress_of(group, named, broker.metadata.id_of, clock.monotonic_ms())
+    found = {"role": "coordinator", **await in_turns(steps, clock)}
+    return messages.DescribeConditionResponse(condition=json.dumps(found))
+
+
 def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDirectory, str]]:
     found: list[tuple[LogDirectory, str]] = []
     for directory in directories:
@@ -78,6 +101,10 @@ def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDi
 
 def refuse(_request: Any, error: ErrorCode, message: str) -> Any:
     """Return a response with one error."""
+    return _refused(error, message)
+
+
+def _refused(error: ErrorCode, message: str) -> messages.DescribeConditionResponse:
     return messages.DescribeConditionResponse(error_code=error, error_message=message, condition="")
 
 
