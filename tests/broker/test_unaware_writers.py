@@ -8,10 +8,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import produce, run, running
 from tests.support.resized import COUNT, EPOCH, LIFE, count_in, fence, put, show
+from tidelog.broker.metrics import BrokerCollector
 from tidelog.broker.partitions import unaware_writers
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.partitioning.hashing import hash_of_key, partition_of
@@ -33,6 +35,12 @@ def elsewhere(count: int, partition: int = 0) -> int:
 def keyed(codec: int = Codec.NONE, keys: list[bytes] = KEYS) -> bytes:
     records = [NewRecord(1, key, b"v") for key in keys]
     return build_batch([*records, NewRecord(1, None, b"without a key")], codec=codec)
+
+
+def scraped(lone: LoneBroker) -> str:
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(lone.broker, lone.server))
+    return generate_latest(registry).decode()
 
 
 def resized(lone: LoneBroker, count: int = ODD, **configs: str) -> HostedPartition:
@@ -162,6 +170,33 @@ def test_records_that_are_none_end_no_count(tmp_path: Path, codec: int) -> None:
 
 def said(topics: list[Any]) -> list[tuple[int, int]]:
     return [(each.unaware_write_ms, each.misplaced_records) for each in topics]
+
+
+def test_batches_that_a_retired_partition_refuses_are_counted_and_logged_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A producer without a count gives each record up, and is refused as fast as it sends."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            put(resized(lone), sealed=True)
+            writers = lone.broker.unaware_writers
+            for _ in range(3):
+                answer = await peer.ask(produce(keyed()), 11)
+                assert answer.responses[0].partition_responses[0].error_code == 44
+            # One that sends a count is refused for its own mistake, or hashes again.
+            await peer.ask(count_in(produce(keyed()), Named(ODD, EPOCH, LIFE)), 11)
+            assert writers.refused == {"t": 3}
+            lines = [x.getMessage() for x in caplog.records if "retired partitions" in x.message]
+            assert len(lines) == 1
+            assert "retired partitions of topic t refused 1 batches of producers" in lines[0]
+            monkeypatch.setattr(unaware_writers, "LINE_EVERY_MS", 0)
+            await peer.ask(produce(keyed()), 11)
+            lines = [x.getMessage() for x in caplog.records if "retired partitions" in x.message]
+            assert "of topic t refused 3 batches" in lines[1]
+            assert 'tidelog_unaware_batches_refused_total{topic="t"} 4.0' in scraped(lone)
+
+    run(main())
 
 
 def test_heartbeats_name_each_topic_once_and_then_its_changes(tmp_path: Path) -> None:

@@ -58,14 +58,7 @@ class BrokerCollector(Collector):
             "Idempotent producers that replicas here forgot for a limit: of a partition, or of all",
             value=sum(partition.log.producers.forgotten for partition in hosted),
         )
-        misplaced = CounterMetricFamily(
-            "tidelog_misplaced_records",
-            "Records of producers without a partition count whose key belongs to another partition",
-            labels=["topic"],
-        )
-        for topic, records in dict(self._broker.unaware_writers.misplaced).items():
-            misplaced.add_metric([topic], records)
-        yield misplaced
+        yield from self._of_unaware_writers()
         room = self._broker.coordinator.room
         yield GaugeMetricFamily(
             "tidelog_group_member_bytes",
@@ -110,6 +103,26 @@ class BrokerCollector(Collector):
         yield from self._requests()
         yield from self._times()
         yield from self._connections()
+
+    def _of_unaware_writers(self) -> Iterator[Metric]:
+        writers = self._broker.unaware_writers
+        for name, what, by_topic in (
+            (
+                "tidelog_misplaced_records",
+                "Records of producers without a partition count whose key belongs to another "
+                "partition",
+                writers.misplaced,
+            ),
+            (
+                "tidelog_unaware_batches_refused",
+                "Batches of producers without a partition count for retired partitions",
+                writers.refused,
+            ),
+        ):
+            family = CounterMetricFamily(name, what, labels=["topic"])
+            for topic, count in dict(by_topic).items():
+                family.add_metric([topic], count)
+            yield family
 
     def _requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

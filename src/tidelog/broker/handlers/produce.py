@@ -254,6 +254,7 @@ def _append_all(
             if isinstance(result, Rejected):
                 answers.append(_rejected(index, result, partition))
                 rest.refused(partition, result)
+                broker.unaware_writers.note_refused(partition, named)
                 continue
             answer = _appended(index, result)
             answers.append(answer)

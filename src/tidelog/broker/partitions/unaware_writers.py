@@ -1,6 +1,7 @@
 """Producers that send no partition count: when they wrote to a topic, and their misplaced records.
 
-Owns both numbers of each topic of this broker, and their part of heartbeats (tag 10001). Not the
+Owns both numbers of each topic of this broker, their part of heartbeats (tag 10001), and the count
+of their batches that retired partitions refuse, with one log line a minute and topic. Not the
 refusal of such producers: see `resize_checks`. Pays one assignment per batch until a topic was
 resized.
 
@@ -59,6 +60,9 @@ TOPICS_AT_ONCE = 500
 SAID_AGAIN_MS = 10_000
 """A later write of the same topic is reported this much later."""
 
+LINE_EVERY_MS = 60_000
+"""The least time between two log lines about refused batches for one topic."""
+
 NEVER = -1
 
 _LedTopic = messages.BrokerHeartbeatRequest.LedTopic
@@ -86,6 +90,10 @@ class UnawareWriters:
         """When such a producer last wrote to a topic, by the wall clock."""
         self.misplaced: dict[str, int] = {}
         """Records whose key has another partition, by topic, since the start of this broker."""
+        self.refused: dict[str, int] = {}
+        """Batches that retired partitions refused, by topic, since the start of this broker."""
+        self._lines: dict[str, tuple[int, int]] = {}
+        """When the last log line about that was written, and how many were refused by then."""
         self.skipped = 0
         """Batches that were not looked at, because too many waited."""
         self._resized: dict[str, tuple[int, int]] = {}
@@ -109,6 +117,22 @@ class UnawareWriters:
             self.last_ms[partition.key.topic] = now_ms
             if state.resize_epoch:
                 self._look_at(partition, records)
+
+    def note_refused(self, partition: HostedPartition, named: Named) -> None:
+        """Note a batch that was refused, if it came without a count to a retired partition."""
+        if named is not NOT_NAMED or not partition.state.sealed:
+            return
+        topic, now_ms = partition.key.topic, self._clock.monotonic_ms()
+        count = self.refused[topic] = self.refused.get(topic, 0) + 1
+        at_ms, counted = self._lines.get(topic, (now_ms - LINE_EVERY_MS, 0))
+        if now_ms - at_ms >= LINE_EVERY_MS:
+            self._lines[topic] = now_ms, count
+            logger.warning(
+                "retired partitions of topic %(topic)s refused %(batches)d batches of producers "
+                "without a partition count: they lose the records whose keys they send there, "
+                "until the partitions are removed",
+                {"topic": topic, "batches": count - counted},
+            )
 
     def _look_at(self, partition: HostedPartition, records: Buffer) -> None:
         """Have the keys of a batch looked at, if they may be misplaced and there is room."""
@@ -200,13 +224,17 @@ class UnawareWriters:
 
     def _forget(self) -> None:
         """Forget the topics of which this broker hosts nothing."""
-        for known in (self.last_ms, self.misplaced, self._resized, self._said):
+        for known in self._by_topic():
             for topic in known.keys() - self._partitions.by_topic.keys():
                 self._drop(topic)
 
     def _drop(self, topic: str) -> None:
-        for known in (self.last_ms, self.misplaced, self._resized, self._said):
+        for known in self._by_topic():
             known.pop(topic, None)
+
+    def _by_topic(self) -> tuple[dict[str, Any], ...]:
+        counts = self.last_ms, self.misplaced, self.refused
+        return *counts, self._resized, self._said, self._lines
 
 
 def _unpacked(records: bytes) -> Pieces[Buffer]:
