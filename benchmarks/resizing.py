@@ -29,7 +29,7 @@ from tests.support.cluster import TidelogCluster
 from tidelog.client.admin import topics as admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import RecordSender
 from tidelog.model.topics import TopicPartition
 
@@ -60,14 +60,14 @@ class Acks:
 async def produce(bootstrap: str, acks: Acks, stopping: asyncio.Event, number: int) -> None:
     """Send keyed records at the rate until ``stopping``; wait for all acknowledgements."""
     async with Cluster(bootstrap) as cluster, RecordSender(cluster) as sender:
-        waiting: set[asyncio.Future[Sent]] = set()
+        waiting: set[asyncio.Future[RecordMetadata]] = set()
 
-        def answered(future: asyncio.Future[Sent]) -> None:
+        def answered(future: asyncio.Future[RecordMetadata]) -> None:
             waiting.discard(future)
             if future.exception() is not None:
                 acks.failed.append(repr(future.exception()))
             else:
-                acks.times[future.result().partition.partition].append(time.monotonic())
+                acks.times[future.result().partition].append(time.monotonic())
 
         begun = time.monotonic()
         for count in itertools.count():

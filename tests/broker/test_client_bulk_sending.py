@@ -87,7 +87,7 @@ def test_keys_go_where_single_records_go(tmp_path: Path) -> None:
         async with BulkSender(cluster) as sender:
             one_by_one = [await sender.send("t", b"x", key) for key in keys[:50]]
             await sender.flush()
-            places = [each.result().partition.partition for each in one_by_one]
+            places = [each.result().partition for each in one_by_one]
             await sender.send_many("t", Columns(VALUES[:1_000], keys, headers), tally)
         assert tally.written == 1_000
         fetcher = Fetcher(cluster)

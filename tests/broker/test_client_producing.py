@@ -135,9 +135,9 @@ def test_a_sender_that_closes_takes_nothing_more_and_writes_what_it_took(tmp_pat
             await asyncio.sleep(0)
             closing = asyncio.ensure_future(sender.close())
             await asyncio.sleep(0)
-            with pytest.raises(ClientError, match="this sender is closed"):
+            with pytest.raises(ClientError, match="this producer is closed"):
                 await sender.send("t", b"z")
-            with pytest.raises(ClientError, match="this sender is closed"):
+            with pytest.raises(ClientError, match="this producer is closed"):
                 await waits
             await closing
             assert taken.result().offset == 0

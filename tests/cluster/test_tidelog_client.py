@@ -37,7 +37,7 @@ from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
-from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
@@ -214,7 +214,7 @@ def test_a_refused_batch_takes_no_other_along(bootstrap: str, topic_name: str) -
         async with Cluster(bootstrap) as cluster:
             settings = SendSettings(batch_bytes=500, linger_ms=0)
             async with RecordSender(cluster, settings) as sender:
-                outcomes: list[asyncio.Future[Sent]] = []
+                outcomes: list[asyncio.Future[RecordMetadata]] = []
                 for n in range(300):
                     value = b"%d" % n if n % 50 else b"x" * 3000
                     outcomes.append(await sender.send(topic_name, value))
@@ -543,7 +543,7 @@ def test_through_breaking_connections_nothing_is_lost_repeated_or_reordered(
                 assert [record.offset for record in records] == list(range(len(records)))
             for n, outcome in enumerate(outcomes):
                 sent = outcome.result()
-                assert values([found[sent.partition][sent.offset]]) == [n]
+                assert values([found[sent.topic_partition][sent.offset]]) == [n]
         assert proxy.broken > 20, proxy.broken
         await proxy.stop()
 

@@ -28,7 +28,7 @@ from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.groups.group_reader import GroupReader
-from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.topics import TopicPartition
@@ -113,14 +113,14 @@ class Writer:
         number: int,
         epoch: int,
         sent_at: float,
-        sent: asyncio.Future[Sent],
+        sent: asyncio.Future[RecordMetadata],
     ) -> None:
         self.open -= 1
         error = None if sent.cancelled() else sent.exception()
         outcome, where = Outcome.INFO, (-1, -1)
         if not sent.cancelled() and error is None:
             answer = sent.result()
-            outcome, where = Outcome.OK, (answer.partition.partition, answer.offset)
+            outcome, where = Outcome.OK, (answer.partition, answer.offset)
         now = self._setting.now
         self._setting.note(Send(uid, key, self.name, number, epoch, sent_at, outcome, now, *where))
 

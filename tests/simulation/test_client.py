@@ -18,7 +18,7 @@ from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.fetcher import Fetcher
-from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.topics import TopicPartition
@@ -39,7 +39,7 @@ class ClientRun(BrokerRun):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.outcomes: list[asyncio.Future[Sent]] = []
+        self.outcomes: list[asyncio.Future[RecordMetadata]] = []
         self.seen: dict[TopicPartition, list[tuple[int, int]]] = {tp: [] for tp in PARTITIONS}
 
     async def _create_topics(self) -> None:
@@ -99,7 +99,7 @@ class ClientRun(BrokerRun):
                 self.found.append(f"record {number} was given up: {error}")
                 continue
             sent = outcome.result()
-            if (sent.offset, number) not in self.seen[sent.partition]:
+            if (sent.offset, number) not in self.seen[sent.topic_partition]:
                 self.found.append(f"record {number} is not at {sent}")
         for partition, records in self.seen.items():
             if [offset for offset, _ in records] != list(range(len(records))):

@@ -6,7 +6,7 @@ Owns all exceptions of this package. Not which of them are retried: see ``retrie
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -15,12 +15,30 @@ from tidelog.model.topics import TopicPartition
 class ClientError(Exception):
     """Any error of a client; the text is one line that says what happened."""
 
+    @property
+    def retriable(self) -> bool:
+        """Whether the same call may succeed later."""
+        return False
+
+
+class ConfigurationRefused(ClientError, ValueError):
+    """An argument of a client is not valid."""
+
+
+class WrongState(ClientError):
+    """The client cannot do this now: it is closed, not started, or was opened elsewhere."""
+
 
 class ConnectionLost(ClientError):
     """The connection could not be opened, or ended before the response arrived.
 
     The broker may or may not have executed a request that was in flight.
     """
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same call may succeed later."""
+        return True
 
 
 class RequestTimedOut(ConnectionLost):
@@ -47,15 +65,32 @@ class Refused(ClientError):
     """A broker responded with an error code.
 
     ``subject`` is the topic, partition or group that the code concerns, ``reason`` the broker's
-    own message or "".
+    own message or "". ``Refused(code, …)`` makes an instance of the class of that code, if one was
+    defined (``class X(Refused, code=…)``); its ``advice`` is the text where there is no reason.
     """
+
+    _of_code: ClassVar[dict[int, type[Refused]]] = {}
+    advice: ClassVar[str] = ""
+
+    def __init_subclass__(cls, code: int | None = None, advice: str = "") -> None:
+        super().__init_subclass__()
+        if code is not None:
+            Refused._of_code[code] = cls
+            cls.advice = advice
+
+    def __new__(cls, code: int, *_: Any) -> Refused:
+        kind = Refused._of_code.get(code, cls) if cls is Refused else cls
+        return super().__new__(kind)
 
     def __init__(self, code: int, subject: str, reason: str | None = None) -> None:
         self.code = error_code(code)
         self.subject = subject
         self.reason = reason or ""
-        said = f": {self.reason}" if self.reason else ""
-        super().__init__(f"{subject}: {self.code.name}{said}")
+        said = self.reason or self.advice
+        super().__init__(f"{subject}: {self.code.name}{': ' if said else ''}{said}")
+
+    def __reduce__(self) -> Any:
+        return _restored, (type(self), self.args, self.__dict__)
 
     @property
     def retriable(self) -> bool:
@@ -85,6 +120,19 @@ class LogTruncated(OffsetOutOfRange):
 
 class GaveUp(ClientError):
     """Retries ended at the deadline; ``__cause__`` is the last error."""
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same call may succeed later."""
+        return True
+
+
+def _restored(kind: type[Refused], args: tuple[Any, ...], state: dict[str, Any]) -> Refused:
+    """Return a refusal as it was before it was pickled."""
+    found = Exception.__new__(kind)
+    found.args = args
+    found.__dict__.update(state)
+    return found
 
 
 def error_code(code: int) -> ErrorCode:

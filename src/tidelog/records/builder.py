@@ -128,6 +128,7 @@ class FastBuilder:
         self._builder: Any = DefaultRecordBatchBuilder(
             2, 0, False, producer.producer_id, producer.epoch, producer.base_sequence, batch_size
         )
+        self._add = self._builder.append
         self._next = 0
 
     def append(
@@ -138,8 +139,7 @@ class FastBuilder:
         headers: Sequence[Header] = (),
     ) -> bool:
         """Add a record; False when it does not fit into a batch that already has one."""
-        added = self._builder.append(self._next, timestamp, key, value, list(headers))
-        if added is None:
+        if self._add(self._next, timestamp, key, value, list(headers) if headers else []) is None:
             return False
         self._next += 1
         return True
@@ -150,7 +150,7 @@ class FastBuilder:
 
         0.3 µs a record, a quarter of what ``append`` takes. The first of a batch always fits.
         """
-        append, number = self._builder.append, self._next
+        append, number = self._add, self._next
         values, keys, headers = columns
         none: list[Header] = []
         if keys is None and headers is None:

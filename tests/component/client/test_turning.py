@@ -16,7 +16,7 @@ from tests.order.timeline import report
 from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeaders
 from tidelog.client.cluster import Cluster
 from tidelog.client.producing.bulk_sender import BulkSender
-from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.settings import SendSettings
 from tidelog.client.stamps import stamp_of
 
@@ -97,10 +97,10 @@ class Run:
         future = await self.sender.send(NAME, b"%d" % uid, key.encode())
         future.add_done_callback(partial(self.done, uid))
 
-    def done(self, uid: int, future: asyncio.Future[Sent]) -> None:
+    def done(self, uid: int, future: asyncio.Future[RecordMetadata]) -> None:
         key, number, epoch, sent_at = self.open.pop(uid)
         error = future.exception()
-        place = (-1, -1) if error else (future.result().partition.partition, future.result().offset)
+        place = (-1, -1) if error else (future.result().partition, future.result().offset)
         outcome = Outcome.INFO if error else Outcome.OK
         now = self.leaders.now
         send = Send(uid, key, "w", number, epoch, sent_at, outcome, now, *place)

@@ -14,7 +14,6 @@ from tidelog.client.producing.partitioner import by_partition
 from tidelog.client.producing.send_queue import SendTally
 from tidelog.client.producing.sender import RECORD_OVERHEAD_BYTES, RecordSender
 from tidelog.client.producing.turning import TopicEpochs
-from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Columns, NewRecord
 
 
@@ -80,7 +79,7 @@ class BulkSender(RecordSender):
             if epochs.is_turning or epochs.stamp != stamp:
                 return begin
             index = self._chooser.choose(epochs.seen, None) if partition is None else partition
-            queue = self._queue(TopicPartition(topic, index), epochs.partition_epoch(index))
+            queue = self._queue_of(epochs, index)
             batch = queue.last
             if (
                 batch is None

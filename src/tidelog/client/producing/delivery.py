@@ -63,7 +63,9 @@ class BatchDelivery:
             )
         self._codec = CODEC_NAMES[self._settings.compression]
         self._clock = clock or RealClock()
-        self._chooser = PartitionChooser(cluster.settings.backoff.random)
+        self._chooser = PartitionChooser(
+            cluster.settings.backoff.random, self._settings.partitioner
+        )
         self._queues: dict[QueueKey, SendQueue] = {}
         self._numbers = itertools.count(1)
         """Numbers of batches in the order of ``send``."""
@@ -78,6 +80,8 @@ class BatchDelivery:
         self._due: dict[ProducerBatch, float] = {}
         self._deadlines: dict[ProducerBatch, asyncio.TimerHandle] = {}
         self._flushing = 0
+        self._owes_turn = False
+        """Whether a batch was filled since the loop last sent: its callers should let it."""
         self._is_closing = False
         """Whether ``close`` has begun: no new records, but accepted ones are still written."""
         self._closed = False
@@ -85,7 +89,9 @@ class BatchDelivery:
         self._trouble: ClientError | None = None
         """The last error on the way to the brokers; None while there is none."""
 
-    def _queue(self, where: TopicPartition, partition_epoch: int) -> SendQueue:
+    def _queue(
+        self, where: TopicPartition, partition_epoch: int, former: Producer | None = None
+    ) -> SendQueue:
         key = (where, partition_epoch)
         queue = self._queues.get(key)
         if queue is None:
@@ -97,6 +103,8 @@ class BatchDelivery:
                 codec=self._codec,
                 partition_epoch=partition_epoch,
                 numbers=self._numbers,
+                retries=self._settings.retries,
+                former=former,
             )
         return queue
 
@@ -108,21 +116,28 @@ class BatchDelivery:
         stamp: Stamp | None,
         is_fixed: bool,
         deadline: float | None = None,
+        held: tuple[int, ...] = (),
     ) -> ProducerBatch:
         """Open a batch after the last one, which is full and need not linger.
 
-        ``deadline``: of records that waited before; otherwise they have the whole time-out.
+        ``deadline``, ``held``: of records that waited before, see ``SendQueue.open``; otherwise
+        they have the whole time-out.
         """
         if former is not None:
             self._due[former] = 0.0
-        batch = queue.open(tally, stamp=stamp, is_fixed=is_fixed)
+        batch = queue.open(tally, stamp=stamp, is_fixed=is_fixed, held=held)
         now = asyncio.get_running_loop().time()
         linger_s = self._settings.linger_ms / 1000 if deadline is None else 0.0
         self._due[batch] = now + linger_s
         if deadline is None:
             deadline = now + self._settings.delivery_timeout_ms / 1000
         self._expire_at(deadline, queue, batch)
-        self._drain_at(0.0 if len(queue.waiting) > 1 else self._due[batch])
+        is_full = len(queue.waiting) > 1
+        self._drain_at(0.0 if is_full else self._due[batch])
+        self._owes_turn |= is_full
+        if self._cluster.expired:
+            # In the background: added partitions are seen within metadata_max_age_ms.
+            self._run("metadata", self._cluster.refresh)
         return batch
 
     def _expire_at(self, deadline: float, queue: SendQueue, batch: ProducerBatch) -> None:

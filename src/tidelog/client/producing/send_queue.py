@@ -20,14 +20,19 @@ it is taken back, and its sequence numbers are given to the next one. See ``turn
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
+from tidelog.client.producing.record_metadata import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    OpenOutcome,
+    RecordMetadata,
+)
+from tidelog.client.producing.settings import MOST_RETRIES
 from tidelog.client.stamps import Stamp, partition_stamp
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -37,14 +42,6 @@ from tidelog.records.reader import read_batch
 from tidelog.replication.resize_rules import Named
 
 MAX_SEQUENCE = 2**31 - 1
-
-
-class Sent(NamedTuple):
-    """The position of a written record. ``offset`` is -1 when it is unknown (acks=0)."""
-
-    partition: TopicPartition
-    offset: int
-    timestamp: int
 
 
 @dataclass(slots=True)
@@ -74,12 +71,13 @@ class ProducerBatch:
     partition: TopicPartition
     builder: FastBuilder
     number: tuple[int, ...]
-    """Its place in the order of ``send``; the halves of (4,) are (4, 0) and (4, 1)."""
+    """Its place in the order of ``send``: the halves of (4,) are (4, 0) and (4, 1), and (4, 9) has
+    records of (4,) that were held while their topic was resized."""
     stamp: Stamp | None = None
     """What its records were hashed under, for ever; None: the topic is not ordered."""
     is_fixed: bool = False
     """Whether the caller named the partition of its records."""
-    outcomes: list[tuple[asyncio.Future[Sent], int]] = field(default_factory=list)
+    outcomes: list[OpenOutcome] = field(default_factory=list)
     tally: SendTally | None = None
     """The tally of its records; they have no ``outcomes`` then."""
     size: int = 0
@@ -114,18 +112,24 @@ class ProducerBatch:
     def succeed(self, base_offset: int, append_time: int) -> None:
         """Complete the futures of its records with their offsets."""
         self.done = True
-        for index, (outcome, timestamp) in enumerate(self.outcomes):
+        where = self.partition
+        topic, index = where
+        kind = CREATE_TIME if append_time < 0 else LOG_APPEND_TIME
+        offset, step = (base_offset, 1) if base_offset >= 0 else (-1, 0)
+        for outcome, created, *sizes in self.outcomes:
             if not outcome.done():
-                offset = base_offset + index if base_offset >= 0 else -1
-                shown = timestamp if append_time < 0 else append_time
-                outcome.set_result(Sent(self.partition, offset, shown))
+                timestamp = created if append_time < 0 else append_time
+                outcome.set_result(
+                    RecordMetadata(topic, index, where, offset, timestamp, kind, *sizes)
+                )
+            offset += step
         if self.tally is not None:
             self.tally.written += self.builder.count
 
     def fail(self, error: ClientError) -> None:
         """Fail the futures of its records: they were not acknowledged."""
         self.done = True
-        for outcome, _ in self.outcomes:
+        for outcome, *_ in self.outcomes:
             if not outcome.done():
                 outcome.set_exception(error)
         if self.tally is not None:
@@ -155,25 +159,29 @@ class SendQueue:
         codec: int = 0,
         partition_epoch: int = -1,
         numbers: Iterator[int] | None = None,
+        retries: int = MOST_RETRIES,
+        former: Producer | None = None,
     ) -> None:
+        """``former``: an identity that must not be used here, see ``turning``."""
         self.partition = partition
         self.partition_epoch = partition_epoch
         self._batch_bytes = batch_bytes
         self._codec = codec
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
-        self.broken = False
+        self.broken = former is not None
         self.not_before = 0.0
         self.failed_lookups = 0
         """Attempts in a row that found no leader."""
         self._idempotent = idempotent
         # Without sequence numbers a retry could be appended after later batches.
         self._limit = max_in_flight if idempotent else 1
-        self._identity: Producer | None = None
+        self._identity = former
         self._next_sequence = 0
         self._taken_back: tuple[int, ...] | None = None
         """The first batch that was taken back since the last one that got its numbers."""
         self._numbers = numbers or itertools.count(1)
+        self._retries = retries
 
     def open(
         self,
@@ -181,12 +189,15 @@ class SendQueue:
         *,
         stamp: Stamp | None = None,
         is_fixed: bool = False,
+        held: tuple[int, ...] = (),
     ) -> ProducerBatch:
-        """Add an empty batch at the end; ``tally`` counts its records, if given."""
+        """Add an empty batch at the end; ``tally`` counts its records, if given.
+
+        ``held``: the place of its first record in the order of ``send``, if that was held.
+        """
         builder = FastBuilder(self._batch_bytes, codec=self._codec)
-        batch = ProducerBatch(
-            self.partition, builder, (next(self._numbers),), stamp, is_fixed, tally=tally
-        )
+        number = (*held, next(self._numbers))
+        batch = ProducerBatch(self.partition, builder, number, stamp, is_fixed, tally=tally)
         self.waiting.append(batch)
         return batch
 
@@ -197,6 +208,13 @@ class SendQueue:
     def undetermined(self) -> list[ProducerBatch]:
         """Return the batches whose outcome is open, in no order."""
         return [batch for batch in (*self.waiting, *self.in_flight) if not batch.done]
+
+    def has_before(self, number: tuple[int, ...]) -> bool:
+        """Whether a batch before a place in the order of ``send`` has no outcome."""
+        waiting = self.waiting
+        if waiting and waiting[0].number < number:
+            return True
+        return any(each.number < number and not each.done for each in self.in_flight)
 
     def unsent(self) -> list[ProducerBatch]:
         """Return the waiting batches that are certainly not in the log, in their order."""
@@ -282,7 +300,8 @@ class SendQueue:
             self._requeue(batch)
             return False
         waits = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._has_earlier(batch)
-        if waits or isinstance(error, ConnectionLost) or (code is not None and code.retriable):
+        may_pass = isinstance(error, ConnectionLost) or (code is not None and code.retriable)
+        if waits or (may_pass and batch.attempts <= self._retries):
             self._requeue(batch)
             return False
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.builder.count > 1:

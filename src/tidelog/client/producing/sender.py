@@ -2,8 +2,8 @@
 
 Owns the path of a record from ``send`` into a batch: partitioning, lingering, memory. Not the
 requests and retries: see ``delivery``. Not order and sequence numbers of one partition: see
-``send_queue``. Not a topic that is resized meanwhile: see ``turning``. The public Producer will use
-this.
+``send_queue``. Not a topic that is resized meanwhile: see ``turning``. Not the arguments and
+serializers of the public Producer: see ``tidelog.aio``.
 
 Order: records of one partition are written in the order of ``send``, also after retries (five
 requests in flight with an identity, one without), and records of one key also while their topic
@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tidelog.client.errors import ClientError, GaveUp
+from tidelog.client.errors import ClientError, GaveUp, Refused
 from tidelog.client.metadata import Topic
-from tidelog.client.producing.send_queue import Sent
-from tidelog.client.producing.turning import TurningDelivery
+from tidelog.client.producing.record_metadata import Outcome, RecordMetadata
+from tidelog.client.producing.turning import TopicEpochs, TurningDelivery
+from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord
 from tidelog.records.record import Header
 from tidelog.runtime.tasks import call_off
@@ -45,41 +46,119 @@ class RecordSender(TurningDelivery):
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Sequence[Header] = (),
-    ) -> asyncio.Future[Sent]:
-        """Accept a record and return the future of its offset.
+    ) -> asyncio.Future[RecordMetadata]:
+        """Accept a record and return the future of its place.
 
         Waits for the topic's metadata and for memory, at most ``max_block_ms``. The future fails
         with Refused, or GaveUp after ``delivery_timeout_ms``. Raises Refused for an unknown topic
-        or partition, GaveUp when there is no memory in time.
+        or partition and for a record that is too large, GaveUp when there is no memory in time.
         """
-        known = await self._topic(topic)
-        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        size += sum(len(name) + len(content or b"") for name, content in headers)
+        outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
+        accepted = self.accept(topic, value, key, partition, timestamp_ms, headers, outcome)
+        if not accepted:
+            await self.accept_later(topic, value, key, partition, timestamp_ms, headers, outcome)
+        elif self._owes_turn:
+            self._owes_turn = False
+            # Let the loop send and receive; otherwise brokers idle until the memory is full.
+            await asyncio.sleep(0)
+        return outcome
+
+    def accept(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+        outcome: Outcome,
+    ) -> bool:
+        """Accept a record now, whose outcome ``outcome`` receives; False: it has to wait first.
+
+        With False nothing was done: ``accept_later`` waits. Raises as ``send`` does.
+        """
+        if self._is_closing:
+            raise _closed()
+        epochs = self._topics.get(topic)
+        if epochs is None or epochs.view is not self._cluster.view:
+            epochs = self._known(topic)
+            if epochs is None:
+                return False
+        key_bytes = -1 if key is None else len(key)
+        value_bytes = -1 if value is None else len(value)
+        header_bytes = -1
+        size = RECORD_OVERHEAD_BYTES + key_bytes + value_bytes
+        if headers:
+            header_bytes = _size_of(headers)
+            size += header_bytes
+        if size > self._settings.max_request_bytes:
+            raise self._too_large(topic, size)
         if self._buffered and self._buffered + size > self._settings.buffer_bytes:
-            await self._wait_for_room(size)
-        # From here on nothing waits: the record is hashed under what metadata say now.
-        epochs = self._epochs_of(known)
+            return False
+        # The record is hashed under what metadata say now.
         if partition is not None and (why := epochs.why_not(partition)) is not None:
             raise why
         if timestamp_ms is None:
             timestamp_ms = self._clock.wall_ms()
-        outcome: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
-        record = NewRecord(timestamp_ms, key, value, list(headers))
-        self._buffered += size
+        record = NewRecord(timestamp_ms, key, value, headers)
+        opened = (outcome, timestamp_ms, key_bytes, value_bytes, header_bytes)
         if epochs.is_turning:
-            self._hold_new(epochs, record, size, partition, outcome)
-            return outcome
-        place = self._chooser.choose(epochs.seen, key) if partition is None else partition
-        batch = self._append(epochs, place, record, is_fixed=partition is not None)
-        batch.outcomes.append((outcome, timestamp_ms))
-        batch.size += size
-        return outcome
+            self._hold_new(epochs, record, size, partition, opened)
+        else:
+            place = self._chooser.choose(epochs.seen, key) if partition is None else partition
+            batch = self._append(epochs, place, record, partition is not None)
+            batch.outcomes.append(opened)
+            batch.size += size
+        self._buffered += size
+        return True
+
+    async def accept_later(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[Header],
+        outcome: Outcome,
+    ) -> None:
+        """Wait for the topic's metadata and for memory, then accept a record. Raises as ``send``.
+
+        ``max_block_ms`` bounds each of the two waits.
+        """
+        await self._topic(topic)
+        while not self.accept(topic, value, key, partition, timestamp_ms, headers, outcome):
+            await self._topic(topic)
+            size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+            await self._wait_for_room(size + _size_of(headers))
+
+    def _known(self, topic: str) -> TopicEpochs | None:
+        """Return what records of a topic are hashed under, if its metadata are known."""
+        view = self._cluster.view
+        known = view.topics.get(topic)
+        if known is None or known.error:
+            return None
+        epochs = self._epochs_of(known)
+        epochs.view = view
+        return epochs
+
+    def _too_large(self, topic: str, size: int) -> Refused:
+        most = self._settings.max_request_bytes
+        said = (
+            f"the record has {size} bytes and max_request_size is {most}: "
+            "send less, or raise max_request_size here and max.message.bytes of the topic"
+        )
+        return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"topic {topic!r}", said)
 
     async def flush(self) -> None:
-        """Send all records now, without lingering, and wait for all outcomes."""
+        """Send all records now, without lingering, and wait for the outcomes of those.
+
+        Records that are sent meanwhile prolong it only as far as they share a batch with these.
+        """
         self._flushing += 1
+        end = (next(self._numbers),)
         try:
-            while self._has_held() or any(not queue.empty for queue in self._queues.values()):
+            while self._holds_before(end) or any(q.has_before(end) for q in self._queues.values()):
                 self._drain()
                 waiter = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
@@ -106,7 +185,7 @@ class RecordSender(TurningDelivery):
 
     def _refuse_when_closed(self) -> None:
         if self._is_closing:
-            raise ClientError("this sender is closed")
+            raise _closed()
 
     async def _topic(self, name: str) -> Topic:
         """Return the metadata of a topic. Raises as ``send`` does."""
@@ -117,9 +196,6 @@ class RecordSender(TurningDelivery):
             found = await self._cluster.topics([name], timeout_ms=block_ms, create=create)
             self._refuse_when_closed()
             return found[name]
-        if self._cluster.expired:
-            # In the background: added partitions are seen within metadata_max_age_ms.
-            self._run("metadata", self._cluster.refresh)
         return known
 
     async def _wait_for_room(self, size: int) -> None:
@@ -136,3 +212,11 @@ class RecordSender(TurningDelivery):
                     f"no memory for a record within {self._settings.max_block_ms} ms: "
                     f"{self._buffered} bytes are unacknowledged"
                 )
+
+
+def _size_of(headers: Sequence[Header]) -> int:
+    return sum(len(name.encode()) + len(content or b"") for name, content in headers)
+
+
+def _closed() -> ClientError:
+    return ClientError("this producer is closed: open another one")

@@ -5,10 +5,17 @@ Owns the values and their meaning; ``sender`` applies them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 ALL = -1
 """acks=all."""
+
+MOST_RETRIES = 2**31 - 1
+"""Kafka's default of ``retries``: the delivery time-out alone ends them."""
+
+Partitioner = Callable[[bytes | None, Sequence[int], Sequence[int]], int]
+"""Chooses from a key, all partitions that take records, and those of them that have a leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,10 @@ class SendSettings:
     buffer_bytes: int = 33_554_432
     compression: str = "none"
     max_in_flight: int = 5
+    retries: int = MOST_RETRIES
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
     create_topics: bool = True
     """Whether brokers may create a missing topic, if auto.create.topics.enable allows it."""
+    partitioner: Partitioner | None = None
+    """None: by the hash of the key. Another one gives up the order of keys over resizes."""

@@ -23,20 +23,20 @@ from functools import partial
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
-from tidelog.client.metadata import Topic
+from tidelog.client.metadata import ClusterMetadata, Topic
 from tidelog.client.producing.delivery import BatchDelivery
+from tidelog.client.producing.record_metadata import OpenOutcome
 from tidelog.client.producing.send_queue import (
     BatchResult,
     ProducerBatch,
     SendQueue,
     SendTally,
-    Sent,
 )
 from tidelog.client.producing.settings import SendSettings
 from tidelog.client.stamps import Stamp, is_newer, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.records.builder import NewRecord
+from tidelog.records.builder import NewRecord, Producer
 from tidelog.records.reader import read_batch
 from tidelog.runtime.clock import Clock
 
@@ -51,13 +51,13 @@ class HeldRecord:
     size: int
     deadline: float
     partition: int | None = None
-    outcome: asyncio.Future[Sent] | None = None
+    outcome: OpenOutcome | None = None
     tally: SendTally | None = None
 
     def fail(self, error: ClientError) -> None:
         """Say that it was not written."""
-        if self.outcome is not None and not self.outcome.done():
-            self.outcome.set_exception(error)
+        if self.outcome is not None and not self.outcome[0].done():
+            self.outcome[0].set_exception(error)
         if self.tally is not None:
             self.tally.fail(1, error)
 
@@ -73,7 +73,7 @@ def records_of(batch: ProducerBatch, deadline: float) -> list[HeldRecord]:
             share + (rest if index == 0 else 0),
             deadline,
             batch.partition.partition if batch.is_fixed else None,
-            None if batch.tally is not None else batch.outcomes[index][0],
+            None if batch.tally is not None else batch.outcomes[index],
             batch.tally,
         )
         for index, record in enumerate(records)
@@ -86,6 +86,12 @@ class TopicEpochs:
 
     seen: Topic
     stamp: Stamp | None
+    view: ClusterMetadata | None = None
+    """The metadata that were looked at last."""
+    queues: dict[int, SendQueue] = field(default_factory=dict)
+    """The queues of new records, by partition."""
+    former: Producer | None = None
+    """The identity of the time before the topic became ordered, or ceased to be."""
     is_turning: bool = False
     refused: Stamp | None = None
     """What a leader refused in this turn: metadata must be newer."""
@@ -144,19 +150,27 @@ class TurningDelivery(BatchDelivery):
             self._look(epochs, newest)
         return epochs
 
+    def _queue_of(self, epochs: TopicEpochs, partition: int) -> SendQueue:
+        """Return the queue of new records of a partition."""
+        queue = epochs.queues.get(partition)
+        if queue is None:
+            where = TopicPartition(epochs.seen.name, partition)
+            epoch = epochs.partition_epoch(partition)
+            queue = epochs.queues[partition] = self._queue(where, epoch, epochs.former)
+        return queue
+
     def _append(
         self,
         epochs: TopicEpochs,
         partition: int,
         record: NewRecord,
-        *,
         is_fixed: bool = False,
         tally: SendTally | None = None,
         deadline: float | None = None,
+        held: tuple[int, ...] = (),
     ) -> ProducerBatch:
         """Add a record to the last batch of its partition, or to a new one."""
-        where = TopicPartition(epochs.seen.name, partition)
-        queue = self._queue(where, epochs.partition_epoch(partition))
+        queue = epochs.queues.get(partition) or self._queue_of(epochs, partition)
         batch = queue.last
         if (
             batch is not None
@@ -167,8 +181,8 @@ class TurningDelivery(BatchDelivery):
             if batch.builder.append(*record):
                 return batch
             if record.key is None:
-                self._chooser.batch_filled(where.topic)
-        batch = self._next_batch(queue, batch, tally, epochs.stamp, is_fixed, deadline)
+                self._chooser.batch_filled(epochs.seen.name)
+        batch = self._next_batch(queue, batch, tally, epochs.stamp, is_fixed, deadline, held)
         batch.builder.append(*record)
         return batch
 
@@ -176,7 +190,11 @@ class TurningDelivery(BatchDelivery):
         """Hash a record that was held, and add it to a batch; or fail it."""
         partition = held.partition
         if partition is None:
-            partition = self._chooser.choose(epochs.seen, held.record.key)
+            try:
+                partition = self._chooser.choose(epochs.seen, held.record.key)
+            except ClientError as error:
+                self._fail_records([held], error)
+                return
         elif (why := epochs.why_not(partition)) is not None:
             self._fail_records([held], why)
             return
@@ -187,9 +205,10 @@ class TurningDelivery(BatchDelivery):
             is_fixed=held.partition is not None,
             tally=held.tally,
             deadline=held.deadline,
+            held=held.number,
         )
         if held.outcome is not None:
-            batch.outcomes.append((held.outcome, held.record.timestamp))
+            batch.outcomes.append(held.outcome)
         batch.size += held.size
 
     def _hold(self, epochs: TopicEpochs, record: HeldRecord) -> None:
@@ -207,7 +226,7 @@ class TurningDelivery(BatchDelivery):
         record: NewRecord,
         size: int,
         partition: int | None = None,
-        outcome: asyncio.Future[Sent] | None = None,
+        outcome: OpenOutcome | None = None,
         tally: SendTally | None = None,
     ) -> None:
         """Keep a record that is sent while its topic turns."""
@@ -216,8 +235,9 @@ class TurningDelivery(BatchDelivery):
         number = (next(self._numbers),)
         self._hold(epochs, HeldRecord(number, record, size, deadline, partition, outcome, tally))
 
-    def _has_held(self) -> bool:
-        return any(epochs.held for epochs in self._topics.values())
+    def _holds_before(self, number: tuple[int, ...]) -> bool:
+        """Whether a record before a place in the order of ``send`` is held."""
+        return any(held.number < number for epochs in self._topics.values() for held in epochs.held)
 
     # Turns
 
@@ -290,8 +310,12 @@ class TurningDelivery(BatchDelivery):
             raise Refused(ErrorCode.INVALID_PARTITION_METADATA, f"topic {name!r}")
 
     def _end_turn(self, epochs: TopicEpochs, newest: Topic, found: Stamp | None) -> None:
+        if (found is None) != (epochs.stamp is None):
+            # The same logs go on, in queues that number their batches from 0.
+            epochs.former = self._identity
         epochs.seen, epochs.stamp = newest, found
         epochs.is_turning, epochs.refused = False, None
+        epochs.queues.clear()
         for key, queue in list(self._queues.items()):
             if queue.partition.topic == newest.name and queue.empty:
                 listed = newest.partitions.get(queue.partition.partition)
