@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installed import BIN, LENT, ROOT, run
+from tests.support.installed import BIN, LENT, ROOT, constraints, run
 from tests.support.processes import DEADLINE_S, free_ports
 
 README = ROOT / "README.md"
-LOCK = ROOT / "requirements.lock"
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +23,6 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv" / "bin" / "python"
     run(BIN / "uv", "pip", "install", "-q", "--python", python, "-c", constraints(folder), wheel)
     return folder / "venv" / "bin"
-
-
-def constraints(folder: Path) -> Path:
-    """The lock's versions without its hashes, which do not go with a constraint file."""
-    pins = [line.split(" ;")[0].rstrip(" \\") for line in LOCK.read_text().splitlines()
-            if line and not line.startswith((" ", "#"))]  # fmt: skip
-    made = folder / "constraints.txt"
-    made.write_text("\n".join(pins) + "\n")
-    return made
 
 
 def test_the_wheel_brings_the_server_and_nothing_of_spark(installed: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "requirements.lock"
 BIN = Path(sys.executable).parent
 LENT = Path(pyspark.__file__).parents[1]
 """The packages of this environment, Spark's among them: lent instead of copied, 400 MB."""
@@ -47,3 +48,12 @@ def lend(python: Path) -> None:
     program = "import tidelog, pyspark_tidelog as t; print(tidelog.__file__, t.__file__)"
     found = run(python, "-c", program)
     assert found.count(str(python.parents[1])) == 2, f"tidelog is not that of the wheel: {found}"
+
+
+def constraints(folder: Path) -> Path:
+    """The lock's versions without its hashes, which do not go with a constraint file."""
+    pins = [line.split(" ;")[0].rstrip(" \\") for line in LOCK.read_text().splitlines()
+            if line and not line.startswith((" ", "#"))]  # fmt: skip
+    made = folder / "constraints.txt"
+    made.write_text("\n".join(pins) + "\n")
+    return made

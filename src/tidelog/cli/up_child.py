@@ -143,6 +143,8 @@ class Child:
             self._log_begin = log.tell()
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                # A module of the working folder must not take the place of one of Python's.
+                "-P",
                 "-m",
                 "tidelog.cli.main",
                 "server",
@@ -183,6 +185,22 @@ class Child:
         how = f"{self.member} (pid {self._process.pid}) {_ending(status)}"
         return f"{how}; {self._last_words()}"
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal. Raises Failed when it does not run."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            raise Failed(f"{self.member} does not run")
+        process.send_signal(number)
+
+    async def kill(self) -> None:
+        """Kill it and wait until it has ended; does nothing when it does not run."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
     async def end(self) -> None:
         """Stop it cleanly, or kill it when that takes too long."""
         process = self._process
@@ -195,8 +213,7 @@ class Child:
                 await process.wait()
         except TimeoutError:
             note(f"{self.member} did not stop within {STOP_TIMEOUT_S:.0f} s: killing it")
-            process.kill()
-            await process.wait()
+            await self.kill()
 
     def complaint(self) -> str | None:
         """The last error of its log since its start, prefixed with its name; None without one."""
