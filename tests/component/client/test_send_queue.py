@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict, deque
 from collections.abc import Iterator
 
 import pytest
@@ -80,6 +81,41 @@ def test_at_most_five_are_under_way(loop: asyncio.AbstractEventLoop) -> None:
     sent = [sending.send() for _ in range(6)]
     assert sent[5] is None
     assert sent[0] is not None
+    assert sending.queue.answered(sent[0][0], OK)
+    assert sending.send() is not None
+
+
+def test_an_open_batch_is_one_of_the_last_five(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    for _ in range(8):
+        sending.add()
+    first = sending.send()
+    assert first is not None
+    # Its leader has it and does not answer; the next one acknowledges what follows.
+    for _ in range(4):
+        later = sending.send()
+        assert later is not None
+        assert sending.queue.answered(later[0], OK)
+    assert sending.send() is None, "brokers would forget the first batch"
+    assert not sending.queue.answered(first[0], LOST)
+    assert sending.send() == first
+    assert sending.queue.answered(first[0], OK)
+    assert sending.send() is not None
+
+
+def test_the_halves_of_an_open_batch_are_two(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    first = sending.add(2)
+    for _ in range(6):
+        sending.add()
+    sending.send()
+    assert sending.queue.answered(first, refused(ErrorCode.MESSAGE_TOO_LARGE))
+    sent = [sending.send() for _ in range(5)]
+    assert sent[0] is not None and sent[0][0] is first.halves[0]
+    for each in sent[1:]:
+        assert each is not None
+        assert sending.queue.answered(each[0], OK)
+    assert sending.send() is None
     assert sending.queue.answered(sent[0][0], OK)
     assert sending.send() is not None
 
@@ -230,21 +266,21 @@ def test_a_single_record_that_is_too_large_fails(loop: asyncio.AbstractEventLoop
 
 
 class Leader:
-    """A log that judges sequences as a broker does, and forgets nothing."""
+    """A log that judges sequences as a broker does: it remembers five batches of a producer."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
         self.next: dict[int, int] = {}
-        self.seen: dict[tuple[int, int], int] = {}
+        self.seen: dict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=5))
 
     def append(self, data: bytes) -> BatchResult:
         header = read_header(data)
-        place = (header.producer_id, header.base_sequence)
-        if place in self.seen:
-            return BatchResult(None, self.seen[place])
+        known = dict(self.seen[header.producer_id])
+        if header.base_sequence in known:
+            return BatchResult(None, known[header.base_sequence])
         if header.base_sequence != self.next.get(header.producer_id, 0):
             return refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        self.seen[place] = len(self.values)
+        self.seen[header.producer_id].append((header.base_sequence, len(self.values)))
         answer = BatchResult(None, len(self.values))
         records = read_batch(data)
         self.values += [record.value or b"" for record in records]
@@ -262,6 +298,7 @@ def test_random_failures_lose_repeat_and_reorder_nothing(
         sending, leader = Sending(loop), Leader()
         made = [sending.add(chance.randint(1, 6)) for _ in range(25)]
         under_way: list[tuple[ProducerBatch, bytes]] = []
+        late: list[ProducerBatch] = []
         given_up = set()
         identities = 1
         steps = 0
@@ -274,10 +311,17 @@ def test_random_failures_lose_repeat_and_reorder_nothing(
             batch = sending.queue.next(sending.identity)
             if batch is not None and chance.random() < 0.6:
                 under_way.append((batch, sending.queue.sent(batch)))
+            elif late and (not under_way or chance.random() < 0.05):
+                sending.queue.answered(late.pop(0), LOST)
             elif under_way:
                 # A broker takes the requests of one connection in order.
                 batch, data = under_way.pop(0)
                 dice = chance.random()
+                if dice > 0.95:
+                    # Its former leader has replicated it, and says nothing while a new one serves.
+                    leader.append(data)
+                    late.append(batch)
+                    continue
                 if dice < 0.1:
                     answer = LOST
                 elif dice < 0.2:

@@ -10,6 +10,11 @@ retried under their old numbers with two possible results: appended, or
 OUT_OF_ORDER_SEQUENCE_NUMBER, which proves that the batch was not appended; these wait for the new
 identity. When no batch is in flight the queue takes a new identity and starts at sequence 0.
 
+A broker recognizes the last five batches of a producer (KIP-98). So a batch whose outcome is open
+is always one of the last five that were sent, also while later ones are acknowledged: a new leader
+acknowledges those, and the former one has not answered yet. Otherwise its retry would be refused as
+out of order, and be written a second time under a new identity.
+
 A batch of several records that is too large for its topic is split in two, under its own numbers,
 and later batches are smaller.
 
@@ -22,7 +27,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
@@ -42,6 +47,9 @@ from tidelog.records.reader import read_batch
 from tidelog.replication.resize_rules import Named
 
 MAX_SEQUENCE = 2**31 - 1
+
+REMEMBERED = 5
+"""Batches of a producer and partition whose retry every broker recognizes, Kafka's included."""
 
 
 @dataclass(slots=True)
@@ -178,6 +186,8 @@ class SendQueue:
         self._limit = max_in_flight if idempotent else 1
         self._identity = former
         self._next_sequence = 0
+        self._newest: list[ProducerBatch] = []
+        """Those with sequence numbers from the oldest on whose outcome is open, in their order."""
         self._taken_back: tuple[int, ...] | None = None
         """The first batch that was taken back since the last one that got its numbers."""
         self._numbers = numbers or itertools.count(1)
@@ -226,6 +236,7 @@ class SendQueue:
         """Remove a batch that is certainly not in the log; its sequence numbers are free again."""
         (self.waiting if batch in self.waiting else self.in_flight).remove(batch)
         batch.done = True
+        self._forget(batch)
         if batch.producer is None or self.broken:
             return
         if self._taken_back is None or batch.number < self._taken_back:
@@ -263,12 +274,27 @@ class SendQueue:
             numbered = (batch for batch in self.waiting if batch.producer is not None)
             unclear = next(numbered, None)
             if unclear is not None:
-                return unclear
+                return None if self._would_push_out_another(unclear) else unclear
         if self.waiting[0].producer is None and (self.broken or self._identity is None):
             if self.in_flight or current is None or current == self._identity:
                 return None
             self._identity, self._next_sequence, self.broken = current, 0, False
-        return self.waiting[0]
+            self._newest.clear()
+        return None if self._would_push_out_another(self.waiting[0]) else self.waiting[0]
+
+    def _would_push_out_another(self, batch: ProducerBatch) -> bool:
+        """Whether brokers would forget a batch whose outcome is open, if they appended this one."""
+        newest = self._newest
+        while newest and newest[0].done:
+            del newest[0]
+        at = len(newest) if batch.producer is None else newest.index(batch)
+        return at >= REMEMBERED
+
+    def _forget(self, batch: ProducerBatch, halves: Sequence[ProducerBatch] = ()) -> None:
+        """Take a batch that was not appended out of the sequence; its halves take its place."""
+        if batch in self._newest:
+            at = self._newest.index(batch)
+            self._newest[at : at + 1] = halves
 
     def sent(self, batch: ProducerBatch) -> bytes:
         """Move a batch that ``next`` returned into flight and return its bytes."""
@@ -279,6 +305,7 @@ class SendQueue:
             count = batch.builder.count
             self._next_sequence = (self._next_sequence + count) & MAX_SEQUENCE
             self._taken_back = None
+            self._newest.append(batch)
         batch.attempts += 1
         self.in_flight.append(batch)
         return batch.encode()
@@ -297,6 +324,7 @@ class SendQueue:
             return True
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.broken:
             batch.producer = None
+            self._forget(batch)
             self._requeue(batch)
             return False
         waits = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._has_earlier(batch)
@@ -336,6 +364,7 @@ class SendQueue:
             half.encode()
             self._requeue(half)
             halves.append(half)
+        self._forget(batch, halves)
         batch.halves = tuple(halves)
         batch.done = True
 
