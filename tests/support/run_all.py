@@ -59,6 +59,7 @@ LONG_FORM = "for `make chaos`"
 LONG_FORMS = {
     "tests/chaos/test_kill_cluster.py": "tests/chaos/test_nemesis.py",
     "tests/chaos/test_nemesis.py": "tests/chaos/test_nemesis.py",
+    "tests/chaos/test_resizes_under_faults.py": "tests/cluster/test_resizes.py",
     "tests/chaos/test_steady_load.py": "tests/chaos/test_steady_load.py",
 }
 """The files with tests that only `make chaos` runs, and where their short form is."""
