@@ -91,8 +91,8 @@ MUTANTS = (
     Mutant(
         "a removal: data is purged that a group has not committed past",
         f"{DECISIONS}/removal.py",
-        "any(offsets.get(index, UNKNOWN) < held.data_end for offsets in commits.values())\n",
-        "any(index in offsets and offsets[index] < 0 for offsets in commits.values())\n",
+        "any(offsets.get(index, UNKNOWN) < held.data_end for offsets in committed)\n",
+        "any(index in offsets and offsets[index] < 0 for offsets in committed)\n",
         f"{UNIT}/test_removal.py",
     ),
     Mutant(

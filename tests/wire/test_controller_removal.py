@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.support.controller_process import RecordedBroker, World, run, served, topic
 from tests.support.lone_broker import until
@@ -33,6 +34,8 @@ class LeadingBroker(RecordedBroker):
         self.stable_end = SEALED_AT + 1
         self.groups: dict[str, dict[int, int]] = {}
         self.groups_error = ErrorCode.NONE
+        self.members: dict[str, tuple[bytes, bytes]] = {}
+        """Subscription and assignment of the member of each group that has one."""
         self.asked: list[str] = []
         self.deleted: list[tuple[int, int]] = []
         self.leader_epoch = 0
@@ -44,6 +47,7 @@ class LeadingBroker(RecordedBroker):
             ApiKey.OFFSET_FOR_LEADER_EPOCH,
             ApiKey.DELETE_RECORDS,
             ApiKey.LIST_GROUPS,
+            ApiKey.DESCRIBE_GROUPS,
             ApiKey.OFFSET_FETCH,
         )
         return [*super().handlers(), *(served(key, Scope.CLIENT, self._answer) for key in keys)]
@@ -64,9 +68,13 @@ class LeadingBroker(RecordedBroker):
                 return messages.DeleteRecordsResponse()
             case messages.ListGroupsRequest():
                 listed = messages.ListGroupsResponse.ListedGroup
-                return messages.ListGroupsResponse(
-                    error_code=self.groups_error, groups=[listed(name) for name in self.groups]
-                )
+                groups = [
+                    listed(name, "consumer", "Stable" if name in self.members else "Empty")
+                    for name in self.groups
+                ]
+                return messages.ListGroupsResponse(error_code=self.groups_error, groups=groups)
+            case messages.DescribeGroupsRequest():
+                return self._described(request)
         return self._committed(request)
 
     def _fences(self, request: messages.DescribeFencesRequest) -> Any:
@@ -105,6 +113,24 @@ class LeadingBroker(RecordedBroker):
             for each in asked.partitions
         ]
         return answer(topics=[answer.OffsetForLeaderTopicResult(asked.topic, found)])
+
+    def _described(self, request: messages.DescribeGroupsRequest) -> Any:
+        answer = messages.DescribeGroupsResponse
+        member = answer.DescribedGroupMember
+        return answer(
+            groups=[
+                answer.DescribedGroup(
+                    group_id=name,
+                    members=[
+                        member(
+                            member_metadata=self.members[name][0],
+                            member_assignment=self.members[name][1],
+                        )
+                    ],
+                )
+                for name in request.groups
+            ]
+        )
 
     def _committed(self, request: messages.OffsetFetchRequest) -> Any:
         answer = messages.OffsetFetchResponse
@@ -252,12 +278,44 @@ def test_drained_data_is_purged_once_every_group_is_past_it_and_asked_for_again(
         await until(lambda: listed(controller) == [0, 1])
         await looked(broker)
         broker.groups_error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        # A look that is under way may have its list of groups.
+        await looked(broker)
         broker.groups["lags"][1] = 40
         await looked(broker)
         assert broker.deleted == [(2, DATA_END)], "not every coordinator can be asked"
         broker.groups_error = ErrorCode.NONE
         await until(lambda: listed(controller) == [0])
         assert broker.deleted == [(2, DATA_END), (1, DATA_END)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "assignment"),
+    [
+        (b"\0\0\0\0\0\1\0\1t\0\0\0\0", b""),
+        # Of a rebalance: what it read until then.
+        (b"", b"\0\0\0\0\0\1\0\1t\0\0\0\1\0\0\0\2"),
+        # It has just joined.
+        (b"", b""),
+        (b"none", b""),
+        (b"\0\0\0\0\0\0", b"none"),
+    ],
+)
+def test_a_group_that_reads_and_has_not_committed_is_waited_for(
+    subscription: bytes, assignment: bytes
+) -> None:
+    async def scenario(world: World) -> None:
+        controller, broker = await started(world, retired_purge="drained")
+        assert (await broker.forward(topic(OFFSETS_TOPIC, 1, 1), 7)).topics[0].error_code == 0
+        broker.groups = {"done": {1: 40, 2: 40}, "joined": {}, "empty": {}, "elsewhere": {}}
+        other = b"\0\0\0\0\0\1\0\1u\0\0\0\0"
+        broker.members = {"joined": (subscription, assignment), "elsewhere": (other, b"")}
+        await looked(broker)
+        assert broker.deleted == []
+        assert listed(controller) == [0, 1, 2]
+        broker.groups["joined"] = {1: 40, 2: 40}
+        await until(lambda: listed(controller) == [0])
 
     run(scenario)
 

@@ -33,6 +33,8 @@ from tidelog.controller.decisions.removal import (
 )
 from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import inter_broker_address
+from tidelog.groups.consumer_protocol import PROTOCOL_TYPE
+from tidelog.groups.group import GroupState
 from tidelog.metadata.store import WriteTooLarge
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -46,7 +48,10 @@ ASKED_AT_ONCE = 1_000
 """The most partitions of one request."""
 
 GROUPS_AT_ONCE = 50
-"""The most groups of one OffsetFetch."""
+"""The most groups of one OffsetFetch or DescribeGroups."""
+
+MEMBERLESS = (GroupState.EMPTY, GroupState.DEAD)
+"""The states of groups that read nothing now."""
 
 Answers = dict[str, dict[int, Held]]
 
@@ -197,12 +202,28 @@ class RetiredPartitions:
             if listed.error_code:
                 raise Refused(listed.error_code, f"the groups of broker {broker}")
             groups = [group.group_id for group in listed.groups]
+            joined = {
+                group.group_id
+                for group in listed.groups
+                if group.protocol_type == PROTOCOL_TYPE and group.group_state not in MEMBERLESS
+            }
             for at in range(0, len(groups), GROUPS_AT_ONCE):
                 request = build.offset_fetch(groups[at : at + GROUPS_AT_ONCE])
                 answer = await connection.send(request, None, ANSWER_MS)
                 error = build.take_commits(answer, names, found)
                 if error:
                     raise Refused(error, f"the offsets of groups of broker {broker}")
+                lacking = [
+                    group
+                    for group in groups[at : at + GROUPS_AT_ONCE]
+                    if group in joined and any(group not in found.get(x, {}) for x in names)
+                ]
+                if not lacking:
+                    continue
+                described = await connection.send(build.describe_groups(lacking), None, ANSWER_MS)
+                error = build.take_readers(described, names, found)
+                if error:
+                    raise Refused(error, f"the members of groups of broker {broker}")
 
     @contextlib.asynccontextmanager
     async def _connected(self, broker: int) -> AsyncIterator[ClientConnection]:

@@ -8,11 +8,13 @@ incarnation too, for each incarnation of a partition begins above the leader epo
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.removal import UNKNOWN, Held, retired_from_the_top
+from tidelog.groups.consumer_protocol import assigned_partitions, subscribed_topics
+from tidelog.groups.primitives import Malformed
 from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 from tidelog.records.control_records import ChangeKind
@@ -194,3 +196,42 @@ def take_commits(
             if offsets:
                 found.setdefault(topic.name, {}).setdefault(group.group_id, {}).update(offsets)
     return 0
+
+
+def describe_groups(groups: Sequence[str]) -> messages.DescribeGroupsRequest:
+    """Ask for the members of groups."""
+    return messages.DescribeGroupsRequest(groups=list(groups))
+
+
+def take_readers(
+    answer: messages.DescribeGroupsResponse,
+    names: Collection[str],
+    found: dict[str, dict[str, dict[int, int]]],
+) -> int:
+    """Add the groups whose members read topics, where they have no commits; return the first error.
+
+    A member that has just joined has no assignment yet, and says in no response what it subscribes
+    to: it may read any topic.
+    """
+    for group in answer.groups:
+        if group.error_code:
+            return int(group.error_code)
+        for member in group.members:
+            read = _topics_read(bytes(member.member_metadata), bytes(member.member_assignment))
+            for name in names:
+                if read is None or name in read:
+                    found.setdefault(name, {}).setdefault(group.group_id, {})
+    return 0
+
+
+def _topics_read(subscription: bytes, assignment: bytes) -> frozenset[str] | None:
+    """Return the topics that a member reads or is to read, None if it does not say."""
+    if not subscription and not assignment:
+        return None
+    subscribed = subscribed_topics(subscription) if subscription else frozenset()
+    if subscribed is None:
+        return None
+    try:
+        return subscribed.union(topic for topic, _ in assigned_partitions(assignment))
+    except Malformed:
+        return None

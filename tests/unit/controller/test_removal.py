@@ -305,6 +305,16 @@ def test_without_any_group_retention_decides() -> None:
     assert to_purge(world.cluster, TOPIC, {4: full, 5: empty}, {4}) == {}
 
 
+def test_a_group_that_has_joined_and_not_committed_holds_up_what_is_left_to_read() -> None:
+    """Some groups never commit: what retention has emptied goes all the same."""
+    world = shrunk(retired_purge="drained")
+    full, empty = held(log_start=20), EMPTY
+    done = {"done": {4: 90, 5: 90}}
+    assert undrained(world.cluster, TOPIC, {4: full, 5: full}, done) == set()
+    assert undrained(world.cluster, TOPIC, {4: full, 5: empty}, {**done, "joined": {}}) == {4}
+    assert undrained(world.cluster, TOPIC, {4: full, 5: empty}, {"joined": {}}) == {4}
+
+
 def test_a_partition_that_never_had_data_waits_for_no_group() -> None:
     world = shrunk(retired_purge="drained")
     never = held(log_start=10, data_end=10, stable_end=12, log_end=12)

@@ -12,7 +12,8 @@ A retired partition goes when all of this holds:
 | that leader still leads it, in the same leader epoch | the store |
 | every partition above it is gone or goes too: ids stay contiguous | the store |
 | its topic has no plan, is not reassigned or deleted; no unclean election of it is unhandled | |
-| ``retired.purge=drained``: each live group, one at least, has committed past it | coordinators |
+| ``retired.purge=drained``: each live group, one at least, has committed past it, and no group | |
+| that reads the topic without a commit has data left to read | coordinators |
 
 After the first stop no process could tell where the log ended. So ``former`` is written in the same
 multi-write that removes the nodes and notes the stops: where the log ended, its last leader epoch,
@@ -86,7 +87,8 @@ Answers = Mapping[int, Held]
 """What leaders say of the retired partitions of one topic."""
 
 Commits = Mapping[str, Mapping[int, int]]
-"""The committed offsets of one topic's partitions, by group: its live groups."""
+"""The committed offsets of one topic's partitions, by group: its live groups. One without any has
+members that read the topic, and has not committed yet."""
 
 
 def topics_with_retired(cluster: ClusterState) -> list[str]:
@@ -134,23 +136,25 @@ def undrained(
 ) -> set[int]:
     """Return the partitions whose data some live group has not committed past.
 
-    ``commits`` None: a coordinator could not be asked, so all of them. Without any group no
-    reader is known, so retention decides (promise 20). A partition that never had data
-    waits for no group: no stock member commits past control records.
+    ``commits`` None: a coordinator could not be asked, so all of them. Where no group has
+    committed, retention decides (promise 20). A group that reads the topic and has not committed
+    holds up what is left to read, and nothing else: some groups never commit. A partition that
+    never had data waits for no group: no stock member commits past control records.
     """
     if commits is None:
         return set(answers)
     found = set()
+    committed = [offsets for offsets in commits.values() if offsets]
     for index, held in answers.items():
         node = cluster.partition_nodes.get(TopicPartition(name, index))
         first_data = UNKNOWN if node is None else node.birth_offset + BIRTH_FENCE
         if 0 <= held.data_end <= first_data:
             continue
-        is_unread = not commits and held.log_start < held.data_end
+        is_unread = len(committed) < max(1, len(commits)) and held.log_start < held.data_end
         if (
             held.data_end < 0
             or is_unread
-            or any(offsets.get(index, UNKNOWN) < held.data_end for offsets in commits.values())
+            or any(offsets.get(index, UNKNOWN) < held.data_end for offsets in committed)
         ):
             found.add(index)
     return found
