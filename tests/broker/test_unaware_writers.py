@@ -224,6 +224,30 @@ def test_heartbeats_name_each_topic_once_and_then_its_changes(tmp_path: Path) ->
     run(main())
 
 
+def test_a_restarted_broker_does_not_say_that_it_has_seen_no_producer_without_a_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown counts as seen, of topics from before its start, until it has run for an hour."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            resized(lone)
+        async with running(tmp_path) as (lone, peer):
+            resized(lone)
+            writers = lone.broker.unaware_writers
+            put(lone.lead("new"))
+            assert said(writers.report(1)) == [(-1, 0)], "of the topic that came later"
+            await send(peer, keyed())
+            await counted(lone, elsewhere(ODD))
+            assert said(writers.report(1)) == [(writers.last_ms["t"], elsewhere(ODD))]
+            writers.last_ms.clear()
+            assert len(writers.report(2)) == 1
+            monkeypatch.setattr(unaware_writers, "KNOWN_AFTER_MS", 0)
+            assert sorted(at for at, _ in said(writers.report(3))) == [-1, -1]
+
+    run(main())
+
+
 def test_a_heartbeat_looks_at_a_bounded_number_of_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,11 @@ is the present one. So the keys of its batches are looked at while C is another 
 ``NEWEST_AGE_MS`` after the first such batch in a resize epoch: clients refresh their metadata
 within that time. A task looks at them after the append, in turns and in threads, in a bounded
 queue: what has no room in it is not looked at, so the count is a lower bound.
+
+Nothing of this is on disk. Of a topic that was there when this broker started it does not know
+which producers wrote in the hour before: it names such a topic only once it has seen a producer
+without a count, or has run for an hour. What is not named counts as seen
+(docs/design/elastic.md).
 """
 
 from __future__ import annotations
@@ -56,6 +61,10 @@ KEYS_AT_ONCE = 200
 
 TOPICS_AT_ONCE = 500
 """Topics that one heartbeat looks at, and names at most."""
+
+KNOWN_AFTER_MS = 3_600_000
+"""How long this broker has to run before it says of a topic from before its start that it has seen
+no such producer: a shrink asks for the last hour."""
 
 SAID_AGAIN_MS = 10_000
 """A later write of the same topic is reported this much later."""
@@ -105,6 +114,10 @@ class UnawareWriters:
         self._registration = -1
         self._said: dict[str, tuple[Any, int, int]] = {}
         self._cycle: Iterator[str] = iter(())
+        self._begun_ms = clock.monotonic_ms()
+        hosted = partitions.by_topic.items()
+        self._before = {topic: next(iter(each.values())).topic_id for topic, each in hosted}
+        """The topics that were there at the start, until this broker has run for an hour."""
 
     # -- what is written
 
@@ -195,6 +208,8 @@ class UnawareWriters:
             self._registration = registration
             self._said.clear()
             self._cycle = iter(())
+        if self._before and self._clock.monotonic_ms() - self._begun_ms >= KNOWN_AFTER_MS:
+            self._before = {}
         looked = list(islice(self._cycle, TOPICS_AT_ONCE))
         if len(looked) < TOPICS_AT_ONCE:
             # All were looked at: the next heartbeat begins again.
@@ -217,6 +232,8 @@ class UnawareWriters:
             self._drop(topic)  # another topic of the name
             said = None
         last_ms, misplaced = self.last_ms.get(topic, NEVER), self.misplaced.get(topic, 0)
+        if last_ms == NEVER and self._before.get(topic) == topic_id:
+            return None
         if said is not None and last_ms < said[1] + SAID_AGAIN_MS and misplaced == said[2]:
             return None
         self._said[topic] = topic_id, last_ms, misplaced

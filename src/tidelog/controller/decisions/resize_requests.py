@@ -245,7 +245,10 @@ def _why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefu
         minutes = max(0, now_ms - max(recent)) // 60_000
         why = f"writers that send no partition count wrote to it {minutes} minutes ago"
     else:
-        why = f"broker {silent[0]} has not said whether writers without a partition count are there"
+        why = (
+            f"broker {silent[0]} has not said whether writers without a partition count are there; "
+            "it knows that of an older topic when it has run for an hour"
+        )
     sentence = (
         f"The topic {name} does not shrink: {why}. Their records for retired partitions would be "
         "refused. Move them to tidelog's producer and wait for an hour, or send force "
