@@ -314,3 +314,48 @@ def test_a_page_of_the_controller() -> None:
         assert await page(1, None, ()) == ([], None)
 
     run(work())
+
+
+def test_a_retired_partition_that_was_removed_and_made_again_meanwhile(tmp_path: Path) -> None:
+    """What the group committed lies before the log of the next incarnation, and a reset would skip
+    its records: the group asks again until this broker's metadata show it."""
+
+    async def work() -> None:
+        other = LoneBroker(tmp_path / "other")
+        await other.start()
+        try:
+            other.lead("t", 4)
+            async with coordinator(tmp_path / "own") as lone:
+                for index in (2, 3):
+                    await commit(lone, index, 6)
+
+                def shown(ports: dict[int, int]) -> None:
+                    tell_resized(
+                        lone,
+                        "t",
+                        BORN_AT,
+                        resize_epoch=2,
+                        retired={2: 2, 3: 2},
+                        leaders={2: 2},
+                        ports=ports,
+                    )
+
+                shown({2: other.port})
+                resign(lone, 2)
+                assert await fetch(lone, [0, 2, 3]) == {0: 7, 2: 6, 3: 6}
+                # The next incarnation has a higher leader epoch, here or there.
+                other.lead("t", 4, epoch=1)
+                assert await fetch(lone, [0, 2]) == LOADING
+                assert await fetch(lone, [0, 3]) == {0: 7, 3: 6}
+                assert await fetch(lone, None) == {0: 7, 2: 6, 3: 6}
+                hosted = lone.broker.partitions.get("t", 3)
+                assert hosted is not None
+                hosted.leader_epoch = 1
+                assert await fetch(lone, [3]) == LOADING
+                # One that does not respond holds up no group.
+                shown({2: 1})
+                assert await fetch(lone, [0, 2]) == {0: 7, 2: 6}
+        finally:
+            await other.stop()
+
+    run(work())

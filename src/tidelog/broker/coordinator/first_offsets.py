@@ -8,6 +8,10 @@ Owns these questions and their bounds. Not which of them a response needs: see `
   does: DescribeTopicPartitions in an Envelope, for one partition. A client learns of a partition
   from some broker, so when the controller does not know it, it does not exist; when it does, this
   broker's metadata is late. (As sound as this broker's own lead: both end with its session.)
+- Is a retired partition still the one that this broker's metadata show? It may have been removed
+  and made again, and what the group committed lies before the log of the next incarnation. Its
+  leader refuses the leader epoch of the metadata then: the next incarnation has a higher one. A
+  leader that does not respond holds up no group.
 
 A question without a response within ``WAIT_MS`` has no result, and the group's client tries again.
 """
@@ -21,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
-from tidelog.broker.metadata.leader_offsets import EARLIEST, ask_leader
+from tidelog.broker.metadata.leader_offsets import EARLIEST, ask_leader, refused_by
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -93,6 +97,28 @@ class FirstOffsets:
         )
         for theirs in await asyncio.gather(*asked):
             found.update(theirs)
+
+    async def replaced(self, wanted: Collection[TopicPartition]) -> bool:
+        """Return whether a leader says that one of these partitions is not as the metadata show."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for where in wanted:
+            known, hosted = self.metadata.partition(*where), self.partitions.get(*where)
+            if known is None:
+                return True
+            if hosted is not None and hosted.is_leader:
+                if known.leader_epoch < hosted.leader_epoch:
+                    return True
+            elif known.leader >= 0:
+                by_leader.setdefault(known.leader, []).append(where)
+        asked = (
+            refused_by(self.others, leader, "retired-partitions", part, self._epoch_of)
+            for leader, part in by_leader.items()
+        )
+        try:
+            async with asyncio.timeout(WAIT_MS / 1000), self._asking:
+                return any(await asyncio.gather(*asked))
+        except TimeoutError:
+            return False
 
     def _epoch_of(self, where: TopicPartition) -> int:
         known = self.metadata.partition(*where)

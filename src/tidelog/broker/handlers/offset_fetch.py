@@ -11,7 +11,8 @@
 - A partition that was born after the group's first sight of its topic has its birth offset until
   the group commits there, or its log start (KIP-253, ``groups.births``). For the log start the
   leader is asked, and the controller whether a partition exists that this broker does not know;
-  without their responses the group gets COORDINATOR_LOAD_IN_PROGRESS.
+  without their responses the group gets COORDINATOR_LOAD_IN_PROGRESS. It gets that as well when the
+  leader of a retired partition has another one of that number, newer than this broker's metadata.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class _Open:
     """Partitions of the response that have their birth offset: the log may start above it."""
     unknown: set[TopicPartition] = field(default_factory=set)
     """Partitions that are not known here."""
+    retired: set[TopicPartition] = field(default_factory=set)
+    """Partitions that are retired here: there may be others of their numbers by now."""
 
     def judge(self, broker: Broker, table: GroupTable, name: str, found: Found) -> Found:
         """Return the offsets with birth offsets in them; ``built`` must follow."""
@@ -72,6 +75,12 @@ class _Open:
         known = topic.partitions
         if self.is_named and (unknown := [at for at, _ in found if at not in known]):
             self.unknown.update(TopicPartition(name, at) for at in unknown if at >= 0)
+        if self.is_named and topic.undeleted_partition_count < len(known):
+            self.retired.update(
+                TopicPartition(name, at)
+                for at, offset in found
+                if offset is not None and at in known and known[at].retirement_epoch >= 0
+            )
         if not self.is_named and topic.resize_epoch > 0:
             # A group that has no others still is one of the topic: its retired partitions wait.
             found = [each for each in found if each[0] in known] or found
@@ -102,10 +111,13 @@ class _Open:
     @property
     def is_closed(self) -> bool:
         """Whether nothing has to be asked."""
-        return not self.begun and not self.unknown
+        return not (self.begun or self.unknown or self.retired)
 
     async def close(self, broker: Broker) -> ErrorCode:
         """Ask, and fill in the log starts; the error of the group is NONE, or retriable."""
+        # What begins at its birth is asked for anyway, in the same leader epoch.
+        if await broker.first_offsets.replaced(self.retired.difference(self.begun)):
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         starts, exists = await broker.first_offsets.ask(self.begun, self.unknown)
         table = broker.coordinator.table_of(self.group_id)
         if isinstance(table, ErrorCode):

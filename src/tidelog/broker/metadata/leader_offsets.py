@@ -9,7 +9,7 @@ offset in time is absent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition, topics_field
@@ -38,12 +38,40 @@ async def ask_leader(
     epoch_of: Callable[[TopicPartition], int] = lambda _: ANY_EPOCH,
 ) -> dict[TopicPartition, int]:
     """Ask one broker for the offsets of partitions that it leads, each in its leader epoch."""
-    parts = (wanted[at : at + ASKED_AT_ONCE] for at in range(0, len(wanted), ASKED_AT_ONCE))
-    requests = (_request(part, timestamp, epoch_of) for part in parts)
     found: dict[TopicPartition, int] = {}
-    for answer in await others.ask(leader, purpose, ApiKey.LIST_OFFSETS, VERSION, requests):
+    for answer in await _asked(others, leader, purpose, wanted, timestamp, epoch_of):
         found.update(_offsets(answer))
     return found
+
+
+async def refused_by(
+    others: OtherBrokers,
+    leader: int,
+    purpose: str,
+    wanted: list[TopicPartition],
+    epoch_of: Callable[[TopicPartition], int],
+) -> set[TopicPartition]:
+    """Return the partitions that a broker says it does not lead in these leader epochs."""
+    return {
+        TopicPartition(topic.name, part.partition_index)
+        for answer in await _asked(others, leader, purpose, wanted, EARLIEST, epoch_of)
+        for topic in answer.topics
+        for part in topic.partitions
+        if part.error_code
+    }
+
+
+async def _asked(
+    others: OtherBrokers,
+    leader: int,
+    purpose: str,
+    wanted: list[TopicPartition],
+    timestamp: int,
+    epoch_of: Callable[[TopicPartition], int],
+) -> list[Any]:
+    parts = (wanted[at : at + ASKED_AT_ONCE] for at in range(0, len(wanted), ASKED_AT_ONCE))
+    requests = (_request(part, timestamp, epoch_of) for part in parts)
+    return await others.ask(leader, purpose, ApiKey.LIST_OFFSETS, VERSION, requests)
 
 
 def _request(
