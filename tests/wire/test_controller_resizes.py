@@ -13,6 +13,8 @@ from tests.support.controller_process import World, run, topic
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.reporting_brokers import ReportingBroker, counts, reporting
+from tidelog.client.connecting.connection import connect
+from tidelog.controller import serving
 from tidelog.controller.decisions import resizing
 from tidelog.metadata.memory import MemoryTree
 from tidelog.metadata.store import WriteTooLarge
@@ -115,6 +117,27 @@ def test_a_growth_is_undone_when_a_child_has_no_room_for_its_fence() -> None:
         two.silent.clear()
         assert (await resized(one, counts("t", 4)))[0] is ErrorCode.NONE
         assert two.shown("t") == (4, 3, [0, 1, 2, 3], [])
+
+    run(scenario)
+
+
+def test_a_forwarded_resize_waits_as_long_as_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers forward on connections of their own; only one with heartbeats has to be answered
+    sooner, because responses leave in order."""
+    monkeypatch.setattr(serving, "MAX_WAIT_FOR_BROKERS_MS", 50)
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(resize_timeout_ms="300", **LEVEL)
+        (one,) = await reporting(world, controller, 1)
+        await one.forward(topic("t", 2, 1), 7)
+        one.reports = False
+        assert (await resized(one, counts("t", 4)))[0] is ErrorCode.REQUEST_TIMED_OUT
+        await until(lambda: not controller.cluster.resizing, DEADLINE_S)
+        apart = await connect("127.0.0.1", controller.listener_port)
+        session, one.session = one.session, apart
+        assert (await resized(one, counts("t", 4)))[0] is ErrorCode.NOT_ENOUGH_REPLICAS
+        one.session = session
+        apart.close()
 
     run(scenario)
 
