@@ -8,6 +8,8 @@ PIPELINE = "src/tidelog/pipeline"
 LAKE = "tests/unit/pipeline/test_lake.py"
 READING = "tests/broker/test_pipeline_reading.py"
 PLANNER = "tests/unit/pipeline/test_planner.py"
+HISTORIES = "tests/unit/pipeline/test_histories.py"
+SOURCE = "tests/cluster/test_source_resizes.py"
 
 MUTANTS = (
     Mutant(
@@ -65,6 +67,48 @@ MUTANTS = (
         "    if pid not in snapshot.proven:\n",
         "    if pid in snapshot.silent:\n",
         PLANNER,
+    ),
+    Mutant(
+        "a batch opens gates by its own progress",
+        f"{PIPELINE}/planning/planner.py",
+        "            pid.partition: Position(_NO_GATE_WAITS if pid in judged.ended else at)\n",
+        "            pid.partition: Position(getattr(snapshot.partitions.get(pid), 'end', at))\n",
+        HISTORIES,
+    ),
+    Mutant(
+        "a resized topic is read although a partition left no trace",
+        f"{PIPELINE}/planning/planner.py",
+        "        if topic in lost_track:\n",
+        "        if False:\n",
+        PLANNER,
+    ),
+    Mutant(
+        "the seal of a removed partition counts as data",
+        f"{PIPELINE}/planning/losses.py",
+        "    if position < former.data_end:\n",
+        "    if position < former.final_offset:\n",
+        PLANNER,
+    ),
+    Mutant(
+        "a partition that was born and removed unseen is no loss",
+        f"{PIPELINE}/planning/losses.py",
+        "    if former.data_end > _BIRTH_FENCE:\n",
+        "    if False:\n",
+        PLANNER,
+    ),
+    Mutant(
+        "a record at a fence's offset has the epoch before it",
+        f"{PIPELINE}/decoding/chunks.py",
+        'np.searchsorted(fences[:, 0], offsets, "right")',
+        'np.searchsorted(fences[:, 0], offsets, "left")',
+        "tests/unit/pipeline/test_chunks.py",
+    ),
+    Mutant(
+        "a stream does not report the partitions that it has drained",
+        f"{PIPELINE}/stream_reader.py",
+        "        return {**start, _REPORTS: int(start.get(_REPORTS, 0)) + 1}\n",
+        "        return start\n",
+        SOURCE,
     ),
     Mutant(
         "a leader of an earlier epoch than the position's is believed",

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, error_code
+from tidelog.client.errors import ClientError, Refused, error_code
 from tidelog.client.leaders import ask_leaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
@@ -79,14 +79,27 @@ async def describe_fences(
 
 
 async def describe_former(
-    cluster: Cluster, topics: Iterable[str]
+    cluster: Cluster, topics: Iterable[str], *, timeout_ms: int | None = None
 ) -> dict[TopicPartition, FormerIncarnation]:
-    """Look up the removed partitions of topics: the newest incarnation of each, which ended."""
+    """Look up the removed partitions of topics: the newest incarnation of each, which ended.
+
+    Raises ClientError when the controller does not respond.
+    """
     request = messages.DescribeFencesRequest
-    asked = request(include_former=True, topics=[request.Topic(name) for name in topics])
-    answer: messages.DescribeFencesResponse = await cluster.retry(
-        lambda: cluster.send_to_controller(asked)
+    # A broker that does not reach the controller says so of a partition, and has no other place.
+    asked = request(
+        include_former=True,
+        topics=[request.Topic(name, partitions=[request.Partition(0)]) for name in topics],
     )
+
+    async def attempt() -> messages.DescribeFencesResponse:
+        answer: messages.DescribeFencesResponse = await cluster.send_to_controller(asked)
+        for topic in answer.topics:
+            if any(one.error_code == ErrorCode.REQUEST_TIMED_OUT for one in topic.partitions):
+                raise Refused(ErrorCode.REQUEST_TIMED_OUT, f"removed partitions of {topic.topic}")
+        return answer
+
+    answer = await cluster.retry(attempt, timeout_ms)
     return {
         TopicPartition(topic.topic, one.partition): FormerIncarnation(
             one.partition_epoch, one.data_end_offset, one.final_offset, one.resize_epoch

@@ -6,13 +6,15 @@ Owns the client's ListOffsets and OffsetForLeaderEpoch. Not committed offsets of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, VersionUnsupported, error_code
 from tidelog.client.leaders import ask_leaders
+from tidelog.client.metadata import ClusterMetadata
+from tidelog.client.stamps import stamp_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
@@ -60,12 +62,14 @@ async def list_offsets(
     timeout_ms: int | None = None,
     failed: dict[TopicPartition, ClientError] | None = None,
     taken: Callable[[dict[TopicPartition, FoundOffset]], None] | None = None,
+    as_of_view: bool = False,
 ) -> dict[TopicPartition, FoundOffset]:
     """Look up one offset per partition: EARLIEST, LATEST, MAX_TIMESTAMP, or a time in ms.
 
     A time finds the first record with a timestamp at or after it, or offset -1. Raises Refused;
     with ``failed`` it collects the errors of partitions instead. ``taken`` is called with the
-    offsets of each leader when they arrive.
+    offsets of each leader when they arrive. ``as_of_view``: requests carry the count and the resize
+    epoch of the client's metadata (KIP-253), so no end lies beyond a fence of a newer epoch.
     """
 
     request_timeout_ms = cluster.settings.request_timeout_ms
@@ -85,6 +89,8 @@ async def list_offsets(
                 timestamp=wanted[where],
             ),
         )
+        if as_of_view:
+            _count_in(topics, cluster.view)
         connection = await cluster.connection(node_id)
         version = connection.version_of(ApiKey.LIST_OFFSETS)
         if version < MAX_TIMESTAMP_VERSION and any(wanted[p] == MAX_TIMESTAMP for p in group):
@@ -152,6 +158,23 @@ async def epoch_ends_at(
         for topic in answer.topics
         for item in topic.partitions
     }
+
+
+def _count_in(
+    topics: Iterable[messages.ListOffsetsRequest.ListOffsetsTopic], view: ClusterMetadata
+) -> None:
+    """Let a request carry count, resize epoch and partition epoch of each topic that has them."""
+    for topic in topics:
+        known = view.topics.get(topic.name)
+        stamp = None if known is None else stamp_of(known)
+        if known is None or stamp is None:
+            continue
+        topic.undeleted_partition_count = stamp.undeleted_count
+        topic.resize_epoch = stamp.resize_epoch
+        for asked in topic.partitions:
+            listed = known.partitions.get(asked.partition_index)
+            # Of a partition that metadata do not list nothing is known: the leader refuses this.
+            asked.partition_epoch = -1 if listed is None else listed.partition_epoch
 
 
 def _epoch_of(cluster: Cluster, where: TopicPartition) -> int:

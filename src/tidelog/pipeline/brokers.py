@@ -21,6 +21,7 @@ from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.blocking import BlockingCluster
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ClientError, Refused
+from tidelog.client.fences import FormerIncarnation, describe_former
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.groups.committed_offsets import Position, commit_offsets, committed_offsets
@@ -28,11 +29,12 @@ from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offset
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.lookups import ClusterLook, look, topic_id
-from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.options import Gates, SourceOptions
 from tidelog.pipeline.planning.losses import judge
 from tidelog.pipeline.planning.positions import Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange
 from tidelog.pipeline.planning.snapshot import Snapshot
+from tidelog.pipeline.resized_topics import FenceCache, FormerCache, was_resized
 
 # A task fetches more at a time than Kafka's consumer (1 MiB): its batches become Arrow batches.
 PARTITION_BYTES = 4 << 20
@@ -73,6 +75,8 @@ class Brokers:
             bootstrap, settings, open_timeout_ms=settings.request_timeout_ms
         )
         self._cluster = self._client.cluster
+        self._former = FormerCache()
+        self._fences = FenceCache()
 
     def snapshot(self, options: SourceOptions) -> Snapshot:
         """All partitions that a query reads, each with both ends.
@@ -256,6 +260,32 @@ class Brokers:
         timeout_ms = None if timeout_s is None else int(timeout_s * 1000)
         self._client.call(commit_offsets(self._cluster, group, wanted, timeout_ms=timeout_ms))
 
+    def fences(
+        self, pid: Pid, resize_epoch: int, options: SourceOptions
+    ) -> tuple[tuple[int, int], ...]:
+        """Fences and seals of a partition as (offset, resize epoch); none if never resized.
+
+        `resize_epoch`: one that the topic is known to have reached.
+        """
+        partition = TopicPartition(pid.topic, pid.partition)
+        ask = partial(self._fences.of, self._cluster, partition, resize_epoch, _budget_ms(options))
+        return self._retried(options, ask)
+
+    def former(self, pid: Pid, options: SourceOptions) -> FormerIncarnation | None:
+        """Where a partition that metadata do not list ended; None while it is listed, or of a topic
+        that was never resized. The metadata are those of the last request."""
+        topic = self._cluster.view.topics.get(pid.topic)
+        if topic is None or pid.partition in topic.partitions or not was_resized(topic):
+            return None
+
+        async def ask() -> FormerIncarnation | None:
+            found = await describe_former(
+                self._cluster, [pid.topic], timeout_ms=_budget_ms(options)
+            )
+            return found.get(TopicPartition(pid.topic, pid.partition))
+
+        return self._retried(options, ask)
+
     def fetch(
         self, part: OffsetRange, options: SourceOptions, epoch: int = -1
     ) -> Iterator[Fetched]:
@@ -297,6 +327,8 @@ class Brokers:
                 options.subscription,
                 isolation(options),
                 known,
+                former=self._former,
+                gates=options.gates is Gates.BATCH,
                 node_id=node_id,
                 timeout_ms=timeout_ms,
             )

@@ -1,6 +1,8 @@
-"""One lookup of the log: metadata first, then both ends of every partition, then ends of epochs.
+"""One lookup of the log: metadata, both ends of every partition, ends of epochs, resizes.
 
-Owns the requests for a snapshot. A partition without a response is `silent` in the snapshot, a
+Owns the requests for a snapshot, and that all of it is of one resize epoch: leaders name no end
+beyond a fence that is newer than the metadata, and where a newer epoch shows meanwhile, the lookup
+begins again. A partition without a response is `silent` in the snapshot, a
 topic without one is `unread`; the others are still read. Not the meaning of a snapshot: see
 `planning.losses`. Not the repetition of lookups: see `brokers`.
 """
@@ -8,11 +10,11 @@ topic without one is `unread`; the others are still read. Not the meaning of a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused, VersionUnsupported, error_code
-from tidelog.client.metadata import ClusterMetadata, Topic
+from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.client.offsets import (
     EARLIEST,
     LATEST,
@@ -26,8 +28,17 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.places import Subscription, SubscriptionKind
 from tidelog.pipeline.planning.losses import epochs_to_ask
 from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.planning.snapshot import UNKNOWN_END, PartitionSnapshot, Snapshot
+from tidelog.pipeline.planning.snapshot import (
+    UNKNOWN_END,
+    FormerEnd,
+    PartitionSnapshot,
+    Snapshot,
+    TopicCounts,
+)
+from tidelog.pipeline.resized_topics import FormerCache, Resizes, look_up_resizes
 
+# Resizes that one lookup may meet: the next trigger looks again.
+_MOST_RESIZES = 3
 _NOT_THERE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -68,60 +79,172 @@ async def look(
     isolation: IsolationLevel,
     known: Positions,
     *,
+    former: FormerCache,
+    gates: bool = True,
     node_id: int | None = None,
     timeout_ms: int | None = None,
 ) -> ClusterLook:
     """Look up once. `node_id`: the broker to ask for metadata; any broker without it.
 
-    Errors of topics and partitions are in the result. Raises ClientError when no broker responds
-    within `timeout_ms`, and PipelineError for a topic that this client may not read.
+    `gates`: whether the gates of resized topics count. Errors of topics and partitions are in the
+    result. Raises ClientError when no broker responds within `timeout_ms`, and PipelineError for a
+    topic that this client may not read, and for partitions that wait for others not chosen.
     """
-    names = subscription.named_topics()
-    view = await cluster.describe(names, node_id=node_id, timeout_ms=timeout_ms)
-    chosen, unread, missing = _chosen(view, subscription)
-    ids = {name: _id_text(topic) or known.topic_ids.get(name, "") for name, topic in chosen.items()}
-    pids = {
-        TopicPartition(name, index): Pid(name, index, ids[name])
-        for name, topic in chosen.items()
-        for index in topic.partitions
-        if subscription.chooses(name, index)
-    }
-    failed: dict[TopicPartition, ClientError] = {}
-    starts, ends = [
-        await list_offsets(
-            cluster,
-            {each: where for each in pids if each not in failed},
-            isolation=isolation,
-            timeout_ms=timeout_ms,
+    asking = _Lookup(cluster, subscription, isolation, known, former, gates, timeout_ms)
+    for _ in range(_MOST_RESIZES):
+        found = await asking.once(node_id)
+        newer = asking.newer_topics(found)
+        if not newer:
+            return found
+    reason = "its resize epoch is newer than the metadata of the broker that was asked"
+    unread = {**found.snapshot.unread, **dict.fromkeys(newer, reason)}
+    return ClusterLook(replace(found.snapshot, unread=unread), found.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    cluster: Cluster
+    subscription: Subscription
+    isolation: IsolationLevel
+    known: Positions
+    former: FormerCache
+    gates: bool
+    timeout_ms: int | None
+
+    async def once(self, node_id: int | None) -> ClusterLook:
+        """Ask for everything, once."""
+        subscription, timeout_ms = self.subscription, self.timeout_ms
+        names = subscription.named_topics()
+        view = await self.cluster.describe(names, node_id=node_id, timeout_ms=timeout_ms)
+        chosen, unread, missing = _chosen(view, subscription)
+        ids = {
+            name: _id_text(topic) or self.known.topic_ids.get(name, "")
+            for name, topic in chosen.items()
+        }
+        pids = {
+            TopicPartition(name, index): Pid(name, index, ids[name])
+            for name, topic in chosen.items()
+            for index in topic.partitions
+            if subscription.chooses(name, index)
+        }
+        failed: dict[TopicPartition, ClientError] = {}
+        states = await self._states(pids, ids, failed)
+        resizes = await self._resizes(chosen, failed)
+        failed.update((each, error) for each, error in resizes.failed.items() if each in pids)
+        unread |= resizes.failed_topics
+        if self.gates:
+            _check_closed(subscription, resizes)
+        if names is None and not chosen and not unread and not self.known.at:
+            missing["", None] = f"no topic matches the pattern {subscription.pattern}"
+        snapshot = Snapshot(
+            ids,
+            {
+                pids[each]: _of_metadata(state, chosen[each.topic].partitions[each.partition])
+                for each, state in states.items()
+                if each not in failed
+            },
+            former={
+                Pid(each.topic, each.partition, ids[each.topic]): FormerEnd(
+                    end.data_end, end.final_offset, end.resize_epoch
+                )
+                for each, end in resizes.former.items()
+                if subscription.chooses(each.topic, each.partition)
+            },
+            gates=resizes.gates if self.gates else {},
+            resize_epochs={
+                name: topic.resize_epoch for name, topic in chosen.items() if topic.is_ordered
+            },
+            counts={
+                name: TopicCounts(chosen[name].initial_partition_count, counts)
+                for name, counts in resizes.counts.items()
+            },
+            silent={pids[each]: str(error) for each, error in failed.items()},
+            unread=unread,
+        )
+        return ClusterLook(snapshot, missing)
+
+    def newer_topics(self, found: ClusterLook) -> list[str]:
+        """Topics that the client knows in a newer resize epoch than this lookup."""
+        topics = self.cluster.view.topics
+        return [
+            name
+            for name, epoch in found.snapshot.resize_epochs.items()
+            if name in topics
+            and topics[name].resize_epoch > epoch
+            and _id_text(topics[name]) == found.snapshot.topic_ids[name]
+        ]
+
+    async def _states(
+        self,
+        pids: Mapping[TopicPartition, Pid],
+        ids: Mapping[str, str],
+        failed: dict[TopicPartition, ClientError],
+    ) -> dict[TopicPartition, PartitionSnapshot]:
+        starts, ends = [
+            await list_offsets(
+                self.cluster,
+                {each: where for each in pids if each not in failed},
+                isolation=self.isolation,
+                timeout_ms=self.timeout_ms,
+                failed=failed,
+                as_of_view=True,
+            )
+            for where in (EARLIEST, LATEST)
+        ]
+        asked = epochs_to_ask(
+            self.known.with_ids(ids),
+            {pids[each]: (found.offset, found.leader_epoch) for each, found in ends.items()},
+        )
+        epoch_ends = await _epoch_ends(self.cluster, asked, failed, self.timeout_ms)
+        return {
+            each: PartitionSnapshot(
+                starts[each].offset,
+                ends[each].offset,
+                leader_epoch=ends[each].leader_epoch,
+                epoch_end=epoch_ends.get(each, UNKNOWN_END),
+            )
+            for each in pids
+            if each not in failed
+        }
+
+    async def _resizes(
+        self, chosen: Mapping[str, Topic], failed: Mapping[TopicPartition, ClientError]
+    ) -> Resizes:
+        positions: dict[str, set[int]] = {}
+        for pid in self.known.at:
+            positions.setdefault(pid.topic, set()).add(pid.partition)
+        return await look_up_resizes(
+            self.cluster,
+            chosen,
+            self.former,
+            positions,
+            timeout_ms=self.timeout_ms,
             failed=failed,
         )
-        for where in (EARLIEST, LATEST)
-    ]
-    asked = epochs_to_ask(
-        known.with_ids(ids),
-        {pids[each]: (found.offset, found.leader_epoch) for each, found in ends.items()},
-    )
-    epoch_ends = await _epoch_ends(cluster, asked, failed, timeout_ms)
-    states = {
-        pids[each]: PartitionSnapshot(
-            starts[each].offset,
-            ends[each].offset,
-            leader_epoch=ends[each].leader_epoch,
-            epoch_end=epoch_ends.get(each, UNKNOWN_END),
-        )
-        for each in pids
-        if each not in failed
-    }
-    if names is None and not chosen and not unread and not known.at:
-        missing["", None] = f"no topic matches the pattern {subscription.pattern}"
-    snapshot = Snapshot(
-        ids,
-        states,
-        resize_epochs={name: max(0, topic.resize_epoch) for name, topic in chosen.items()},
-        silent={pids[each]: str(error) for each, error in failed.items()},
-        unread=unread,
-    )
-    return ClusterLook(snapshot, missing)
+
+
+def _of_metadata(state: PartitionSnapshot, listed: Partition) -> PartitionSnapshot:
+    return replace(state, first=max(0, listed.birth_offset), is_retired=listed.is_retired)
+
+
+def _check_closed(subscription: Subscription, resizes: Resizes) -> None:
+    """Raise PipelineError for a partition that waits for one that is not chosen, for ever."""
+    if subscription.kind is not SubscriptionKind.ASSIGN:
+        return
+    for name, gates in resizes.gates.items():
+        needs = {
+            (index, need.partition)
+            for index, each in gates.items()
+            if subscription.chooses(name, index)
+            for gate in each
+            for need in gate.needs
+        }
+        for index, needed in sorted(needs):
+            if not subscription.chooses(name, needed):
+                raise PipelineError(
+                    f"option assign names {name}-{index}, whose keys were in {name}-{needed} before"
+                    f" a resize: name {needed} too, or set gates=off to read without their order"
+                )
 
 
 def _chosen(

@@ -44,6 +44,7 @@ NAMES = (
     "endingOffsets",
     "failOnDataLoss",
     "onOutage",
+    "gates",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -124,6 +125,14 @@ class OnOutage(Enum):
     FAIL = "fail"
 
 
+class Gates(Enum):
+    """Whether a stream keeps the order of keys over growth and shrinking of its topics."""
+
+    BATCH = "batch"
+    """Within a micro-batch all records of a key come from one partition."""
+    OFF = "off"
+
+
 class Mode(Enum):
     """How the source is read: `spark.read` or `spark.readStream`."""
 
@@ -142,6 +151,7 @@ class SourceOptions:
     latest_if_no_match: bool
     fail_on_data_loss: bool
     on_outage: OnOutage
+    gates: Gates
     limits: AdmissionLimits
     min_partitions: int | None
     max_records_per_partition: int | None
@@ -232,6 +242,9 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
     outage = options.get("onoutage", default.value).lower()
     if outage not in [each.value for each in OnOutage]:
         raise OptionRefused("option onOutage must be wait or fail")
+    gates = options.get("gates", Gates.BATCH.value).lower()
+    if gates not in [each.value for each in Gates]:
+        raise OptionRefused("option gates must be batch or off")
     return SourceOptions(
         bootstrap_servers=servers,
         subscription=parse_subscription(options),
@@ -240,6 +253,7 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
         latest_if_no_match=strategy == "latest",
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         on_outage=OnOutage(outage),
+        gates=Gates(gates),
         limits=_limits(options),
         min_partitions=_positive(options, "minPartitions"),
         max_records_per_partition=_positive(options, "maxRecordsPerPartition"),

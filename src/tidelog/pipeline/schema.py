@@ -18,6 +18,9 @@ _HEADERS = pa.list_(
     )
 )
 
+# The resize epoch of a record (KIP-253): (epoch, offset) orders the records of a key.
+EPOCH = "epoch"
+
 # For the lake, on request: the leader epoch in the header of a record's batch; and the end of a
 # loss. With the second column each loss that failOnDataLoss=false skips has its own marker row:
 # `offset` is the first lost offset, `lostTo` (null in other rows) the first that is not lost,
@@ -35,7 +38,7 @@ COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
     "timestampType": ("int", pa.int32()),
     "headers": ("array<struct<key:string,value:binary>>", _HEADERS),
-    "epoch": ("int", pa.int32()),
+    EPOCH: ("int", pa.int32()),
     LEADER_EPOCH: ("int", pa.int32()),
     LOST_TO: ("bigint", pa.int64()),
 }
@@ -48,7 +51,7 @@ def choose_columns(columns: Sequence[str] | None, *, headers: bool, epoch: bool)
     Without an explicit list: the stock source's, `headers` and `epoch` as asked for.
     """
     if columns is None:
-        wanted = {*STOCK_COLUMNS, *(["headers"] if headers else []), *(["epoch"] if epoch else [])}
+        wanted = {*STOCK_COLUMNS, *(["headers"] if headers else []), *([EPOCH] if epoch else [])}
     else:
         wanted = set(columns)
     return tuple(name for name in COLUMNS if name in wanted)

@@ -6,6 +6,9 @@ Spark's own log keeps them; every later call plans a batch. After a restart Spar
 uncommitted batch from its start and end alone, before any other call. Not what is planned: see
 `planning`.
 
+A stream with a group that has read retired partitions to their ends, and has nothing more to read,
+runs one empty batch, so that Spark has the batch before it committed.
+
 With onOutage=wait a partition without a response, or with a leader or metadata older than its
 position, keeps its position while the others are read; each trigger looks it up again.
 """
@@ -42,6 +45,11 @@ _log = logging.getLogger(__name__)
 # Spark calls `commit` between two batches: an unreachable group must not delay them.
 _COMMIT_TIMEOUT_S = 5.0
 
+# A count in offsets that have the same positions; and how often such an offset is made, while the
+# group cannot be reached.
+_REPORTS = "drainsReported"
+_REPORT_PAUSE_S = 30.0
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """One running query. Spark creates it in two processes: it connects only when needed."""
@@ -53,6 +61,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._target: Snapshot | None = None
         self._seen: Snapshot | None = None
         self._planned_at_s: float | None = None
+        self._committed = Positions()
+        self._reports_from_s = float("-inf")
         self._warned: set[str] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -80,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._ends and made.held and not _moves(made, positions):
             made = self._plan_for_held(positions)
         if not _moves(made, positions):
-            return start
+            return self._with_drains_reported(start, positions)
         self._planned_at_s = time.monotonic()
         return made.end.to_json()
 
@@ -112,12 +122,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         options = self._options
         if options.group_id is None or not options.commit_group_offsets or is_sentinel(end):
             return
+        positions = Positions.from_json(end)
         try:
-            brokers.connect(options).commit(
-                options.group_id, Positions.from_json(end), _COMMIT_TIMEOUT_S
-            )
+            brokers.connect(options).commit(options.group_id, positions, _COMMIT_TIMEOUT_S)
+            self._committed = positions
         except ClientError as error:
             _log.warning("offsets of group %s were not committed: %s", options.group_id, error)
+
+    def _with_drains_reported(self, start: dict[str, Any], positions: Positions) -> dict[str, Any]:
+        """`start`, or the same positions as another offset, for an empty batch.
+
+        Spark commits a batch when the next one begins. On an idle stream the group would never have
+        committed past a retired partition, and the cluster would keep it (retired.purge=drained).
+        """
+        options, seen = self._options, self._seen
+        if options.group_id is None or not options.commit_group_offsets or seen is None:
+            return start
+        known = positions.with_ids(seen.topic_ids)
+        drained = {
+            pid: state.end
+            for pid, state in seen.partitions.items()
+            if state.is_retired and known.at.get(pid, 0) >= state.end
+        }
+        committed = self._committed.with_ids(seen.topic_ids).at
+        now_s = time.monotonic()
+        if now_s < self._reports_from_s or all(
+            committed.get(pid, 0) >= end for pid, end in drained.items()
+        ):
+            return start
+        self._reports_from_s = now_s + _REPORT_PAUSE_S
+        return {**start, _REPORTS: int(start.get(_REPORTS, 0)) + 1}
 
     def stop(self) -> None:
         """Nothing: Spark kills this process instead of calling (docs/design/pipeline.md)."""

@@ -24,9 +24,9 @@ from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError, Topi
 from tidelog.pipeline.options import OnOutage, SourceOptions
 from tidelog.pipeline.planning.losses import LossKind, PartitionLoss
 from tidelog.pipeline.planning.positions import UNKNOWN_EPOCH, Pid, Positions
-from tidelog.pipeline.planning.ranges import OffsetRange, clip, split
+from tidelog.pipeline.planning.ranges import OffsetRange, clip, split, without_former_tails
 from tidelog.pipeline.planning.snapshot import Snapshot
-from tidelog.pipeline.schema import LOST_TO, arrow_schema
+from tidelog.pipeline.schema import EPOCH, LOST_TO, arrow_schema
 from tidelog.records.record import CorruptRecords
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ class ReadTask(InputPartition):  # type: ignore[misc]
     """One task: offsets [start, end) of one partition of the topic with this id ("": unknown).
 
     `leader_epoch` is that in which the end of the batch was looked up, -1 if it is unknown: all
-    that was planned is of it or of earlier ones. `lost_from` is where the part begins that was
+    that was planned is of it or of earlier ones. So with `resize_epoch`, 0 if it is unknown.
+    `lost_from` is where the part begins that was
     clipped off in front of the range, if any; the range itself may be empty then. `of_stream`: the
     batch is in a checkpoint and must end, even if its topic is gone.
     """
@@ -52,6 +53,7 @@ class ReadTask(InputPartition):  # type: ignore[misc]
     leader_epoch: int = UNKNOWN_EPOCH
     lost_from: int | None = None
     of_stream: bool = False
+    resize_epoch: int = 0
 
 
 def make_tasks(
@@ -65,14 +67,22 @@ def make_tasks(
     """The tasks of ranges that lead to `end`: clipped to the log's starts, as far as they are known
     (`snapshot`), then split.
     """
-    starts = {} if snapshot is None else {pid: s.start for pid, s in snapshot.partitions.items()}
+    starts: dict[Pid, int] = {}
+    if snapshot is not None:
+        ranges = without_former_tails(ranges, snapshot.former)
+        starts = {pid: state.start for pid, state in snapshot.partitions.items()}
+        removed = filter(snapshot.is_removed, snapshot.former)
+        starts |= {pid: snapshot.former[pid].data_end for pid in removed}
     kept, lost = clip(ranges, starts)
     tasks = []
     for part in split(kept, options.min_partitions, options.max_records_per_partition):
         pid = part.pid
         # In front of the first piece.
         lost_from = lost.pop(pid).start if pid in lost else None
-        tasks.append(ReadTask(part, pid.topic_id, end.epoch(pid), lost_from, of_stream))
+        resize_epoch = end.resize_epochs.get(pid.topic, 0)
+        tasks.append(
+            ReadTask(part, pid.topic_id, end.epoch(pid), lost_from, of_stream, resize_epoch)
+        )
     return tasks
 
 
@@ -108,7 +118,20 @@ def read_task(
     if task.lost_from is not None:
         lost = PartitionLoss(pid, LossKind.RETENTION, task.lost_from, part.start)
         yield from _lose(options, lost, task.lost_from, part.start)
-    yield from _Reading(options, access, task, seen).rows()
+    if part.start >= part.end:
+        return
+    former = _waiting_out(options, pid, lambda: access.former(pid, options))
+    if former is not None:
+        # It was removed after the batch was planned. What follows its data is no data.
+        end = min(part.end, former.data_end)
+        if part.start < end:
+            gone = PartitionLoss(pid, LossKind.DELETED, part.start, end, was_removed=True)
+            yield from _lose(options, gone, part.start, end)
+        return
+    fences: tuple[tuple[int, int], ...] = ()
+    if EPOCH in options.columns:
+        fences = _waiting_out(options, pid, lambda: access.fences(pid, task.resize_epoch, options))
+    yield from _Reading(options, access, task, seen, fences).rows()
     # Fetches go by name. An id that is still the same was the same all the time.
     if _replaced_by(options, access, task):
         raise TopicChanged(f"topic {pid.topic} was deleted and created again while it was read")
@@ -123,6 +146,7 @@ class _Reading:
         access: brokers.Brokers,
         task: ReadTask,
         seen: Callable[[Fetched], None] | None,
+        fences: tuple[tuple[int, int], ...],
     ) -> None:
         part = task.range
         self._options = options
@@ -133,7 +157,7 @@ class _Reading:
         # At least that of the record before the position; a log that ends it earlier was truncated.
         self._epoch = task.leader_epoch
         self._log_end = part.end
-        origin = Origin(part.pid.topic, part.pid.partition)
+        origin = Origin(part.pid.topic, part.pid.partition, fences)
         self._decoder = Decoder(origin, options.columns, part.start, part.end, options.check_crcs)
         self._moved_s = time.monotonic()
 

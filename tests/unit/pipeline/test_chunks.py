@@ -74,6 +74,20 @@ def seen(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
     ]
 
 
+def test_the_epoch_of_a_record_is_that_of_the_last_fence_at_or_below_it() -> None:
+    """Two fences side by side, one beyond the records, and none before the first ones."""
+    data = build_batch([NewRecord(1000, None, b"v")] * 4, base_offset=3)
+    data += build_batch([NewRecord(1000, None, b"v")] * 3, base_offset=9)
+
+    def epochs(*fences: tuple[int, int]) -> list[object]:
+        decoder = Decoder(Origin("t", 3, fences), ("offset", "epoch"), 0, END)
+        return [row["epoch"] for batch in decoder.decode(data) for row in batch.to_pylist()]
+
+    assert epochs() == [0] * 7
+    assert epochs((7, 2), (8, 3), (40, 4)) == [0] * 4 + [3] * 3
+    assert epochs((0, 1), (5, 4)) == [1, 1, 4, 4, 4, 4, 4]
+
+
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("longest", [1, 40, 9000])
 def test_random_records_come_out_as_they_went_in(codec: int, longest: int) -> None:

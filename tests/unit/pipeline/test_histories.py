@@ -1,8 +1,9 @@
 """The batch planner in random histories: no key loses its order, no record is skipped or repeated.
 
-Topics grow, shrink and grow again; partitions are removed and come back where they ended; brokers
-answer of former times, leave partitions out, or say nothing of them; transactions hold back what
-may be read; a query begins in the middle and goes through Spark's JSON between two batches.
+Topics grow, shrink and grow again; some resizes are undone; partitions are removed and come back
+where they ended; brokers answer of former times, name ends of later ones, leave partitions out, or
+say nothing of them; transactions hold back what may be read; a query begins in the middle and goes
+through Spark's JSON between two batches.
 """
 
 from __future__ import annotations
@@ -12,21 +13,24 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
 from tests.support.drawn_seed import drawn_seed
+from tidelog.partitioning.gates import Fence, Gate, Position, ResizedPartition, gates_of
+from tidelog.partitioning.hashing import partition_of
 from tidelog.pipeline.planning import planner
 from tidelog.pipeline.planning.admission import AdmissionLimits
 from tidelog.pipeline.planning.losses import LossVerdict, judge
 from tidelog.pipeline.planning.planner import plan
 from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.planning.ranges import OffsetRange, ranges_between
-from tidelog.pipeline.planning.snapshot import Gate, PartitionSnapshot, Snapshot
+from tidelog.pipeline.planning.ranges import OffsetRange, ranges_between, without_former_tails
+from tidelog.pipeline.planning.snapshot import FormerEnd, PartitionSnapshot, Snapshot
 
 IDS = {"t": "id"}
 KEYS = 16
-MOST_PARTITIONS = 8
+MOST_PARTITIONS = 9
 LIVE_STEPS = 40
 STEPS = 600
 
@@ -37,18 +41,40 @@ def pid_of(number: int) -> Pid:
     return Pid("t", number, "id")
 
 
+Place = tuple[int, int, int]
+"""Of a record: its key, its number within the key, and the resize epoch that it was written in."""
+
+
 @dataclass
 class Part:
     """A partition through all of its lives: a record's place in the list is its offset."""
 
-    records: list[tuple[int, int] | None] = field(default_factory=list)
+    records: list[Place | None] = field(default_factory=list)
+    fences: list[Fence] = field(default_factory=list)
     start: int = 0
     first: int = 0
-    gates: list[Gate] = field(default_factory=list)
+    birth_epoch: int = 0
+    retirement_epoch: int = 0
     exists: bool = True
-    retired: bool = False
     stable: int = 0
     leader_epoch: int = 0
+    former: FormerEnd | None = None
+
+    def fence(self, epoch: int) -> None:
+        at = len(self.records)
+        data_end = max((n + 1 for n, each in enumerate(self.records) if each), default=self.first)
+        self.fences.append(Fence(epoch, at, max(data_end, self.first)))
+        self.records.append(None)
+
+    def end_before(self, epoch: int) -> int:
+        """Where a leader ends a look-up of a client that knows this resize epoch."""
+        newer = [each.offset for each in self.fences if each.resize_epoch > epoch]
+        return min([len(self.records), *newer])
+
+    def described(self) -> ResizedPartition:
+        return ResizedPartition(
+            self.birth_epoch, self.first, self.retirement_epoch, tuple(self.fences)
+        )
 
 
 class Log:
@@ -56,58 +82,68 @@ class Log:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.count, self.epoch = 1, 0
-        self.parts: dict[int, Part] = {0: Part()}
+        self.initial = self.count = rng.choice((1, 1, 2, 3))
+        self.epoch = 0
+        self.parts: dict[int, Part] = {number: Part() for number in range(self.count)}
         self.sent: dict[int, int] = defaultdict(int)
 
     def produce(self) -> None:
         for _ in range(self.rng.randrange(30)):
             key = self.rng.randrange(KEYS)
-            self.parts[key % self.count].records.append((key, self.sent[key]))
+            home = partition_of(key, self.initial, self.count)
+            self.parts[home].records.append((key, self.sent[key], self.epoch))
             self.sent[key] += 1
 
     def resize(self) -> None:
-        if self.count < MOST_PARTITIONS and (self.count == 1 or self.rng.random() < 0.5):
-            self._grow()
-        elif self.count > 1:
-            self._shrink()
+        luck = self.rng.random()
+        retirees = [part for part in self.parts.values() if part.exists and part.retirement_epoch]
+        if luck < 0.1:
+            self._undo()
+        elif luck < 0.6 and self.count < MOST_PARTITIONS and not retirees:
+            self._grow(self.rng.randint(self.count + 1, MOST_PARTITIONS))
+        elif self.count > self.initial:
+            self._shrink(self.rng.randint(self.initial, self.count - 1))
 
-    def _grow(self) -> None:
-        old = self.count
-        if any(self.parts[n].exists for n in range(old, 2 * old) if n in self.parts):
-            return
-        self.count *= 2
-        self.epoch += 1
-        for number in range(old):
-            parent = self.parts[number]
-            parent.records.append(None)
-            child = self.parts.setdefault(number + old, Part())
-            # It comes back where it ended.
-            child.first = child.start = len(child.records)
-            child.exists, child.retired = True, False
-            child.leader_epoch += 1
-            needs = ((pid_of(number), len(parent.records)),)
-            child.gates.append(Gate(self.epoch, len(child.records), needs))
-            child.records.append(None)
+    def _undo(self) -> None:
+        for _ in range(2):
+            self.epoch += 1
+            for number in range(self.count):
+                self.parts[number].fence(self.epoch)
 
-    def _shrink(self) -> None:
-        self.count //= 2
+    def _grow(self, count: int) -> None:
         self.epoch += 1
         for number in range(self.count):
-            retiree, survivor = self.parts[number + self.count], self.parts[number]
-            retiree.records.append(None)
-            retiree.retired = True
-            needs = ((pid_of(number + self.count), len(retiree.records)),)
-            survivor.gates.append(Gate(self.epoch, len(survivor.records), needs))
-            survivor.records.append(None)
+            self.parts[number].fence(self.epoch)
+        for number in range(self.count, count):
+            child = self.parts.setdefault(number, Part())
+            # It comes back where it ended.
+            child.first = child.start = len(child.records)
+            child.exists, child.birth_epoch, child.retirement_epoch = True, self.epoch, 0
+            child.fences = []
+            child.leader_epoch += 1
+            child.fence(self.epoch)
+        self.count = count
+
+    def _shrink(self, count: int) -> None:
+        self.epoch += 1
+        for number in range(count, self.count):
+            self.parts[number].fence(self.epoch)
+            self.parts[number].retirement_epoch = self.epoch
+        for number in range(count):
+            self.parts[number].fence(self.epoch)
+        self.count = count
 
     def tidy(self, read_to: Callable[[int], int]) -> None:
         """Remove drained retirees, delete what was read, move leaders, end transactions."""
-        for number, part in self.parts.items():
+        for number, part in sorted(self.parts.items(), reverse=True):
             if not part.exists:
                 continue
-            if part.retired and read_to(number) >= len(part.records) and self.rng.random() < 0.5:
-                part.exists = False
+            is_last = not any(each.exists for n, each in self.parts.items() if n > number)
+            ended = part.fences[-1] if part.retirement_epoch else None
+            if ended is not None and is_last and read_to(number) >= ended.data_end:
+                if self.rng.random() < 0.5:
+                    part.exists = False
+                    part.former = FormerEnd(ended.data_end, len(part.records), self.epoch)
             elif self.rng.random() < 0.1:
                 part.start = max(part.start, min(read_to(number), len(part.records)))
             part.leader_epoch += self.rng.random() < 0.1
@@ -119,17 +155,19 @@ class Log:
             part.stable = len(part.records)
 
     def snapshot(self, *, read_committed: bool) -> Snapshot:
-        states, gone = {}, {}
-        for number, part in self.parts.items():
-            if not part.exists:
-                gone[pid_of(number)] = len(part.records)
-                continue
+        listed = {number: part for number, part in self.parts.items() if part.exists}
+        states = {}
+        for number, part in listed.items():
             end = max(part.start, part.stable) if read_committed else len(part.records)
             states[pid_of(number)] = PartitionSnapshot(
-                part.start, end, part.first, tuple(part.gates), part.leader_epoch, len(part.records)
+                part.start, end, part.first, part.leader_epoch, len(part.records)
             )
-        gates = {pid: tuple(self.parts[pid.partition].gates) for pid in gone}
-        return Snapshot(IDS, states, gone, gates, {"t": self.epoch})
+        former = {pid_of(n): part.former for n, part in self.parts.items() if part.former}
+        return Snapshot(IDS, states, former, self.gates(listed), {"t": self.epoch})
+
+    def gates(self, listed: dict[int, Part]) -> dict[str, dict[int, list[Gate]]]:
+        described = {number: part.described() for number, part in listed.items()}
+        return {"t": gates_of(self.initial, self.epoch, described)}
 
 
 @dataclass
@@ -139,22 +177,26 @@ class Query:
     position: Positions
     begin: dict[int, int]
     """Where it begins in each partition that there was; others it reads whole."""
-    read: list[tuple[int, int]] = field(default_factory=list)
-    last: dict[int, int] = field(default_factory=dict)
+    read: list[Place] = field(default_factory=list)
+    last: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     complaint: str | None = None
 
     def run_batch(self, log: Log, ranges: list[OffsetRange]) -> None:
         homes: dict[int, Pid] = {}
         for part in ranges:
-            for record in log.parts[part.pid.partition].records[part.start : part.end]:
+            for offset in range(part.start, part.end):
+                record = log.parts[part.pid.partition].records[offset]
                 if record is None:
                     continue
-                key, number = record
+                key, number, epoch = record
                 if homes.setdefault(key, part.pid) != part.pid:
                     self.complaint = f"key {key} came from two partitions in one batch"
-                if number <= self.last.get(key, -1):
-                    self.complaint = f"key {key}: {number} after {self.last[key]}"
-                self.last[key] = number
+                # Each batch follows the one before it, and (epoch, offset) orders a key as well.
+                place = number, epoch, offset
+                before = self.last.get(key, (-1, -1, -1))
+                if number <= before[0] or (epoch, offset) <= before[1:]:
+                    self.complaint = f"key {key}: {place} after {before}"
+                self.last[key] = place
                 self.read.append(record)
 
 
@@ -170,17 +212,26 @@ def begin_somewhere(log: Log, rng: random.Random) -> Query:
         pid: rng.randint(state.start, state.end) if anywhere else state.start
         for pid, state in states.items()
     }
-    epochs = {pid: states[pid].leader_epoch for pid in at}
+    epochs = {pid: state.leader_epoch for pid, state in states.items()}
     # A partition that is removed at that time comes back where it ended.
+    at |= {
+        pid_of(number): len(part.records) for number, part in log.parts.items() if not part.exists
+    }
     begin = {number: len(part.records) for number, part in log.parts.items()}
     begin.update((pid.partition, offset) for pid, offset in at.items())
     return Query(Positions(at, IDS, epochs, {"t": log.epoch}), begin)
 
 
 def look(
-    log: Log, rng: random.Random, seen: list[Snapshot], *, fresh: bool, read_committed: bool
+    log: Log,
+    rng: random.Random,
+    seen: list[Snapshot],
+    known: Positions,
+    *,
+    fresh: bool,
+    read_committed: bool,
 ) -> Snapshot:
-    """What some broker answers: of now, of former times, with gaps."""
+    """What some broker answers: of now, of former times, with gaps among what the query knows."""
     now = log.snapshot(read_committed=read_committed)
     seen.append(now)
     if fresh:
@@ -196,22 +247,45 @@ def look(
                 for pid, state in former.partitions.items()
             },
         )
+    if luck < 0.4:
+        return of_later_leaders(log, rng.choice(seen), now)
     left_out = {pid for pid in now.partitions if rng.random() < 0.3}
     rest = {pid: state for pid, state in now.partitions.items() if pid not in left_out}
-    if luck < 0.4:
-        return replace(now, partitions=rest)
     if luck < 0.6:
-        return replace(now, partitions=rest, silent=dict.fromkeys(left_out, "no leader"))
+        left_out &= known.at.keys()
+        rest = {pid: state for pid, state in now.partitions.items() if pid not in left_out}
+        shown = {pid.partition: log.parts[pid.partition] for pid in rest}
+        if shown.keys() >= set(range(log.initial)):
+            ended = {pid: end for pid, end in now.former.items() if pid not in left_out}
+            return replace(now, partitions=rest, former=ended, gates=log.gates(shown))
     if luck < 0.7:
-        # DescribeFences does not answer.
-        return replace(now, gone={}, gone_gates={})
+        return replace(now, partitions=rest, silent=dict.fromkeys(left_out, "no leader"))
+    if luck < 0.8:
+        return replace(now, unread={"t": "the controller does not say where partitions ended"})
     return now
 
 
-def settled(first: Snapshot, position: Positions, look_again: Callable[[], Snapshot]) -> Snapshot:
-    """As `Brokers.settled`: what is doubted is looked at again; that broker is up to date."""
+def of_later_leaders(log: Log, former: Snapshot, now: Snapshot) -> Snapshot:
+    """Metadata and gates of former times, ends of now: leaders end them at the next fence."""
+    states, silent = {}, {}
+    for pid, state in former.partitions.items():
+        newest = now.partitions.get(pid)
+        if newest is None or newest.first != state.first:
+            # Removed, or another incarnation: the request carries its partition epoch.
+            silent[pid] = "no leader"
+            continue
+        end = min(newest.end, log.parts[pid.partition].end_before(former.resize_epochs["t"]))
+        states[pid] = replace(newest, start=min(newest.start, end), end=end, first=state.first)
+    return replace(former, partitions=states, silent=silent)
+
+
+def settled(
+    first: Snapshot, position: Positions, rng: random.Random, look_again: Callable[[], Snapshot]
+) -> Snapshot:
+    """As `Brokers.settled`: what is doubted is looked at again, where another broker responds; that
+    one is up to date."""
     doubted = judge(position, first).doubted
-    if not doubted:
+    if not doubted or rng.random() < 0.3:
         return first
     second = look_again()
     return replace(second, proven=frozenset(doubted & judge(position, second).doubted))
@@ -244,15 +318,11 @@ def run_history(seed: int, *, gates: bool = True, forget: Forget | None = None) 
             query = begin_somewhere(log, rng)
         if query is None or (live and rng.random() < 0.5):
             continue
-        sight = look(log, rng, seen, fresh=not live, read_committed=read_committed)
-        sight = settled(
-            sight,
-            query.position,
-            lambda: look(log, rng, seen, fresh=True, read_committed=read_committed),
-        )
+        look_now = partial(look, log, rng, seen, query.position, read_committed=read_committed)
+        sight = look_now(fresh=not live)
+        sight = settled(sight, query.position, rng, partial(look_now, fresh=True))
         if not gates:
-            bare = {pid: replace(state, gates=()) for pid, state in sight.partitions.items()}
-            sight = replace(sight, partitions=bare, gone_gates={})
+            sight = replace(sight, gates={})
         made = plan(
             query.position, sight, AdmissionLimits(max_offsets=rng.choice((None, 5, 50))), 0
         )
@@ -260,7 +330,8 @@ def run_history(seed: int, *, gates: bool = True, forget: Forget | None = None) 
             return f"a loss without one: {made.losses[0]}"
         # A restart needs the two offsets alone.
         start, end = through_json(query.position), through_json(made.end)
-        query.run_batch(log, ranges_between(start, end, pytest.fail))
+        ranges = without_former_tails(ranges_between(start, end, pytest.fail), sight.former)
+        query.run_batch(log, ranges)
         if query.complaint:
             return query.complaint
         if not live and made.end.at == query.position.at:
@@ -303,16 +374,24 @@ def test_an_unknown_prerequisite_that_counts_as_met_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P22: a partition that a look does not show was not read to where it has to be."""
-    right = planner._is_met
+    right = planner.shut_ends
 
-    def lenient(pid: Pid, offset: int, judged: LossVerdict, snapshot: Snapshot) -> bool:
-        unknown = pid not in snapshot.partitions and pid not in snapshot.gone
-        return unknown or right(pid, offset, judged, snapshot)
+    def lenient(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, int]:
+        return right(replace(judged, doubted=set()), snapshot)
 
-    monkeypatch.setattr(planner, "_is_met", lenient)
+    monkeypatch.setattr(planner, "shut_ends", lenient)
     complaints = found(run_history)
     assert complaints, "no history has an unknown prerequisite"
     assert all("key" in each for each in complaints), complaints
+
+
+def test_ends_beyond_a_fence_that_metadata_do_not_know_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What retired partitions hold comes before what follows such a fence."""
+    monkeypatch.setattr(Part, "end_before", lambda part, epoch: len(part.records))
+    complaints = found(run_history)
+    assert complaints and all("key" in each for each in complaints), complaints
 
 
 def test_a_position_that_is_forgotten_is_found() -> None:
@@ -330,14 +409,18 @@ def test_gates_below_a_position_that_do_not_count_are_found(
 ) -> None:
     """P22: a query that begins in the middle may begin after a gate that is shut."""
 
-    right = planner.shut_gates
+    right = planner.deliverable_ends
 
-    def from_the_position_on(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, list[Gate]]:
-        shut = {
-            pid: [gate for gate in gates if gate.offset >= judged.at.get(pid, 0)]
-            for pid, gates in right(judged, snapshot).items()
+    def from_the_position_on(
+        gates: dict[int, list[Gate]], positions: dict[int, Position]
+    ) -> dict[int, int]:
+        above = {
+            number: [
+                gate for gate in each if gate.offset >= positions.get(number, Position(0)).offset
+            ]
+            for number, each in gates.items()
         }
-        return {pid: gates for pid, gates in shut.items() if gates}
+        return right(above, positions)
 
-    monkeypatch.setattr(planner, "shut_gates", from_the_position_on)
+    monkeypatch.setattr(planner, "deliverable_ends", from_the_position_on)
     assert found(run_history)

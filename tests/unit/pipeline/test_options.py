@@ -109,6 +109,7 @@ def test_columns() -> None:
         ("both", {"maxOffsetsPerTrigger": "1e6"}, "must be a number"),
         ("both", {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "larger"),
         ("both", {"onOutage": "hope"}, "onOutage must be wait or fail"),
+        ("both", {"gates": "barrier"}, "gates must be batch or off"),
         ("both", {"maxTriggerDelay": "soon"}, "must be a time"),
         ("both", {"minPartitions": "-1"}, "must be a number"),
         ("both", {"columns": "key,size"}, "names size"),

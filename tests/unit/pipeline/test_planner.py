@@ -8,15 +8,22 @@ from dataclasses import replace
 
 import pytest
 
+from tidelog.partitioning.gates import Fence, Gate, Prerequisite
 from tidelog.pipeline.errors import OptionRefused, PipelineError
 from tidelog.pipeline.places import Place, PlaceKind
 from tidelog.pipeline.planning.admission import AdmissionLimits, admit
 from tidelog.pipeline.planning.losses import LossKind, epochs_to_ask, judge
 from tidelog.pipeline.planning.planner import plan
 from tidelog.pipeline.planning.positions import SENTINEL, Pid, Positions, is_sentinel
-from tidelog.pipeline.planning.ranges import OffsetRange, clip, ranges_between, split
+from tidelog.pipeline.planning.ranges import (
+    OffsetRange,
+    clip,
+    ranges_between,
+    split,
+    without_former_tails,
+)
 from tidelog.pipeline.planning.resolve import resolve
-from tidelog.pipeline.planning.snapshot import Gate, PartitionSnapshot, Snapshot
+from tidelog.pipeline.planning.snapshot import FormerEnd, PartitionSnapshot, Snapshot
 
 P = [Pid("t", number, "id") for number in range(8)]
 IDS = {"t": "id"}
@@ -27,9 +34,14 @@ def at(*offsets: int) -> Positions:
     return Positions(dict(zip(P, offsets, strict=False)), IDS)
 
 
-def log(*bounds: tuple[int, int], gone: Mapping[Pid, int] | None = None) -> Snapshot:
+def log(*bounds: tuple[int, int], former: Mapping[Pid, FormerEnd] | None = None) -> Snapshot:
     states = {pid: PartitionSnapshot(*bound) for pid, bound in zip(P, bounds, strict=False)}
-    return Snapshot(IDS, states, gone or {})
+    return Snapshot(IDS, states, former or {})
+
+
+def gate(epoch: int, offset: int, partition: int, upto: int) -> Gate:
+    """From an offset on, after a partition was read up to a fence."""
+    return Gate(epoch, offset, (Prerequisite(partition, Fence(epoch, upto, upto)),))
 
 
 # Offsets
@@ -152,12 +164,9 @@ def test_min_offsets_waits_but_not_for_ever() -> None:
 
 
 def test_gated_records_count_as_available() -> None:
-    states = {
-        P[0]: PartitionSnapshot(0, 15),
-        P[1]: PartitionSnapshot(0, 15, gates=(Gate(1, 0, ((P[0], 10),)),)),
-    }
+    sight = replace(log((0, 15), (0, 15)), gates={"t": {1: [gate(1, 0, 0, 10)]}})
     limits = AdmissionLimits(min_offsets=20, max_trigger_delay_ms=1000)
-    assert plan(at(0, 0), Snapshot(IDS, states), limits, 0).end.at == at(15, 0).at
+    assert plan(at(0, 0), sight, limits, 0).end.at == at(15, 0).at
 
 
 # Losses: only what is proven lost is lost
@@ -212,16 +221,59 @@ def test_a_partition_that_a_second_broker_lacks_is_gone_but_not_forgotten() -> N
 
 
 def test_a_removed_partition_keeps_its_position_and_goes_on_where_it_ended() -> None:
-    """P22, P23: drained and removed is no loss; created again it continues."""
-    removed = log((0, 5), gone={P[1]: 6})
+    """P22, P23: read to the end of its data and removed is no loss; created again it continues."""
+    ended = {P[1]: FormerEnd(5, 6, 2)}
+    removed = log((0, 5), former=ended)
     made = plan(at(4, 6), removed, NO_LIMITS, 0)
     assert made.losses == () and made.end.at == at(5, 6).at
-    again = Snapshot(IDS, {P[0]: PartitionSnapshot(0, 5), P[1]: PartitionSnapshot(6, 9, first=6)})
+    again = replace(
+        log((0, 5)),
+        partitions={P[0]: PartitionSnapshot(0, 5), P[1]: PartitionSnapshot(6, 9, first=6)},
+        former=ended,
+    )
     after = plan(made.end, again, NO_LIMITS, 0).end
     assert ranges_between(made.end, after, pytest.fail) == [OffsetRange(P[1], 6, 9)]
+    # Its seal was not read: there is no record in it, and none is lost.
+    unsealed = plan(at(4, 5), removed, NO_LIMITS, 0)
+    assert unsealed.losses == () and unsealed.end.at == at(5, 5).at
+    later = plan(unsealed.end, again, NO_LIMITS, 0)
+    assert later.losses == () and later.end.at == at(5, 9).at
+    ranges = ranges_between(unsealed.end, later.end, pytest.fail)
+    assert without_former_tails(ranges, ended) == [OffsetRange(P[1], 6, 9)]
     lost = plan(at(5, 4), removed, NO_LIMITS, 0)
-    assert [(loss.kind, loss.resumes_at) for loss in lost.losses] == [(LossKind.DELETED, 6)]
+    assert [(loss.kind, loss.resumes_at) for loss in lost.losses] == [(LossKind.DELETED, 5)]
+    assert "t-1: the partition was removed after a shrink" in str(lost.losses[0])
     assert lost.end.at == at(5, 6).at, "the loss is reported once"
+
+
+def test_an_end_of_an_earlier_incarnation_says_nothing_of_a_later_position() -> None:
+    """A controller that was deposed knows no newer one."""
+    sight = log((0, 5), former={P[1]: FormerEnd(5, 6, 2)})
+    made = plan(at(5, 9), sight, NO_LIMITS, 0)
+    assert set(made.held) == {P[1]} and not made.losses
+    assert judge(at(5, 9), sight).doubted == {P[1]}
+
+
+def test_a_partition_that_was_born_and_removed_between_two_lookups_is_a_loss() -> None:
+    begun = replace(at(3), resize_epochs={"t": 1})
+    sight = replace(log((0, 5), former={P[1]: FormerEnd(40, 41, 3)}), resize_epochs={"t": 3})
+    made = plan(begun, sight, NO_LIMITS, 0)
+    assert [(loss.pid, loss.position, loss.resumes_at) for loss in made.losses] == [(P[1], 0, 40)]
+    assert (made.end.at, made.end.new) == (at(5, 41).at, {P[1]: 0})
+    assert plan(made.end, sight, NO_LIMITS, 0).losses == (), "the loss is reported once"
+    # One that ended before the positions were planned has nothing for the query, nor has one that
+    # held nothing but its birth fence.
+    known = replace(begun, resize_epochs={"t": 3})
+    assert plan(known, sight, NO_LIMITS, 0).losses == ()
+    empty = replace(sight, former={P[1]: FormerEnd(1, 2, 3)})
+    assert plan(begun, empty, NO_LIMITS, 0).losses == ()
+
+
+def test_a_topic_that_lost_its_resize_epoch_is_not_an_older_one() -> None:
+    """enable.ordered.delivery=false: brokers say no resize epoch any more."""
+    begun = replace(at(3), resize_epochs={"t": 4})
+    assert plan(begun, log((0, 5)), NO_LIMITS, 0).end.at == at(5).at
+    assert plan(begun, replace(log((0, 5)), resize_epochs={"t": 3}), NO_LIMITS, 0).held
 
 
 def test_metadata_and_leaders_that_are_older_than_a_position_are_waited_out() -> None:
@@ -306,46 +358,60 @@ def test_a_topic_that_is_created_again_is_another_one() -> None:
 
 
 def test_a_gate_opens_one_batch_after_its_prerequisite() -> None:
-    states = {
-        P[0]: PartitionSnapshot(0, 30),
-        P[1]: PartitionSnapshot(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
-    }
-    snapshot = Snapshot(IDS, states)
+    snapshot = replace(log((0, 30), (0, 9)), gates={"t": {1: [gate(1, 0, 0, 20)]}})
     first = plan(at(0, 0), snapshot, NO_LIMITS, 0).end
     assert first.at == at(30, 0).at
     assert plan(first, snapshot, NO_LIMITS, 0).end.at == at(30, 9).at
 
 
 def test_a_gate_whose_prerequisite_is_unknown_is_shut() -> None:
-    """P22: a partition that the snapshot lacks, and one that no broker answers for."""
-    gate = Gate(1, 0, ((P[0], 77),))
-    sight = Snapshot(IDS, {P[4]: PartitionSnapshot(0, 50, gates=(gate,))})
+    """P22: a fence that is not known, and a partition that the snapshot lacks."""
+    sight = Snapshot(IDS, {P[4]: PartitionSnapshot(0, 50)}, gates={"t": {4: [gate(1, 0, 0, 77)]}})
     assert plan(Positions({}, IDS), sight, NO_LIMITS, 0).end.at == {P[4]: 0}
-    gone = replace(sight, gone={P[0]: 77})
-    assert plan(Positions({}, IDS), gone, NO_LIMITS, 0).end.at == {P[4]: 50}
+    unknown = Gate(1, 0, (Prerequisite(4, None),))
+    sight = replace(sight, gates={"t": {4: [unknown]}})
+    assert plan(Positions({}, IDS), sight, NO_LIMITS, 0).end.at == {P[4]: 0}
+
+
+def test_a_resized_topic_without_a_trace_of_a_partition_is_not_read() -> None:
+    """P22: what the partition has gates with is not known; where it ended, nothing waits for it."""
+    sight = replace(log((0, 9)), gates={"t": {}}, resize_epochs={"t": 2})
+    made = plan(at(5, 5), sight, NO_LIMITS, 0)
+    assert made.end.at == at(5, 5).at and set(made.held) == {P[1]}
+    proven = replace(sight, proven=frozenset({P[1]}))
+    assert plan(at(5, 5), proven, NO_LIMITS, 0).end.at == at(9, 5).at
+    ended = replace(sight, former={P[1]: FormerEnd(5, 6, 2)})
+    assert plan(at(5, 5), ended, NO_LIMITS, 0).end.at == at(9, 5).at
 
 
 def test_a_gate_below_the_position_counts() -> None:
     """P22: a query that begins in the middle, its child after the gate, its parent before it."""
-    states = {
-        P[0]: PartitionSnapshot(0, 30),
-        P[1]: PartitionSnapshot(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
-    }
-    first = plan(at(15, 5), Snapshot(IDS, states), NO_LIMITS, 0).end
+    sight = replace(log((0, 30), (0, 9)), gates={"t": {1: [gate(1, 0, 0, 20)]}})
+    first = plan(at(15, 5), sight, NO_LIMITS, 0).end
     assert first.at == at(30, 5).at
-    assert plan(first, Snapshot(IDS, states), NO_LIMITS, 0).end.at == at(30, 9).at
+    assert plan(first, sight, NO_LIMITS, 0).end.at == at(30, 9).at
 
 
 def test_a_prerequisite_after_a_shut_gate_is_not_met() -> None:
     """A query begins in the middle: 0 before its fence, 1 and 2 after theirs."""
-    states = {
-        P[0]: PartitionSnapshot(0, 30),
-        P[1]: PartitionSnapshot(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
-        P[2]: PartitionSnapshot(0, 9, gates=(Gate(2, 0, ((P[1], 4),)),)),
-    }
-    first = plan(at(15, 5, 3), Snapshot(IDS, states), NO_LIMITS, 0).end
+    gates = {1: [gate(1, 0, 0, 20)], 2: [gate(2, 0, 1, 4)]}
+    sight = replace(log((0, 30), (0, 9), (0, 9)), gates={"t": gates})
+    first = plan(at(15, 5, 3), sight, NO_LIMITS, 0).end
     assert first.at == at(30, 5, 3).at
-    assert plan(first, Snapshot(IDS, states), NO_LIMITS, 0).end.at == at(30, 9, 9).at
+    assert plan(first, sight, NO_LIMITS, 0).end.at == at(30, 9, 9).at
+
+
+def test_half_of_a_limit_goes_to_what_others_wait_for() -> None:
+    sight = replace(log((0, 1000), (0, 1000), (0, 1000)), gates={"t": {1: [gate(1, 0, 0, 900)]}})
+    made = plan(at(0, 0, 0), sight, AdmissionLimits(max_offsets=100), 0)
+    assert made.end.at[P[1]] == 0 and made.end.at[P[0]] >= 70
+
+
+def test_a_read_begins_after_what_was_removed() -> None:
+    """Where the partition comes back it is known from where on it is read."""
+    sight = log((2, 10), former={P[1]: FormerEnd(5, 6, 2)})
+    assert resolved(Place(PlaceKind.EARLIEST), sight).at == {P[0]: 2, P[1]: 6}
+    assert resolved(Place(PlaceKind.LATEST), sight).at == {P[0]: 10, P[1]: 6}
 
 
 # Places

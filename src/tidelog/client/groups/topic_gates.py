@@ -41,7 +41,7 @@ class TopicGates:
 
     def _gates_with(self, fences: Mapping[int, tuple[Fence, ...]]) -> Gates:
         listed = {
-            index: _resized(partition, fences.get(index, ()))
+            index: resized(partition, fences.get(index, ()))
             for index, partition in self.topic.partitions.items()
         }
         return gates_of(self.topic.initial_partition_count, self.topic.resize_epoch, listed)
@@ -130,7 +130,8 @@ class TopicGates:
         return found
 
 
-def _resized(partition: Partition, fences: tuple[Fence, ...]) -> ResizedPartition:
+def resized(partition: Partition, fences: tuple[Fence, ...]) -> ResizedPartition:
+    """Return a partition as ``partitioning.gates`` takes it."""
     return ResizedPartition(
         partition.birth_epoch,
         partition.birth_offset,

@@ -21,7 +21,7 @@ from tidelog.pipeline.decoding.columns import (
 )
 from tidelog.pipeline.decoding.starts import Span, all_starts
 from tidelog.pipeline.decoding.varints import Positions
-from tidelog.pipeline.schema import COLUMNS, LEADER_EPOCH, LOST_TO, arrow_schema
+from tidelog.pipeline.schema import COLUMNS, EPOCH, LEADER_EPOCH, LOST_TO, arrow_schema
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import CorruptRecords
 
@@ -37,10 +37,20 @@ Chunk = list[tuple[BatchHeader, bytes | memoryview]]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where records come from: what is the same for all of them."""
+    """Where records come from: what is the same for all of them.
+
+    `fences` are those of the partition, as (offset, resize epoch) in the order of both.
+    """
 
     topic: str
     partition: int
+    fences: tuple[tuple[int, int], ...] = ()
+
+    def resize_epochs(self, offsets: Positions) -> Positions:
+        """Of each record: that of the last fence at or below it, 0 before the first one."""
+        fences = np.array(self.fences, np.int64).reshape(-1, 2)
+        epochs: Positions = np.concatenate(([0], fences[:, 1]))
+        return epochs[np.searchsorted(fences[:, 0], offsets, "right")]
 
 
 @dataclass(slots=True)
@@ -140,6 +150,8 @@ class Decoder:
                 made[name] = pa.nulls(size, kind)
             elif name == "headers":
                 made[name] = headers_column(view, buffer, fields)[rows.start : rows.stop]
+            elif name == EPOCH and self.origin.fences:
+                made[name] = pa.array(self.origin.resize_epochs(offsets[rows]).astype(np.int32))
             else:
                 made[name] = pa.repeat(pa.scalar(self._constant(name), kind), size)
         return [made[name] for name in self.columns]
@@ -149,7 +161,7 @@ class Decoder:
             return self.origin.topic
         if name == "partition":
             return self.origin.partition
-        # The resize epoch: that of the last fence at or below the record. No fence, so 0.
+        # The resize epoch of a partition without fences.
         return 0
 
 

@@ -3,16 +3,17 @@
 Owns what counts as a loss (docs/design/pipeline.md). Not whether a loss fails the query: the caller
 decides (option failOnDataLoss). A loss needs a proof:
 
-    a partition, or its topic, is missing     its final offset is known (`gone`), or another broker
-                                              repeats it
+    a partition, or its topic, is missing     the controller says where it ended (`former`), or
+                                              another broker repeats it
     the log was truncated below the position  the leader's log ends the position's epoch before it
                                               (KIP-320); without an epoch, when it is repeated
     retention passed the position             a log start never goes back
     metadata or a leader older than the       no proof: the position is held until newer ones
     position, a partition without a response  respond
 
-A position is kept as long as no other topic has the name. A partition that was drained before it
-was removed is not a loss.
+A position is kept as long as no other topic has the name. A partition that was read to the end of
+its data before it was removed is not a loss; where it comes back, its position goes on where its
+log had ended. One that was born and removed between two lookups is a loss if it held data.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.planning.snapshot import PartitionSnapshot, Snapshot
+from tidelog.pipeline.planning.snapshot import FormerEnd, PartitionSnapshot, Snapshot
+
+# A partition that a growth brought begins with a control record.
+_BIRTH_FENCE = 1
 
 
 class LossKind(Enum):
@@ -37,7 +41,8 @@ class LossKind(Enum):
 class PartitionLoss:
     """`pid` stood at `position`; the log goes on at `resumes_at` (-1: nowhere).
 
-    `replaced_by` is the id of another topic that has the name now.
+    `replaced_by` is the id of another topic that has the name now, `was_removed` says that the
+    partition was removed after a shrink.
     """
 
     pid: Pid
@@ -45,6 +50,7 @@ class PartitionLoss:
     position: int
     resumes_at: int
     replaced_by: str = ""
+    was_removed: bool = False
 
     def __str__(self) -> str:
         """One line, for an error or a warning."""
@@ -58,6 +64,11 @@ class PartitionLoss:
                 f"{self.pid}: the topic has the id {self.replaced_by}, the checkpoint is of"
                 f" {self.pid.topic_id}: it was deleted and created again, or this is another"
                 " cluster"
+            )
+        if self.was_removed:
+            return (
+                f"{self.pid}: the partition was removed after a shrink of its topic; it had been"
+                f" read to {self.position}, and its data ended at {self.resumes_at}"
             )
         if self.kind is LossKind.DELETED:
             return (
@@ -100,14 +111,12 @@ def judge(start: Positions, snapshot: Snapshot) -> LossVerdict:
             made.held[pid] = why
             if _is_older(pid.topic, start, snapshot):
                 made.behind.add(pid)
-        elif pid in snapshot.gone:
-            final = snapshot.gone[pid]
-            made.at[pid] = max(position, final)
-            if position < final:
-                made.losses.append(PartitionLoss(pid, LossKind.DELETED, position, final))
+        elif state is None and (former := _last_end(pid, position, snapshot)) is not None:
+            _removed(made, pid, former)
         elif state is None:
             _missing(made, pid, snapshot)
         else:
+            made.at[pid] = past_former(position, snapshot.former.get(pid))
             _found(made, pid, start.epoch(pid), state, snapshot)
     for pid, state in snapshot.partitions.items():
         if pid not in start.at and _may_join(pid, start, snapshot, made):
@@ -120,7 +129,52 @@ def judge(start: Positions, snapshot: Snapshot) -> LossVerdict:
                 # The leader does not have its first offset yet: it joins later.
                 made.doubted.discard(pid)
                 del made.at[pid], made.new[pid], made.held[pid]
+    for pid in snapshot.former:
+        if pid not in start.at and start.topic_ids.get(pid.topic) == pid.topic_id:
+            _never_seen(made, pid, start, snapshot)
     return made
+
+
+def past_former(position: int, former: FormerEnd | None) -> int:
+    """A position in the next incarnation of a partition: what follows its data is no data."""
+    if former is not None and former.data_end <= position < former.final_offset:
+        return former.final_offset
+    return position
+
+
+def _last_end(pid: Pid, position: int, snapshot: Snapshot) -> FormerEnd | None:
+    """Where a partition that is not listed ended; None when that is not known."""
+    former = snapshot.former.get(pid)
+    if former is None or position > former.final_offset:
+        # The end of an earlier incarnation, of a controller that was deposed.
+        return None
+    return former
+
+
+def _removed(made: LossVerdict, pid: Pid, former: FormerEnd) -> None:
+    position = made.at[pid]
+    if position < former.data_end:
+        made.losses.append(
+            PartitionLoss(pid, LossKind.DELETED, position, former.data_end, was_removed=True)
+        )
+        made.at[pid] = former.final_offset
+
+
+def _never_seen(made: LossVerdict, pid: Pid, start: Positions, snapshot: Snapshot) -> None:
+    """A partition that ended without a position: was it born after the positions?"""
+    former = snapshot.former[pid]
+    missed = former.resize_epoch > start.resize_epochs.get(pid.topic, 0)
+    if _why_unheard(pid, start, snapshot) is not None or not missed:
+        return
+    if former.data_end > _BIRTH_FENCE:
+        made.losses.append(
+            PartitionLoss(pid, LossKind.DELETED, 0, former.data_end, was_removed=True)
+        )
+    # With a position it is not reported again; its range begins where the loss does.
+    if snapshot.is_removed(pid):
+        made.new[pid], made.at[pid] = 0, former.final_offset
+    elif pid in made.new:
+        made.new[pid] = 0
 
 
 def _why_unheard(pid: Pid, start: Positions, snapshot: Snapshot) -> str | None:
@@ -140,7 +194,9 @@ def _why_unheard(pid: Pid, start: Positions, snapshot: Snapshot) -> str | None:
 def _is_older(topic: str, start: Positions, snapshot: Snapshot) -> bool:
     """Whether the metadata of a topic is from before that of the positions."""
     same = topic in snapshot.topic_ids and snapshot.topic_ids[topic] == start.topic_ids.get(topic)
-    return same and snapshot.resize_epochs.get(topic, 0) < start.resize_epochs.get(topic, 0)
+    known = start.resize_epochs.get(topic, 0)
+    # A topic whose keys are not kept in order any more has no resize epoch.
+    return same and snapshot.resize_epochs.get(topic, known) < known
 
 
 def _missing(made: LossVerdict, pid: Pid, snapshot: Snapshot) -> None:

@@ -6,21 +6,24 @@ are met by the *start* positions, never by this batch's own ends:
 
     end[q] = max(pos[q], min(readable end, first gate of q whose prerequisites are not met))
 
-Gates below the position also count, and an unknown prerequisite is not met. Neither is one that is
-after a shut gate: a query that begins in the middle may be there. Until topics grow and shrink no
-snapshot has gates, and the rule is `readable end`.
+Gates below the position also count, and an unknown prerequisite is not met. Which gates a partition
+has, and which are shut, is `partitioning.gates`'s rule, as for consumers. Where nothing was resized
+no partition has gates, and the rule is `readable end`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 
+from tidelog.partitioning.gates import Position, deliverable_ends
 from tidelog.pipeline.planning.admission import AdmissionLimits, admit
 from tidelog.pipeline.planning.losses import LossVerdict, PartitionLoss, judge
 from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.planning.snapshot import Gate, Snapshot
+from tidelog.pipeline.planning.snapshot import Snapshot
+
+# Of a partition whose records are lost for good.
+_NO_GATE_WAITS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,9 @@ def plan(
     """The next micro-batch, `waited_ms` after the last one that was planned."""
     judged = judge(start, snapshot)
     at, readable = judged.at, judged.readable
-    shut = shut_gates(judged, snapshot)
+    shut = shut_ends(judged, snapshot)
     ready = {
-        pid: max(0, min(state.end, _lowest(shut, pid, state.end)) - at[pid])
+        pid: max(0, min(state.end, shut.get(pid, state.end)) - at[pid])
         for pid, state in readable.items()
     }
     # Gated records count as available: they may wait only for this query's own progress.
@@ -52,7 +55,7 @@ def plan(
     losses = tuple(judged.losses)
     if not losses and limits.should_wait(available, waited_ms):
         return BatchPlan(start, held=judged.held)
-    taken = admit(ready, limits.max_offsets, prerequisites(judged, snapshot, shut))
+    taken = admit(ready, limits.max_offsets, prerequisites(judged, snapshot))
     end = {pid: at[pid] + taken.get(pid, 0) for pid in at}
     if end == start.at:
         return BatchPlan(start, losses, judged.held)
@@ -79,60 +82,32 @@ def _positions(
     return Positions(end, ids, epochs, resized, dict(judged.new))
 
 
-def shut_gates(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, list[Gate]]:
-    """The shut gates of each partition, lowest first.
-
-    The prerequisites of a gate are after gates of lower resize epochs only, so one pass in that
-    order is enough. Grows with the gates, and with their logarithm for the order.
-    """
-    by_pid = {pid: state.gates for pid, state in snapshot.partitions.items()}
-    by_pid |= snapshot.gone_gates
-    gates = sorted(
-        ((gate, pid) for pid, gates in by_pid.items() for gate in gates),
-        key=lambda pair: pair[0].resize_epoch,
-    )
-    lowest: dict[Pid, int] = {}
-    shut: dict[Pid, list[Gate]] = {}
-    for _, same_epoch in groupby(gates, key=lambda pair: pair[0].resize_epoch):
-        closed = [
-            (gate, pid)
-            for gate, pid in same_epoch
-            if not all(
-                _is_met(needed, offset, judged, snapshot) and lowest.get(needed, offset) >= offset
-                for needed, offset in gate.needs
-            )
-        ]
-        for gate, pid in closed:
-            lowest[pid] = min(gate.offset, lowest.get(pid, gate.offset))
-            shut.setdefault(pid, []).append(gate)
-    return {pid: sorted(each, key=lambda gate: gate.offset) for pid, each in shut.items()}
+def shut_ends(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, int]:
+    """The offset up to which each partition with a shut gate may be read. Grows with the gates."""
+    found: dict[Pid, int] = {}
+    # What a partition without a trace has gates with, or holds back, is not known.
+    lost_track = {pid.topic for pid in judged.doubted if pid not in snapshot.partitions}
+    for topic, gates in snapshot.gates.items():
+        topic_id = snapshot.topic_ids[topic]
+        if topic in lost_track:
+            found |= {pid: 0 for pid in judged.at if (pid.topic, pid.topic_id) == (topic, topic_id)}
+            continue
+        positions = {
+            pid.partition: Position(_NO_GATE_WAITS if pid in judged.ended else at)
+            for pid, at in judged.at.items()
+            if (pid.topic, pid.topic_id) == (topic, topic_id)
+        }
+        ends = deliverable_ends(gates, positions)
+        found |= {Pid(topic, number, topic_id): end for number, end in ends.items()}
+    return found
 
 
-def _lowest(shut: Mapping[Pid, list[Gate]], pid: Pid, otherwise: int) -> int:
-    return shut[pid][0].offset if pid in shut else otherwise
-
-
-def _is_met(pid: Pid, offset: int, judged: LossVerdict, snapshot: Snapshot) -> bool:
-    if pid in judged.ended:
-        # No gate waits for records that are lost for good.
-        return True
-    if pid not in snapshot.partitions and pid not in snapshot.gone:
-        # Whatever its position is: its gates are unknown.
-        return False
-    if pid in judged.at:
-        return judged.at[pid] >= offset
-    # A partition that was removed before the query began has no records for it.
-    return pid in snapshot.gone
-
-
-def prerequisites(
-    judged: LossVerdict, snapshot: Snapshot, shut: Mapping[Pid, list[Gate]]
-) -> frozenset[Pid]:
+def prerequisites(judged: LossVerdict, snapshot: Snapshot) -> frozenset[Pid]:
     """The partitions that hold others back: their backlog is read first."""
-    return frozenset(
-        pid
-        for gates in shut.values()
-        for gate in gates
-        for pid, offset in gate.needs
-        if not _is_met(pid, offset, judged, snapshot)
-    )
+    found = set()
+    for topic, gates in snapshot.gates.items():
+        for need in (need for each in gates.values() for gate in each for need in gate.needs):
+            pid = Pid(topic, need.partition, snapshot.topic_ids[topic])
+            if need.upto is not None and judged.at.get(pid, 0) < need.upto.offset:
+                found.add(pid)
+    return frozenset(found)

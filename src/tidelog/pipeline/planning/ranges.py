@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.planning.losses import past_former
 from tidelog.pipeline.planning.positions import Pid, Positions
+from tidelog.pipeline.planning.snapshot import FormerEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,21 @@ def ranges_between(
         if end.at[pid] > begin:
             found.append(OffsetRange(pid, begin, end.at[pid]))
     return found
+
+
+def without_former_tails(
+    ranges: Sequence[OffsetRange], former: Mapping[Pid, FormerEnd]
+) -> list[OffsetRange]:
+    """The ranges without what lies between the data and the end of a removed partition.
+
+    No record was there, so nothing of it is lost.
+    """
+    kept = []
+    for each in ranges:
+        start = min(past_former(each.start, former.get(each.pid)), each.end)
+        if start < each.end:
+            kept.append(OffsetRange(each.pid, start, each.end))
+    return kept
 
 
 def clip(

@@ -45,11 +45,15 @@ def resolve(
             at = {pid: _special(named[pid], pid, snapshot) for pid in states}
         case PlaceKind.TIMESTAMP | PlaceKind.TIMESTAMPS:
             at = _by_time(place, snapshot, option, latest_if_no_match, by_time)
+    # A removed partition has no records for this read; where it comes back, it goes on there.
+    at |= {
+        pid: end.final_offset for pid, end in snapshot.former.items() if snapshot.is_removed(pid)
+    }
     # What was looked up after the snapshot may be of a later epoch than it knows.
     epochs = {
         pid: states[pid].leader_epoch
         for pid, offset in at.items()
-        if offset <= states[pid].end and states[pid].leader_epoch >= 0
+        if pid in states and offset <= states[pid].end and states[pid].leader_epoch >= 0
     }
     return Positions(at, dict(snapshot.topic_ids), epochs, dict(snapshot.resize_epochs))
 

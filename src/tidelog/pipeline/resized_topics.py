@@ -1,0 +1,214 @@
+"""One lookup of the resizes of topics: their fences, and where removed partitions ended.
+
+Owns the requests (DescribeFences) and what makes their responses complete: a leader that does not
+know the fence of its partition's own resize epoch yet is asked again. Not what gates follow from
+fences: see `partitioning.gates`. Nothing is asked for a topic that was never resized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, Refused, VersionUnsupported
+from tidelog.client.fences import (
+    DescribedFence,
+    DescribedFences,
+    FormerIncarnation,
+    describe_fences,
+    describe_former,
+)
+from tidelog.client.groups.topic_gates import resized
+from tidelog.client.metadata import Topic
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.gates import Gate, gates_of
+
+FenceList = tuple[DescribedFence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resizes:
+    """What one lookup found. `gates` are by topic and partition, `counts` by topic and resize epoch
+    (a topic that was never resized has neither), `failed` topics and partitions without a response.
+    """
+
+    gates: Mapping[str, Mapping[int, list[Gate]]] = field(default_factory=dict)
+    counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    former: Mapping[TopicPartition, FormerIncarnation] = field(default_factory=dict)
+    failed: Mapping[TopicPartition, ClientError] = field(default_factory=dict)
+    failed_topics: Mapping[str, str] = field(default_factory=dict)
+
+
+class FormerCache:
+    """Where removed partitions ended, as the controller said: a query goes on without it.
+
+    An end holds while the same partitions are listed in the same resize epoch: within one,
+    partitions are only ever removed.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[_State, dict[int, FormerIncarnation]]] = {}
+
+    def of(self, topic: Topic, wanted: Collection[int]) -> dict[int, FormerIncarnation] | None:
+        """The ends of a topic's removed partitions; None where they, or one of `wanted`, have to be
+        asked for. What is listed is not wanted.
+        """
+        state, found = self._known.get(topic.name, (None, {}))
+        if state != _state(topic) or {*wanted} - {*topic.partitions} - {*found}:
+            return None
+        return found
+
+    def keep(self, topic: Topic, found: dict[int, FormerIncarnation]) -> None:
+        self._known[topic.name] = _state(topic), found
+
+
+_State = tuple[UUID, int, frozenset[int]]
+
+
+def _state(topic: Topic) -> _State:
+    return topic.topic_id, topic.resize_epoch, frozenset(topic.partitions)
+
+
+async def look_up_resizes(
+    cluster: Cluster,
+    topics: Mapping[str, Topic],
+    cache: FormerCache,
+    positions: Mapping[str, Collection[int]],
+    *,
+    timeout_ms: int | None = None,
+    failed: Mapping[TopicPartition, ClientError],
+) -> Resizes:
+    """Look up the topics that were resized, as their metadata say.
+
+    One request to each leader, and one to the controller for what `cache` does not say of the
+    partitions in `positions`. Errors are in the result; `failed`: partitions that cannot be asked.
+    """
+    changed = {name: topic for name, topic in topics.items() if was_resized(topic)}
+    if not changed:
+        return Resizes()
+    places = {
+        TopicPartition(name, index) for name, topic in changed.items() for index in topic.partitions
+    }
+    silent: dict[TopicPartition, ClientError] = {}
+    described = await describe_fences(
+        cluster, sorted(places - failed.keys()), timeout_ms=timeout_ms, failed=silent
+    )
+    fences: dict[str, dict[int, FenceList]] = {name: {} for name in changed}
+    for where, found in described.items():
+        if is_complete(found.fences, changed[where.topic].resize_epoch):
+            fences[where.topic][where.partition] = found.fences
+        else:
+            silent[where] = _no_fence(where)
+    ends = {name: cache.of(topic, positions.get(name, ())) for name, topic in changed.items()}
+    unknown = [name for name, found in ends.items() if found is None]
+    failed_topics: dict[str, str] = {}
+    try:
+        answer = await describe_former(cluster, unknown, timeout_ms=timeout_ms) if unknown else {}
+        for name in unknown:
+            found_ends = {at.partition: one for at, one in answer.items() if at.topic == name}
+            cache.keep(changed[name], found_ends)
+            ends[name] = found_ends
+    except ClientError as error:
+        failed_topics = dict.fromkeys(unknown, f"where removed partitions ended: {error}")
+    former = {
+        TopicPartition(name, index): one
+        for name, some in ends.items()
+        for index, one in (some or {}).items()
+    }
+    return Resizes(
+        {name: _gates(topic, fences[name]) for name, topic in changed.items()},
+        {name: counts_of(fences[name].values()) for name in changed},
+        former,
+        silent,
+        failed_topics,
+    )
+
+
+def was_resized(topic: Topic) -> bool:
+    """Whether a topic's keys are kept in order, and it was resized."""
+    return topic.is_ordered and topic.resize_epoch > 0
+
+
+def is_complete(fences: FenceList, resize_epoch: int) -> bool:
+    """Whether a response has the fence of a topic's resize epoch; a retired partition has none."""
+    return bool(fences) and (fences[-1].is_seal or fences[-1].fence.resize_epoch >= resize_epoch)
+
+
+def counts_of(partitions: Iterable[FenceList]) -> dict[int, int]:
+    """The count of each resize epoch that some partition has a fence of."""
+    return {
+        each.fence.resize_epoch: each.undeleted_count for fences in partitions for each in fences
+    }
+
+
+def _gates(topic: Topic, fences: Mapping[int, FenceList]) -> dict[int, list[Gate]]:
+    partitions = {
+        index: resized(listed, tuple(each.fence for each in fences.get(index, ())))
+        for index, listed in topic.partitions.items()
+    }
+    return gates_of(topic.initial_partition_count, topic.resize_epoch, partitions)
+
+
+class FenceCache:
+    """Fences of partitions, by the leader epoch and the resize epoch that they were asked in.
+
+    Those below an offset that was read once do not change within a leader epoch.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[TopicPartition, tuple[tuple[UUID, int, int], OffsetEpochs]] = {}
+
+    async def of(
+        self, cluster: Cluster, where: TopicPartition, resize_epoch: int, timeout_ms: int
+    ) -> OffsetEpochs:
+        """As (offset, resize epoch); none for a topic that was never resized.
+
+        `resize_epoch`: one that the topic is known to have reached; the client's metadata may say a
+        later one. Raises ClientError.
+        """
+        topic = cluster.view.topics.get(where.topic)
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(where))
+        known = max(resize_epoch, topic.resize_epoch)
+        # Brokers say no resize epoch of a topic whose keys are not kept in order.
+        is_unordered = topic.resize_epoch < 0 <= topic.max_partition_epoch
+        if known <= 0 and not is_unordered:
+            return ()
+        listed = topic.partitions.get(where.partition)
+        asked_in = topic.topic_id, -1 if listed is None else listed.leader_epoch, known
+        kept = self._known.get(where)
+        if kept is not None and kept[0] == asked_in and not is_unordered:
+            return kept[1]
+        found = await _fences(cluster, where, known, timeout_ms)
+        self._known[where] = asked_in, found
+        return found
+
+
+def _no_fence(where: TopicPartition) -> Refused:
+    """What a leader's response lacks while its high watermark is below its newest fence."""
+    return Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"the newest fence of {where}")
+
+
+OffsetEpochs = tuple[tuple[int, int], ...]
+
+
+async def _fences(
+    cluster: Cluster, where: TopicPartition, known: int, timeout_ms: int
+) -> OffsetEpochs:
+    async def attempt() -> DescribedFences:
+        found = (await describe_fences(cluster, [where], timeout_ms=timeout_ms))[where]
+        if known > 0 and not is_complete(found.fences, known):
+            raise _no_fence(where)
+        return found
+
+    try:
+        found = await cluster.retry(attempt, timeout_ms)
+    except VersionUnsupported:
+        if known > 0:
+            raise
+        # A cluster without resizes.
+        return ()
+    return tuple((each.fence.offset, each.fence.resize_epoch) for each in found.fences)
