@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from tidelog.client.fences import DescribedFence, DescribedFences
-from tidelog.client.groups.topic_gates import TopicGates
+from tidelog.client.groups.topic_gates import TopicGates, must_report
 from tidelog.client.metadata import Partition, Topic
 from tidelog.partitioning.gates import Fence, Position
 
@@ -166,3 +168,25 @@ def test_a_partition_that_is_removed_before_the_fences_are_known() -> None:
     gates.resolve({0: OF_SHRUNK[0]})
     assert gates.is_resolved
     assert gates.ends({0: 12}) == {}
+
+
+@pytest.mark.parametrize(
+    ("offset", "before", "expected"),
+    [
+        (0, None, True),
+        (4, None, True),
+        (4, 4, False),
+        (4, 3, True),
+        (12, 9, True),
+        (13, 12, False),  # No gate waits for more.
+        (3, 12, True),  # It went back, and a gate may wait again.
+    ],
+)
+def test_which_positions_are_reported(offset: int, before: int | None, expected: bool) -> None:
+    assert must_report(offset, before, upto=10) is expected
+
+
+def test_a_position_is_reported_where_the_fence_is_the_first_record() -> None:
+    """A topic that grew before anything was written to it: its children waited for ever."""
+    assert must_report(0, None, upto=0)
+    assert not must_report(5, 0, upto=0)

@@ -19,7 +19,7 @@ from tidelog.client.errors import ClientError
 from tidelog.client.fences import describe_fences
 from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.groups.group_member import GroupMember
-from tidelog.client.groups.topic_gates import TopicGates
+from tidelog.client.groups.topic_gates import TopicGates, must_report
 from tidelog.client.metadata import Topic
 from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.runtime.tasks import call_off
@@ -170,7 +170,7 @@ class Gating:
             for index, upto in gates.reported().items():
                 where = TopicPartition(name, index)
                 offset, before = self._own.get(where), self._reported.get(where)
-                if offset is not None and offset != before and not (before or 0) >= upto:
+                if offset is not None and must_report(offset, before, upto):
                     report[where] = offset
             shut = [where.partition for where in self._held if where.topic == name]
             wanted += [TopicPartition(name, index) for index in gates.wanted(shut)]

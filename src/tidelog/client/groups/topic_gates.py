@@ -130,6 +130,17 @@ class TopicGates:
         return found
 
 
+def must_report(offset: int, before: int | None, upto: float) -> bool:
+    """Whether a position is to be reported; ``before``: the last report, None without one.
+
+    Gates wait for the first one also where a fence is at offset 0. One that went back is reported:
+    the last report counts.
+    """
+    if before is None:
+        return True
+    return offset != before and (before < upto or offset < before)
+
+
 def resized(partition: Partition, fences: tuple[Fence, ...]) -> ResizedPartition:
     """Return a partition as ``partitioning.gates`` takes it."""
     return ResizedPartition(
