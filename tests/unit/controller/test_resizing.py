@@ -10,6 +10,7 @@ from tidelog.controller.decisions import resizing
 from tidelog.controller.decisions.decision import Put, Remove
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.registration import expire
+from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.resize_requests import begun_again
 from tidelog.controller.decisions.resizing import Advanced, Progress, advance, waits
 from tidelog.controller.decisions.settlement import put_state
@@ -21,6 +22,8 @@ from tidelog.metadata.records import (
     ResizeKind,
     ResizeStep,
 )
+from tidelog.model.admin_requests import ElectionType
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 GROW, SHRINK, UNDO, SAME = ResizeKind
@@ -175,6 +178,24 @@ def test_a_growth_whose_children_are_late_is_undone_and_they_are_removed(
     world.ask(4)
     world.settle()
     assert (world.node(3).birth_offset, world.state(3).leader_epoch) == (1, 1)
+
+
+def test_no_leader_is_elected_on_request_for_a_child_that_is_not_published() -> None:
+    world = ResizingWorld(2)
+    world.ask(4)
+    world.write_all()
+    world.report()
+    world.advance()
+    child, parent = TopicPartition("t", 3), TopicPartition("t", 0)
+    state = world.state(3)
+    leaderless = msgspec.structs.replace(state, leader=-1, leader_epoch=state.leader_epoch + 1)
+    world.commit((put_state(world.cluster, child, leaderless),))
+    for kind in ElectionType:
+        answer = elect_on_request(world.cluster, kind, [child, parent]).answer
+        refusals = {where: None if why is None else why.error for where, why in answer.items()}
+        assert refusals[child] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert refusals[parent] is ErrorCode.ELECTION_NOT_NEEDED
+        assert elect_on_request(world.cluster, kind, None).answer == {}
 
 
 def test_an_undone_birth_keeps_what_counted_as_lost_before() -> None:

@@ -14,6 +14,7 @@ from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.losses import most_debts
+from tidelog.controller.decisions.resizes_condition import is_unborn
 from tidelog.controller.decisions.settlement import put_state, settle_all
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, Record, TopicHistory
@@ -22,6 +23,9 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 Result = dict[TopicPartition, RequestRefusal | None]
+
+LEFT_OUT = (ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""The refusals that a response about all partitions leaves out."""
 
 
 def elect_on_request(
@@ -32,8 +36,9 @@ def elect_on_request(
 ) -> Decision[Result]:
     """Decide ElectLeaders: preferred or unclean, for the partitions asked or (None) for all.
 
-    With None the answer leaves out partitions that need no election, as Kafka does; so it does with
-    ``everything``, which says that ``asked`` is a slice of all partitions.
+    With None the answer leaves out partitions that need no election, as Kafka does, and those that
+    no client has been shown; so it does with ``everything``, which says that ``asked`` is a slice
+    of all partitions.
     """
     everything = everything or asked is None
     places = list(cluster.states) if asked is None else list(dict.fromkeys(asked))
@@ -43,7 +48,7 @@ def elect_on_request(
     for where in places:
         refusal = _why_not_elected(cluster, kind, where)
         if refusal is not None:
-            if not (everything and refusal.error is ErrorCode.ELECTION_NOT_NEEDED):
+            if not (everything and refusal.error in LEFT_OUT):
                 answer[where] = refusal
             continue
         answer[where] = None
@@ -95,7 +100,8 @@ def _why_not_elected(
 ) -> RequestRefusal | None:
     node = cluster.topics.get(where.topic)
     state = cluster.states.get(where)
-    if node is None or state is None or where.partition not in node.partitions:
+    is_there = node is not None and state is not None and where.partition in node.partitions
+    if node is None or state is None or not is_there or is_unborn(cluster, where):
         return RequestRefusal(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {where}."
         )
