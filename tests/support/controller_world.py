@@ -35,6 +35,7 @@ KEPT = (
     "undeletable",
     "fences",
     "unaware",
+    "misplaced",
 )
 """What a controller does not find in the store again."""
 

@@ -123,6 +123,6 @@ class ResizingWorld(World):
         again = ClusterState(brokers=self.cluster.brokers, level=self.cluster.level)
         load(again, self.nodes())
         for kept in KEPT:
-            if kept not in ("fences", "unaware", "level"):
+            if kept not in ("fences", "unaware", "misplaced", "level"):
                 setattr(again, kept, getattr(self.cluster, kept))
         self.cluster = again

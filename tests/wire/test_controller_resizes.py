@@ -214,7 +214,10 @@ def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there(
 
         await one.heartbeat(led_topics=[led(topic_id, -1)])
         assert "broker 2 has not said" in await refused()
-        await two.heartbeat(led_topics=[led(topic_id, now_ms), led(one.directory, now_ms)])
+        await two.heartbeat(led_topics=[led(topic_id, now_ms, 3), led(one.directory, now_ms, 4)])
+        asked = messages.DescribeConditionRequest(subjects=["resizes"])
+        found = json.loads((await one.forward(asked, 0)).condition)["unaware_writers"]
+        assert found == [{"topic": "t", "last_write_ms": now_ms, "misplaced_records": 3}]
         assert "wrote to it 0 minutes ago" in await refused()
         assert controller.cluster.unaware.keys() == {topic_id}
         # What a broker saw stays known when it forgets it.

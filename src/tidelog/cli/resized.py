@@ -6,15 +6,17 @@ server that does not know resizes, there are none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from tidelog.cli.output import note, say
-from tidelog.client.admin.nodes import RESIZES
+from tidelog.client.admin.nodes import RESIZES, UNAWARE_WRITERS
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fences import DescribedFences, describe_fences
 from tidelog.client.metadata import Topic
-from tidelog.client.offsets import EARLIEST, list_offsets
+from tidelog.client.offsets import EARLIEST, MAX_TIMESTAMP, list_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.lineage import nearest_ancestor, parent_of
 
@@ -25,11 +27,16 @@ SHOWN = 5
 """The numbers that a line names; it counts the others."""
 
 
-async def add_resizes(cluster: Cluster, found: list[Topic], shown: list[dict[str, Any]]) -> None:
+async def add_resizes(
+    cluster: Cluster,
+    found: list[Topic],
+    shown: list[dict[str, Any]],
+    settings: Mapping[str, Mapping[str, str | None]],
+) -> None:
     """Add the counts of each described topic, and the lineage and fences of its partitions.
 
     Fences and what retired partitions hold are asked from the leaders, of topics that were resized
-    only; None where a leader does not say it.
+    only; None where a leader does not say it. ``settings``: the configurations of each topic.
     """
     topics = {topic.name: topic for topic in found}
     asked: dict[TopicPartition, dict[str, Any]] = {}
@@ -49,23 +56,37 @@ async def add_resizes(cluster: Cluster, found: list[Topic], shown: list[dict[str
     fences = await describe_fences(cluster, asked, failed=failed)
     retired = [where for where, item in asked.items() if item["survivor"] is not None]
     starts = await list_offsets(cluster, dict.fromkeys(retired, EARLIEST), failed=failed)
+    newest = await list_offsets(cluster, dict.fromkeys(retired, MAX_TIMESTAMP), failed={})
     for where, described in fences.items():
         asked[where]["fences"] = fences_shown(described)
     for where in retired:
         if where in starts and where in fences:
             asked[where]["held_records"] = held(fences[where], starts[where].offset)
+        if where in newest:
+            asked[where]["kept_until_ms"] = kept_until(
+                newest[where].timestamp, settings[where.topic]
+            )
+        asked[where]["purge"] = purge_of(settings[where.topic])
     for where, error in failed.items():
         note(f"fences of {where} are not shown: {error}")
 
 
-def add_plans(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) -> None:
-    """Add the resize that is under way to each topic: ``resize``, None without one, or when the
-    controller does not say it."""
-    rows = () if condition is None else condition.get(RESIZES, ())
-    by_topic = {row["topic"]: row for row in rows}
+def add_reported(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) -> None:
+    """Add what the controller reports of each topic; None where it does not say it.
+
+    ``resize``: the one that is under way, or None. ``misplaced_records``: those of producers
+    without a partition count that lie in a wrong partition, at least so many;
+    ``unaware_write_ms``: when such a producer last wrote, or None.
+    """
+    reported = {} if condition is None else condition
+    plans = {row["topic"]: row for row in reported.get(RESIZES, ())}
+    writers = {row["topic"]: row for row in reported.get(UNAWARE_WRITERS, ())}
     for item in shown:
-        row = by_topic.get(item["topic"])
-        item["resize"] = None if row is None else {x: y for x, y in row.items() if x != "topic"}
+        plan, writer = plans.get(item["topic"]), writers.get(item["topic"], {})
+        item["resize"] = None if plan is None else {x: y for x, y in plan.items() if x != "topic"}
+        is_known = UNAWARE_WRITERS in reported
+        item["misplaced_records"] = writer.get("misplaced_records", 0) if is_known else None
+        item["unaware_write_ms"] = writer.get("last_write_ms")
 
 
 def lineage(topic: Topic, index: int) -> dict[str, Any]:
@@ -84,6 +105,8 @@ def lineage(topic: Topic, index: int) -> dict[str, Any]:
         "survivor": None,
         "fences": None,
         "held_records": None,
+        "kept_until_ms": None,
+        "purge": None,
     }
     if topic.resize_epoch < 0 or initial < 1:
         return made
@@ -126,6 +149,22 @@ def held(described: DescribedFences, start: int) -> int | None:
     end = seals[-1].fence.data_end
     among = sum(start <= one.fence.offset < end for one in described.fences)
     return max(0, end - start - among)
+
+
+def purge_of(settings: Mapping[str, str | None]) -> str:
+    """Return what empties the retired partitions of a topic: ``retention``, ``drained`` or, of a
+    compacted topic, ``nothing``."""
+    policies = (settings.get("cleanup.policy") or "delete").split(",")
+    if "compact" in policies:
+        return "retention" if "delete" in policies else "nothing"
+    return settings.get("retired.purge") or "retention"
+
+
+def kept_until(newest_ms: int, settings: Mapping[str, str | None]) -> int | None:
+    """Return until when retention by time keeps a closed segment whose newest record has this
+    time; None without a limit, or without a record."""
+    limit = int(settings.get("retention.ms") or -1)
+    return newest_ms + limit if newest_ms >= 0 and limit >= 0 else None
 
 
 def headline(shown: dict[str, Any]) -> str:
@@ -184,15 +223,44 @@ def _first(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:SHOWN])) + more
 
 
-def print_retired(shown: dict[str, Any]) -> None:
-    """Print a line for each retired partition: what it holds, and when it goes."""
-    for item in shown["partitions"]:
-        if item["retirement_epoch"] is None:
-            continue
-        count = item["held_records"]
-        what = "how much it still holds is not known" if count is None else f"{count} records left"
+def print_misplaced(shown: dict[str, Any]) -> None:
+    """Print a line about records of producers without a count that are in a wrong partition."""
+    if shown["misplaced_records"]:
         say(
-            f"Retired: partition {item['partition']} in resize epoch {item['retirement_epoch']}, "
-            f"its keys are in partition {item['survivor']} now: {what}; it is removed when it is "
-            "empty and the highest partition"
+            f"Misplaced: at least {shown['misplaced_records']} records of producers that send no "
+            "partition count: their keys are not in order (unaware.producers=refuse keeps such "
+            "producers out)"
         )
+
+
+def print_retired(shown: dict[str, Any]) -> None:
+    """Print a line for each retired partition: what it holds, until when, and when it goes."""
+    for item in shown["partitions"]:
+        if item["retirement_epoch"] is not None:
+            say(retired_text(item))
+
+
+def retired_text(item: dict[str, Any]) -> str:
+    """Return the line of a retired partition."""
+    count = item["held_records"]
+    what = "how much it still holds is not known" if count is None else f"{count} records left"
+    if count:
+        what += f", {_until(item)}"
+    return (
+        f"Retired: partition {item['partition']} in resize epoch {item['retirement_epoch']}, "
+        f"its keys are in partition {item['survivor']} now: {what}; it is removed when it is "
+        "empty and the highest partition"
+    )
+
+
+def _until(item: dict[str, Any]) -> str:
+    kept = item["kept_until_ms"]
+    at = "" if kept is None else datetime.fromtimestamp(kept / 1000, UTC).strftime("%FT%TZ")
+    match item["purge"]:
+        case "nothing":
+            return "which compaction keeps for good"
+        case "drained":
+            said = "kept until every group has committed past them"
+            return f"{said}, or until {at} (retention.ms)" if at else said
+        case _:
+            return f"kept until {at} (retention.ms)" if at else "which no time limit removes"

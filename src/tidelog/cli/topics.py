@@ -224,7 +224,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     found = await _matching(cluster, flags)
     _refuse_nothing(found, flags)
     shown = []
-    minimums: dict[str, int] = {}
+    settings: dict[str, dict[str, str | None]] = {}
     entries_of = await describe_topics_configs(cluster, [topic.name for topic in found])
     for topic in found:
         if topic.error:
@@ -238,17 +238,17 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
             if entry.source is Source.DYNAMIC_TOPIC_CONFIG
         }
         values = {entry.name: entry.value for entry in entries}
-        minimums[topic.name] = int(values.get(MINIMUM) or 1)
+        settings[topic.name] = values
         if configs or not flags["topics_with_overrides"]:
             shown.append(describe_topic(topic, configs))
     condition = await _condition(cluster)
     await described.add_moves(cluster, shown, Placements.of(condition))
-    await resized.add_resizes(cluster, found, shown)
-    resized.add_plans(condition, shown)
+    await resized.add_resizes(cluster, found, shown, settings)
+    resized.add_reported(condition, shown)
     chosen = [chooser for flag, chooser in ONLY.items() if flags[flag]]
     if chosen:
         for topic_shown in shown:
-            minimum = minimums[topic_shown["topic"]]
+            minimum = int(settings[topic_shown["topic"]].get(MINIMUM) or 1)
             topic_shown["partitions"] = [
                 item
                 for item in topic_shown["partitions"]
@@ -334,6 +334,7 @@ def _print_topic(shown: dict[str, Any]) -> None:
     )
     unclean_shown.print_unclean(shown["partitions"])
     resized.print_plan(shown)
+    resized.print_misplaced(shown)
     resized.print_retired(shown)
 
 

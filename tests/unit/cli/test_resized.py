@@ -146,12 +146,60 @@ def test_a_resize_that_is_under_way_has_a_line(changed: dict[str, object], expec
     assert said == f"Resize: grow from 4 to 12 partitions, resize epoch 3: {expected}"
 
 
-def test_a_topic_has_its_resize_or_none() -> None:
+def test_a_topic_has_what_the_controller_reports_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     shown: list[dict[str, object]] = [{"topic": "orders"}, {"topic": "other"}]
-    resized.add_plans({"resizes": [PLAN]}, shown)
+    writers = {"topic": "orders", "last_write_ms": 5, "misplaced_records": 7}
+    resized.add_reported({"resizes": [PLAN], "unaware_writers": [writers]}, shown)
     assert shown[0]["resize"] == {x: y for x, y in PLAN.items() if x != "topic"}
-    assert shown[1]["resize"] is None
+    assert (shown[0]["misplaced_records"], shown[0]["unaware_write_ms"]) == (7, 5)
+    assert list(shown[1].values()) == ["other", None, 0, None]
+    for item in shown:
+        resized.print_misplaced(item)
+    assert capsys.readouterr().out.startswith("Misplaced: at least 7 records of producers that")
     # An older controller, or none that responds.
     for condition in ({}, None):
-        resized.add_plans(condition, shown)
-        assert shown[0]["resize"] is None
+        resized.add_reported(condition, shown)
+        assert list(shown[0].values()) == ["orders", None, None, None]
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "purge", "until"),
+    [
+        ({"retention.ms": str(DAY_MS)}, "retention", 5 + DAY_MS),
+        ({"retention.ms": "-1", "retired.purge": "drained"}, "drained", None),
+        ({"retention.ms": "0", "cleanup.policy": "compact"}, "nothing", 5),
+        ({"retention.ms": "1", "cleanup.policy": "compact,delete"}, "retention", 6),
+    ],
+)
+def test_what_empties_a_retired_partition_and_until_when(
+    settings: dict[str, str | None], purge: str, until: int | None
+) -> None:
+    assert (resized.purge_of(settings), resized.kept_until(5, settings)) == (purge, until)
+    assert resized.kept_until(-1, settings) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, "3 records left, kept until 1970-01-02T00:00:00Z (retention.ms); it is removed"),
+        ({"kept_until_ms": None}, "3 records left, which no time limit removes; it is removed"),
+        (
+            {"purge": "drained"},
+            "left, kept until every group has committed past them, or until 1970-01-02T00:00:00Z",
+        ),
+        ({"purge": "nothing"}, "3 records left, which compaction keeps for good; it is removed"),
+        ({"held_records": 0}, "0 records left; it is removed"),
+        ({"held_records": None}, "how much it still holds is not known; it is removed"),
+    ],
+)
+def test_a_retired_partition_has_a_line(changed: dict[str, object], expected: str) -> None:
+    item = resized.lineage(SHRUNK, 3)
+    item |= {"partition": 3, "held_records": 3, "kept_until_ms": DAY_MS, "purge": "retention"}
+    said = resized.retired_text({**item, **changed})
+    assert said.startswith("Retired: partition 3 in resize epoch 3, its keys are in partition 1")
+    assert expected in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -26,10 +27,15 @@ from tidelog.controller.decisions.moves_condition import on_record
 from tidelog.controller.decisions.problems import NAMES_LISTED, NAMES_SHOWN
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.resize_requests import resize_topics
-from tidelog.controller.decisions.resizes_condition import plans_on_record
+from tidelog.controller.decisions.resizes_condition import plans_on_record, unaware_on_record
 from tidelog.controller.decisions.resizing import advance
 from tidelog.controller.decisions.settlement import put_state
-from tidelog.controller.decisions.soft_state import ReportedFence, note_fences
+from tidelog.controller.decisions.soft_state import (
+    ReportedFence,
+    note_fences,
+    note_misplaced,
+    note_unaware,
+)
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
 from tidelog.model.levels import level_of
@@ -319,6 +325,22 @@ def test_replicas_before_a_move_are_on_record_until_they_are_back() -> None:
     # The deletion of a topic ends its moves.
     deleted(made)
     assert recorded() == []
+
+
+def test_writers_without_a_count_and_their_misplaced_records_have_a_row() -> None:
+    made = world()
+    topic_id = made.cluster.topic_id("t")
+    assert unaware_on_record(made.cluster) == []
+    note_unaware(made.cluster, 1, [(topic_id, -1), (UUID(int=99), 7)])
+    note_misplaced(made.cluster, 1, [(topic_id, 0), (UUID(int=99), 7)])
+    assert unaware_on_record(made.cluster) == []
+    note_unaware(made.cluster, 1, [(topic_id, 50)])
+    note_unaware(made.cluster, 2, [(topic_id, 40)])
+    # Broker 1 counts from 0 again after a restart.
+    for broker, count in ((1, 8), (2, 5), (1, 3)):
+        note_misplaced(made.cluster, broker, [(topic_id, count)])
+    row = {"topic": "t", "last_write_ms": 50, "misplaced_records": 13}
+    assert json.loads(json.dumps(unaware_on_record(made.cluster))) == [row]
 
 
 def test_children_that_are_not_born_lack_no_state() -> None:

@@ -22,6 +22,9 @@ CONDITION_TIMEOUT_MS = 5_000
 UNCLEAN, REASSIGNMENTS, RESIZES = "unclean", "reassignments", "resizes"
 """Subjects of a report."""
 
+UNAWARE_WRITERS = "unaware_writers"
+"""A part of a report with the subject ``RESIZES``."""
+
 
 @dataclass(frozen=True, slots=True)
 class DescribedCluster:

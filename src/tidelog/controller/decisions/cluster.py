@@ -91,7 +91,8 @@ class ClusterState:
     controller wrote to it.
 
     ``fences`` has the reports of fences and seals of the topics that are being resized, and
-    ``unaware`` when each broker last saw a writer without a partition count, by topic.
+    ``unaware`` when each broker last saw a writer without a partition count, by topic;
+    ``misplaced`` how many records of such writers each has found in a wrong partition.
 
     ``resizing`` are the topics with the plan of a resize.
     ``went_back`` says why the store must be an older copy of itself, until that was accepted.
@@ -144,6 +145,7 @@ class ClusterState:
     loaded_revision: int = 0
     fences: dict[str, dict[int, FenceReport]] = field(default_factory=dict, compare=False)
     unaware: dict[UUID, dict[int, int]] = field(default_factory=dict, compare=False)
+    misplaced: dict[UUID, dict[int, int]] = field(default_factory=dict, compare=False)
 
     # Resolved configurations: most topics share a few.
     _resolved: _Resolved | None = field(default=None, init=False, repr=False, compare=False)

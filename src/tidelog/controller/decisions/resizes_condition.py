@@ -1,7 +1,8 @@
 """What holds up resizes: for the condition of the cluster (KIP-253).
 
-Owns the finding about the plans of topics, and their rows for tools. Not the form of a finding: see
-``problems``. What a plan does next: see ``resizing``.
+Owns the finding about the plans of topics, and the rows for tools of these plans and of writers
+that send no partition count. Not the form of a finding: see ``problems``. What a plan does next:
+see ``resizing``.
 """
 
 from __future__ import annotations
@@ -84,6 +85,19 @@ def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list
             }
         )
     return rows
+
+
+def unaware_on_record(cluster: ClusterState) -> list[dict[str, Any]]:
+    """Return a row for each topic with writers that send no partition count, as far as brokers
+    have reported them to this controller: when the last one wrote, and the misplaced records."""
+    rows = []
+    for topic_id in cluster.unaware.keys() | cluster.misplaced.keys():
+        name = cluster.names.get(topic_id)
+        seen_ms = max(cluster.unaware.get(topic_id, {}).values(), default=-1)
+        misplaced = sum(cluster.misplaced.get(topic_id, {}).values())
+        if name is not None and (seen_ms >= 0 or misplaced):
+            rows.append({"topic": name, "last_write_ms": seen_ms, "misplaced_records": misplaced})
+    return sorted(rows, key=lambda row: str(row["topic"]))
 
 
 def _unpublished(plan: ResizePlan) -> list[int]:

@@ -180,9 +180,25 @@ def note_unaware(cluster: ClusterState, broker: int, seen_ms: Iterable[tuple[UUI
         if topic_id in cluster.names:
             known = cluster.unaware.setdefault(topic_id, {})
             known[broker] = max(at_ms, known.get(broker, -1))
-    if len(cluster.unaware) > 2 * len(cluster.topics) + KEPT_NAMES:
-        for topic_id in cluster.unaware.keys() - cluster.names.keys():
-            del cluster.unaware[topic_id]
+    _forget_topics(cluster, cluster.unaware)
+
+
+def note_misplaced(cluster: ClusterState, broker: int, counts: Iterable[tuple[UUID, int]]) -> None:
+    """Note how many misplaced records a broker has counted since its start, by topic.
+
+    A broker that restarted counts from 0: the highest number is a lower bound still.
+    """
+    for topic_id, count in counts:
+        if topic_id in cluster.names and count > 0:
+            known = cluster.misplaced.setdefault(topic_id, {})
+            known[broker] = max(count, known.get(broker, 0))
+    _forget_topics(cluster, cluster.misplaced)
+
+
+def _forget_topics(cluster: ClusterState, by_topic: dict[UUID, dict[int, int]]) -> None:
+    if len(by_topic) > 2 * len(cluster.topics) + KEPT_NAMES:
+        for topic_id in by_topic.keys() - cluster.names.keys():
+            del by_topic[topic_id]
 
 
 def keep_topic(cluster: ClusterState, topic: str, why: str) -> None:

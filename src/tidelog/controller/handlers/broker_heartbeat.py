@@ -9,7 +9,7 @@
 - Damaged replicas (tag 10000) no longer lead, and leave ISRs that keep another member. A new leader
   epoch begins: in it replicas outside the ISR are rebuilt.
 - Led topics (tag 10001): when a writer without a partition count was last seen, which prevents a
-  shrink for an hour.
+  shrink for an hour, and how many of the records of such writers are misplaced.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ async def serve(
     if request.led_topics:
         seen = ((led.topic_id, led.unaware_write_ms) for led in request.led_topics)
         soft_state.note_unaware(cluster, broker, seen)
+        counts = ((led.topic_id, led.misplaced_records) for led in request.led_topics)
+        soft_state.note_misplaced(cluster, broker, counts)
     leaves = False
     if request.want_shut_down:
         if soft_state.note_leaving(cluster, broker):

@@ -7,7 +7,9 @@
   of each partition that moves, or whose cancelled move left other replicas: then the targets are
   null. ListPartitionReassignments does not list that one, and no original replicas. With "resizes",
   ``resizes`` has the plan of each topic that is being resized, the partitions that no client has
-  been shown, and the partitions and brokers that it waits for, with the time in ms (KIP-253).
+  been shown, and the partitions and brokers that it waits for, with the time in ms (KIP-253), and
+  ``unaware_writers`` has when writers without a partition count last wrote to a topic, and how many
+  of their records are misplaced, at least.
 - Brokers forward it in an Envelope, so that a client may send it to any of them.
 """
 
@@ -19,7 +21,7 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.condition import condition_steps
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.decisions.moves_condition import on_record
-from tidelog.controller.decisions.resizes_condition import plans_on_record
+from tidelog.controller.decisions.resizes_condition import plans_on_record, unaware_on_record
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -31,6 +33,7 @@ from tidelog.version import __version__
 UNCLEAN = "unclean"
 REASSIGNMENTS = "reassignments"
 RESIZES = "resizes"
+UNAWARE_WRITERS = "unaware_writers"
 
 
 async def serve(
@@ -48,6 +51,7 @@ async def serve(
         found[REASSIGNMENTS] = await in_turns(on_record(controller.cluster), controller.seams.clock)
     if RESIZES in request.subjects:
         found[RESIZES] = plans_on_record(controller.cluster, controller.resizes.waited_ms())
+        found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 
