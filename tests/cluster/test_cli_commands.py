@@ -17,41 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewPartitions
 
 from tests.support.clients import admin, create_topic
+from tests.support.command_runs import Said, said_by
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
 from tests.support.server import run_tidelog, tidelog_command
-from tidelog.cli import main
 
 pytestmark = pytest.mark.long(60)
-
-
-class Said(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    out: str
-    err: str
-
-    def good(self) -> str:
-        assert self.status == 0, self
-        return self.out
-
-    def json(self) -> Any:
-        return json.loads(self.good())
-
-    def failed(self, *words: str, status: int = 1) -> None:
-        """Assert that it failed with one line that has these words."""
-        assert self.status == status, self
-        assert len(self.err.splitlines()) == 1, self
-        assert self.err.startswith("error: "), self
-        for word in words:
-            assert word in self.err, self
 
 
 Tide = Callable[..., Said]
@@ -61,16 +37,7 @@ Tide = Callable[..., Said]
 def tide(bootstrap: str, capfd: pytest.CaptureFixture[str]) -> Tide:
     """Run a command in this process against the shared node."""
 
-    def run(*arguments: str) -> Said:
-        capfd.readouterr()
-        command, *rest = arguments
-        with pytest.raises(SystemExit) as ended:
-            main.main([command, "--bootstrap-server", bootstrap, *rest])
-        out, err = capfd.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Said(ended.value.code, out, err)
-
-    return run
+    return lambda *arguments: said_by(bootstrap, capfd, *arguments)
 
 
 def produce(bootstrap: str, topic: str, text: str, *arguments: str) -> Said:

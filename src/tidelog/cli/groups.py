@@ -16,6 +16,7 @@ from tidelog.cli.failures import explain
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.reset_plan import parse_topic
+from tidelog.cli.resizing import gates_shown
 from tidelog.client.admin import groups as admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
@@ -144,6 +145,8 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> int:
         }
     )
     shown = [await describe(cluster, group) for group in flags["group"]]
+    if not (flags["members"] or state):
+        await _add_gates(cluster, shown)
     if flags["as_json"]:
         print_json(shown)
         return 0
@@ -211,6 +214,15 @@ async def describe(cluster: Cluster, group: str) -> dict[str, Any]:
     }
 
 
+async def _add_gates(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
+    """Add what the members of each group hold back until others have read something (KIP-253)."""
+    names = {row["topic"] for group in shown for row in group["offsets"]}
+    topics = [topic for name, topic in cluster.view.topics.items() if name in names]
+    gates = await gates_shown.describe_gates(cluster, topics, [group["group"] for group in shown])
+    for group in shown:
+        group |= gates[group["group"]]
+
+
 def _print_offsets(group: dict[str, Any]) -> None:
     names = ["topic", "partition", "current_offset", "log_end_offset", "lag"]
     names += ["consumer_id", "host", "client_id"]
@@ -220,6 +232,7 @@ def _print_offsets(group: dict[str, Any]) -> None:
         [[group["group"], *(row[name] for name in names)] for row in group["offsets"]],
         right=columns[2:6],
     )
+    gates_shown.print_gates(group)
 
 
 def _print_members(group: dict[str, Any], *, verbose: bool) -> None:

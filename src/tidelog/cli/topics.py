@@ -28,6 +28,8 @@ from tidelog.cli.reassigning import balancing, closing, described
 from tidelog.cli.reassigning.plan_file import parse_brokers
 from tidelog.cli.reassigning.steps import Done
 from tidelog.cli.refusal import Failed, WrongUsage
+from tidelog.cli.resizing import waiting_groups
+from tidelog.cli.resizing.altering import alter_counts, check_alter
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin.configs import Source, describe_topics_configs
 from tidelog.client.admin.nodes import (
@@ -84,6 +86,8 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--if-not-exists", is_flag=True, help="With --create: accept an existing topic.")
 @click.option("--if-exists", is_flag=True, help="Accept a missing topic.")
 @click.option("--force", is_flag=True, help="With --alter: shrink whoever writes to it.")
+@click.option("--dry-run", is_flag=True, help="With --alter: say what it would do, and why not.")
+@click.option("--wait", is_flag=True, help="With --alter: wait until it is done, show progress.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask when a pattern matches.")
 @click.option("--execute", is_flag=True, help="Carry out --rebalance or --decommission.")
 @click.option("--undo", is_flag=True, help="With --decommission: open the broker again.")
@@ -129,10 +133,14 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     only = [f"--{flag.replace('_', '-')}" for flag in ONLY if flags[flag]]
     if only and action != "--describe":
         raise WrongUsage(f"{only[0]} goes with --describe, not with {action}")
-    if flags["force"] and action != "--alter":
-        raise WrongUsage(f"--force goes with --alter, not with {action}")
+    for flag in ("force", "dry_run", "wait"):
+        if flags[flag] and action != "--alter":
+            said = f"--{flag.replace('_', '-')}"
+            raise WrongUsage(f"{said} goes with --alter, not with {action}")
     if flags["yes"] and action != "--delete":
         raise WrongUsage(f"--yes goes with --delete, not with {action}")
+    if action == "--alter":
+        check_alter(flags)
     # Checked before any request: wrong usage needs no cluster.
     flags["configs"] = key_values(flags["config"], "--config")
     flags["assignment"] = parse_assignment(flags["replica_assignment"])
@@ -153,6 +161,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         bootstrap_server,
         lambda cluster: work(cluster, flags),
         command_config=command_config,
+        # --wait prints lines of its own.
+        progress=(lambda: "") if flags["wait"] else None,
     )
 
 
@@ -245,6 +255,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     await described.add_moves(cluster, shown, Placements.of(condition))
     await resized.add_resizes(cluster, found, shown, settings)
     resized.add_reported(condition, shown)
+    await waiting_groups.add_waiting_groups(cluster, found, shown)
     chosen = [chooser for flag, chooser in ONLY.items() if flags[flag]]
     if chosen:
         for topic_shown in shown:
@@ -336,35 +347,15 @@ def _print_topic(shown: dict[str, Any]) -> None:
     resized.print_plan(shown)
     resized.print_misplaced(shown)
     resized.print_retired(shown)
+    waiting_groups.print_waiting_groups(shown)
 
 
 async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
-    if flags["partitions"] is None:
-        raise WrongUsage(
-            "--alter needs --partitions; use `tidelog configs` to change configurations"
-        )
-    found = [topic.name for topic in await _matching(cluster, flags)]
+    found = await _matching(cluster, flags)
     if not found:
         _missing(flags)
         return
-    count = flags["partitions"]
-    chosen = {}
-    if flags["assignment"]:
-        for name in found:
-            have = len(cluster.view.topics[name].partitions)
-            # As in Kafka: all partitions are listed, the existing ones are ignored.
-            chosen[name] = flags["assignment"][have:]
-    outcomes = await admin.create_partitions(
-        cluster, dict.fromkeys(found, count), assignments=chosen, force=flags["force"]
-    )
-    for outcome in outcomes.values():
-        if outcome is not None:
-            raise outcome
-    if flags["as_json"]:
-        print_json([{"topic": name, "partition_count": count} for name in found])
-    else:
-        for name in found:
-            say(f"Topic {name} now has {count} partitions.")
+    await alter_counts(cluster, found, flags)
 
 
 async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:

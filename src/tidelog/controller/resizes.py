@@ -114,6 +114,19 @@ class Resizes:
             return RequestRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
         return None
 
+    def undone_in_ms(self, name: str) -> int | None:
+        """Return in what time a plan that waits now is late; None: it does not wait."""
+        plan, since_ms = self._waiting.get(name, (None, 0))
+        history = self._controller.cluster.topic_histories.get(name)
+        if plan is None or history is None or history.resize != plan:
+            return None
+        return max(0, since_ms + self._controller.configs.resize_timeout_ms - self._now_ms())
+
+    def last_undo(self, name: str) -> tuple[int, str] | None:
+        """Return the resize epoch of the last resize of a topic that this controller has undone,
+        and why; None: there is none, or it is not remembered."""
+        return self._undone.get(name)
+
     def _has_ended(self, name: str, topic_id: UUID, resize_epoch: int) -> bool:
         cluster = self._controller.cluster
         history = cluster.topic_histories.get(name)

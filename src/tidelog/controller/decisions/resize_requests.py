@@ -21,7 +21,7 @@ of ``enable.ordered.delivery`` to true, with the same count (``configuration``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -234,11 +234,8 @@ def _why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefu
     Their hash picks retired partitions, and those records would be refused. What a leader has not
     said counts as seen.
     """
-    reported = cluster.unaware.get(cluster.topic_id(name), {})
+    reported, silent = unaware_writers(cluster, name)
     recent = [seen for seen in reported.values() if seen > now_ms - UNAWARE_MS]
-    count = count_of(cluster.topics[name])
-    states = (cluster.states[TopicPartition(name, index)] for index in range(count))
-    silent = sorted({state.leader for state in states} - reported.keys())
     if not recent and not silent:
         return None
     if recent:
@@ -255,6 +252,15 @@ def _why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefu
         "(tidelog topics --alter --force)."
     )
     return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
+
+
+def unaware_writers(cluster: ClusterState, name: str) -> tuple[Mapping[int, int], list[int]]:
+    """Return when each broker last saw a writer without a partition count (in ms of the time of
+    day; -1: never), and the leaders of the topic that have not said it."""
+    reported = cluster.unaware.get(cluster.topic_id(name), {})
+    places = (TopicPartition(name, index) for index in range(count_of(cluster.topics[name])))
+    leaders = {cluster.states[where].leader for where in places if where in cluster.states}
+    return reported, sorted(leaders - reported.keys() - {NO_LEADER})
 
 
 def _why_not_size(

@@ -1,8 +1,8 @@
-"""What holds up resizes: for the condition of the cluster (KIP-253).
+"""What holds up resizes: for the condition of the cluster, and for commands (KIP-253).
 
-Owns the finding about the plans of topics, and the rows for tools of these plans and of writers
-that send no partition count. Not the form of a finding: see ``problems``. What a plan does next:
-see ``resizing``.
+Owns the finding about the plans of topics, the rows for tools of these plans and of writers that
+send no partition count, and what one topic's resize waits for. Not the form of a finding: see
+``problems``. What a plan does next: see ``resizing``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from tidelog.controller.decisions.problems import (
     names_of_brokers,
     problem,
 )
-from tidelog.controller.decisions.resizing import born_of, items_of, missing_of, why_waiting
+from tidelog.controller.decisions.resize_requests import count_of, unaware_writers
+from tidelog.controller.decisions.resizing import (
+    UNDOABLE,
+    born_of,
+    items_of,
+    missing_of,
+    why_waiting,
+)
 from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.metadata.records import ResizeKind, ResizePlan
 from tidelog.model.topics import TopicPartition
@@ -131,6 +138,49 @@ def _awaited_brokers(cluster: ClusterState, name: str, missing: Iterable[int]) -
         else:
             found.update(cluster.replicas(where) if state is None else state.isr)
     return found
+
+
+def resize_of(cluster: ClusterState, name: str, now_ms: int) -> dict[str, Any] | None:
+    """Return what the resize of a topic waits for, or what one would meet; None: no such topic.
+
+    ``plan`` is null when none is under way, ``unaware`` says when each leader last saw a writer
+    without a count (``ago_ms``, null: never), and ``unknown`` names the leaders that have not said
+    it. ``now_ms`` is the time of day.
+    """
+    node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
+    if node is None or history is None or name in cluster.marked:
+        return None
+    plan = history.resize
+    seen, unknown = unaware_writers(cluster, name)
+    return {
+        "partition_count": count_of(node),
+        "initial_partition_count": history.initial_partition_count,
+        "resize_epoch": history.resize_epoch,
+        "plan": None if plan is None else _plan_shown(cluster, name, plan),
+        "unaware": [
+            {"broker": broker, "ago_ms": max(0, now_ms - at_ms) if at_ms >= 0 else None}
+            for broker, at_ms in sorted(seen.items())
+        ],
+        "unknown": unknown,
+    }
+
+
+def _plan_shown(cluster: ClusterState, name: str, plan: ResizePlan) -> dict[str, Any]:
+    is_written = plan.cursor >= items_of(plan)
+    missing = [] if plan.published or not is_written else list(missing_of(cluster, name, plan))
+    at = names_of_brokers(_awaited_brokers(cluster, name, missing))
+    return {
+        "kind": plan.kind,
+        "from_count": plan.from_count,
+        "to_count": plan.to_count,
+        "resize_epoch": plan.resize_epoch,
+        "step": plan.step,
+        "published": plan.published,
+        "may_undo": plan.step in UNDOABLE[plan.kind] and not plan.published,
+        "missing": missing[:NAMES_SHOWN],
+        "missing_count": len(missing),
+        "why": f"{why_waiting(plan, missing)} ({at})" if missing else None,
+    }
 
 
 def is_unborn(cluster: ClusterState, where: TopicPartition) -> bool:

@@ -10,18 +10,27 @@
   been shown, and the partitions and brokers that it waits for, with the time in ms (KIP-253), and
   ``unaware_writers`` has when writers without a partition count last wrote to a topic, and how many
   of their records are misplaced, at least.
+- ``subjects`` ["resize", TOPIC…]: only ``topics``, by name: what the resize of each waits for, in
+  how many ms it is undone, the last undo, and writers without a count (KIP-253; null: no such
+  topic). It costs little, so a command may ask for it repeatedly.
 - Brokers forward it in an Envelope, so that a client may send it to any of them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Generator, Iterable
+from typing import Any
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.condition import condition_steps
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.decisions.moves_condition import on_record
-from tidelog.controller.decisions.resizes_condition import plans_on_record, unaware_on_record
+from tidelog.controller.decisions.resizes_condition import (
+    plans_on_record,
+    resize_of,
+    unaware_on_record,
+)
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -32,17 +41,22 @@ from tidelog.version import __version__
 
 UNCLEAN = "unclean"
 REASSIGNMENTS = "reassignments"
-RESIZES = "resizes"
+RESIZES, RESIZE = "resizes", "resize"
 UNAWARE_WRITERS = "unaware_writers"
 
 
 async def serve(
     controller: Controller, request: messages.DescribeConditionRequest, _context: RequestContext
 ) -> messages.DescribeConditionResponse:
+    about = {"controller_id": controller.configs.node_id, "version": __version__}
+    if request.subjects[:1] == [RESIZE]:
+        steps = _resizes_of(controller, dict.fromkeys(request.subjects[1:]))
+        topics = await in_turns(steps, controller.seams.clock)
+        found = {**about, "role": "controller", "topics": topics}
+        return messages.DescribeConditionResponse(condition=json.dumps(found))
     steps = condition_steps(controller.cluster)
     found = {
-        "controller_id": controller.configs.node_id,
-        "version": __version__,
+        **about,
         **await in_turns(steps, controller.seams.clock),
     }
     if UNCLEAN in request.subjects:
@@ -53,6 +67,28 @@ async def serve(
         found[RESIZES] = plans_on_record(controller.cluster, controller.resizes.waited_ms())
         found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
     return messages.DescribeConditionResponse(condition=json.dumps(found))
+
+
+def _resizes_of(
+    controller: Controller, names: Iterable[str]
+) -> Generator[None, None, dict[str, Any]]:
+    found = {}
+    for name in names:
+        yield
+        found[name] = _resize_of(controller, name)
+    return found
+
+
+def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
+    found = resize_of(controller.cluster, name, controller.seams.clock.wall_ms())
+    if found is None:
+        return None
+    undone = controller.resizes.last_undo(name)
+    found["undone_in_ms"] = None
+    if found["plan"] is not None and found["plan"]["may_undo"]:
+        found["undone_in_ms"] = controller.resizes.undone_in_ms(name)
+    found["last_undo"] = None if undone is None else {"resize_epoch": undone[0], "why": undone[1]}
+    return found
 
 
 def refuse_all(

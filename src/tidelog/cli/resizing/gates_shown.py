@@ -1,0 +1,191 @@
+"""Gates of groups in the output of ``topics --describe`` and ``groups --describe`` (KIP-253).
+
+Owns the questions to leaders and coordinators, the lines, and the JSON. Not which partitions wait:
+see ``client.groups.gated``. A topic without children and retired partitions costs no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tidelog.cli.many_requests import ask_each
+from tidelog.cli.output import note, say
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.fences import DescribedFences, describe_fences
+from tidelog.client.groups.gated import (
+    Awaited,
+    GatedPartition,
+    gated_partitions,
+    is_gated_topic,
+    places_of,
+    unaware_among_aware,
+)
+from tidelog.client.groups.progress import GroupProgress, MemberProgress, describe_progress
+from tidelog.client.metadata import Topic
+from tidelog.model.topics import TopicPartition
+
+STABLE = "Stable"
+
+STILL_MS = 10_000
+"""A position that did not move for so long is worth a word."""
+
+SILENT_SHARE = 3
+"""A member without a request for a third of its session has missed a heartbeat: Kafka's rule."""
+
+FENCES_TIMEOUT_MS = 5_000
+
+
+async def describe_gates(
+    cluster: Cluster, topics: Iterable[Topic], groups: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Return what the members of each group hold back, as JSON shows it, by group.
+
+    ``gated``: None for a group whose coordinator does not tell it; a note says why.
+    ``members_without_gates``: those that know no resizes, in a group of others that do, by topic.
+    """
+    gated = {topic.name: topic for topic in topics if is_gated_topic(topic)}
+    nothing: dict[str, Any] = {"gated": [], "members_without_gates": {}}
+    if not gated or not groups:
+        return dict.fromkeys(groups, nothing)
+    failed: dict[TopicPartition, ClientError] = {}
+    places = [where for topic in gated.values() for where in places_of(topic)]
+    fences = await describe_fences(cluster, places, timeout_ms=FENCES_TIMEOUT_MS, failed=failed)
+    for where, error in failed.items():
+        note(f"what waits for {where} is not known: {error}")
+    found = await ask_each(groups, lambda group: describe_progress(cluster, group, gated), "group")
+    shown: dict[str, dict[str, Any]] = {}
+    for group, progress in zip(groups, found, strict=True):
+        if isinstance(progress, GroupProgress):
+            shown[group] = gates_of_group(gated.values(), fences, progress)
+        else:
+            why = ", its coordinator does not tell it" if progress is None else f": {progress}"
+            note(f"what group {group} waits for is not shown{why}")
+            shown[group] = nothing | {"gated": None}
+    return shown
+
+
+def gates_of_group(
+    topics: Iterable[Topic],
+    fences: Mapping[TopicPartition, DescribedFences],
+    group: GroupProgress,
+) -> dict[str, Any]:
+    """Return what one group holds back of these topics, as JSON shows it."""
+    gated: list[dict[str, Any]] = []
+    mixed: dict[str, list[str]] = {}
+    for topic in topics:
+        own = {x.partition: each for x, each in fences.items() if x.topic == topic.name}
+        gated += (_gated(topic.name, each, group) for each in gated_partitions(topic, own, group))
+        unaware = unaware_among_aware(topic.name, group)
+        if unaware:
+            mixed[topic.name] = unaware
+    return {"gated": gated, "members_without_gates": mixed}
+
+
+def _gated(topic: str, gated: GatedPartition, group: GroupProgress) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": gated.partition,
+        "from_offset": gated.offset,
+        "member": gated.member.member_id,
+        "group_state": group.state,
+        "waits_for": [_need(each) for each in gated.needs],
+    }
+
+
+def _need(need: Awaited) -> dict[str, Any]:
+    member = need.member
+    return {
+        "partition": need.partition,
+        "position": need.progress.position,
+        "upto": need.upto,
+        "is_commit": need.progress.is_commit,
+        "still_ms": need.progress.still_ms,
+        "is_gated": need.is_gated,
+        "member": None if member is None else member.member_id,
+        "client_id": None if member is None else member.client_id,
+        "host": None if member is None else member.host,
+        "silent_ms": None if member is None else member.silent_ms,
+        "session_timeout_ms": None if member is None else member.session_timeout_ms,
+        "hint": hint(need),
+    }
+
+
+def hint(need: Awaited) -> str | None:
+    """Return what is known of why a position does not reach its goal, as one clause."""
+    progress, member = need.progress, need.member
+    if need.upto is None:
+        return "its fence is not known: its leader does not answer, or replicates it still"
+    if need.is_gated:
+        return "it waits itself"
+    if member is None:
+        return "no member owns it, so its committed offset counts: start a member"
+    if is_silent(member):
+        return (
+            f"the member sent nothing for {seconds(member.silent_ms)}: crashed or stopped, it is "
+            f"removed after {seconds(member.session_timeout_ms)}"
+        )
+    if progress.position is None and not progress.is_commit:
+        return "the member has not reported its position in this generation"
+    if progress.is_commit:
+        return "the member knows no resizes, so its commits count"
+    if progress.still_ms is not None and progress.still_ms >= STILL_MS:
+        return "the member is alive: it is paused, or busy with the records that it has"
+    return None
+
+
+def is_silent(member: MemberProgress) -> bool:
+    """Return whether a member has missed a heartbeat."""
+    silent_ms = member.silent_ms
+    return silent_ms is not None and silent_ms * SILENT_SHARE > member.session_timeout_ms
+
+
+def seconds(ms: int | None) -> str:
+    """Return a time in seconds as people read it."""
+    if ms is None:
+        return "an unknown time"
+    return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms // 1000:,} s"
+
+
+def lines_of(gates: Mapping[str, Any], *, of_one_topic: bool = False) -> list[str]:
+    """Return one line for each partition that another one waits for, and for stock members.
+
+    ``of_one_topic``: without its name.
+    """
+    name = (lambda _: "") if of_one_topic else "{}: ".format
+    lines = [
+        f"{name(each['topic'])}{_line(each, need)}"
+        for each in gates["gated"] or ()
+        for need in each["waits_for"]
+    ]
+    return lines + [
+        f"{name(topic)}{', '.join(members)} in this group know no resizes and wait for nothing: "
+        "the keys of their partitions have no order over a resize"
+        for topic, members in gates["members_without_gates"].items()
+    ]
+
+
+def _line(gated: Mapping[str, Any], need: Mapping[str, Any]) -> str:
+    if need["partition"] == gated["partition"]:
+        return f"partition {gated['partition']} waits for the publication of a newer resize"
+    position = "unknown" if need["position"] is None else f"{need['position']:,}"
+    upto = "unknown" if need["upto"] is None else f"{need['upto']:,}"
+    said = [
+        f"partition {gated['partition']} waits for partition {need['partition']}: at {position} of "
+        f"{upto}"
+    ]
+    if need["member"] is not None:
+        said.append(f"member {need['member']}")
+    if need["still_ms"] is not None:
+        what = "last commit" if need["is_commit"] else "last progress"
+        said.append(f"{what} {seconds(need['still_ms'])} ago")
+    if gated["group_state"] != STABLE:
+        said.append(f"the group is in {gated['group_state']}")
+    return ", ".join(said) + (f" ({need['hint']})" if need["hint"] else "")
+
+
+def print_gates(gates: Mapping[str, Any]) -> None:
+    """Print the lines of one group."""
+    for line in lines_of(gates):
+        say(line)

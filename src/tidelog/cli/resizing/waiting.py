@@ -1,0 +1,164 @@
+"""A resize with its progress, until it is published or undone (``topics --alter --wait``).
+
+Owns the repeated question to the controller, the lines on stderr, and how the wait ends. A broker
+answers a resize within some seconds, whether it is done or not, and the request may lose its
+controller: what counts is the topic's own record, by its resize epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from tidelog.cli.output import note
+from tidelog.client.admin.resizes import TopicResize, describe_resizes
+from tidelog.client.admin.topics import Outcome, create_partitions
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, Refused
+from tidelog.client.metadata import Topic
+from tidelog.model.errors import ErrorCode
+
+PAUSE_S = 0.3
+"""The time between two questions."""
+
+SILENT_S = 60.0
+"""How long no controller may answer before the wait ends with an error."""
+
+States = Mapping[str, TopicResize | None]
+
+
+async def resize_and_wait(
+    cluster: Cluster,
+    found: Sequence[Topic],
+    count: int,
+    assignments: Mapping[str, Sequence[Sequence[int]]],
+    *,
+    force: bool,
+) -> dict[str, Outcome]:
+    """Resize topics; return each outcome when all are published, undone or refused.
+
+    Raises the error of the question when no controller answers it for ``SILENT_S``.
+    """
+    counts = {each.name: count for each in found}
+    before = {each.name: each.resize_epoch for each in found}
+    request = asyncio.ensure_future(
+        create_partitions(cluster, counts, assignments=assignments, force=force)
+    )
+    said: dict[str, str] = {}
+    try:
+        while not request.done():
+            await asyncio.wait([request], timeout=PAUSE_S)
+            if not request.done():
+                _say(await _states(cluster, counts), said)
+        outcomes = _outcomes(request, counts)
+        open_ones = {name for name, each in outcomes.items() if _is_open(each)}
+        ended = await _until_ended(cluster, {x: before[x] for x in open_ones}, count, said)
+    finally:
+        request.cancel()
+    cluster.forget()
+    return outcomes | ended
+
+
+def _outcomes(
+    request: asyncio.Future[dict[str, Outcome]], counts: Mapping[str, int]
+) -> dict[str, Outcome]:
+    """Return the outcomes of a request; after a lost one each is open."""
+    error = request.exception()
+    if isinstance(error, Refused) or (error is not None and not isinstance(error, ClientError)):
+        raise error
+    if error is None:
+        return request.result()
+    lost = Refused(ErrorCode.REQUEST_TIMED_OUT, "the resize", str(error))
+    return dict.fromkeys(counts, lost)
+
+
+def _is_open(outcome: Outcome) -> bool:
+    return outcome is not None and outcome.code == ErrorCode.REQUEST_TIMED_OUT
+
+
+async def _states(cluster: Cluster, names: Mapping[str, int]) -> States | None:
+    """Return what the controller says now; None if it does not answer."""
+    try:
+        return await describe_resizes(cluster, names)
+    except ClientError:
+        return None
+
+
+async def _until_ended(
+    cluster: Cluster, before: Mapping[str, int], count: int, said: dict[str, str]
+) -> dict[str, Outcome]:
+    """Wait until the resizes with an open outcome have ended; return how."""
+    loop = asyncio.get_running_loop()
+    ended: dict[str, Outcome] = {}
+    answered_at = loop.time()
+    while before.keys() - ended.keys():
+        try:
+            states = await describe_resizes(cluster, before)
+        except ClientError:
+            if loop.time() - answered_at > SILENT_S:
+                raise
+            await asyncio.sleep(PAUSE_S)
+            continue
+        if states is None:
+            return {name: _not_known(name) for name in before}
+        answered_at = loop.time()
+        _say(states, said)
+        for name, state in states.items():
+            if state is None or state.plan is None:
+                ended[name] = outcome_of(name, state, before[name], count)
+        if before.keys() - ended.keys():
+            await asyncio.sleep(PAUSE_S)
+    return ended
+
+
+def outcome_of(name: str, state: TopicResize | None, before: int, count: int) -> Outcome:
+    """Return how a resize ended whose topic has no plan now; ``before``: the epoch before it."""
+    subject = f"topic {name!r}"
+    if state is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return Refused(code, subject, "It was deleted meanwhile.")
+    if state.resize_epoch > before and state.partition_count == count:
+        return None
+    if state.last_undo is not None and state.last_undo[0] > before:
+        return Refused(ErrorCode.NOT_ENOUGH_REPLICAS, subject, state.last_undo[1])
+    if state.resize_epoch > before:
+        sentence = (
+            f"The resize was undone, or another one followed: it has {state.partition_count} "
+            "partitions. `tidelog doctor` says what is missing."
+        )
+        return Refused(ErrorCode.NOT_ENOUGH_REPLICAS, subject, sentence)
+    sentence = "The controller did not begin the resize: send it again."
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, subject, sentence)
+
+
+def _not_known(name: str) -> Refused:
+    sentence = "Its controller does not say how the resize goes: see tidelog topics --describe."
+    return Refused(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r}", sentence)
+
+
+def _say(states: States | None, said: dict[str, str]) -> None:
+    """Print a line for each resize that waits for something else than before."""
+    for name, state in (states or {}).items():
+        line = progress_line(name, state)
+        key = line.split(" (undone at ")[0]
+        if line and said.get(name) != key:
+            said[name] = key
+            note(line)
+
+
+def progress_line(name: str, state: TopicResize | None, now: datetime | None = None) -> str:
+    """Return what a resize waits for, and when it is undone if that does not come; "" for none."""
+    if state is None or state.plan is None:
+        return ""
+    plan = state.plan
+    what = {"grow": "grows", "shrink": "shrinks", "undo": "goes back"}.get(plan.kind, "is fenced")
+    line = f"{name} {what} from {plan.from_count} to {plan.to_count} partitions: "
+    if plan.published:
+        return line + "published, not every broker has been sent it"
+    line += plan.why or "the controller writes its steps"
+    if plan.undone_in_ms is None:
+        return line
+    now = now or datetime.now(UTC).astimezone()
+    at = now + timedelta(milliseconds=plan.undone_in_ms)
+    return f"{line} (undone at {at:%H:%M:%S} if that stays so)"

@@ -1,0 +1,92 @@
+"""Resizes as the controller knows them: what one waits for, and which writers are unaware.
+
+Owns the request, DescribeCondition with the subject "resize". Not the resize itself: see
+``topics.create_partitions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.client.admin.nodes import describe_condition
+from tidelog.client.cluster import Cluster
+
+RESIZE = "resize"
+"""The subject of a request; the topics follow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizePlan:
+    """A resize under way. ``missing`` are the first partitions whose fence it waits for."""
+
+    kind: str
+    from_count: int
+    to_count: int
+    resize_epoch: int
+    published: bool
+    missing: tuple[int, ...]
+    missing_count: int
+    why: str | None
+    undone_in_ms: int | None
+    """When it is undone, unless what it waits for comes before; None: it only goes forward, or does
+    not wait now."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResize:
+    """A topic as the controller knows it. ``resize_epoch`` is also that of a plan under way."""
+
+    partition_count: int
+    initial_partition_count: int
+    resize_epoch: int
+    plan: ResizePlan | None
+    last_undo: tuple[int, str] | None
+    """The resize epoch of the last resize that was undone, and why."""
+    unaware_ms: Mapping[int, int | None]
+    """How long ago each leader last saw a writer that sends no partition count; None: never."""
+    unknown: tuple[int, ...]
+    """The leaders that have not said it."""
+
+
+async def describe_resizes(
+    cluster: Cluster, topics: Iterable[str]
+) -> dict[str, TopicResize | None] | None:
+    """Return what the controller says of topics; None from a server that does not tell it.
+
+    A topic that it does not know is None. Raises as ``describe_condition`` does.
+    """
+    found = await describe_condition(cluster, subjects=[RESIZE, *topics])
+    # A controller of an older version answers something else.
+    if found is None or "topics" not in found:
+        return None
+    return {
+        name: None if each is None else read_resize(each) for name, each in found["topics"].items()
+    }
+
+
+def read_resize(found: Mapping[str, Any]) -> TopicResize:
+    """Return what a response says of one topic."""
+    plan, undo = found["plan"], found["last_undo"]
+    return TopicResize(
+        partition_count=found["partition_count"],
+        initial_partition_count=found["initial_partition_count"],
+        resize_epoch=found["resize_epoch"],
+        plan=None
+        if plan is None
+        else ResizePlan(
+            plan["kind"],
+            plan["from_count"],
+            plan["to_count"],
+            plan["resize_epoch"],
+            plan["published"],
+            tuple(plan["missing"]),
+            plan["missing_count"],
+            plan["why"],
+            found["undone_in_ms"],
+        ),
+        last_undo=None if undo is None else (undo["resize_epoch"], undo["why"]),
+        unaware_ms={each["broker"]: each["ago_ms"] for each in found["unaware"]},
+        unknown=tuple(found["unknown"]),
+    )

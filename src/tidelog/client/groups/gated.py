@@ -1,0 +1,141 @@
+"""Gates of a group as a tool sees them: which partitions wait, and for what (KIP-253). Pure.
+
+Owns the view. Not the rule of a gate: see ``partitioning.gates``; not where positions come from:
+see ``progress``. What a member holds back is its own decision, made of the same facts: this says
+the same a little later.
+
+Only a partition of an aware member waits: another member knows no gates and delivers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog.client.fences import DescribedFences
+from tidelog.client.groups.progress import GroupProgress, MemberProgress, PartitionProgress
+from tidelog.client.metadata import Topic
+from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.gates import (
+    Gate,
+    Position,
+    Prerequisite,
+    ResizedPartition,
+    deliverable_ends,
+    gates_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A partition that another one waits for: where the group stands in it, and the goal.
+
+    ``upto`` is None when its leader does not name the fence. ``is_gated``: it waits itself, so it
+    must first be let through its own gate.
+    """
+
+    partition: int
+    progress: PartitionProgress
+    upto: int | None
+    member: MemberProgress | None
+    is_gated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GatedPartition:
+    """Records of a partition from ``offset`` on wait for all of ``needs``."""
+
+    partition: int
+    offset: int
+    member: MemberProgress
+    needs: tuple[Awaited, ...]
+
+
+def gated_partitions(
+    topic: Topic, fences: Mapping[int, DescribedFences], group: GroupProgress
+) -> list[GatedPartition]:
+    """Return the partitions of a topic that aware members of a group hold back."""
+    progress = {
+        where.partition: each
+        for where, each in group.partitions.items()
+        if where.topic == topic.name
+    }
+    gates = resolved_gates(topic, fences)
+    positions = {
+        index: Position(each.position, each.is_commit)
+        for index, each in progress.items()
+        if each.position is not None
+    }
+    ends = deliverable_ends(gates, positions)
+    found = []
+    for index, end in sorted(ends.items()):
+        owner = group.members.get(progress.get(index, PartitionProgress()).member or "")
+        if owner is None or owner.aware is False:
+            continue
+        needs = {
+            need.partition: _awaited(need, progress, ends, group)
+            for gate in gates[index]
+            for need in gate.needs
+            if not _is_met(need, positions, ends)
+        }
+        found.append(GatedPartition(index, end, owner, tuple(needs.values())))
+    return found
+
+
+def unaware_among_aware(topic: str, group: GroupProgress) -> list[str]:
+    """Return the owners of partitions that know no resizes, sorted, if other owners know them.
+
+    They wait for nothing, so keys in their partitions have no order over a resize.
+    """
+    owners = {each.member or "" for where, each in group.partitions.items() if where.topic == topic}
+    members = [group.members[each] for each in sorted(owners) if each in group.members]
+    unaware = [each.member_id for each in members if each.aware is False]
+    return unaware if len(unaware) < len(members) else []
+
+
+def resolved_gates(topic: Topic, fences: Mapping[int, DescribedFences]) -> Mapping[int, list[Gate]]:
+    """Return the gates of a topic; without the fences of a partition, what needs them is shut."""
+    listed = {
+        index: ResizedPartition(
+            each.birth_epoch,
+            each.birth_offset,
+            max(each.retirement_epoch, 0),
+            tuple(one.fence for one in fences[index].fences) if index in fences else (),
+        )
+        for index, each in topic.partitions.items()
+    }
+    return gates_of(topic.initial_partition_count, topic.resize_epoch, listed)
+
+
+def is_gated_topic(topic: Topic) -> bool:
+    """Return whether a topic can have gates at all: it has children, or retired partitions."""
+    return topic.is_ordered and any(
+        each.birth_epoch > 0 or each.is_retired for each in topic.partitions.values()
+    )
+
+
+def _awaited(
+    need: Prerequisite,
+    progress: Mapping[int, PartitionProgress],
+    ends: Mapping[int, int],
+    group: GroupProgress,
+) -> Awaited:
+    each = progress.get(need.partition, PartitionProgress(is_commit=True))
+    upto = None
+    if need.upto is not None:
+        upto = need.upto.data_end if each.is_commit else need.upto.offset
+    is_gated = upto is not None and ends.get(need.partition, upto) < upto
+    return Awaited(need.partition, each, upto, group.members.get(each.member or ""), is_gated)
+
+
+def _is_met(need: Prerequisite, positions: Mapping[int, Position], ends: Mapping[int, int]) -> bool:
+    if need.upto is None:
+        return False
+    position = positions.get(need.partition)
+    reached = position is not None and position.has_reached(need.upto)
+    return reached and ends.get(need.partition, need.upto.offset) >= need.upto.offset
+
+
+def places_of(topic: Topic) -> list[TopicPartition]:
+    """Return the partitions of a topic whose fences gates need."""
+    return [TopicPartition(topic.name, index) for index in topic.partitions]

@@ -1,0 +1,61 @@
+"""What the controller says of one topic's resize, to commands."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.resizing_world import NOW_MS, ResizingWorld
+from tidelog.client.admin.resizes import read_resize
+from tidelog.controller.decisions.decision import Put
+from tidelog.controller.decisions.resizes_condition import resize_of
+from tidelog.metadata import layout
+from tidelog.metadata.records import DeletionMark
+
+
+def shown(world: ResizingWorld) -> dict[str, object]:
+    found = resize_of(world.cluster, "t", NOW_MS)
+    assert found is not None
+    assert json.loads(json.dumps(found)) == found
+    # The handler adds these two.
+    read_resize({**found, "undone_in_ms": None, "last_undo": None})
+    return found
+
+
+def test_a_topic_that_is_not_there_has_no_resize() -> None:
+    world = ResizingWorld(2)
+    assert resize_of(world.cluster, "u", NOW_MS) is None
+    world.commit((Put(layout.deletion_mark("t"), DeletionMark()),))
+    assert resize_of(world.cluster, "t", NOW_MS) is None
+
+
+def test_a_plan_names_what_it_waits_for_and_whether_it_can_be_undone() -> None:
+    world = ResizingWorld(2)
+    assert shown(world)["plan"] is None
+    world.ask(4)
+    plan = shown(world)["plan"]
+    assert isinstance(plan, dict)
+    assert (plan["kind"], plan["from_count"], plan["to_count"]) == ("grow", 2, 4)
+    assert (plan["missing"], plan["why"], plan["may_undo"]) == ([], None, True)
+    world.write_all()
+    world.report([1])
+    plan = shown(world)["plan"]
+    assert isinstance(plan, dict)
+    assert (plan["missing"], plan["missing_count"]) == ([0], 1)
+    assert "fence of partition 0" in plan["why"]
+    world.report()
+    world.write_all()
+    plan = shown(world)["plan"]
+    assert isinstance(plan, dict)
+    assert (plan["step"], plan["may_undo"]) == ("birth", False)
+    world.settle()
+    found = shown(world)
+    assert (found["plan"], found["partition_count"], found["resize_epoch"]) == (None, 4, 1)
+    assert found["initial_partition_count"] == 2
+
+
+def test_writers_without_a_count_are_shown_by_the_brokers_that_saw_them() -> None:
+    world = ResizingWorld(3)
+    world.cluster.unaware[world.cluster.topic_id("t")] = {1: -1, 2: NOW_MS - 5_000}
+    found = shown(world)
+    assert found["unaware"] == [{"broker": 1, "ago_ms": None}, {"broker": 2, "ago_ms": 5_000}]
+    assert found["unknown"] == [3]
