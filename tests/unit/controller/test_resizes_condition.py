@@ -46,7 +46,7 @@ def test_a_plan_names_what_it_waits_for_and_whether_it_can_be_undone() -> None:
     world.write_all()
     plan = shown(world)["plan"]
     assert isinstance(plan, dict)
-    assert (plan["step"], plan["may_undo"]) == ("birth", False)
+    assert (plan["step"], plan["may_undo"]) == ("birth", True)
     world.settle()
     found = shown(world)
     assert (found["plan"], found["partition_count"], found["resize_epoch"]) == (None, 4, 1)
