@@ -9,7 +9,7 @@ from tests.support.resizing_world import NOW_MS, ResizingWorld
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import new_partitions, resize_requests
 from tidelog.controller.decisions.creation import TopicToCreate
-from tidelog.controller.decisions.decision import Put
+from tidelog.controller.decisions.decision import Put, Remove
 from tidelog.controller.decisions.growth import Growth
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.rebalance import imbalanced
@@ -22,7 +22,7 @@ from tidelog.controller.decisions.resize_requests import (
 from tidelog.controller.decisions.resizing import advance
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionMark, UncleanDebt
+from tidelog.metadata.records import DeletionMark, FormerPartition, UncleanDebt
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
 
@@ -223,6 +223,37 @@ def test_the_largest_count_that_fits_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert 50 < largest < 500
     assert world.ask(largest, validate_only=True) is None
     assert world.ask(round(1.1 * largest), validate_only=True) is not None
+
+
+def test_a_topic_grows_only_so_far_that_the_ends_of_all_removed_partitions_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resize_requests, "MOST_RECORD_BYTES", 3_000)
+    world = small()
+    refusal = world.ask(200)
+    assert refusal is not None
+    assert refusal.error is E.INVALID_PARTITIONS
+    assert "created with 2, and the largest count is" in refusal.sentence
+    largest = int(refusal.sentence.rpartition(" ")[2].rstrip("."))
+    assert 30 < largest < 60
+    assert world.ask(largest + 2) is not None
+    assert world.ask(largest) is None
+    world.settle()
+    # All that can be removed is, with the largest numbers; the topic can grow as far again.
+    ends = [FormerPartition(9 * 10**12, 9_999, 9 * 10**12, 9_999_999, 999)] * largest
+    history = msgspec.structs.replace(world.history, former=dict(enumerate(ends[2:], 2)))
+    assert len(layout.encode(history)) <= 3_000
+    node = msgspec.structs.replace(
+        world.cluster.topics["t"],
+        partitions={0: [1, 2], 1: [2, 3]},
+        undeleted_partition_count=2,
+    )
+    gone = [TopicPartition("t", index) for index in range(2, largest)]
+    removes = [Remove(path(*where)) for where in gone for path in (layout.state, layout.partition)]
+    writes = (Put(layout.topic("t"), node), Put(layout.topic_history("t"), history), *removes)
+    world.commit(writes)
+    assert world.ask(largest + 9, validate_only=True) is not None
+    assert world.ask(largest - 1, validate_only=True) is None
 
 
 def test_a_topic_with_a_large_record_is_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,10 @@ the steps have some 500 nodes of partitions beside it."""
 
 EPOCH_BYTES = 7
 
+FORMER_BYTES = 60
+"""The most bytes of what the topic's own record keeps of one removed partition: its index, two
+offsets of 13 digits, and three epochs."""
+
 
 def resize_topics(
     cluster: ClusterState,
@@ -272,10 +276,15 @@ def _why_not_size(
     if record + EPOCH_BYTES * min(now, count) > MOST_RECORD_BYTES:
         sentence = (
             f"The topic {name} cannot be resized now: its own record in the metadata store has "
-            f"{record} bytes. Unclean elections that were handled fill it; accept their losses "
-            "(tidelog doctor), then send the request again."
+            f"{record} bytes. Unclean elections that were handled fill it, unless these are the "
+            "ends of many removed partitions; accept their losses (tidelog doctor), then send the "
+            "request again."
         )
         return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    if count > now:
+        refusal = _why_not_removable(name, after, planned, record)
+        if refusal is not None:
+            return refusal
     size = len(layout.encode(after))
     if size + record <= MOST_BYTES or count < now:
         return None
@@ -284,5 +293,25 @@ def _why_not_size(
     sentence = (
         f"The topic {name} cannot have {count} partitions: its nodes would be larger than one "
         f"write of the metadata store ({MOST_BYTES} bytes). The largest count is {largest}."
+    )
+    return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
+
+
+def _why_not_removable(
+    name: str, after: TopicNode, planned: TopicHistory, record: int
+) -> RequestRefusal | None:
+    """Return why a topic would have too many partitions to shrink and to grow again, or None.
+
+    Of each removed partition its record keeps where it ended: all of them must fit into one write.
+    """
+    initial, count = planned.initial_partition_count, count_of(after)
+    former = sum(initial <= index for index in planned.former)
+    most = former + (MOST_RECORD_BYTES - record) // FORMER_BYTES
+    if count - initial <= most:
+        return None
+    sentence = (
+        f"The topic {name} cannot have {count} partitions: if these are removed some day, their "
+        "ends would not fit into one write of the metadata store. It was created with "
+        f"{initial}, and the largest count is {initial + most}."
     )
     return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
