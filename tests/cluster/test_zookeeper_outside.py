@@ -78,6 +78,45 @@ def test_a_topic_is_created_grown_rewritten_configured_and_deleted_by_a_tool(
     run(zookeeper, scenario)
 
 
+def test_a_tool_writes_a_smaller_count(
+    zookeeper: ZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a request for a shrink like any other: refused while writers without a count may be
+    there, and otherwise carried out (KIP-253)."""
+    path = "/brokers/topics/t"
+
+    async def scenario(world: World) -> None:
+        cluster, broker = world.controller.cluster, world.broker
+        await world.tell(path, '{"version":1,"partitions":{"0":[1]}}')
+        await until(lambda: TopicPartition("t", 0) in cluster.states, DEADLINE_S)
+        await world.tell(path, '{"version":1,"partitions":{"0":[1],"1":[1]}}')
+        await until(lambda: cluster.topics["t"].undeleted_partition_count == 2, DEADLINE_S)
+        await until(lambda: not cluster.resizing, DEADLINE_S)
+        grown = world.tool.read(path)
+        smaller = json.dumps({**grown, "undeleted_partition_count": 1})
+
+        await world.tell(path, smaller)
+        await until(lambda: "the former node is restored" in caplog.text, DEADLINE_S)
+        assert "broker 1 has not said whether writers without a partition count" in caplog.text
+        await until(lambda: world.tool.read(path) == grown, DEADLINE_S)
+
+        led = messages.BrokerHeartbeatRequest.LedTopic(cluster.topic_id("t"), -1)
+        await broker.heartbeat(led_topics=[led])
+        await world.tell(path, smaller)
+        order = await world.told(
+            messages.LeaderAndIsrRequest,
+            lambda x: any(p.sealed for t in x.topic_states for p in t.partition_states),
+        )
+        assert names(order) == {"t": [1]}
+        await until(lambda: cluster.topic_histories["t"].resize_epoch == 2, DEADLINE_S)
+        await until(lambda: not cluster.resizing, DEADLINE_S)
+        assert world.tool.read(path)["undeleted_partition_count"] == 1
+        assert world.tool.read(f"{path}/partitions/1")["retirementEpoch"] == 2
+        assert sorted(world.tool.read(path)["partitions"]) == ["0", "1"], "it stays readable"
+
+    run(zookeeper, scenario)
+
+
 def test_a_damaged_topic_node_stops_fulls_until_it_is_healed(zookeeper: ZooKeeper) -> None:
     async def scenario(world: World) -> None:
         broker = world.broker
