@@ -44,6 +44,16 @@ def test_create_partitions_responds_when_every_broker_shows_the_new_count() -> N
             assert answer == (ErrorCode.NONE, "")
             assert [broker.shown("t") for broker in (one, two)] == [shown] * 2
         assert one.sealed == two.sealed == {("t", 2), ("t", 3), ("t", 4)}
+        # Leaders and followers are sent their new epoch; the publication is for clients alone.
+        sent = [
+            part.leader_epoch
+            for request in one.requests
+            if isinstance(request, messages.LeaderAndIsrRequest)
+            for of_topic in request.topic_states
+            for part in of_topic.partition_states
+            if part.partition_index == 0 and request.type != 2
+        ]
+        assert sent == [0, 1, 2, 3]
         # 3 and 4 keep the epoch of their own shrink.
         held = {**one.led, **two.led}
         assert [held["t", index][1] for index in range(5)] == [3, 3, 3, 2, 2]

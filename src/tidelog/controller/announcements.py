@@ -84,7 +84,7 @@ class Announcements:
         Of a topic whose resize was just published it names every partition: the broker shows the
         new resize epoch from this message on, and no partition may lack its birth or retirement.
         """
-        named = _with_published(cluster, changes.partitions)
+        named = _with_published(cluster, changes.partitions | changes.shown)
         gone = tuple(changes.gone.values())
         return self._encoded(cluster, sender, broker, frozenset(named), gone, lambda: named)
 

@@ -280,7 +280,7 @@ class Outbox:
                     connection, commands, owner.cluster.level.leader_and_isr
                 )
                 self._log_refused(response)
-        if part.partitions or part.gone or part.brokers:
+        if part.partitions or part.shown or part.gone or part.brokers:
             metadata = owner.announcements.of_changes(
                 owner.cluster, owner.sender, self.broker, part
             )

@@ -32,10 +32,13 @@ class Changes:
     all_stops: bool = False
     """Whether all replicas to stop that are owed are to be named, once more."""
     brokers: bool = False
+    shown: set[TopicPartition] = field(default_factory=set)
+    """Partitions of which only the metadata for clients has changed: a resize was published."""
 
     def __bool__(self) -> bool:
         stops = self.stops or self.all_stops
-        return bool(self.configs or self.partitions or self.gone or stops or self.brokers)
+        places = self.partitions or self.shown
+        return bool(self.configs or places or self.gone or stops or self.brokers)
 
     def slices(self, most: int) -> Iterator[Changes]:
         """Yield partitions, deleted topics and brokers in parts; replicas to stop are in no part.
@@ -45,25 +48,31 @@ class Changes:
         name. There is at least one part.
         """
         part = Changes(gone=self.gone, brokers=self.brokers)
-        if len(self.partitions) <= most:
-            part.partitions = self.partitions
+        if len(self.partitions) + len(self.shown) <= most:
+            part.partitions, part.shown = self.partitions, self.shown
             yield part
             return
-        by_topic: dict[str, list[TopicPartition]] = {}
-        for where in self.partitions:
-            by_topic.setdefault(where.topic, []).append(where)
+        by_topic: dict[str, tuple[list[TopicPartition], list[TopicPartition]]] = {}
+        for number, places in enumerate((self.partitions, self.shown)):
+            for where in places:
+                by_topic.setdefault(where.topic, ([], []))[number].append(where)
         # In one order for all brokers: they share the requests that are built once.
+        held = 0
         for name in sorted(by_topic):
-            if part.partitions and len(part.partitions) + len(by_topic[name]) > most:
+            changed, shown = by_topic[name]
+            if held and held + len(changed) + len(shown) > most:
                 yield part
-                part = Changes()
-            part.partitions.update(by_topic[name])
+                part, held = Changes(), 0
+            part.partitions.update(changed)
+            part.shown.update(shown)
+            held += len(changed) + len(shown)
         yield part
 
     def add(self, other: Changes) -> None:
         """Add later changes."""
         self.configs |= other.configs
         self.partitions |= other.partitions
+        self.shown |= other.shown
         for name, gone in other.gone.items():
             earlier = self.gone.get(name)
             if earlier is None:
@@ -172,14 +181,15 @@ def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) ->
 
 def _add_publication(before: ClusterState, found: Changes, write: Write, name: str) -> None:
     # Raised and new partitions come by their states. A publication changes what clients see of all
-    # partitions: the count, the resize epoch, births and retirements.
+    # partitions: the count, the resize epoch, births and retirements. Nothing changes for their
+    # leaders and followers, and producers wait for this one.
     known, node = before.topic_histories.get(name), before.topics.get(name)
     if known is None or known.resize is None or known.resize.published or node is None:
         return
     if isinstance(write, Put) and isinstance(write.record, TopicHistory):
         plan = write.record.resize
         if plan is None or plan.published:
-            found.partitions.update(TopicPartition(name, index) for index in node.partitions)
+            found.shown.update(TopicPartition(name, index) for index in node.partitions)
 
 
 def _frees_stops(before: ClusterState, where: TopicPartition, write: Put) -> bool:

@@ -114,6 +114,18 @@ def test_changes_add_up_to_the_life_that_the_broker_knows() -> None:
     assert changes == Changes({(2, "t")}, {T0}, {"t": first}, all_stops=True, brokers=True)
 
 
+def test_slices_have_whole_topics_with_what_is_only_shown() -> None:
+    a, b, c = ([TopicPartition(name, index) for index in range(4)] for name in "abc")
+    changes = Changes(partitions={*a[:2], *c}, shown={*a[2:], *b}, brokers=True)
+    parts = [(part.partitions, part.shown, part.brokers) for part in changes.slices(8)]
+    assert parts == [({*a[:2]}, {*a[2:], *b}, True), ({*c}, set(), False)]
+    assert [bool(part) for part in changes.slices(4)] == [True] * 3
+    assert len(list(changes.slices(12))) == 1
+    more = Changes(shown={*c})
+    more.add(changes)
+    assert (more.shown, more.partitions) == ({*a[2:], *b, *c}, changes.partitions)
+
+
 def test_leader_and_isr_names_only_the_brokers_own_partitions() -> None:
     made = world()
     cluster = made.cluster

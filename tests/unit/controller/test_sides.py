@@ -258,7 +258,7 @@ def test_a_publication_concerns_all_partitions_and_another_step_none() -> None:
         return changes_of(made.cluster, [Put(layout.topic_history("t"), record)])
 
     published = ResizePlan(SAME, 4, 4, 3, FENCE, True, cursor=4)
-    assert concerned(published) == Changes(partitions=set(places(4)))
+    assert concerned(published) == Changes(shown=set(places(4)))
     assert concerned(ResizePlan(SAME, 4, 4, 3, FENCE, cursor=3)) == Changes()
     made.commit(
         (
