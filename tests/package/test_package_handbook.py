@@ -192,6 +192,7 @@ def test_every_command_line_of_the_handbook_runs(tmp_path: Path) -> None:
             operator.reaches(up.output().split("bootstrap=")[1].split()[0])
             topics_and_configurations(operator)
             records_and_groups(operator)
+            resizes(operator)
             elections_and_the_doctor(operator)
             moves(operator)
             closed_brokers(operator)
@@ -259,7 +260,7 @@ def one_process_from_a_file(operator: Operator) -> None:
 def topics_and_configurations(operator: Operator) -> None:
     """commands.md: each change shows in what is described after it."""
     assert operator.run("--create", "flights") == "Created topic flights.\n"
-    described = operator.run("topics", "--describe")
+    described = operator.run("topics", "--describe --topic flights")
     assert "PartitionCount: 8  ReplicationFactor: 3  Configs: retention.ms=86400000" in described
     assert operator.run("--partitions 16") == "Topic flights now has 16 partitions.\n"
     changed = "Completed updating config for topic flights.\n"
@@ -288,6 +289,20 @@ def records_and_groups(operator: Operator) -> None:
     committed = operator.run("groups", "--describe --group g").splitlines()
     place = [str(record["partition"]), str(record["offset"] + 1)]
     assert any(line.split()[:4] == ["g", "flights", *place] for line in committed), committed
+
+
+def resizes(operator: Operator) -> None:
+    """resize.md and waiting.md: a dry run, a growth, and what nothing waits for."""
+    assert operator.run("--create", "orders") == "Created topic orders.\n"
+    tried = operator.run("--partitions 8 --dry-run")
+    page = block_with("text", "What would wait").splitlines()
+    assert tried.splitlines()[0] == page[0]
+    assert tried.splitlines()[1].split(":")[1].startswith(" 50 % of all. Their records now")
+    assert tried.splitlines()[2].split() == page[2].split()
+    assert tried.splitlines()[-1] == page[-1]
+    assert operator.run("--partitions 8 --wait") == "Topic orders now has 8 partitions.\n"
+    described = operator.run("topics", "--describe --topic orders")
+    assert "PartitionCount: 8" in described and "waits for" not in described
 
 
 def elections_and_the_doctor(operator: Operator) -> None:
