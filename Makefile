@@ -22,7 +22,8 @@ help:
 	@echo "make bench         side by side with Apache Kafka, and how the controller grows; writes benchmarks/*.md"
 	@echo "make bench AGAINST=COMMIT   two versions of tidelog beside each other: a ratio and a verdict"
 	@echo "                       per row; ROWS=word,word ROUNDS=N QUICK=1 for less"
-	@echo "make chaos         the long forms of the kill and fault runs"
+	@echo "make chaos         the long forms of the kill and fault runs; ONLY=resizes takes the ten minutes"
+	@echo "                       of a topic that grows and shrinks all the time"
 	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, moves, resizes,"
 	@echo "                       broker or log takes only that one"
 	@echo "make soak MINUTES=N    seeds of the simulation that nobody has run before, printed; MOVERS=300"
@@ -75,7 +76,7 @@ endif
 
 chaos: setup java
 	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos tests/wire/test_worst_requests*.py tests/spark/test_spark_kills.py \
-		tests/cluster/test_reassignments.py
+		tests/cluster/test_reassignments.py $(if $(ONLY),-k "$(ONLY)")
 
 simulate: setup
 	@$(BIN)/python -m tests.simulation.run --seed $(SEED) $(if $(SCENARIO),--scenario $(SCENARIO))

@@ -238,6 +238,7 @@ def _killed(kind: Kind, brokers: int) -> int:
 
 
 def _reason(said: str) -> str:
-    """Shorten a refusal to what many have in common: no names, no numbers."""
-    without_topic = said.partition("': ")[2] or said
-    return re.sub(r"\d+(?:, \d+)*", "N", without_topic.split(";")[0].split(". ")[0])[:110]
+    """Return what many refusals have in common: the code and the first words, without numbers."""
+    code, _, text = (said.partition("': ")[2] or said).partition(": ")
+    first = re.split("[:;.] ", text)[0]
+    return f"{code}: {re.sub(r'[0-9]+( to [0-9]+|(, [0-9]+)*)', 'N', first)}"

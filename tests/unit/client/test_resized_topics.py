@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from tidelog.client.groups.resized_topics import is_resized, ordered_topics, stamps_of
+from tidelog.client.groups.resized_topics import (
+    former_topics,
+    is_resized,
+    ordered_topics,
+    stamps_of,
+)
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.model.topics import TopicPartition
 from tidelog.replication.resize_rules import Named
@@ -44,11 +49,18 @@ def test_a_newer_resize_epoch_asks_for_another_round() -> None:
     assert not is_resized(seen, own, seen_later(replace(ORDERED, resize_epoch=2)))
     # Counts that are left out now: keys keep no order any more.
     assert is_resized(seen, own, seen_later(replace(ORDERED, undeleted_partition_count=-1)))
-    # Another topic of this name is the leader's matter.
-    assert not is_resized(
-        seen, own, seen_later(replace(ORDERED, topic_id=UUID(int=2), resize_epoch=9))
-    )
     assert not is_resized(seen, own, ClusterMetadata())
+
+
+def test_another_topic_of_the_same_name_asks_for_another_round() -> None:
+    seen, own = {"t": ORDERED}, [TopicPartition("t", 0)]
+    other = seen_later(replace(ORDERED, topic_id=UUID(int=2), resize_epoch=0))
+    assert former_topics(seen, other) == {"t"}
+    assert is_resized(seen, own, other)
+    deleted = seen_later(replace(ORDERED, topic_id=UUID(int=0), error=3))
+    for view in (VIEW, ClusterMetadata(), deleted):
+        assert former_topics(seen, view) == set()
+        assert not is_resized(seen, own, view)
 
 
 def test_the_removal_of_an_own_partition_asks_for_another_round() -> None:

@@ -45,6 +45,7 @@ from tidelog.client.groups.group_member import (
 from tidelog.client.groups.membership import MemberState
 from tidelog.client.groups.resized_topics import (
     catch_up,
+    former_topics,
     is_resized,
     ordered_topics,
     stamps_of,
@@ -254,10 +255,12 @@ class GroupReader:
     async def _commit_moved(
         self, positions: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> None:
+        # The topic that has the name of a deleted one now begins without commits.
+        former = former_topics(self._seen, self._cluster.view)
         moved = {
             partition: Position(offset, self._fetcher.epoch_before(partition, offset))
             for partition, offset in positions.items()
-            if self._committed.get(partition) != offset
+            if self._committed.get(partition) != offset and partition.topic not in former
         }
         if not moved:
             return

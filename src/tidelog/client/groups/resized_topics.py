@@ -64,11 +64,25 @@ def stamps_of(
     }
 
 
+def former_topics(seen: Mapping[str, Topic], view: ClusterMetadata) -> set[str]:
+    """Return the names of which metadata show another topic than a generation reads: that one was
+    deleted, and one of its name created. Positions in it say nothing of the new one."""
+    return {
+        name
+        for name, topic in seen.items()
+        if name in view.topics
+        and not view.topics[name].error
+        and view.topics[name].topic_id != topic.topic_id
+    }
+
+
 def is_resized(
     seen: Mapping[str, Topic], own: Iterable[TopicPartition], view: ClusterMetadata
 ) -> bool:
-    """Whether metadata show a newer resize epoch than a generation reads with, or that one of its
-    own partitions was removed."""
+    """Whether metadata show a newer resize epoch than a generation reads with, another topic of the
+    same name, or that one of its own partitions was removed."""
+    if former_topics(seen, view):
+        return True
     changed = set()
     for name, topic in seen.items():
         newest = view.topics.get(name)
