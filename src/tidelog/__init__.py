@@ -13,10 +13,41 @@ from tidelog.lazy_names import loader
 from tidelog.version import __version__
 
 if TYPE_CHECKING:
+    from tidelog.aio.admin_types import (
+        ConfigResource,
+        ConfigResourceType,
+        NewPartitions,
+        NewTopic,
+        OffsetSpec,
+    )
+    from tidelog.blocking.admin import Admin
+    from tidelog.blocking.producer import Producer
+    from tidelog.client.producing.record_metadata import RecordMetadata
     from tidelog.model.topics import TopicPartition
 
-_HOMES = {"TopicPartition": "tidelog.model.topics"}
+_HOMES = {
+    "Admin": "tidelog.blocking.admin",
+    "ConfigResource": "tidelog.aio.admin_types",
+    "ConfigResourceType": "tidelog.aio.admin_types",
+    "NewPartitions": "tidelog.aio.admin_types",
+    "NewTopic": "tidelog.aio.admin_types",
+    "OffsetSpec": "tidelog.aio.admin_types",
+    "Producer": "tidelog.blocking.producer",
+    "RecordMetadata": "tidelog.client.producing.record_metadata",
+    "TopicPartition": "tidelog.model.topics",
+}
 
-__all__ = ["TopicPartition", "__version__"]
+__all__ = [
+    "Admin",
+    "ConfigResource",
+    "ConfigResourceType",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetSpec",
+    "Producer",
+    "RecordMetadata",
+    "TopicPartition",
+    "__version__",
+]
 
 __getattr__ = loader(__name__, _HOMES)

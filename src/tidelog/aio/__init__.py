@@ -11,10 +11,40 @@ from typing import TYPE_CHECKING
 from tidelog.lazy_names import loader
 
 if TYPE_CHECKING:
+    from tidelog.aio.admin import Admin
+    from tidelog.aio.admin_types import (
+        ConfigResource,
+        ConfigResourceType,
+        NewPartitions,
+        NewTopic,
+        OffsetSpec,
+    )
+    from tidelog.aio.producer import Producer
+    from tidelog.client.producing.record_metadata import RecordMetadata
     from tidelog.model.topics import TopicPartition
 
-_HOMES = {"TopicPartition": "tidelog.model.topics"}
+_HOMES = {
+    "Admin": "tidelog.aio.admin",
+    "ConfigResource": "tidelog.aio.admin_types",
+    "ConfigResourceType": "tidelog.aio.admin_types",
+    "NewPartitions": "tidelog.aio.admin_types",
+    "NewTopic": "tidelog.aio.admin_types",
+    "OffsetSpec": "tidelog.aio.admin_types",
+    "Producer": "tidelog.aio.producer",
+    "RecordMetadata": "tidelog.client.producing.record_metadata",
+    "TopicPartition": "tidelog.model.topics",
+}
 
-__all__ = ["TopicPartition"]
+__all__ = [
+    "Admin",
+    "ConfigResource",
+    "ConfigResourceType",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetSpec",
+    "Producer",
+    "RecordMetadata",
+    "TopicPartition",
+]
 
 __getattr__ = loader(__name__, _HOMES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -32,6 +32,20 @@ class ClientLoop:
     def is_current(self) -> bool:
         """Whether the caller runs on the loop: nothing may wait there for the loop."""
         return self._thread.is_current
+
+    @property
+    def has_left(self) -> bool:
+        """Whether ``leave`` was called."""
+        return self._left
+
+    def is_on_loop(self) -> bool:
+        """Return ``is_current``, for a look at a later time."""
+        return self._thread.is_current
+
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Call a function on the loop. Raises ClientError as ``start`` does."""
+        self._check()
+        self._thread.call_soon(work)
 
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
         """Run a coroutine on the loop and return its result, or raise its exception.

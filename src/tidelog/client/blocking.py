@@ -48,6 +48,10 @@ class LoopThread:
         """Start a coroutine on the loop; any thread can wait for its future."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Call a function on the loop; no thread waits for it."""
+        self._loop.call_soon_threadsafe(work)
+
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
         """Run a coroutine to its end and return its result, or raise its exception.
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ConfigurationRefused
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -222,7 +222,7 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
     """Parse ``host:port,host:port`` (or a list of such) into addresses.
 
     Takes ``[::1]:9092`` too, and any ``NAME://`` in front. A missing port is 9092.
-    Raises ClientError with the piece that is wrong.
+    Raises ConfigurationRefused with the piece that is wrong.
     """
     pieces = servers.split(",") if isinstance(servers, str) else list(servers)
     found = []
@@ -234,8 +234,8 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
         if not colon or (host.count(":") and not host.startswith("[")):
             host, port = address, str(DEFAULT_PORT)
         if not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
-            raise ClientError(f"{piece!r} is not an address of the form host:port")
+            raise ConfigurationRefused(f"{piece!r} is not an address of the form host:port")
         found.append((host.strip("[]"), int(port)))
     if not found:
-        raise ClientError("no bootstrap server was given: name at least one as host:port")
+        raise ConfigurationRefused("no bootstrap server was given: name at least one as host:port")
     return found

@@ -129,18 +129,33 @@ async def alter_configs(
     With ``may_be_away`` the request about a broker that cannot be reached goes to another one,
     which forwards it.
     """
-    alter = messages.IncrementalAlterConfigsRequest
-    changes = [
-        alter.AlterableConfig(name=key, config_operation=AlterOperation.SET, value=value)
-        for key, value in (set_values or {}).items()
+    changes: list[tuple[str, AlterOperation, str | None]] = [
+        (key, AlterOperation.SET, value) for key, value in (set_values or {}).items()
     ]
-    changes += [
-        alter.AlterableConfig(name=key, config_operation=AlterOperation.DELETE, value=None)
-        for key in delete
+    changes += [(key, AlterOperation.DELETE, None) for key in delete]
+    await change_configs(
+        cluster, kind, name, changes, validate_only=validate_only, may_be_away=may_be_away
+    )
+
+
+async def change_configs(
+    cluster: Cluster,
+    kind: ResourceType,
+    name: str,
+    changes: Iterable[tuple[str, AlterOperation, str | None]],
+    *,
+    validate_only: bool = False,
+    may_be_away: bool = False,
+) -> None:
+    """Carry out operations on configurations of one resource, all or none. Raises Refused."""
+    alter = messages.IncrementalAlterConfigsRequest
+    rows = [
+        alter.AlterableConfig(name=key, config_operation=operation, value=value)
+        for key, operation, value in changes
     ]
     request = alter(
         resources=[
-            alter.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+            alter.AlterConfigsResource(resource_type=kind, resource_name=name, configs=rows)
         ],
         validate_only=validate_only,
     )

@@ -29,7 +29,7 @@ class BulkSender(RecordSender):
         is the time it is accepted. Waits and raises as ``send`` does; ``tally.taken`` is the number
         accepted before.
         """
-        known = await self._topic(topic)
+        known = await self.topic(topic)
         if partition is not None and (why := self._epochs_of(known).why_not(partition)) is not None:
             raise why
         left = await self._send_once(known, records, tally, partition)
@@ -74,7 +74,7 @@ class BulkSender(RecordSender):
         stamp, topic = epochs.stamp, epochs.seen.name
         while begin < count:
             if self._buffered and self._buffered + room > self._settings.buffer_bytes:
-                await self._wait_for_room(room)
+                await self.wait_for_room(room)
             self._epochs_of(epochs.seen)
             if epochs.is_turning or epochs.stamp != stamp:
                 return begin
@@ -118,7 +118,7 @@ class BulkSender(RecordSender):
             headers = [] if records.headers is None else list(records.headers[index])
             size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
             if self._buffered and self._buffered + size > self._settings.buffer_bytes:
-                await self._wait_for_room(size)
+                await self.wait_for_room(size)
             if not epochs.is_turning:
                 return _from(records, index)
             record = NewRecord(self._clock.wall_ms(), key, value, headers)

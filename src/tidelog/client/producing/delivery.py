@@ -19,6 +19,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
 from tidelog.client.metadata import NO_LEADER
+from tidelog.client.producing.figures import SendFigures
 from tidelog.client.producing.partitioner import PartitionChooser
 from tidelog.client.producing.produce_requests import produce_request, read_answer
 from tidelog.client.producing.producer_identity import next_identity
@@ -77,11 +78,13 @@ class BatchDelivery:
         self._room: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._due: dict[ProducerBatch, float] = {}
         self._deadlines: dict[ProducerBatch, asyncio.TimerHandle] = {}
+        self.figures = SendFigures()
         self._flushing = 0
-        self._owes_turn = False
-        """Whether a batch was filled since the loop last sent: its callers should let it."""
+        self.owes_turn = False
+        """Whether a batch was filled since callers last gave the loop a turn to send it."""
         self._is_closing = False
         """Whether ``close`` has begun: no new records, but accepted ones are still written."""
         self._closed = False
@@ -134,7 +137,7 @@ class BatchDelivery:
         self._expire_at(deadline, queue, batch)
         is_full = len(queue.waiting) > 1
         self._drain_at(0.0 if is_full else self._due[batch])
-        self._owes_turn |= is_full
+        self.owes_turn |= is_full
         if self._cluster.expired:
             # In the background: added partitions are seen within metadata_max_age_ms.
             self._run("metadata", self._cluster.refresh)
@@ -142,6 +145,7 @@ class BatchDelivery:
 
     def _expire_at(self, deadline: float, queue: SendQueue, batch: ProducerBatch) -> None:
         loop = asyncio.get_running_loop()
+        batch.deadline = deadline
         self._deadlines[batch] = loop.call_at(deadline, self._expire, queue, batch)
 
     # What a layer above decides
@@ -158,9 +162,10 @@ class BatchDelivery:
     def _drain_at(self, when: float) -> None:
         loop = asyncio.get_running_loop()
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._timer_at <= when:
                 return
             self._timer.cancel()
+        self._timer_at = when
         self._timer = loop.call_at(max(when, loop.time()), self._timer_fired)
 
     def _timer_fired(self) -> None:
@@ -252,16 +257,20 @@ class BatchDelivery:
             for queue, batch in sent:
                 self._settle(queue, batch, BatchResult(error))
             return
-        answer.add_done_callback(partial(self._answered, node_id, sent))
+        self.figures.sent(len(batches), sum(len(data) for _, _, data in batches))
+        sent_at = asyncio.get_running_loop().time()
+        answer.add_done_callback(partial(self._answered, node_id, sent, sent_at))
 
     def _answered(
         self,
         node_id: int,
         sent: list[tuple[SendQueue, ProducerBatch]],
+        sent_at: float,
         answer: asyncio.Future[messages.ProduceResponse | None],
     ) -> None:
         self._in_flight[node_id] -= 1
         error = answer.exception()
+        self.figures.answered(asyncio.get_running_loop().time() - sent_at)
         results: dict[TopicPartition, BatchResult] = {}
         if error is None:
             response = answer.result()
@@ -285,7 +294,10 @@ class BatchDelivery:
             self._inherit(queue, batch)
             self._finish(batch)
             self._failures = 0
+            if not batch.halves and answer.error is None:
+                self.figures.records_sent += batch.builder.count
             return
+        self.figures.records_retried += batch.builder.count
         self._cluster.forget()
         wait_s = self._cluster.settings.backoff.pause_s(min(batch.attempts - 1, 20))
         queue.not_before = asyncio.get_running_loop().time() + wait_s
@@ -295,13 +307,16 @@ class BatchDelivery:
         """Transfer memory and deadline of a split batch to its halves."""
         if not batch.halves:
             return
-        until = self._deadlines[batch].when()
+        until = batch.deadline
         for half in batch.halves:
             half.size = batch.size // len(batch.halves)
             self._buffered += half.size
             self._expire_at(until, queue, half)
 
     def _finish(self, batch: ProducerBatch) -> None:
+        if batch.failed:
+            self.figures.records_failed += batch.builder.count
+            batch.failed = False
         self._buffered -= batch.size
         batch.size = 0
         self._due.pop(batch, None)

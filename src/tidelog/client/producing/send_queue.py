@@ -89,10 +89,14 @@ class ProducerBatch:
     tally: SendTally | None = None
     """The tally of its records; they have no ``outcomes`` then."""
     size: int = 0
+    deadline: float = 0.0
+    """When it fails for good, on the loop's clock."""
     data: bytes | None = None
     producer: Producer | None = None
     attempts: int = 0
     done: bool = False
+    failed: bool = False
+    """Whether its records failed and are not counted yet."""
     trouble: ClientError | None = None
     """The error of the last retry; None without one."""
     halves: tuple[ProducerBatch, ...] = ()
@@ -136,7 +140,7 @@ class ProducerBatch:
 
     def fail(self, error: ClientError) -> None:
         """Fail the futures of its records: they were not acknowledged."""
-        self.done = True
+        self.done = self.failed = True
         for outcome, *_ in self.outcomes:
             if not outcome.done():
                 outcome.set_exception(error)

@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tidelog.client.errors import ClientError, GaveUp, Refused
+from tidelog.client.errors import GaveUp, Refused, WrongState
 from tidelog.client.metadata import Topic
 from tidelog.client.producing.record_metadata import Outcome, RecordMetadata
+from tidelog.client.producing.settings import SendSettings
 from tidelog.client.producing.turning import TopicEpochs, TurningDelivery
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord
@@ -54,14 +55,16 @@ class RecordSender(TurningDelivery):
         or partition and for a record that is too large, GaveUp when there is no memory in time.
         """
         outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
-        accepted = self.accept(topic, value, key, partition, timestamp_ms, headers, outcome)
-        if not accepted:
+        if not self.accept(topic, value, key, partition, timestamp_ms, headers, outcome):
             await self.accept_later(topic, value, key, partition, timestamp_ms, headers, outcome)
-        elif self._owes_turn:
-            self._owes_turn = False
-            # Let the loop send and receive; otherwise brokers idle until the memory is full.
-            await asyncio.sleep(0)
+        elif self.owes_turn:
+            await self.give_turn()
         return outcome
+
+    async def give_turn(self) -> None:
+        """Let the loop send and receive; otherwise brokers idle until the memory is full."""
+        self.owes_turn = False
+        await asyncio.sleep(0)
 
     def accept(
         self,
@@ -89,7 +92,7 @@ class RecordSender(TurningDelivery):
         header_bytes = -1
         size = RECORD_OVERHEAD_BYTES + key_bytes + value_bytes
         if headers:
-            header_bytes = _size_of(headers)
+            header_bytes = size_of(headers)
             size += header_bytes
         if size > self._settings.max_request_bytes:
             raise self._too_large(topic, size)
@@ -126,11 +129,11 @@ class RecordSender(TurningDelivery):
 
         ``max_block_ms`` bounds each of the two waits.
         """
-        await self._topic(topic)
+        await self.topic(topic)
         while not self.accept(topic, value, key, partition, timestamp_ms, headers, outcome):
-            await self._topic(topic)
+            await self.topic(topic)
             size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-            await self._wait_for_room(size + _size_of(headers))
+            await self.wait_for_room(size + size_of(headers))
 
     def _known(self, topic: str) -> TopicEpochs | None:
         """Return what records of a topic are hashed under, if its metadata are known."""
@@ -178,17 +181,33 @@ class RecordSender(TurningDelivery):
                 self._timer.cancel()
             for queue in self._queues.values():
                 for batch in (*queue.waiting, *queue.in_flight):
-                    queue.fail(batch, ClientError("the sender was closed before this was written"))
+                    queue.fail(batch, WrongState("the producer was closed before this was written"))
                     self._finish(batch)
-            self._fail_held(ClientError("the sender was closed before this was written"))
+            self._fail_held(WrongState("the producer was closed before this was written"))
             await call_off(self._tasks.values())
+
+    @property
+    def settings(self) -> SendSettings:
+        """The settings that it was made with."""
+        return self._settings
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of records that have no outcome yet."""
+        return self._buffered
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return the figures as {group: {name: value}}, by Kafka's names."""
+        in_flight = sum(self._in_flight.values())
+        shown = self.figures.shown(self._settings.buffer_bytes, self._buffered, in_flight)
+        return {"producer-metrics": shown}
 
     def _refuse_when_closed(self) -> None:
         if self._is_closing:
             raise _closed()
 
-    async def _topic(self, name: str) -> Topic:
-        """Return the metadata of a topic. Raises as ``send`` does."""
+    async def topic(self, name: str) -> Topic:
+        """Return the metadata of a topic; waits for them. Raises as ``send`` does."""
         self._refuse_when_closed()
         known = self._cluster.view.topics.get(name)
         if known is None or known.error:
@@ -198,13 +217,15 @@ class RecordSender(TurningDelivery):
             return found[name]
         return known
 
-    async def _wait_for_room(self, size: int) -> None:
+    async def wait_for_room(self, size: int) -> None:
+        """Wait for memory for a record of ``size`` bytes. Raises GaveUp after ``max_block_ms``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.max_block_ms / 1000
         while self._buffered and self._buffered + size > self._settings.buffer_bytes:
-            self._drain()
             waiter = loop.create_future()
             self._room.append(waiter)
+            # While a record waits for room, no batch lingers.
+            self._drain()
             await asyncio.wait([waiter], timeout=max(0.0, deadline - loop.time()))
             self._refuse_when_closed()
             if not waiter.done() and loop.time() >= deadline:
@@ -214,9 +235,10 @@ class RecordSender(TurningDelivery):
                 )
 
 
-def _size_of(headers: Sequence[Header]) -> int:
+def size_of(headers: Sequence[Header]) -> int:
+    """Return the bytes of headers as they are sent, without lengths."""
     return sum(len(name.encode()) + len(content or b"") for name, content in headers)
 
 
-def _closed() -> ClientError:
-    return ClientError("this producer is closed: open another one")
+def _closed() -> WrongState:
+    return WrongState("this producer is closed: open another one")

@@ -98,6 +98,7 @@ class TopicEpochs:
     refused_by: int = -1
     held: list[HeldRecord] = field(default_factory=list)
     timer: asyncio.TimerHandle | None = None
+    timer_at: float = 0.0
 
     def may_end(self, found: Stamp | None, undetermined: Sequence[ProducerBatch]) -> bool:
         """Whether a turn may end with metadata of this stamp.
@@ -214,10 +215,11 @@ class TurningDelivery(BatchDelivery):
     def _hold(self, epochs: TopicEpochs, record: HeldRecord) -> None:
         """Keep a record until the turn of its topic ends, or its deadline."""
         epochs.held.append(record)
-        if epochs.timer is None or epochs.timer.when() > record.deadline:
+        if epochs.timer is None or epochs.timer_at > record.deadline:
             if epochs.timer is not None:
                 epochs.timer.cancel()
             loop = asyncio.get_running_loop()
+            epochs.timer_at = record.deadline
             epochs.timer = loop.call_at(record.deadline, self._expire_held, epochs)
 
     def _hold_new(
@@ -274,10 +276,10 @@ class TurningDelivery(BatchDelivery):
                 self._take_back(epochs, queue, batch)
 
     def _take_back(self, epochs: TopicEpochs, queue: SendQueue, batch: ProducerBatch) -> None:
-        deadline = self._deadlines.pop(batch)
-        deadline.cancel()
+        self._deadlines.pop(batch).cancel()
         self._due.pop(batch, None)
-        records = records_of(batch, deadline.when())
+        records = records_of(batch, batch.deadline)
+        self.figures.records_rehashed += len(records)
         queue.take_back(batch)
         for record in records:
             self._hold(epochs, record)
@@ -343,6 +345,7 @@ class TurningDelivery(BatchDelivery):
         if epochs.held:
             first = min(record.deadline for record in epochs.held)
             loop = asyncio.get_running_loop()
+            epochs.timer_at = first
             epochs.timer = loop.call_at(first, self._expire_held, epochs)
 
     def _fail_held(self, error: ClientError) -> None:
@@ -352,6 +355,7 @@ class TurningDelivery(BatchDelivery):
             self._fail_records(held, error)
 
     def _fail_records(self, records: Sequence[HeldRecord], error: ClientError) -> None:
+        self.figures.records_failed += len(records)
         for record in records:
             record.fail(error)
             self._buffered -= record.size

@@ -1,0 +1,99 @@
+"""Arguments that all public clients share: addresses, time-outs, names that are not supported.
+
+Owns their defaults and checks. Not those of one kind of client: see ``producer_configs``. The names
+are Kafka's settings in snake case, with the names of kafka-python and aiokafka where these differ.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypedDict
+
+from tidelog.client.cluster import ClusterSettings
+from tidelog.client.errors import ConfigurationRefused
+from tidelog.client.metadata import parse_bootstrap
+from tidelog.runtime.backoff import Backoff
+
+_numbers = itertools.count(1)
+
+NOT_SUPPORTED = {
+    "transactional_id": "transactions come with level 1.6",
+    "sasl_mechanism": "clients are not authenticated yet",
+    "ssl_context": "listeners do not speak TLS yet",
+    "ssl_cafile": "listeners do not speak TLS yet",
+}
+"""Kafka's settings that must not be ignored silently."""
+
+
+class ClusterConfigs(TypedDict, total=False):
+    """What every client accepts. Times are in milliseconds."""
+
+    bootstrap_servers: str | Sequence[str]
+    client_id: str | None
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    metadata_max_age_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    socket_connection_setup_timeout_ms: int
+    security_protocol: str
+
+
+def check_names(configs: Mapping[str, Any], kind: type[Any], known: Collection[str]) -> None:
+    """Raise ConfigurationRefused for a name that is not known, with the nearest one."""
+    for name in configs:
+        if name in known:
+            continue
+        what = f"{kind.__name__} has no setting {name!r}"
+        if name in NOT_SUPPORTED:
+            if configs[name] is None:
+                continue
+            raise ConfigurationRefused(f"{name} is not supported: {NOT_SUPPORTED[name]}")
+        near = difflib.get_close_matches(name, known, 1)
+        raise ConfigurationRefused(f"{what}: did you mean {near[0]}?" if near else what)
+
+
+def whole(configs: Mapping[str, Any], name: str, default: int, least: int = 0) -> int:
+    """Return a setting that is an integer of at least ``least``. Raises ConfigurationRefused."""
+    value = configs.get(name, default)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigurationRefused(f"{name} must be an integer of at least {least}, not {value!r}")
+    return value
+
+
+def cluster_settings(configs: ClusterConfigs, role: str) -> ClusterSettings:
+    """Return the settings of a client's connections. Raises ConfigurationRefused.
+
+    ``role`` is in the client id of a client without one: ``tidelog-producer-1``.
+    """
+    protocol = configs.get("security_protocol", "PLAINTEXT")
+    if protocol != "PLAINTEXT":
+        raise ConfigurationRefused(
+            f"security_protocol {protocol!r} is not supported: listeners speak PLAINTEXT only"
+        )
+    defaults = ClusterSettings()
+    first_ms = whole(configs, "retry_backoff_ms", 100)
+    most_ms = whole(configs, "retry_backoff_max_ms", 1000)
+    return ClusterSettings(
+        client_id=configs.get("client_id") or f"tidelog-{role}-{next(_numbers)}",
+        request_timeout_ms=whole(configs, "request_timeout_ms", defaults.request_timeout_ms, 1),
+        connect_timeout_ms=whole(
+            configs, "socket_connection_setup_timeout_ms", defaults.connect_timeout_ms, 1
+        ),
+        default_api_timeout_ms=whole(
+            configs, "default_api_timeout_ms", defaults.default_api_timeout_ms, 1
+        ),
+        metadata_max_age_ms=whole(configs, "metadata_max_age_ms", defaults.metadata_max_age_ms),
+        backoff=Backoff(min(first_ms, most_ms), most_ms),
+    )
+
+
+def bootstrap_of(configs: ClusterConfigs) -> str | Sequence[str]:
+    """Return the bootstrap addresses, ``localhost:9092`` by default. Raises ClientError."""
+    servers = configs.get("bootstrap_servers", "localhost:9092")
+    parse_bootstrap(servers)
+    return servers

@@ -1,0 +1,178 @@
+"""The public producer for asyncio: records in, futures of their places out.
+
+Owns arguments, serializers and the life of a producer. Not batches, order and retries: see
+``tidelog.client.producing``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import get_running_loop
+from collections.abc import Iterable
+from typing import Any, Unpack
+
+from tidelog.aio.cluster_configs import bootstrap_of
+from tidelog.aio.producer_configs import (
+    ProducerConfigs,
+    checked_headers,
+    producer_settings,
+    serializer_of,
+)
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import GaveUp, WrongState
+from tidelog.client.producing.record_metadata import RecordMetadata
+from tidelog.client.producing.sender import RecordSender
+from tidelog.records.record import Header
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+def not_flushed(timeout: float | None) -> GaveUp:
+    """Return the error of a flush that takes longer than its time-out."""
+    return GaveUp(f"not all records have an outcome within {timeout} s: they are still being sent")
+
+
+class Producer:
+    """Writes records to topics; records of one key stay in order while topics grow and shrink.
+
+    ``async with Producer(bootstrap_servers=…) as producer`` starts and closes it. Its settings are
+    Kafka's producer configurations in snake case (``ProducerConfigs``). It belongs to one event
+    loop. Raises KafkaConfigurationError for a setting that is unknown or not valid.
+    """
+
+    def __init__(self, **configs: Unpack[ProducerConfigs]) -> None:
+        settings = producer_settings(configs, type(self))
+        self._key_of = serializer_of(settings.key_serializer, "key")
+        self._value_of = serializer_of(settings.value_serializer, "value")
+        self._cluster = Cluster(bootstrap_of(configs), settings.cluster)
+        self._settings = settings.send
+        self._sender: RecordSender | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Producer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connect to the cluster. Raises NoBrokersAvailable when no broker responds in time."""
+        self._refuse_when_closed()
+        if self._sender is not None:
+            return
+        try:
+            await self._cluster.open()
+        except BaseException:
+            await self._cluster.close()
+            raise
+        self._sender = RecordSender(self._cluster, self._settings)
+
+    async def stop(self) -> None:
+        """Send what is accepted, wait for all outcomes, and close; aiokafka's name of ``close``."""
+        await self.close()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is accepted, wait for its outcomes, and close; a second call does nothing.
+
+        After ``timeout`` seconds, or when this is cancelled, records without an outcome fail.
+        """
+        self._closed = True
+        sender, self._sender = self._sender, None
+        try:
+            if sender is not None:
+                async with asyncio.timeout(timeout):
+                    await sender.close()
+        except TimeoutError:
+            # ``close`` has failed what was left.
+            return
+        finally:
+            await self._cluster.close()
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Accept a record, and return the future of its place in the log.
+
+        Waits for the topic's metadata and for memory, ``max_block_ms`` at most. Without a
+        ``partition`` the key's hash chooses it, and the choice follows the topic when it grows or
+        shrinks. A ``value`` of None is a tombstone.
+
+        Raises UnknownTopicOrPartitionError, MessageSizeTooLargeError, KafkaTimeoutError when there
+        was no memory in time, TypeError for a key or value that is not bytes, IllegalStateError
+        when the producer is closed. The future fails with the broker's refusal, or with
+        KafkaTimeoutError after ``delivery_timeout_ms``.
+        """
+        sender = self._sender or self.sender
+        encoded, key_bytes, checked = self.encoded(topic, value, key, headers)
+        outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=get_running_loop())
+        if not sender.accept(topic, encoded, key_bytes, partition, timestamp_ms, checked, outcome):
+            await sender.accept_later(
+                topic, encoded, key_bytes, partition, timestamp_ms, checked, outcome
+            )
+        elif sender.owes_turn:
+            await sender.give_turn()
+        return outcome
+
+    def encoded(
+        self, topic: str, value: Any, key: Any, headers: Headers | None
+    ) -> tuple[bytes | None, bytes | None, list[Header]]:
+        """Return value, key and headers of a record as bytes. Raises TypeError."""
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic is named by a str, not {type(topic).__name__}")
+        return (
+            self._value_of(topic, value),
+            self._key_of(topic, key),
+            checked_headers(headers) if headers else [],
+        )
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata:
+        """Send a record and return its place when it is acknowledged. Raises as ``send``."""
+        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send all accepted records now, and wait until each has its outcome.
+
+        Raises KafkaTimeoutError after ``timeout`` seconds; the records stay accepted.
+        """
+        sender = self.sender
+        try:
+            async with asyncio.timeout(timeout):
+                await sender.flush()
+        except TimeoutError:
+            raise not_flushed(timeout) from None
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """Return the partitions of a topic that take records. Raises as ``send``."""
+        sender = self.sender
+        return set(range((await sender.topic(topic)).count))
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Return the producer's figures as {group: {name: value}}, by Kafka's names."""
+        return self.sender.metrics()
+
+    @property
+    def sender(self) -> RecordSender:
+        """The sender of a started producer. Raises IllegalStateError for any other."""
+        if self._sender is None:
+            self._refuse_when_closed()
+            raise WrongState("this producer is not started: call start(), or use `async with`")
+        return self._sender
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise WrongState("this producer is closed: open another one")

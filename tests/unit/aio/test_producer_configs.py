@@ -1,0 +1,123 @@
+"""Tests of a producer's arguments: Kafka's defaults, what contradicts itself, serializers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidelog.aio.producer import Producer
+from tidelog.aio.producer_configs import (
+    ProducerSettings,
+    checked_headers,
+    producer_settings,
+    serializer_of,
+)
+from tidelog.errors import KafkaConfigurationError
+
+
+def settings(**configs: Any) -> ProducerSettings:
+    return producer_settings(configs, Producer)  # type: ignore[arg-type]
+
+
+def test_the_defaults_are_those_of_kafka_4() -> None:
+    found = settings().send
+    assert (found.acks, found.idempotent, found.linger_ms, found.batch_bytes) == (
+        -1,
+        True,
+        5,
+        16384,
+    )
+    assert (found.buffer_bytes, found.max_request_bytes) == (33_554_432, 1_048_576)
+    assert (found.max_in_flight, found.retries, found.delivery_timeout_ms) == (
+        5,
+        2**31 - 1,
+        120_000,
+    )
+    assert settings().cluster.request_timeout_ms == 30_000
+    assert settings().cluster.client_id.startswith("tidelog-producer-")
+
+
+@pytest.mark.parametrize(
+    ("configs", "idempotent"),
+    (
+        ({"acks": 1}, False),
+        ({"acks": "0"}, False),
+        ({"acks": "all"}, True),
+        ({"acks": -1, "enable_idempotence": False}, False),
+        ({"retries": 0}, False),
+        ({"retries": float("inf")}, True),
+        ({"max_in_flight_requests_per_connection": 6}, False),
+    ),
+)
+def test_a_producer_is_idempotent_where_its_settings_permit_it(
+    configs: dict[str, Any], idempotent: bool
+) -> None:
+    assert settings(**configs).send.idempotent is idempotent
+
+
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    (
+        ({"acks": 2}, "acks must be 0, 1 or 'all', not 2"),
+        ({"acks": True}, "acks must be"),
+        ({"acks": 1, "enable_idempotence": True}, "needs acks='all'"),
+        ({"retries": 0, "enable_idempotence": True}, "retries of at least 1"),
+        ({"lingerms": 1}, "Producer has no setting 'lingerms': did you mean linger_ms?"),
+        ({"colour": 1}, "Producer has no setting 'colour'"),
+        ({"linger_ms": -1}, "linger_ms must be an integer of at least 0, not -1"),
+        ({"linger_ms": "5"}, "linger_ms must be an integer"),
+        ({"batch_size": 1, "max_batch_size": 1}, "one setting"),
+        ({"compression_type": "rar"}, "'rar' is unknown: use one of none,"),
+        ({"delivery_timeout_ms": 30_000}, "below linger_ms + request_timeout_ms (30005)"),
+        ({"security_protocol": "SSL"}, "PLAINTEXT only"),
+        ({"transactional_id": "t"}, "transactional_id is not supported"),
+        ({"bootstrap_servers": "host:port"}, "'host:port' is not an address"),
+    ),
+)
+def test_what_is_refused_and_how(configs: dict[str, Any], said: str) -> None:
+    with pytest.raises(KafkaConfigurationError) as refused:
+        Producer(**configs)
+    assert said in str(refused.value)
+
+
+def test_a_longer_request_timeout_raises_the_default_of_the_delivery_timeout() -> None:
+    found = settings(request_timeout_ms=200_000, linger_ms=10).send
+    assert found.delivery_timeout_ms == 200_010
+
+
+@pytest.mark.parametrize("name", ("batch_size", "max_batch_size"))
+def test_both_names_of_the_batch_size(name: str) -> None:
+    assert settings(**{name: 100}).send.batch_bytes == 100
+    assert settings(**{name: 0}).send.batch_bytes == 1
+
+
+class Reversing:
+    """A serializer as an object."""
+
+    def serialize(self, topic: str, data: str) -> bytes:
+        return f"{topic}:{data[::-1]}".encode()
+
+
+def test_serializers_are_functions_or_objects_and_see_no_none() -> None:
+    encode = serializer_of(str.encode, "key")
+    assert encode("t", "ä") == "ä".encode()
+    assert encode("t", None) is None
+    assert serializer_of(Reversing(), "value")("t", "ab") == b"t:ba"
+    plain = serializer_of(None, "value")
+    assert plain("t", bytearray(b"x")) == plain("t", memoryview(b"x")) == b"x"
+
+
+def test_what_is_no_bytes_says_which_serializer_is_missing() -> None:
+    with pytest.raises(TypeError, match=r"the value of a record must be bytes, not str.*value_ser"):
+        serializer_of(None, "value")("t", "text")
+    with pytest.raises(TypeError, match=r"the key of a record must be bytes, not int.*key_ser"):
+        serializer_of(int, "key")("t", "7")
+
+
+def test_headers_are_tuples_or_a_mapping() -> None:
+    assert checked_headers({"a": b"1"}) == checked_headers([("a", b"1")]) == [("a", b"1")]
+    assert checked_headers([("a", None)]) == [("a", None)]
+    for wrong in ([("a", "1")], [(b"a", b"1")], [("a",)], ["ab"]):
+        with pytest.raises(TypeError, match="a header must be a tuple of a str and bytes"):
+            checked_headers(wrong)
