@@ -8,6 +8,7 @@ part of a line changes, except what a step adds at its end.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import stat
 import subprocess
@@ -48,6 +49,8 @@ NOT_RUN = {
     'eval "$(_TIDELOG_COMPLETE=zsh_source tidelog)"': "CI's machine has no zsh",
 }
 """Why a line is not run."""
+
+RECORDING = ROOT / "tests" / "fixtures" / "autoscaling" / "rates.jsonl"
 
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 """pip installs the wheel alone; what it depends on is lent."""
@@ -264,10 +267,24 @@ def topics_and_configurations(operator: Operator) -> None:
     assert "PartitionCount: 8  ReplicationFactor: 3  Configs: retention.ms=86400000" in described
     assert operator.run("--partitions 16") == "Topic flights now has 16 partitions.\n"
     changed = "Completed updating config for topic flights.\n"
-    assert operator.run("--add-config", "flights") == changed
+    assert operator.run("--add-config 'cleanup.policy", "flights") == changed
     assert operator.run("--delete-config", "flights") == changed
+    autoscaling(operator, changed)
     values = operator.run("configs", "--broker 1 --all")
     assert "All configs for broker 1:" in values and "DEFAULT_CONFIG" in values
+
+
+def autoscaling(operator: Operator, changed: str) -> None:
+    """autoscale.md: the dry run of the controller, and a replay of what it printed."""
+    assert operator.run("partitions.auto=true") == changed
+    line = "tidelog autoscale --bootstrap-server … --dry-run --topic flights"
+    assert "flights" in operator.run(line)
+    printed = operator.run("tidelog autoscale", "--json | tee -a rates.json")
+    assert (operator.folder / "rates.json").read_text() == printed
+    # What these brokers report has no load; a recording of one stands in.
+    shutil.copy(RECORDING, operator.folder / "rates.json")
+    assert "2 -> 4" in operator.run("--replay rates.json")
+    assert operator.run("partitions.auto=false") == changed
 
 
 def records_and_groups(operator: Operator) -> None:

@@ -36,6 +36,7 @@ KEPT = (
     "fences",
     "unaware",
     "misplaced",
+    "byte_rates",
 )
 """What a controller does not find in the store again."""
 

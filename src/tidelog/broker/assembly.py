@@ -37,6 +37,7 @@ from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
 from tidelog.broker.metadata.other_brokers import OtherBrokers
 from tidelog.broker.metadata.shown_epochs import ShownEpochs
+from tidelog.broker.partitions.byte_rates import ByteRates
 from tidelog.broker.partitions.delayed_produce import UnseenEpochs
 from tidelog.broker.partitions.future_replicas import FutureReplicas
 from tidelog.broker.partitions.group_commit import GroupCommit
@@ -108,8 +109,7 @@ def assemble(given: Given) -> Broker:
 
     # What reads, and what is done by the clock.
     reader = _reader(given, metadata, isr_changes)
-    slots = configs.max_incremental_fetch_session_cache_slots
-    fetch_sessions, departures = FetchSessions(slots, seams.random), Departures(clock)
+    fetch_sessions, departures = _fetch_sessions(given), Departures(clock)
     repairs = Repairs(node_id, partitions, metadata, delay_ms)
     maintenance = _maintenance(given, metadata, partitions, log_work, repairs, fetch_sessions)
     topic_configs.when_changed = _reconfiguring(given, partitions, maintenance)
@@ -131,6 +131,7 @@ def assemble(given: Given) -> Broker:
         leader_hints=leader_hints,
         unseen_epochs=UnseenEpochs(reader.shown),
         partitions=partitions,
+        byte_rates=ByteRates(partitions, topic_configs, clock),
         commit=commit,
         log_work=log_work,
         future_replicas=FutureReplicas(configs, topic_configs, partitions, log_work, commit, seams),
@@ -149,6 +150,11 @@ def assemble(given: Given) -> Broker:
         group_lag=_group_lag(given, coordinator, partitions, metadata),
         first_offsets=_first_offsets(given, partitions, metadata),
     )
+
+
+def _fetch_sessions(given: Given) -> FetchSessions:
+    slots = given.configs.max_incremental_fetch_session_cache_slots
+    return FetchSessions(slots, given.seams.random)
 
 
 def _inspected_appends(

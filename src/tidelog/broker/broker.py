@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.control_plane.fence_reports import FenceReports
@@ -29,6 +30,7 @@ from tidelog.broker.following.followers import Followers
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
+from tidelog.broker.partitions.byte_rates import ByteRates, led_topics
 from tidelog.broker.partitions.delayed_produce import UnseenEpochs
 from tidelog.broker.partitions.future_replicas import FutureReplicas
 from tidelog.broker.partitions.group_commit import GroupCommit
@@ -69,6 +71,7 @@ class Broker:
     unseen_epochs: UnseenEpochs
 
     partitions: Partitions
+    byte_rates: ByteRates
     commit: GroupCommit
     log_work: LogWork
     future_replicas: FutureReplicas
@@ -93,6 +96,10 @@ class Broker:
     def unaware_writers(self) -> UnawareWriters:
         """The producers that send no partition count (KIP-253)."""
         return self.inspected_appends.unaware
+
+    def led_topics(self, registration: int) -> list[Any]:
+        """Return the topics of a heartbeat (tag 10001)."""
+        return led_topics(registration, self.unaware_writers, self.byte_rates, self.partitions)
 
     @property
     def directories(self) -> Sequence[LogDirectory]:

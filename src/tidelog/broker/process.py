@@ -133,7 +133,7 @@ class BrokerProcess:
             lambda: self.broker.partitions.failures(),
             self._secret,
             configs.broker_silence_suspect_ms,
-            led_topics=lambda of: self.broker.unaware_writers.report(of),
+            led_topics=lambda of: self.broker.led_topics(of),
         )
         cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS)
         topic_configs = ConfigCache(configs.node_id, configs.texts)

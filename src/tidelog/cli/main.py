@@ -21,6 +21,7 @@ COMMANDS = {
     "topics": "Create, list, describe, change and delete topics.",
     "groups": "List, describe and delete groups; reset and delete their offsets.",
     "configs": "Show and change dynamic configurations.",
+    "autoscale": "Show what topics with partitions.auto would be resized to, and why.",
     "reassign-partitions": "Move partitions to other brokers.",
     "elect-leaders": "Elect preferred leaders, or unclean ones.",
     "produce": "Send records, one per line of standard input.",

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.audit_lines import audit_lines, say
+from tidelog.controller.autoscaling import Autoscaling
 from tidelog.controller.channel_keys import ChannelKeys
 from tidelog.controller.decisions import config_effects, deletion, moves, reassignment_node
 from tidelog.controller.decisions.cluster import ClusterState
@@ -80,6 +81,7 @@ class Controller:
         self.session_watch = SessionWatch(self)
         self.store_watches = StoreWatches(self)
         self.resizes = Resizes(self)
+        self.autoscaling = Autoscaling(self)
         self.outboxes: dict[int, Outbox] = {}
         self.announcements = Announcements()
         self.activated = asyncio.Event()
@@ -121,6 +123,7 @@ class Controller:
             self.session_watch.begin()
             self.store_watches.begin()
             self.resizes.begin()
+            self.autoscaling.begin()
             if self.lost.is_set():
                 raise NotActive("its session with the store ended meanwhile")
         except BaseException:

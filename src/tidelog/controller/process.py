@@ -114,6 +114,7 @@ class ControllerProcess:
             loop.create_task(self._rebalancing.run(), name="controller-rebalancing"),
             loop.create_task(controller.resizes.run(), name="controller-resizes"),
             loop.create_task(self.retired.run(), name="controller-retired-partitions"),
+            loop.create_task(controller.autoscaling.run(), name="controller-autoscaling"),
             loop.create_task(self._stay_active(), name="controller-activity"),
         ]
         for task in self._tasks:

@@ -178,7 +178,8 @@ class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     that decision; ``stop_partition_epochs`` has the partition epoch of the replica to stop, absent
     in a note from below level 1.5. ``unclean`` has the debts, which only a finished handling
     removes; ``unclean_past`` the handled ones, newest last: replicas that return later still report
-    what they had to cut.
+    what they had to cut. ``grow_after_ms`` and ``shrink_after_ms`` are the cool-downs of
+    autoscaling: the times of day before which the topic does not grow or shrink by itself.
     """
 
     topic_id: str
@@ -193,6 +194,8 @@ class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     former: dict[int, FormerPartition] = {}
     unclean: dict[int, UncleanDebt] = {}
     unclean_past: dict[int, list[UncleanDebt]] = {}
+    grow_after_ms: int = 0
+    shrink_after_ms: int = 0
 
 
 class DeletionNode(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from tidelog.partitioning.hashing import hashes_of_keys, partition_of
 from tidelog.partitioning.lineage import level_of
@@ -73,6 +74,8 @@ LINE_EVERY_MS = 60_000
 """The least time between two log lines about refused batches for one topic."""
 
 NEVER = -1
+UNKNOWN = -2
+"""In a heartbeat that has other numbers of the topic: this broker cannot say yet."""
 
 _LedTopic = messages.BrokerHeartbeatRequest.LedTopic
 
@@ -231,13 +234,24 @@ class UnawareWriters:
         if said is not None and said[0] != topic_id:
             self._drop(topic)  # another topic of the name
             said = None
-        last_ms, misplaced = self.last_ms.get(topic, NEVER), self.misplaced.get(topic, 0)
-        if last_ms == NEVER and self._before.get(topic) == topic_id:
+        last_ms, misplaced = self._numbers(topic, topic_id)
+        if last_ms == UNKNOWN:
             return None
         if said is not None and last_ms < said[1] + SAID_AGAIN_MS and misplaced == said[2]:
             return None
         self._said[topic] = topic_id, last_ms, misplaced
+        return self.led(topic, topic_id)
+
+    def led(self, topic: str, topic_id: UUID) -> Any:
+        """Return a topic of a heartbeat with its numbers now, also where there is no change."""
+        last_ms, misplaced = self._numbers(topic, topic_id)
         return _LedTopic(topic_id=topic_id, unaware_write_ms=last_ms, misplaced_records=misplaced)
+
+    def _numbers(self, topic: str, topic_id: UUID) -> tuple[int, int]:
+        last_ms = self.last_ms.get(topic, NEVER)
+        if last_ms == NEVER and self._before.get(topic) == topic_id:
+            last_ms = UNKNOWN
+        return last_ms, self.misplaced.get(topic, 0)
 
     def _forget(self) -> None:
         """Forget the topics of which this broker hosts nothing."""

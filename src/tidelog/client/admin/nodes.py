@@ -20,6 +20,7 @@ from tidelog.protocol import messages
 CONDITION_TIMEOUT_MS = 5_000
 
 UNCLEAN, REASSIGNMENTS, RESIZES = "unclean", "reassignments", "resizes"
+AUTOSCALING = "autoscaling"
 """Subjects of a report."""
 
 UNAWARE_WRITERS = "unaware_writers"

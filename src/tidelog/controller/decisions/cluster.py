@@ -64,6 +64,16 @@ class FenceReport(NamedTuple):
     resize_epoch: int
 
 
+class ByteRate(NamedTuple):
+    """What one broker reported of a partition that it led, and when: by the monotonic clock, and in
+    which resize epoch of the topic."""
+
+    broker: int
+    bytes_per_second: int
+    at_ms: int
+    resize_epoch: int
+
+
 class _Resolved(NamedTuple):
     # Configurations that were resolved over these defaults of all brokers.
     defaults: dict[str, str] | None
@@ -78,7 +88,7 @@ class ClusterState:
     ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``deletions_by_name`` is
     ``deletions`` by topic name.
 
-    The last sixteen are not in the store: ``configs_changed_at``, the revision of the last change
+    The last eighteen are not in the store: ``configs_changed_at``, the revision of the last change
     of a configuration; the ``level`` of this controller; ``confirmed``, the
     (broker, partition) of marked topics whose replicas are deleted; ``suspected`` and
     ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
@@ -92,7 +102,8 @@ class ClusterState:
 
     ``fences`` has the reports of fences and seals of the topics that are being resized, and
     ``unaware`` when each broker last saw a writer without a partition count, by topic;
-    ``misplaced`` how many records of such writers each has found in a wrong partition.
+    ``misplaced`` how many records of such writers each has found in a wrong partition;
+    ``byte_rates`` the rates of the partitions of topics that are resized by their load.
 
     ``resizing`` are the topics with the plan of a resize.
     ``went_back`` says why the store must be an older copy of itself, until that was accepted.
@@ -146,6 +157,7 @@ class ClusterState:
     fences: dict[str, dict[int, FenceReport]] = field(default_factory=dict, compare=False)
     unaware: dict[UUID, dict[int, int]] = field(default_factory=dict, compare=False)
     misplaced: dict[UUID, dict[int, int]] = field(default_factory=dict, compare=False)
+    byte_rates: dict[UUID, dict[int, ByteRate]] = field(default_factory=dict, compare=False)
 
     # Resolved configurations: most topics share a few.
     _resolved: _Resolved | None = field(default=None, init=False, repr=False, compare=False)

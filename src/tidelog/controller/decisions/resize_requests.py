@@ -25,6 +25,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from tidelog.controller.decisions.autoscaling import cooling
+from tidelog.controller.decisions.autoscaling_settings import settings_of
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
@@ -120,12 +122,17 @@ def begun(
     else:
         if growth.assignments is not None:
             return bad_assignment("a shrink has no new partitions; leave it out")
-        refusal = None if growth.force else _why_not_aware(cluster, name, now_ms)
+        refusal = None if growth.force else why_not_aware(cluster, name, now_ms)
         if refusal is not None:
             return refusal
         plan = ResizePlan(ResizeKind.SHRINK, now, count, history.resize_epoch + 1, ResizeStep.SEAL)
     changed = msgspec.structs.replace(node, partitions=partitions, undeleted_partition_count=count)
     planned = _planned(history, plan)
+    if (settings := settings_of(cluster, name)) is not None:
+        cools = cooling(settings, now_ms)
+        planned = msgspec.structs.replace(
+            planned, grow_after_ms=cools.grow_after_ms, shrink_after_ms=cools.shrink_after_ms
+        )
     refusal = _why_not_size(name, node, changed, planned)
     if refusal is not None:
         return refusal
@@ -232,7 +239,7 @@ def _why_not_able(cluster: ClusterState, name: str) -> RequestRefusal | None:
     return None
 
 
-def _why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefusal | None:
+def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefusal | None:
     """Return why a topic cannot shrink because of writers that send no partition count, or None.
 
     Their hash picks retired partitions, and those records would be refused. What a leader has not

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import NO_ID, ClusterState, FenceReport
+from tidelog.controller.decisions.autoscaling_settings import settings_of
+from tidelog.controller.decisions.cluster import NO_ID, ByteRate, ClusterState, FenceReport
 from tidelog.controller.decisions.reassignments import Answered
 from tidelog.controller.decisions.registration import Registration
 from tidelog.model.topics import TopicPartition
@@ -173,11 +174,12 @@ def forget_fences(cluster: ClusterState) -> None:
 def note_unaware(cluster: ClusterState, broker: int, seen_ms: Iterable[tuple[UUID, int]]) -> None:
     """Note when a broker last saw writers without a partition count, by topic; -1: it saw none.
 
-    A topic that it has never named is unknown. The latest time counts: a broker that restarted may
+    A topic that it has never named is unknown; -2 says nothing either (a broker that restarted and
+    names the topic for its rates). The latest time counts: a broker that restarted may
     have forgotten a writer.
     """
     for topic_id, at_ms in seen_ms:
-        if topic_id in cluster.names:
+        if topic_id in cluster.names and at_ms >= -1:
             known = cluster.unaware.setdefault(topic_id, {})
             known[broker] = max(at_ms, known.get(broker, -1))
     _forget_topics(cluster, cluster.unaware)
@@ -199,6 +201,36 @@ def _forget_topics(cluster: ClusterState, by_topic: dict[UUID, dict[int, int]]) 
     if len(by_topic) > 2 * len(cluster.topics) + KEPT_NAMES:
         for topic_id in by_topic.keys() - cluster.names.keys():
             del by_topic[topic_id]
+
+
+def note_rates(
+    cluster: ClusterState,
+    broker: int,
+    topic_id: UUID,
+    rates: Iterable[tuple[int, int]],
+    now_ms: int,
+) -> None:
+    """Note the bytes per second of the partitions of a topic that a broker leads.
+
+    What it does not lead, or the topic does not have, counts for nothing, and so does a topic that
+    is not resized by its load, or is being resized: then leaders may not have begun their new
+    epochs. The numbers are judged where they are used (``autoscaling``).
+    """
+    name = cluster.names.get(topic_id)
+    if name is None or name in cluster.resizing or settings_of(cluster, name) is None:
+        return
+    resize_epoch = cluster.topic_histories[name].resize_epoch
+    known = cluster.byte_rates.setdefault(topic_id, {})
+    for index, rate in rates:
+        state = cluster.states.get(TopicPartition(name, index))
+        if state is not None and state.leader == broker:
+            known[index] = ByteRate(broker, rate, now_ms, resize_epoch)
+
+
+def forget_rates(cluster: ClusterState, kept: Collection[UUID]) -> None:
+    """Forget the rates of all topics but these."""
+    for topic_id in cluster.byte_rates.keys() - set(kept):
+        del cluster.byte_rates[topic_id]
 
 
 def keep_topic(cluster: ClusterState, topic: str, why: str) -> None:

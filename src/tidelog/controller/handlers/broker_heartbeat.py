@@ -9,7 +9,8 @@
 - Damaged replicas (tag 10000) no longer lead, and leave ISRs that keep another member. A new leader
   epoch begins: in it replicas outside the ISR are rebuilt.
 - Led topics (tag 10001): when a writer without a partition count was last seen, which prevents a
-  shrink for an hour, and how many of the records of such writers are misplaced.
+  shrink for an hour, how many of the records of such writers are misplaced, and the byte rates of
+  topics that are resized by their load.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ async def serve(
         soft_state.note_unaware(cluster, broker, seen)
         counts = ((led.topic_id, led.misplaced_records) for led in request.led_topics)
         soft_state.note_misplaced(cluster, broker, counts)
+        now_ms = controller.seams.clock.monotonic_ms()
+        for led in request.led_topics:
+            if led.byte_rates:
+                rates = ((x.partition_index, x.bytes_per_second) for x in led.byte_rates)
+                soft_state.note_rates(cluster, broker, led.topic_id, rates, now_ms)
     leaves = False
     if request.want_shut_down:
         if soft_state.note_leaving(cluster, broker):

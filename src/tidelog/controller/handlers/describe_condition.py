@@ -9,7 +9,8 @@
   ``resizes`` has the plan of each topic that is being resized, the partitions that no client has
   been shown, and the partitions and brokers that it waits for, with the time in ms (KIP-253), and
   ``unaware_writers`` has when writers without a partition count last wrote to a topic, and how many
-  of their records are misplaced, at least.
+  of their records are misplaced, at least. With "autoscaling", ``autoscaling`` has what would be
+  decided now about each topic that is resized by its load, and why.
 - ``subjects`` ["resize", TOPIC…]: only ``topics``, by name: what the resize of each waits for, in
   how many ms it is undone, the last undo, and writers without a count (KIP-253; null: no such
   topic). It costs little, so a command may ask for it repeatedly.
@@ -43,6 +44,7 @@ UNCLEAN = "unclean"
 REASSIGNMENTS = "reassignments"
 RESIZES, RESIZE = "resizes", "resize"
 UNAWARE_WRITERS = "unaware_writers"
+AUTOSCALING = "autoscaling"
 
 
 async def serve(
@@ -66,6 +68,8 @@ async def serve(
     if RESIZES in request.subjects:
         found[RESIZES] = plans_on_record(controller.cluster, controller.resizes.waited_ms())
         found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
+    if AUTOSCALING in request.subjects:
+        found[AUTOSCALING] = controller.autoscaling.on_record()
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 

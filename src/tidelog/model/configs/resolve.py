@@ -27,6 +27,7 @@ from tidelog.model.configs.types import (
 )
 
 MIN_INSYNC = "min.insync.replicas"
+RETIRED_PURGE = "retired.purge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,30 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> InvalidConfig | No
     if resolved.configs.min_compaction_lag_ms > resolved.configs.max_compaction_lag_ms:
         name = "min.compaction.lag.ms"
         return InvalidConfig(name, f"{name} must not be larger than max.compaction.lag.ms.")
+    return _why_not_auto(configs, resolved.configs)
+
+
+def _why_not_auto(
+    configs: Mapping[str, str | None], resolved: TopicConfigs
+) -> InvalidConfig | None:
+    """Return why a topic cannot be resized by its load, or None."""
+    if resolved.partitions_auto_min > resolved.partitions_auto_max:
+        name = "partitions.auto.min"
+        return InvalidConfig(name, f"{name} must not be larger than partitions.auto.max.")
+    if not resolved.partitions_auto:
+        return None
+    name = "partitions.auto"
+    if not resolved.enable_ordered_delivery:
+        sentence = f"{name} needs enable.ordered.delivery=true: no other topic shrinks safely."
+        return InvalidConfig(name, sentence)
+    if RETIRED_PURGE not in configs:
+        sentence = (
+            f"{name} needs {RETIRED_PURGE} to be set for the topic: autoscaling shrinks it, and "
+            f"never changes when the data of retired partitions goes. With {RETIRED_PURGE}=drained "
+            "it can grow again when every group has read them, with retention only when retention "
+            "has emptied them."
+        )
+        return InvalidConfig(name, sentence)
     return None
 
 

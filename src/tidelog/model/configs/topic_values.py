@@ -47,6 +47,13 @@ class TopicConfigs:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
+    partitions_auto: bool = False
+    partitions_auto_grow_cooldown_ms: int = 60_000
+    partitions_auto_max: int = 64
+    partitions_auto_min: int = -1
+    partitions_auto_shrink_cooldown_ms: int = 600_000
+    partitions_auto_shrink_utilization: float = 0.4
+    partitions_auto_target_bytes_per_second: int = 5_242_880
     preallocate: bool = False
     retention_bytes: int = -1
     retention_ms: int = 604_800_000

@@ -1,0 +1,186 @@
+"""The ``tidelog autoscale`` command: what autoscaling would do now, or would have done.
+
+Owns the options and the output. Not the rule: see ``controller.decisions.autoscaling``; the
+controller alone resizes topics, and only those with ``partitions.auto=true``. Unlike those of other
+commands, ``--json`` prints one object per line, so that the lines can be added to a recording.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelog.cli.connecting import cluster_options, json_option, key_values, run, text_of
+from tidelog.cli.output import note, print_table, say
+from tidelog.cli.refusal import Failed, WrongUsage
+from tidelog.client.admin.nodes import AUTOSCALING, describe_condition
+from tidelog.client.cluster import Cluster
+from tidelog.controller.decisions.autoscaling import MOST_TIME_MS, Settings
+from tidelog.controller.decisions.autoscaling_replay import (
+    BadLine,
+    Recorded,
+    Step,
+    read_line,
+    replayed,
+    settings_in,
+)
+from tidelog.controller.decisions.autoscaling_settings import settings_from
+from tidelog.model.configs.resolve import BrokerLayers, check_topic_configs, resolve_topic
+
+COLUMNS = ("Topic", "Partitions", "Bytes/s each", "Decision", "Why")
+REPLAYED = ("Time", "Partitions", "Bytes/s each", "Decision", "Why")
+
+
+@click.command("autoscale")
+@cluster_options
+@click.option("--dry-run", is_flag=True, help="Print decisions; nothing is changed.")
+@click.option("--topic", metavar="NAME", help="Only this topic. Default: all with partitions.auto.")
+@click.option(
+    "--replay",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --dry-run: decide over recorded rates, one JSON object per line, without a cluster.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="With --replay: the initial count. Default: that of the recording.",
+)
+@click.option(
+    "--config",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="With --replay: a topic configuration, instead of those of the recording.",
+)
+@json_option
+def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
+    """Show what topics with partitions.auto=true would be resized to now, and why."""
+    if not flags["dry_run"]:
+        raise WrongUsage(
+            "the controller resizes topics with partitions.auto=true by itself (tidelog configs); "
+            "--dry-run prints what it would do now"
+        )
+    if flags["replay"] is not None:
+        _replay(flags)
+        return
+    if flags["partitions"] is not None or flags["config"]:
+        raise WrongUsage("--partitions and --config go with --replay")
+    run(
+        bootstrap_server,
+        lambda cluster: _show(cluster, flags["topic"], flags["as_json"]),
+        command_config=command_config,
+    )
+
+
+async def _show(cluster: Cluster, topic: str | None, as_json: bool) -> None:
+    condition = await describe_condition(cluster, subjects=[AUTOSCALING])
+    rows = None if condition is None else condition.get(AUTOSCALING)
+    if rows is None:
+        raise Failed("the controller does not know autoscaling: it is of an older version")
+    if topic is not None:
+        rows = [row for row in rows if row["topic"] == topic]
+        if not rows:
+            raise Failed(
+                f"topic {topic} is not resized by its load: set partitions.auto=true and "
+                "retired.purge (tidelog configs --alter), or it is being resized right now"
+            )
+    if as_json:
+        _print_lines(rows)
+        return
+    if not rows:
+        note("no topic has partitions.auto=true")
+        return
+    print_table(
+        COLUMNS,
+        [
+            (x["topic"], x["count"], _mean(x["rates"]), _decision(x["count"], x["decided"]),
+             x["reason"])
+            for x in rows
+        ],
+        right=COLUMNS[1:3],
+    )  # fmt: skip
+
+
+def _replay(flags: dict[str, Any]) -> None:
+    lines = list(_lines(flags["replay"], flags["topic"]))
+    if not lines:
+        raise Failed(f"{flags['replay']} has no recorded rates")
+    settings, count = _settings(lines[0], flags)
+    steps = list(replayed(settings, lines, count))
+    if flags["as_json"]:
+        _print_lines([_as_row(step) for step in steps])
+        return
+    print_table(REPLAYED, [_row(step) for step in _changes(steps)], right=REPLAYED[1:3])
+
+
+def _lines(file: Path, topic: str | None) -> Iterator[Recorded]:
+    """Yield the recorded rates of one topic. Raises Failed with the place of a bad line."""
+    for number, line in enumerate(text_of(file).splitlines(), 1):
+        try:
+            found = read_line(line)
+        except BadLine as error:
+            raise Failed(f"{file}, line {number}: {error}") from None
+        if found is None or (topic is not None and found.topic not in ("", topic)):
+            continue
+        if topic is None and found.topic:
+            topic = found.topic
+        yield found
+
+
+def _settings(first: Recorded, flags: dict[str, Any]) -> tuple[Settings, int]:
+    """Return the settings of a replay and the count that it begins with. Raises WrongUsage."""
+    count = flags["partitions"] or len(first.rates)
+    configs = key_values(flags["config"], "--config")
+    try:
+        recorded = settings_in(first)
+    except BadLine as error:
+        raise Failed(f"{flags['replay']}: {error}") from None
+    if recorded is not None and not configs and flags["partitions"] is None:
+        return recorded, count
+    if (refused := check_topic_configs(configs)) is not None:
+        raise WrongUsage(f"--config: {refused.sentence}")
+    return settings_from(resolve_topic(configs, BrokerLayers()).configs, count), count
+
+
+def _print_lines(rows: list[dict[str, Any]]) -> None:
+    """Print each row as one line of JSON: these lines are a recording."""
+    for row in rows:
+        say(json.dumps(row))
+
+
+def _changes(steps: list[Step]) -> Iterator[Step]:
+    """Yield each step whose cause is another one than that of the step before."""
+    last = None
+    for step in steps:
+        said = step.verdict.cause, step.seen.count
+        if said != last:
+            yield step
+        last = said
+
+
+def _row(step: Step) -> tuple[Any, ...]:
+    seen, verdict = step
+    at = datetime.fromtimestamp(max(0, min(seen.at_ms, MOST_TIME_MS)) / 1000, UTC)
+    decision = _decision(seen.count, verdict.count)
+    mean = _mean(list(seen.rates))
+    return f"{at:%Y-%m-%d %H:%M:%S}", seen.count, mean, decision, verdict.reason
+
+
+def _as_row(step: Step) -> dict[str, Any]:
+    seen, verdict = step
+    said = {"decided": verdict.count, "cause": verdict.cause.value, "reason": verdict.reason}
+    return {**asdict(seen), "rates": list(seen.rates), **said}
+
+
+def _decision(count: int, decided: int) -> str:
+    return "stays" if count == decided else f"{count} -> {decided}"
+
+
+def _mean(rates: list[int | None]) -> str | None:
+    known = [rate for rate in rates if rate is not None]
+    return f"{sum(known) // len(known):,}" if known else None
