@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Iterator, Mapping
 from functools import partial
+from math import inf
 from typing import Any, Protocol
 
 from tests.order.history import (
@@ -19,6 +20,7 @@ from tests.order.history import (
     Outcome,
     Registration,
     Removal,
+    Resize,
     Rewind,
     Send,
 )
@@ -132,7 +134,8 @@ class GroupOfMembers:
         self.name = name
         self.reset = reset
         self.generation = -1
-        self._initial = setting.history.initial_count
+        self._history = setting.history
+        self._joined_at: float | None = None
         self.registration = Registration(name, setting.now)
         self.members = [Member(setting, self, number) for number in range(members)]
         setting.note(self.registration)
@@ -140,17 +143,33 @@ class GroupOfMembers:
     def joined(self, member: Member, generation: int, assigned: list[TopicPartition]) -> None:
         """Take up a generation: a member that is not in it was removed from the group."""
         self.generation = max(self.generation, generation)
+        if self._joined_at is None:
+            self._joined_at = member.setting.now
         for other in self.members:
             if other is not member and other.generation < generation:
                 member.setting.note(Removal(self.name, other.name, member.setting.now))
 
-    def committed(self, positions: Mapping[TopicPartition, Position], at: float) -> None:
-        """A ``latest`` group begins where it committed its first resets."""
-        if self.reset is not OffsetReset.LATEST:
+    def began(self, positions: Mapping[TopicPartition, int]) -> None:
+        """A ``latest`` group begins where it committed its first resets, or reads from them.
+
+        In partitions that were published after its first join it begins at their births.
+        """
+        if self.reset is not OffsetReset.LATEST or self._joined_at is None:
             return
-        for where, position in positions.items():
-            if where.partition < self._initial:
-                self.registration.positions.setdefault(where.partition, position.offset)
+        for where, offset in positions.items():
+            if _published_at(self._history, where.partition) <= self._joined_at:
+                self.registration.positions.setdefault(where.partition, offset)
+
+
+def _published_at(history: History, partition: int) -> float:
+    """Return when clients could first see the present incarnation of a partition."""
+    count, found = history.initial_count, -inf if partition < history.initial_count else inf
+    for resize in history.of(Resize):
+        if not resize.is_undone:
+            if count <= partition < resize.count:
+                found = resize.at
+            count = resize.count
+    return found
 
 
 class Member:
@@ -190,7 +209,7 @@ class Member:
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=15_000,
             heartbeat_interval_ms=500,
-            partition_check_ms=2_000,
+            partition_check_ms=rng.choice((2_000, 60_000)),
         )
         self._watch(reader)
         self.reader = reader
@@ -250,11 +269,12 @@ class Member:
         async def committed(positions: Mapping[TopicPartition, Position], **options: Any) -> None:
             await commit(positions, **options)
             now = self.setting.now
-            self.group.committed(positions, now)
+            self.group.began({where: position.offset for where, position in positions.items()})
             for where, position in positions.items():
                 self.setting.note(Commit(self.group.name, where.partition, position.offset, now))
 
         def began(positions: Mapping[TopicPartition, int], *more: Any) -> None:
+            self.group.began(positions)
             for where, offset in positions.items():
                 self.setting.note(
                     Rewind(self.group.name, where.partition, offset, self.setting.now)

@@ -44,6 +44,7 @@ PROMISES: dict[str, tuple[int, ...]] = {
     "a_full_disk_heals": (28,),
     "order_of_keys": (7,),
     "fences_come_first": (8,),
+    "only_a_growth_makes_partitions": (11,),
 }
 
 RULES = {
@@ -55,6 +56,8 @@ RULES = {
     "a_move_ends_exactly": "docs/design/moving.md",
     "a_move_is_answered": "docs/design/moving.md",
     "no_copy_is_left_over": "docs/design/moving.md",
+    "a_fence_is_written_once": "docs/design/elastic.md",
+    "no_removal_during_a_resize": "docs/design/elastic.md",
     "one_owner_in_a_generation": "Kafka's group protocol",
     "generations_rise": "Kafka's group protocol",
     "old_generations_do_not_commit": "Kafka's group protocol",

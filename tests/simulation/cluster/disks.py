@@ -18,7 +18,8 @@ from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import walk
+from tidelog.records.batch import BatchHeader, walk
+from tidelog.records.control_records import Fence, changes_in
 from tidelog.records.reader import read_batch
 from tidelog.storage.names import (
     DAMAGED,
@@ -106,18 +107,32 @@ def replica_log(disk: SimulatedDisk, topic: str, partition: int) -> list[Batch]:
 
 def record_values(disk: SimulatedDisk, topic: str, partition: int) -> list[tuple[int, bytes]]:
     """Return offset and value of each data record of a replica."""
+    return [
+        (record.offset, bytes(record.value or b""))
+        for header, batch in _whole(disk, topic, partition)
+        if not header.control
+        for record in read_batch(batch)
+    ]
+
+
+def fences_on_disk(disk: SimulatedDisk, topic: str, partition: int) -> list[tuple[int, Fence]]:
+    """Return offset and contents of each fence and seal in the log of a replica."""
+    found = _whole(disk, topic, partition)
+    return [each for header, batch in found for each in changes_in(header, batch)]
+
+
+def _whole(
+    disk: SimulatedDisk, topic: str, partition: int
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield the batches of a replica with their headers, in the order of its segments."""
     path = f"{LOGS}/{topic}-{partition}"
     found = disk.lookup(path)
     if not isinstance(found, DirectoryNode):
-        return []
-    values = []
+        return
     for name in sorted(name for name in found.entries if offset_of(name, LOG) is not None):
         content = memoryview(bytes(disk.file(f"{path}/{name}").data))
         for position, header in walk(content):
-            if not header.control:
-                records = read_batch(content[position : position + header.size])
-                values += [(record.offset, bytes(record.value or b"")) for record in records]
-    return values
+            yield header, content[position : position + header.size]
 
 
 class DiskWatch:

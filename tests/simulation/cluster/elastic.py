@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import traceback
 from typing import Any
 
 from tests.order.aware_clients import GroupOfMembers, Writer
@@ -32,13 +33,14 @@ from tests.simulation.cluster.journal import Place, StateWatch
 from tests.simulation.cluster.members import OFFSETS_TOPIC
 from tests.simulation.cluster.nodes import PORT, BrokerNode
 from tests.simulation.cluster.nodes import Cluster as Nodes
+from tests.simulation.cluster.resize_watch import ResizeWatch, fences_of
 from tests.simulation.kernel import World
 from tests.simulation.kernel.world import VirtualClock
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.metadata import layout
-from tidelog.metadata.records import ResizeKind, TopicHistory
+from tidelog.metadata.records import PartitionNode, ResizeKind, TopicHistory
 from tidelog.metadata.store import Create, Set
 from tidelog.runtime.backoff import Backoff
 
@@ -59,7 +61,8 @@ class Elastic:
         self.topic = NAME
         self.rate = 12.0
         self.clock = VirtualClock(world.loop)
-        self.found: list[str] = []
+        self.watch = ResizeWatch(NAME, INITIAL, nodes, states)
+        self.found = self.watch.found
         self.stored: TopicHistory | None = None
         self.undone = 0
         self.uids = itertools.count(1)
@@ -97,23 +100,39 @@ class Elastic:
 
     def take(self, commit: store.Commit) -> None:
         """Take up a write: a plan that is published is a resize."""
+        try:
+            self._take(commit)
+        except Exception:
+            # The store would answer the controller with it.
+            self.found.append(f"the watch of resizes failed:\n{traceback.format_exc()}")
+
+    def _take(self, commit: store.Commit) -> None:
+        before, made = self.stored, {}
         for operation in commit.operations:
             if not isinstance(operation, Create | Set) or not operation.data:
                 continue
-            if not operation.path.endswith(f"/{NAME}"):
+            if f"/{NAME}" not in operation.path:
                 continue
             record = layout.decode(operation.path, operation.data)
             if isinstance(record, TopicHistory):
                 self._take_removals(record)
                 self.stored = record
-                plan = record.resize
-                if plan is not None and plan.published and plan.resize_epoch > self._published:
-                    self._published = plan.resize_epoch
-                    is_undone = plan.kind is ResizeKind.UNDO
-                    self.undone += is_undone
-                    listed = range(max(plan.from_count, plan.to_count))
-                    cuts = {} if is_undone else self._cuts(plan.resize_epoch, listed)
-                    self.note(Resize(plan.resize_epoch, plan.to_count, commit.at, cuts, is_undone))
+                self._take_publication(record, commit.at)
+            elif isinstance(record, PartitionNode) and isinstance(operation, Create):
+                made[int(operation.path.rpartition("/")[2])] = record
+        if self.stored is not None and (made or self.stored is not before):
+            self.watch.take(before, self.stored, made)
+
+    def _take_publication(self, record: TopicHistory, at: float) -> None:
+        plan = record.resize
+        if plan is None or not plan.published or plan.resize_epoch <= self._published:
+            return
+        self._published = plan.resize_epoch
+        is_undone = plan.kind is ResizeKind.UNDO
+        self.undone += is_undone
+        listed = range(max(plan.from_count, plan.to_count))
+        cuts = {} if is_undone else self._cuts(plan.resize_epoch, listed)
+        self.note(Resize(plan.resize_epoch, plan.to_count, at, cuts, is_undone))
 
     def _take_removals(self, record: TopicHistory) -> None:
         """What is purged as drained was not kept for a group that had committed nothing yet."""
@@ -142,8 +161,8 @@ class Elastic:
                 (
                     fence.offset
                     for node in self.nodes.brokers
-                    for fence in [_fence_in(node, index, resize_epoch)]
-                    if fence is not None
+                    if (fences := fences_of(node, NAME, index)) is not None
+                    and (fence := fences.of(resize_epoch)) is not None
                 ),
                 None,
             )
@@ -262,8 +281,3 @@ def _log_of(node: BrokerNode, index: int) -> Any:
         return None
     hosted = node.running.broker.partitions.by_topic.get(NAME, {}).get(index)
     return None if hosted is None else hosted.log
-
-
-def _fence_in(node: BrokerNode, index: int, resize_epoch: int) -> Any:
-    log = _log_of(node, index)
-    return None if log is None else log.fences.of(resize_epoch)

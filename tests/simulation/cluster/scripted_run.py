@@ -36,9 +36,15 @@ class ScriptedRun(ClusterRun):
         configs: dict[str, str],
         *,
         moves: bool = False,
+        brokers: int = 3,
     ) -> None:
         course = Course(
-            controllers=1, durability=durability, unclean=False, mixed=False, moves=moves
+            controllers=1,
+            durability=durability,
+            unclean=False,
+            mixed=False,
+            moves=moves,
+            brokers=brokers,
         )
         super().__init__(seed, course)
         self._script = script
@@ -51,7 +57,7 @@ class ScriptedRun(ClusterRun):
         await self._until(lambda: all(node.ready for node in self.cluster.nodes), "ready", 30)
         await self.admin.create("t", 1, 3, self._topic)
         self.target = target(self.outside, "t", 0)
-        await self.until_isr(1, 2, 3)
+        await self.until_isr(*self.states.topics["t"].partitions[0])
         await self._script(self)
 
     @property

@@ -1,7 +1,7 @@
 """Bugs of resizes (KIP-253), to be planted in a run, and the courses that find them.
 
-Owns the plants and their table: rules of the controller, of coordinators and of the product's
-clients. Not the search for a seed: see ``search``.
+Owns the plants of the controller and of the product's clients, and the table of all. Those of
+brokers: see ``resized_brokers``. Not the search for a seed: see ``search``.
 """
 
 from __future__ import annotations
@@ -11,19 +11,28 @@ from typing import Any
 
 import msgspec
 
+from tests.simulation.planted.resized_brokers import (
+    begin_without_a_birth_fence,
+    look_fences_up_by_leader_epoch,
+    report_a_fence_above_the_watermark,
+    without,
+    write_a_fence_in_each_leader_epoch,
+)
 from tests.simulation.planted.search import Patch, Planted, directed
 from tests.simulation.scenarios.course import Course
 from tidelog.client.fetching.fetcher import Fetcher
+from tidelog.client.groups import group_reader
 from tidelog.client.groups.gating import Gating
 from tidelog.client.groups.topic_gates import TopicGates
 from tidelog.client.producing.turning import TopicEpochs
 from tidelog.controller import requests
-from tidelog.controller.decisions import resizing
+from tidelog.controller.decisions import completion, removal, resizing
 from tidelog.controller.decisions.shown_topics import ShownTopic
 from tidelog.groups import births
-from tidelog.metadata.records import PartitionNode
+from tidelog.metadata.records import PartitionNode, ResizeStep
 
 ORDER = ("order_of_keys",)
+FIRST = ("fences_come_first",)
 LOST = ("order_of_keys: C9",)
 TWICE = ("order_of_keys: C3", "order_of_keys: C6", "order_of_keys: C7")
 
@@ -36,6 +45,28 @@ def children_before_parents(patch: Patch) -> None:
 
     patch.setattr(resizing, "missing_of", none)
     patch.setattr(resizing, "waits", lambda *_, **__: False)
+
+
+def survivors_before_seals(patch: Patch) -> None:
+    """A shrink goes on with its survivors while retired partitions may still take records."""
+    patch.setattr(resizing, "awaited", without(resizing.awaited, ResizeStep.SEAL))
+
+
+def complete_with_children(patch: Patch) -> None:
+    """What completes topics makes every partition of a topic's node, also those of a plan."""
+    patch.setattr(completion, "shown_topic", lambda *_: ShownTopic())
+    patch.setattr(completion, "first_unborn", lambda *found: len(found[2].partitions))
+
+
+def remove_during_a_plan(patch: Patch) -> None:
+    """A drained partition is removed although its topic is being resized."""
+    why = removal.why_none_goes
+
+    def hasty(cluster: Any, name: str) -> str | None:
+        said = why(cluster, name)
+        return None if said is not None and "is being resized" in said else said
+
+    patch.setattr(removal, "why_none_goes", hasty)
 
 
 def show_a_plan(patch: Patch) -> None:
@@ -69,6 +100,11 @@ def begin_again_at_0(patch: Patch) -> None:
 def begin_nowhere_at_a_birth(patch: Patch) -> None:
     """A group that existed before a growth has no position in its partitions."""
     patch.setattr(births, "begins_at_birth", lambda *_: False)
+
+
+def read_without_counts(patch: Patch) -> None:
+    """A member's requests name no counts: it reads beyond the fence of a newer resize epoch."""
+    patch.setattr(group_reader, "stamps_of", lambda *_: {})
 
 
 def deliver_beyond_gates(patch: Patch) -> None:
@@ -116,10 +152,27 @@ def resized(weights: dict[str, float], **more: Any) -> Course:
     return directed(weights, **options)
 
 
+UNCERTAIN = {"kill_in_a_write": 3.0, "kill_broker": 4.0, "cut_off_store": 2.0}
 AWAY = {"kill_broker": 3.0, "cut": 2.0}
 
 PLANTED = (
     Planted(children_before_parents, ("order_of_keys", "fences_come_first"), resized(AWAY)),
+    Planted(survivors_before_seals, FIRST, resized(AWAY)),
+    Planted(report_a_fence_above_the_watermark, FIRST, resized(AWAY)),
+    Planted(
+        look_fences_up_by_leader_epoch,
+        ORDER,
+        resized(UNCERTAIN, controllers=2, pause=(0.05, 0.6)),
+    ),
+    Planted(write_a_fence_in_each_leader_epoch, ("a_fence_is_written_once",), resized(AWAY)),
+    Planted(begin_without_a_birth_fence, FIRST, resized(AWAY)),
+    Planted(
+        complete_with_children,
+        ("only_a_growth_makes_partitions",),
+        resized({"bounce_broker": 4.0, "cut": 3.0}, resizes=(0.0, 0.2), pause=(0.05, 0.4)),
+    ),
+    Planted(remove_during_a_plan, ("no_removal_during_a_resize",), resized(AWAY), first_seed=2),
+    Planted(read_without_counts, ORDER, resized(AWAY)),
     Planted(show_a_plan, ORDER, resized(AWAY)),
     Planted(begin_again_at_0, ORDER, resized(AWAY), first_seed=1),
     Planted(begin_nowhere_at_a_birth, LOST, resized(AWAY)),

@@ -17,7 +17,7 @@ from tests.simulation.cluster.elastic import INITIAL, NAME, Elastic
 from tests.simulation.cluster.resizer import Resizer
 from tests.simulation.scenarios.cluster import REST_SECONDS, SEGMENTS, ClusterRun
 from tests.simulation.scenarios.course import Course, resizing_course
-from tests.simulation.scenarios.result import Result
+from tests.simulation.scenarios.result import Findings, Result
 
 LEVEL = "1.5"
 
@@ -32,11 +32,19 @@ class ResizesRun(ClusterRun):
         for node in self.cluster.nodes:
             node.set_level(LEVEL)
         self.elastic = Elastic(self.world, self.cluster, self.states, self.outside)
+        if enough is not None:
+            self.elastic.found = self.elastic.watch.found = Findings(enough, self._end)
         self.resizer = Resizer(
             self.elastic, self.outside, self.world.random("resizer"), self.say, self.course.resizes
         )
         self._elastic_work: list[asyncio.Task[None]] = []
         self._resizing: asyncio.Task[None] | None = None
+
+    def run(self) -> Result:
+        """Run; what was found beside the course counts also where the run ended early."""
+        result = super().run()
+        found = dict.fromkeys([*result.violations, *self.elastic.found])
+        return replace(result, violations=list(found))
 
     def _configs(self) -> dict[str, str]:
         draw = self.world.random("resize configs")
@@ -96,7 +104,8 @@ class ResizesRun(ClusterRun):
 
     def _judge(self) -> None:
         self.elastic.note_what_is_stored()
-        self.found += self.elastic.found
+        listed = list(self.states.topics[NAME].partitions)
+        self.elastic.watch.look_at_logs(listed, lambda place: place not in self.states.unclean)
         reference = Reference(self.elastic.history)
         found = violations_in(reference)
         self.found += [f"order_of_keys: {each.rule} {each.key}: {each.text}" for each in found]
