@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutants import (
+    of_autoscaling,
     of_control,
     of_counts,
     of_groups,
@@ -40,6 +41,7 @@ MUTANTS = (
     *of_messages.MUTANTS,
     *of_groups.MUTANTS,
     *of_counts.MUTANTS,
+    *of_autoscaling.MUTANTS,
     *of_pipeline.MUTANTS,
     *of_suite.MUTANTS,
 )

@@ -163,6 +163,23 @@ def test_a_refused_resize_is_said_once(caplog: pytest.LogCaptureFixture) -> None
     run(scenario)
 
 
+def test_a_topic_that_goes_while_others_are_decided_ends_no_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        (one,) = await reporting(world, controller, 1)
+        await one.forward(topic("t", 2, 1, **AUTO), 7)
+        monkeypatch.setattr(autoscaling, "autoscaled_names", lambda _: ["gone", "t"])
+        await take(controller, 9_000, one)
+        await controller.autoscaling.look()
+        await until(lambda: (one.shown("t") or (0,))[0] == 4)
+        await until(lambda: controller.cluster.topic_histories["t"].resize is None)
+        assert (await report(one))["topic"] == "t"
+
+    run(scenario)
+
+
 def test_a_resize_by_a_tool_begins_the_cool_downs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 

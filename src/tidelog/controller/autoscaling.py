@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from tidelog.controller.decisions.autoscaled_topics import (
     Times,
     autoscale,
     autoscaled_names,
+    is_able,
     judged,
 )
 from tidelog.controller.decisions.autoscaling import Cause, Observation, Settings, Verdict
@@ -80,6 +81,10 @@ class Autoscaling:
             return
         names = autoscaled_names(controller.cluster)
         for name in names:
+            # Other tasks run between two topics, and may resize or delete this one.
+            await asyncio.sleep(0)
+            if not is_able(controller.cluster, name):
+                continue
             since = self._low_since_ms.get(name)
             seen, verdict = judged(controller.cluster, name, self._times(), since)
             found: Autoscaled | None = Autoscaled(seen, verdict, None)
@@ -89,11 +94,14 @@ class Autoscaling:
                 self._note(name, found)
         self._forget(names)
 
-    def on_record(self) -> list[dict[str, Any]]:
-        """Return what would be decided now about each topic, as plain data for JSON."""
+    def on_record(self) -> Generator[None, None, list[dict[str, Any]]]:
+        """Return what would be decided now about each topic, as plain data for JSON; in steps."""
         cluster = self._controller.cluster
         rows = []
         for name in autoscaled_names(cluster):
+            yield
+            if not is_able(cluster, name):
+                continue
             seen, verdict = judged(cluster, name, self._times(), self._low_since_ms.get(name))
             rows.append(row_of(name, settings_of(cluster, name), seen, verdict))
         return rows

@@ -41,12 +41,13 @@ def autoscaled_names(cluster: ClusterState) -> list[str]:
     return sorted(
         name
         for name, own in cluster.topic_configs.items()
-        if AUTO in own and is_able(cluster, name) and settings_of(cluster, name) is not None
+        if AUTO in own and is_able(cluster, name)
     )
 
 
 def is_able(cluster: ClusterState, name: str) -> bool:
-    """Return whether a topic is whole: it has its nodes, and is neither resized nor deleted."""
+    """Return whether a topic may be resized by its load now: that is wanted, it is whole, and it is
+    neither resized nor deleted."""
     node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
     return (
         node is not None
@@ -54,6 +55,7 @@ def is_able(cluster: ClusterState, name: str) -> bool:
         and history.resize is None
         and name not in cluster.marked
         and name not in INTERNAL_TOPICS
+        and settings_of(cluster, name) is not None
         and count_of(node) >= history.initial_partition_count
         and all(TopicPartition(name, x) in cluster.states for x in range(count_of(node)))
     )
@@ -94,7 +96,7 @@ def autoscale(
     cluster: ClusterState, name: str, times: Times, low_since_ms: int | None, entropy: Entropy
 ) -> Decision[Autoscaled | None]:
     """Decide about a topic; its resize begins with the write. None: it cannot be resized now."""
-    if not is_able(cluster, name) or settings_of(cluster, name) is None:
+    if not is_able(cluster, name):
         return Decision(None)
     seen, verdict = judged(cluster, name, times, low_since_ms)
     if verdict.count == seen.count:

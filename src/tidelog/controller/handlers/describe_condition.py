@@ -69,7 +69,8 @@ async def serve(
         found[RESIZES] = plans_on_record(controller.cluster, controller.resizes.waited_ms())
         found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
     if AUTOSCALING in request.subjects:
-        found[AUTOSCALING] = controller.autoscaling.on_record()
+        rows = controller.autoscaling.on_record()
+        found[AUTOSCALING] = await in_turns(rows, controller.seams.clock)
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 
