@@ -6,17 +6,13 @@ project of an environment, whether the project uses tidelog or not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tidelog.lazy_names import loader
 
 if TYPE_CHECKING:
     from tidelog.testing.cluster import Cluster, ClusterError
 
 __all__ = ["Cluster", "ClusterError"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tidelog.testing import cluster
-
-    return getattr(cluster, name)
+__getattr__ = loader(__name__, dict.fromkeys(__all__, "tidelog.testing.cluster"))
