@@ -104,6 +104,20 @@ MUTANTS = (
         "tests/unit/pipeline/test_chunks.py",
     ),
     Mutant(
+        "keys of a resized topic are held against Kafka's own hash",
+        f"{PIPELINE}/audit/homes.py",
+        "    return np.where(is_split, hashes % np.uint32(2 * level), homes)\n",
+        "    return hashes % np.uint32(count)\n",
+        "tests/unit/pipeline/test_comparing.py",
+    ),
+    Mutant(
+        "a lake that lacks the end of a removed partition is right",
+        f"{PIPELINE}/audit/rules.py",
+        "        if gone.lacking > 0:\n",
+        "        if False:\n",
+        "tests/unit/pipeline/test_audit.py",
+    ),
+    Mutant(
         "a stream does not report the partitions that it has drained",
         f"{PIPELINE}/stream_reader.py",
         "        return {**start, _REPORTS: int(start.get(_REPORTS, 0)) + 1}\n",

@@ -177,6 +177,21 @@ def test_a_deleted_topic_has_its_own_answer() -> None:
     assert not replace(facts.gone[0], partition="1").has(gone)
 
 
+def test_a_partition_that_a_shrink_removed_is_complete_up_to_the_end_of_its_data() -> None:
+    """As after retention: the share says what was compared. What the lake lacks is skipped."""
+    part = replace(PART, topic_id="id", log_start=-1, log_end=-1, below=4, compared=6)
+    gone = GoneTopic("t", "id", "the partition was removed after a shrink", PART.partition, 0)
+    facts = replace(RIGHT, partitions=(part,), gone=(gone,))
+    assert rules(facts) == [("below", NOTE), ("gone", NOTE)]
+    assert "holds it to its end, 4 of its offsets not compared" in judge(facts)[1].text
+    assert word(facts) is Verdict.RIGHT
+    lacking = replace(facts, gone=(replace(gone, lacking=3),))
+    assert word(lacking) is Verdict.INCOMPLETE
+    assert "the lake lacks its last 3 offsets" in judge(lacking)[0].text
+    compared = replace(facts, partitions=(replace(part, below=0, compared=10),))
+    assert "earlier audits have compared all of it" in judge(compared)[0].text
+
+
 def test_keys_in_order_is_said_only_with_what_proves_it() -> None:
     """P19."""
     assert "key" not in AuditResult(replace(RIGHT, keys=KeyFacts()), []).text

@@ -15,6 +15,7 @@ from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.pipeline.audit.comparing import ComparisonCounts, compare
 from tidelog.pipeline.audit.homes import away_from_home, hashes_of
 from tidelog.pipeline.audit.lake_side import CONTENT
+from tidelog.pipeline.planning.snapshot import TopicCounts
 from tidelog.pipeline.schema import arrow_schema
 
 SCHEMA = arrow_schema(CONTENT)
@@ -163,6 +164,29 @@ def test_keys_away_from_home() -> None:
     both = away_from_home(column, 1, (4, 6))
     assert both.sum() < np.array(wanted).sum()
     assert not (both & ~away).any()
+
+
+def test_a_key_of_a_resized_topic_has_its_home_at_the_count_of_its_epoch() -> None:
+    """2 -> 5 -> 3: five partitions are no multiple of two by a power of two."""
+    resized = TopicCounts(2, {1: 5, 2: 3})
+    keys = [b"key-%d" % n for n in range(200)]
+    column = pa.array(keys, pa.binary())
+
+    def away(partition: int, epoch: int) -> list[bool]:
+        epochs = pa.array([epoch] * len(keys), pa.int32())
+        return away_from_home(column, partition, (2, 5), epochs, resized).tolist()
+
+    for epoch, count in ((0, 2), (1, 5), (2, 3)):
+        for partition in range(5):
+            homes = [partition_of(hash_of_key(key), 2, count) for key in keys]
+            assert away(partition, epoch) == [home != partition for home in homes], (epoch, count)
+    assert not any(away(4, 7)), "nothing is known of the count of that epoch"
+    mixed = pa.array([0, 1] * 100, pa.int32())
+    both = away_from_home(column, 1, (2, 5), mixed, resized).tolist()
+    assert both == [
+        one if n % 2 else zero
+        for n, (zero, one) in enumerate(zip(away(1, 0), away(1, 1), strict=True))
+    ]
 
 
 def test_counts_start_empty() -> None:

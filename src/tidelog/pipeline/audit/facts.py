@@ -211,12 +211,17 @@ class KeyFacts:
 
 @dataclass(frozen=True, slots=True)
 class GoneTopic:
-    """A topic of the lake, or one partition of it, that is not there any more, and why."""
+    """A topic of the lake, or one partition of it, that is not there any more, and why.
+
+    `lacking`: of a partition that a shrink removed, the offsets up to the end of its data that the
+    lake does not hold; UNKNOWN of others.
+    """
 
     topic: str
     topic_id: str
     what: str
     partition: str = ""
+    lacking: int = UNKNOWN
 
     @property
     def name(self) -> str:

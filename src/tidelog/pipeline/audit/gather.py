@@ -104,7 +104,12 @@ def _compared(
             asked.options,
             asked.keys,
             [
-                reading.PieceToCompare(piece, *asked.now.of(piece.home), counts[piece.home[:2]])
+                reading.PieceToCompare(
+                    piece,
+                    *asked.now.of(piece.home),
+                    counts[piece.home[:2]],
+                    asked.now.resized.get(piece.topic),
+                )
                 for piece in group
             ],
         )
@@ -144,9 +149,17 @@ def _gone(whole: Summary, now: Live) -> Iterator[GoneTopic]:
         what = now.what_became_of(topic, topic_id)
         if what is not None:
             yield GoneTopic(topic, topic_id, what)
-    for home in sorted(whole.parts):
-        if now.what_became_of(home.topic, home.topic_id) is None and now.of(home) == GONE:
-            yield GoneTopic(home.topic, home.topic_id, "the partition is gone", str(home.partition))
+    for home, part in sorted(whole.parts.items()):
+        if now.what_became_of(home.topic, home.topic_id) is not None or now.of(home) != GONE:
+            continue
+        where = home.topic, home.topic_id
+        end = now.data_end_of(home)
+        if end is None:
+            yield GoneTopic(*where, "the partition is gone", str(home.partition))
+            continue
+        lacking = max(0, end - max(part.end, part.reached))
+        what = "the partition was removed after a shrink of its topic"
+        yield GoneTopic(*where, what, str(home.partition), lacking)
 
 
 def _keys(

@@ -1,7 +1,9 @@
-"""Where Kafka's partitioner puts the keys of a column: murmur2 of all of them at once.
+"""Where murmur2 puts the keys of a column: by Kafka's partitioner, or by linear hashing.
 
-Owns the check of one partition's keys; the hash itself is `tidelog.partitioning`'s, here over whole
-columns with numpy.
+Owns the check of one partition's keys, over whole columns with numpy. Not the rules themselves: see
+`partitioning.hashing`. A record of a topic that was resized (KIP-253) has its home at the count of
+its resize epoch: fences say both, so a record that a producer of an older count wrote after a fence
+is away from home.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelog.partitioning.lineage import level_of
+from tidelog.pipeline.planning.snapshot import TopicCounts
+
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
 _POSITIVE = np.uint32(0x7FFFFFFF)
@@ -17,21 +22,49 @@ _WORD = 4
 
 
 def away_from_home(
-    keys: pa.Array, partition: int, counts: tuple[int, int]
+    keys: pa.Array,
+    partition: int,
+    counts: tuple[int, int],
+    epochs: pa.Array | None = None,
+    resized: TopicCounts | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Which keys no count of partitions from the least to the most puts into `partition`.
 
-    A topic that was given more partitions has old records where fewer put them. A null key is
-    nowhere away.
+    A topic that was given more partitions has old records where fewer put them. Of a topic that was
+    `resized` this holds for the records before the first resize; a later one, by `epochs`, has one
+    home. A null key is nowhere away, and a record of an epoch whose count is not known neither.
     """
     filled = keys.fill_null(b"") if keys.null_count else keys
     hashes = hashes_of(filled)
+    least, most = counts
+    if resized is not None:
+        least, most = min(least, resized.initial), resized.initial
     away = np.ones(len(keys), np.bool_)
-    for count in range(counts[0], counts[1] + 1):
+    for count in range(least, most + 1):
         away &= hashes % np.uint32(count) != partition
+    if resized is not None and epochs is not None:
+        of = epochs.to_numpy(zero_copy_only=False)
+        for epoch in np.unique(of[of > 0]).tolist():
+            rows = np.flatnonzero(of == epoch)
+            known = resized.by_epoch.get(epoch)
+            away[rows] = (
+                False
+                if known is None
+                else homes_of(hashes[rows], resized.initial, known) != partition
+            )
     if keys.null_count:
         away &= ~np.asarray(keys.is_null().to_numpy(zero_copy_only=False), np.bool_)
     return away
+
+
+def homes_of(
+    hashes: npt.NDArray[np.uint32], initial_count: int, count: int
+) -> npt.NDArray[np.uint32]:
+    """`partitioning.hashing.partition_of` of each hash."""
+    level = level_of(initial_count, count)
+    homes: npt.NDArray[np.uint32] = hashes % np.uint32(level)
+    is_split = homes < count - level
+    return np.where(is_split, hashes % np.uint32(2 * level), homes)
 
 
 def hashes_of(keys: pa.Array) -> npt.NDArray[np.uint32]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts
 from tidelog.pipeline.audit.homes import away_from_home
+from tidelog.pipeline.planning.snapshot import TopicCounts
 
 CONTENT = ("key", "value", "offset", "timestamp", "timestampType", "headers", "epoch")
 _PLACE = ("topic", "partition")
@@ -28,11 +29,19 @@ _UNREADABLE = (OSError, pa.ArrowException, KeyError)
 class LakeFileRows:
     """One piece's file. `look` first, then `batches` once; then the counts stand."""
 
-    def __init__(self, root: Path, piece: Piece, keys: Keys, counts: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        piece: Piece,
+        keys: Keys,
+        counts: tuple[int, int],
+        resized: TopicCounts | None = None,
+    ) -> None:
         self._piece = piece
         self._path = root / piece.path
         self._keys = keys
         self._counts = counts
+        self._resized = resized
         self._in_order = True
         self.problem = ""
         self.unkeyed = self.misplaced = self.away = 0
@@ -97,7 +106,8 @@ class LakeFileRows:
         )
         self.misplaced += batch.num_rows - (pc.sum(here).as_py() or 0)
         if self._keys is Keys.MURMUR2:
-            away = away_from_home(keys, self._piece.partition, self._counts)
+            epochs = batch.column("epoch")
+            away = away_from_home(keys, self._piece.partition, self._counts, epochs, self._resized)
             rows = np.flatnonzero(away)
             if len(rows) and not self.away:
                 self.away_example = keys[int(rows[0])].as_py()

@@ -13,24 +13,37 @@ from tidelog.pipeline import brokers
 from tidelog.pipeline.audit.pieces import is_compacted
 from tidelog.pipeline.audit.totals import Home
 from tidelog.pipeline.options import Mode, SourceOptions, parse
+from tidelog.pipeline.planning.snapshot import TopicCounts
 
 GONE = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """`bounds` are log start and readable end of each partition, under the id of its topic now."""
+    """`bounds` are log start and readable end of each partition, under the id of its topic now.
+
+    `resized`: the counts of topics that were resized; `data_ends`: where removed partitions ended.
+    """
 
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[Home, tuple[int, int]] = field(default_factory=dict)
     compacted: Collection[str] = frozenset()
+    resized: Mapping[str, TopicCounts] = field(default_factory=dict)
+    data_ends: Mapping[Home, int] = field(default_factory=dict)
 
     def of(self, home: Home) -> tuple[int, int]:
         """The bounds of a partition of the lake; GONE when there is no log of it."""
+        return self.bounds.get(self._now(home), GONE)
+
+    def data_end_of(self, home: Home) -> int | None:
+        """Where the data of a partition ended that was removed after a shrink of its topic."""
+        return self.data_ends.get(self._now(home))
+
+    def _now(self, home: Home) -> Home:
         topic, topic_id, partition = home
         # A cluster without topic ids, or a lake of one: the name is all there is.
         wanted = topic_id if topic_id and self.topic_ids.get(topic) else self.topic_ids.get(topic)
-        return self.bounds.get((topic, wanted or "", partition), GONE)
+        return topic, wanted or "", partition
 
     def what_became_of(self, topic: str, topic_id: str) -> str | None:
         """Why there is nothing to compare a topic of the lake with; None where there is."""
@@ -61,6 +74,12 @@ def look(topics: Collection[str], options: Mapping[str, str]) -> Live:
             for pid, state in snapshot.partitions.items()
         },
         frozenset(topic for topic, policy in policies.items() if is_compacted(policy)),
+        snapshot.counts,
+        {
+            (pid.topic, pid.topic_id, pid.partition): end.data_end
+            for pid, end in snapshot.former.items()
+            if snapshot.is_removed(pid)
+        },
     )
 
 

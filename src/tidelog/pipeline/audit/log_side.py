@@ -37,12 +37,16 @@ _US_PER_MS = 1000
 class LogRows:
     """The log from the first range to the last; `batches(0)`, `batches(1)`, … in turn.
 
-    `ranges` are [begin, end), each beginning where the one before ends, of the log of `piece`. To
-    be closed: fetches run ahead.
+    `ranges` are [begin, end), each beginning where the one before ends, of the log of `piece`;
+    `resize_epoch` is one that its topic is known to have reached. To be closed: fetches run ahead.
     """
 
     def __init__(
-        self, options: SourceOptions, piece: Piece, ranges: Sequence[tuple[int, int]]
+        self,
+        options: SourceOptions,
+        piece: Piece,
+        ranges: Sequence[tuple[int, int]],
+        resize_epoch: int = 0,
     ) -> None:
         committed = piece.isolation == "read_committed" if piece.isolation else None
         self._options = replace(
@@ -53,6 +57,7 @@ class LogRows:
         )
         self._pid = Pid(piece.topic, piece.partition)
         self._topic_id = piece.topic_id
+        self._resize_epoch = resize_epoch
         begin, self._ends = ranges[0][0], [end for _, end in ranges]
         self.headers = HeaderCount(begin, self._ends)
         self.again = [Again() for _ in ranges]
@@ -95,7 +100,8 @@ class LogRows:
 
     def _read(self, whole: OffsetRange) -> Generator[pa.RecordBatch, None, None]:
         if whole.size > 0:
-            yield from read_task(self._options, ReadTask(whole, self._topic_id), self._seen)
+            task = ReadTask(whole, self._topic_id, resize_epoch=self._resize_epoch)
+            yield from read_task(self._options, task, self._seen)
 
     def _seen(self, fetched: Fetched) -> None:
         """Called before the rows of these bytes are handed out."""

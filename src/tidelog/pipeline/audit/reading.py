@@ -16,17 +16,19 @@ from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts
 from tidelog.pipeline.audit.lake_side import LakeFileRows
 from tidelog.pipeline.audit.log_side import LogRows
 from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.planning.snapshot import TopicCounts
 
 
 @dataclass(frozen=True, slots=True)
 class PieceToCompare:
-    """A piece to compare, the bounds of its log (-1: the log is gone), and how many partitions its
-    topic has had, least and most."""
+    """A piece to compare, the bounds of its log (-1: the log is gone), how many partitions its
+    topic has had, least and most, and the counts of a topic that was resized."""
 
     piece: Piece
     log_start: int
     log_end: int
     counts: tuple[int, int]
+    resized: TopicCounts | None = None
 
     @property
     def begin(self) -> int:
@@ -60,7 +62,8 @@ def run(tasks: Iterable[Task]) -> Iterator[list[PieceFacts]]:
         found: list[PieceFacts] = []
         for following in runs(task.wanted):
             ranges = [(each.begin, each.end) for each in following]
-            with LogRows(task.options, following[0].piece, ranges) as log:
+            first = following[0]
+            with LogRows(task.options, first.piece, ranges, _newest(first.resized)) as log:
                 found += [_examine(task, each, log, at) for at, each in enumerate(following)]
         yield found
 
@@ -77,6 +80,11 @@ def runs(wanted: Sequence[PieceToCompare]) -> Iterator[list[PieceToCompare]]:
         yield group
 
 
+def _newest(resized: TopicCounts | None) -> int:
+    """The newest resize epoch that is known of a topic."""
+    return 0 if resized is None else max(resized.by_epoch, default=0)
+
+
 def _follows(before: PieceToCompare, after: PieceToCompare) -> bool:
     one, two = before.piece, after.piece
     return one.home == two.home and one.isolation == two.isolation and before.end == after.begin
@@ -84,7 +92,7 @@ def _follows(before: PieceToCompare, after: PieceToCompare) -> bool:
 
 def _examine(task: Task, wanted: PieceToCompare, log: LogRows, at: int) -> PieceFacts:
     piece = wanted.piece
-    file = LakeFileRows(Path(task.root), piece, task.keys, wanted.counts)
+    file = LakeFileRows(Path(task.root), piece, task.keys, wanted.counts, wanted.resized)
     facts = file.look()
     counts = compare(file.batches(), log.batches(at))
     log_from = wanted.begin

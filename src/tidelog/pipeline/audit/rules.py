@@ -209,11 +209,19 @@ def _gone(facts: AuditFacts) -> Iterator[AuditFinding]:
         parts = [part for part in facts.partitions if gone.has(part)]
         left = sum(part.archived - part.compared for part in parts)
         all_of = sum(part.archived for part in parts)
-        if left:
+        weight = Weight.SKIPPED if left else _NOTE
+        if gone.lacking > 0:
+            text = f"{gone.what}: the lake lacks its last {gone.lacking} offsets"
+            weight = Weight.SKIPPED
+        elif gone.lacking == 0 and left:
+            # As where retention has removed records: the share that was compared says it.
+            text = f"{gone.what}; the lake holds it to its end, {left} of its offsets not compared"
+            weight = _NOTE
+        elif left:
             text = f"{gone.what}: {left} of {all_of} archived offsets can never be compared"
         else:
             text = f"{gone.what}; earlier audits have compared all of it"
-        yield AuditFinding("gone", gone.name, text, Weight.SKIPPED if left else _NOTE)
+        yield AuditFinding("gone", gone.name, text, weight)
 
 
 def _keys(keys: KeyFacts) -> Iterator[AuditFinding]:
