@@ -142,6 +142,10 @@ def test_a_dry_run_says_what_would_move_and_what_would_wait(
     assert [(x["from_partition"], x["to_partition"]) for x in found["moves"]] == [(3, 1)]
     assert found["moves"][0]["share_of_source"] == 1
     text = tide(*dry, "3").good()
+    assert found["retired_purge"] == "retention"
+    assert "The topic can grow again as soon as" in text, "a fence is no record"
+    write_unaware(bootstrap, topic_name, 3)
+    assert "retention.ms keeps the newest until" in tide(*dry, "3").out
     assert "would shrink from 4 to 3" in text and "the logs of the partitions that retire" in text
 
 
@@ -175,7 +179,7 @@ def test_a_dry_run_gives_the_refusals_of_the_controller(
     )
     tried = tide(*alter, "3", "--dry-run")
     tried.failed("POLICY_VIOLATION", "--force")
-    assert f"Topic {topic_name} is refused to shrink from 4 to 3" in tried.out
+    assert f"Topic {topic_name} keeps its 4 partitions: 3 are refused." in tried.out
     assert "Writers without a partition count, last seen by: broker 1" in tried.out
     tried = tide(*alter, "3", "--dry-run", "--json")
     assert '"code": "POLICY_VIOLATION"' in tried.out and tried.status == 1
@@ -258,7 +262,7 @@ def test_what_waits_is_shown_by_both_commands(tide: Tide, bootstrap: str, topic_
             found = waiting(tide, group)
             return found if found and all(x["position"] == 0 for (x,) in found.values()) else {}
 
-        wait_until(stalled, DEADLINE_S, lambda: f"a child waits: {described(tide, group)}")
+        wait_until(stalled, DEADLINE_S, lambda: f"{described(tide, group)} {member.last_error}")
         child, (need,) = next(iter(stalled().items()))
         assert (need["partition"], need["is_commit"], need["is_gated"]) == (child - 2, False, False)
         assert need["upto"] > 0 and need["still_ms"] >= 0 and need["silent_ms"] < 30_000
@@ -285,12 +289,9 @@ def test_a_member_that_is_silent_is_said_to_be(tide: Tide, bootstrap: str, topic
     group = topic_name
     with AwareMember(bootstrap, group, topic_name, session_ms=30_000) as member:
         wait_until(
-            lambda: (
-                tide("groups", "--describe", "--group", group).status == 0
-                and len(waiting(tide, group)) == 2
-            ),
+            lambda: waiting(tide, group),
             DEADLINE_S,
-            "it waits",
+            lambda: f"a child waits: {described(tide, group)} {member.last_error}",
         )
         member.freeze()
         wait_until(

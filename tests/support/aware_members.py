@@ -7,6 +7,7 @@ import threading
 
 from tests.support.processes import DEADLINE_S
 from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.group_reader import GroupReader
 
@@ -26,6 +27,7 @@ class AwareMember:
         self._topic = topic
         self._session_ms = session_ms
         self._goes_on = self._frozen = self._ended = False
+        self.last_error: ClientError | None = None
         self._awake = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
@@ -65,5 +67,10 @@ class AwareMember:
                 elif len(received) > 1 and not self._goes_on:
                     await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0.05)
                 else:
-                    pieces = await reader.poll(50, max_bytes=1)
+                    try:
+                        pieces = await reader.poll(50, max_bytes=1)
+                    except ClientError as error:
+                        # The next poll tries again.
+                        self.last_error = error
+                        continue
                     received |= {piece.partition.partition for piece in pieces}

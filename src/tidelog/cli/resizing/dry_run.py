@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from tidelog.cli import resized
 from tidelog.cli.findings import readable
 from tidelog.cli.many_requests import ask_each
 from tidelog.cli.output import note, print_table, say
@@ -25,6 +27,7 @@ from tidelog.cli.resizing.preview import (
     total_size,
     waits_of,
 )
+from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.admin.groups import list_groups
 from tidelog.client.admin.resizes import TopicResize, describe_resizes
 from tidelog.client.admin.topics import create_partitions
@@ -35,7 +38,7 @@ from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.groups.lag import lags_of
 from tidelog.client.groups.progress import GroupProgress, describe_progress
 from tidelog.client.metadata import Topic
-from tidelog.client.offsets import LATEST, list_offsets
+from tidelog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from tidelog.model.topics import TopicPartition
 
 HOW_ESTIMATED = {
@@ -59,6 +62,13 @@ class DryRun:
     without_gates: list[str] = field(default_factory=list)
     """Of these, those whose members know no resizes: they wait for nothing."""
     state: TopicResize | None = None
+    purge: str | None = None
+    """What empties the partitions that retire, as in ``topics --describe``; None for a growth."""
+    kept_until_ms: int | None = None
+    """Until when retention by time keeps their newest record, which is how long the topic cannot
+    grow again; None: no record, or no limit."""
+    retires_records: bool = False
+    """Whether a partition that retires has a record at all."""
 
     @property
     def before(self) -> int:
@@ -90,7 +100,33 @@ async def try_out(
     found.moves = moves_of(topic.initial_partition_count, topic.count, count, sizes)
     if found.moves:
         await _add_waits(cluster, found)
+        if not found.grows:
+            await _add_retention(cluster, found)
     return found
+
+
+async def _add_retention(cluster: Cluster, found: DryRun) -> None:
+    """Add what empties the partitions that retire: the topic cannot grow again before."""
+    entries = (await describe_topics_configs(cluster, [found.topic.name]))[found.topic.name]
+    if isinstance(entries, Refused):
+        note(f"how long retired partitions keep their records is not known: {entries}")
+        return
+    settings = {each.name: each.value for each in entries}
+    places = [TopicPartition(found.topic.name, move.source) for move in found.moves]
+    starts = await list_offsets(cluster, dict.fromkeys(places, EARLIEST))
+    ends = await list_offsets(cluster, dict.fromkeys(places, LATEST))
+    data = await lags_of(
+        cluster,
+        {where: each.offset for where, each in starts.items()},
+        {where: each.offset for where, each in ends.items()},
+    )
+    # A fence has a time, too.
+    holding = [where for where in places if data[where]]
+    newest = await list_offsets(cluster, dict.fromkeys(holding, MAX_TIMESTAMP))
+    kept = [resized.kept_until(each.timestamp, settings) for each in newest.values()]
+    found.retires_records = bool(holding)
+    found.purge = resized.purge_of(settings)
+    found.kept_until_ms = max((each for each in kept if each is not None), default=None)
 
 
 async def _sizes(cluster: Cluster, topic: Topic) -> dict[int, int]:
@@ -186,6 +222,8 @@ def as_json(found: DryRun) -> dict[str, Any]:
             }
             for move in found.moves
         ],
+        "retired_purge": found.purge,
+        "kept_until_ms": found.kept_until_ms,
         "groups": found.groups,
         "groups_without_gates": found.without_gates,
         "waits": [
@@ -215,8 +253,10 @@ def print_dry_run(found: DryRun) -> None:
     """Print the dry run of one topic."""
     topic = found.topic
     what = "grow" if found.grows else "shrink"
-    how = "would" if found.refusal is None else "is refused to"
-    say(f"Topic {topic.name} {how} {what} from {found.before} to {found.after} partitions.")
+    if found.refusal is None:
+        say(f"Topic {topic.name} would {what} from {found.before} to {found.after} partitions.")
+    else:
+        say(f"Topic {topic.name} keeps its {found.before} partitions: {found.after} are refused.")
     if not topic.is_ordered:
         say(
             "The order of keys is not kept: the topic has enable.ordered.delivery=false, or the "
@@ -225,6 +265,8 @@ def print_dry_run(found: DryRun) -> None:
         return
     if found.moves:
         _print_moves(found)
+        if found.purge is not None:
+            say(until_it_grows(found.purge, found.kept_until_ms, has_records=found.retires_records))
         _print_waits(found)
     _print_writers(found)
 
@@ -252,6 +294,25 @@ def _print_moves(found: DryRun) -> None:
         ],
         right=columns,
     )
+
+
+def until_it_grows(purge: str, kept_until_ms: int | None, *, has_records: bool = True) -> str:
+    """Return the sentence about when a topic that shrinks may grow again."""
+    if not has_records:
+        return (
+            "The topic can grow again as soon as the controller has removed these partitions: they "
+            "hold no records (retired.check.interval.ms)."
+        )
+    at = "no time limit removes them"
+    if kept_until_ms is not None:
+        newest = datetime.fromtimestamp(kept_until_ms / 1000, UTC).strftime("%FT%TZ")
+        at = f"retention.ms keeps the newest until {newest}"
+    how = {
+        "nothing": "compaction keeps their records for good",
+        "drained": f"every group must have committed past their records; otherwise {at}",
+        "retention": at,
+    }[purge]
+    return f"The topic cannot grow again before these partitions are empty: {how}."
 
 
 def _print_waits(found: DryRun) -> None:
