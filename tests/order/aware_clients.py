@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -40,6 +41,10 @@ KEYS = 12
 BATCH_BYTES = 300
 DELIVERY_MS = 15_000
 SESSION_MS = 6_000
+
+
+SendCall = Callable[[str, bytes, bytes], Awaitable[asyncio.Future[RecordMetadata]]]
+"""Sends a value with a key to a topic, and returns the future of its place."""
 
 
 class Setting(Protocol):
@@ -84,16 +89,7 @@ class Writer:
     async def run(self) -> None:
         """Send until ``finish``, and wait for the outcomes."""
         setting, rng = self._setting, self._rng
-        settings = SendSettings(
-            batch_bytes=BATCH_BYTES,
-            linger_ms=rng.choice((0, 20)),
-            delivery_timeout_ms=DELIVERY_MS,
-            max_block_ms=600_000,
-        )
-        async with (
-            setting.cluster(self.name, self._max_age_ms) as cluster,
-            RecordSender(cluster, settings, clock=setting.clock) as sender,
-        ):
+        async with self.opened() as (send, cluster):
             while not self._finishing.is_set():
                 key = f"k{rng.randrange(KEYS)}"
                 uid = next(setting.uids)
@@ -101,12 +97,27 @@ class Writer:
                 sent_at = setting.now
                 known = cluster.view.topics.get(setting.topic)
                 epoch = -1 if known is None else known.resize_epoch
-                sent = await sender.send(setting.topic, b"%d" % uid, key.encode())
+                sent = await send(setting.topic, b"%d" % uid, key.encode())
                 self.open += 1
                 sent.add_done_callback(partial(self._answered, uid, key, number, epoch, sent_at))
                 await setting.pause(rng.expovariate(setting.rate))
-            await sender.flush()
         self.done.set()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[tuple[SendCall, Cluster]]:
+        """Yield how to send, and the view of the cluster; at the end all has its outcome."""
+        settings = SendSettings(
+            batch_bytes=BATCH_BYTES,
+            linger_ms=self._rng.choice((0, 20)),
+            delivery_timeout_ms=DELIVERY_MS,
+            max_block_ms=600_000,
+        )
+        async with (
+            self._setting.cluster(self.name, self._max_age_ms) as cluster,
+            RecordSender(cluster, settings, clock=self._setting.clock) as sender,
+        ):
+            yield sender.send, cluster
+            await sender.flush()
 
     def _answered(
         self,

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.order.aware_clients import GroupOfMembers, Writer
@@ -34,7 +34,15 @@ PAUSE_S = 0.02
 class RealRun:
     """The clients of one topic, and their history; used inside one event loop."""
 
-    def __init__(self, bootstrap: str, topic: str, initial: int, seed: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        initial: int,
+        seed: int,
+        kinds: Sequence[type[Writer]] = (Writer, Writer),
+    ) -> None:
+        """``kinds``: of the writer that learns of resizes soon, and of the one that learns late."""
         self.topic = topic
         self.rate = 60.0
         self.history = History(initial)
@@ -42,7 +50,8 @@ class RealRun:
         self.clock = RealClock()
         self.writers: list[Writer] = []
         self.groups: list[GroupOfMembers] = []
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
+        self._kinds = kinds
         self._seed = seed
         self._work: list[asyncio.Task[None]] = []
         self._view = self.cluster("observer")
@@ -65,7 +74,7 @@ class RealRun:
             metadata_max_age_ms=metadata_max_age_ms,
             backoff=Backoff(20, 200),
         )
-        return Cluster(self._bootstrap, settings)
+        return Cluster(self.bootstrap, settings)
 
     def note(self, *events: Any) -> None:
         """Add to the history."""
@@ -79,7 +88,8 @@ class RealRun:
 
     def start(self) -> None:
         """Start two writers, of which one learns late of resizes, two groups, and an observer."""
-        self.writers = [Writer(self, "w1", 1_000), Writer(self, "w2", 300_000)]
+        soon, late = self._kinds
+        self.writers = [soon(self, "w1", 1_000), late(self, "w2", 300_000)]
         self.groups = [
             GroupOfMembers(self, "all", OffsetReset.EARLIEST, 3),
             GroupOfMembers(self, "newest", OffsetReset.LATEST, 2),

@@ -252,7 +252,14 @@ class ResizingCluster:
     async def connection(self, node_id: int, _: str) -> Connection:
         return Connection(self, node_id, self.lives[node_id])
 
-    async def send_to_any(self, _: Any) -> Any:
+    async def retry(self, attempt: Any) -> Any:
+        return await attempt()
+
+    async def send_to_any(self, request: Any) -> Any:
+        if isinstance(request, messages.DescribeConfigsRequest):
+            # No topic is compacted.
+            row = messages.DescribeConfigsResponse.DescribeConfigsResult(resource_name=NAME)
+            return messages.DescribeConfigsResponse(results=[row])
         return messages.InitProducerIdResponse(error_code=0, producer_id=7, producer_epoch=0)
 
     def answer(self) -> bool:

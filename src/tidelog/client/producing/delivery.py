@@ -157,6 +157,9 @@ class BatchDelivery:
         """Whether a batch was taken back, because its leader refused it after a resize."""
         return False
 
+    def _acknowledged(self, queue: SendQueue, batch: ProducerBatch) -> None:
+        """Do what follows when a batch is in the log."""
+
     # The brokers' side
 
     def _drain_at(self, when: float) -> None:
@@ -296,6 +299,7 @@ class BatchDelivery:
             self._failures = 0
             if not batch.halves and answer.error is None:
                 self.figures.records_sent += batch.builder.count
+                self._acknowledged(queue, batch)
             return
         self.figures.records_retried += batch.builder.count
         self._cluster.forget()

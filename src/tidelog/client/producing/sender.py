@@ -19,11 +19,14 @@ from tidelog.client.errors import GaveUp, Refused, WrongState
 from tidelog.client.metadata import Topic
 from tidelog.client.producing.record_metadata import Outcome, RecordMetadata
 from tidelog.client.producing.settings import SendSettings
-from tidelog.client.producing.turning import TopicEpochs, TurningDelivery
+from tidelog.client.producing.turning import TOMBSTONES, TopicEpochs, TurningDelivery
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord
 from tidelog.records.record import Header
 from tidelog.runtime.tasks import call_off
+
+LAST_WAIT_S = 1.0
+"""How long ``close`` waits for ancestor tombstones, which may be lost."""
 
 RECORD_OVERHEAD_BYTES = 100
 """The estimated memory of a record in Python, beyond its key, value and headers."""
@@ -175,6 +178,8 @@ class RecordSender(TurningDelivery):
         self._wake(self._room)
         try:
             await self.flush()
+            if TOMBSTONES in self._tasks:
+                await asyncio.wait([self._tasks[TOMBSTONES]], timeout=LAST_WAIT_S)
         finally:
             self._closed = True
             if self._timer is not None:

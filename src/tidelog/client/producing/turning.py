@@ -24,6 +24,7 @@ from functools import partial
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
 from tidelog.client.metadata import ClusterMetadata, Topic
+from tidelog.client.producing.ancestor_tombstones import AncestorTombstones
 from tidelog.client.producing.delivery import BatchDelivery
 from tidelog.client.producing.record_metadata import OpenOutcome
 from tidelog.client.producing.send_queue import (
@@ -39,6 +40,9 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, Producer
 from tidelog.records.reader import read_batch
 from tidelog.runtime.clock import Clock
+
+TOMBSTONES = "tombstones"
+"""The task that sends ancestor tombstones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +144,7 @@ class TurningDelivery(BatchDelivery):
     ) -> None:
         super().__init__(cluster, settings, clock=clock)
         self._topics: dict[str, TopicEpochs] = {}
+        self._tombstones = AncestorTombstones(cluster, self._clock)
 
     def _epochs_of(self, known: Topic) -> TopicEpochs:
         """Return what a record of a topic that is sent now is hashed under."""
@@ -240,6 +245,15 @@ class TurningDelivery(BatchDelivery):
     def _holds_before(self, number: tuple[int, ...]) -> bool:
         """Whether a record before a place in the order of ``send`` is held."""
         return any(held.number < number for epochs in self._topics.values() for held in epochs.held)
+
+    def _acknowledged(self, queue: SendQueue, batch: ProducerBatch) -> None:
+        if batch.stamp is None or queue.partition.partition < self._initial_of(queue):
+            return
+        if self._tombstones.note(queue.partition, batch.encode()):
+            self._run(TOMBSTONES, self._tombstones.send)
+
+    def _initial_of(self, queue: SendQueue) -> int:
+        return self._topics[queue.partition.topic].seen.initial_partition_count
 
     # Turns
 

@@ -1,0 +1,179 @@
+"""Ancestor tombstones: a note to former homes of a key that its older values are void (KIP-253).
+
+Owns which records need one, and their delivery. Not what they do: the leader appends them, and the
+cleaner applies them. Source: docs/design/elastic.md, "Compacted topics".
+
+A record with a key of a compacted topic, written to a partition that was born by a growth, needs
+one in each ancestor of the partition: an older value may be there. They are sent once for each key
+and home in the life of a producer, after the record is acknowledged, with acks=0 and on connections
+of their own, because a leader closes the connection of one that it refuses. A lost one costs disk
+space only: readers take the newest value either way.
+
+Bounds: ``KEYS_KEPT`` keys are remembered, the oldest are forgotten; ``MOST_BATCHES`` acknowledged
+batches wait to be looked at, and the oldest above are dropped.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidelog.client.admin.configs import describe_topics_configs
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, Refused
+from tidelog.client.metadata import Topic
+from tidelog.client.producing.produce_requests import produce_request
+from tidelog.client.stamps import partition_stamp, stamp_of
+from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.older_homes import ancestors_with_older_values
+from tidelog.records.control_records import AncestorTombstone, change_batch
+from tidelog.records.reader import read_batch
+from tidelog.runtime.clock import Clock
+
+PURPOSE = "ancestor tombstones"
+
+KEYS_KEPT = 65_536
+"""Keys that are remembered; some 10 MB of short ones."""
+
+MOST_BATCHES = 1_000
+"""Acknowledged batches whose keys were not looked at yet; 16 MB by default."""
+
+CLEANUP_POLICY = "cleanup.policy"
+
+
+class Voided(NamedTuple):
+    """A key whose older values in a partition are void."""
+
+    ancestor: TopicPartition
+    key: bytes
+
+
+class RecentKeys:
+    """The keys and homes that have their tombstones; bounded, the oldest are forgotten."""
+
+    def __init__(self, most: int = KEYS_KEPT) -> None:
+        self._most = most
+        self._kept: OrderedDict[tuple[str, int, int, bytes], None] = OrderedDict()
+
+    def add(self, topic: str, partition: int, partition_epoch: int, key: bytes) -> bool:
+        """Remember a key in its home; False when it is remembered already."""
+        entry = (topic, partition, partition_epoch, key)
+        if entry in self._kept:
+            return False
+        self._kept[entry] = None
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return True
+
+
+def voided_by(topic: Topic, partition: int, key: bytes) -> list[Voided]:
+    """Return the older homes of a key that is written to a partition of an ordered topic."""
+    home = topic.partitions.get(partition)
+    if home is None or not topic.is_ordered:
+        return []
+    ancestors = ancestors_with_older_values(
+        partition, topic.initial_partition_count, home.birth_epoch
+    )
+    return [
+        Voided(TopicPartition(topic.name, index), key)
+        for index in ancestors
+        if index in topic.partitions
+    ]
+
+
+def rounds_of(waiting: Iterable[Voided]) -> list[dict[TopicPartition, bytes]]:
+    """Return tombstones as requests: at most one key of each partition in each, in order."""
+    rounds: list[dict[TopicPartition, bytes]] = []
+    places: dict[TopicPartition, int] = {}
+    for ancestor, key in waiting:
+        place = places.get(ancestor, 0)
+        places[ancestor] = place + 1
+        if place == len(rounds):
+            rounds.append({})
+        rounds[place][ancestor] = key
+    return rounds
+
+
+class AncestorTombstones:
+    """The tombstones of one producer: ``note`` after each acknowledgement, then ``send``."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._recent = RecentKeys()
+        self._written: deque[tuple[TopicPartition, bytes]] = deque(maxlen=MOST_BATCHES)
+        self._compacted: dict[tuple[str, int], bool] = {}
+
+    def note(self, where: TopicPartition, batch: bytes) -> bool:
+        """Note an acknowledged batch; return whether ``send`` has to look at it."""
+        topic = self._cluster.view.topics.get(where.topic)
+        home = None if topic is None else topic.partitions.get(where.partition)
+        if topic is None or home is None or home.birth_epoch <= 0 or not topic.is_ordered:
+            return False
+        if self._compacted.get((topic.name, topic.resize_epoch)) is False:
+            return False
+        self._written.append((where, batch))
+        return True
+
+    async def send(self) -> None:
+        """Send the tombstones of what was noted. What cannot be sent is dropped."""
+        while self._written:
+            where, batch = self._written.popleft()
+            topic = self._cluster.view.topics.get(where.topic)
+            try:
+                if topic is None or not await self._is_compacted(topic):
+                    continue
+                for round_ in rounds_of(self._voided(topic, where.partition, batch)):
+                    await self._send_round(round_)
+            except ClientError:
+                # A lost one costs disk space only.
+                continue
+
+    def _voided(self, topic: Topic, partition: int, batch: bytes) -> list[Voided]:
+        home = topic.partitions.get(partition)
+        if home is None:
+            return []
+        return [
+            voided
+            for record in read_batch(batch)
+            if record.key is not None
+            and self._recent.add(topic.name, partition, home.partition_epoch, record.key)
+            for voided in voided_by(topic, partition, record.key)
+        ]
+
+    async def _is_compacted(self, topic: Topic) -> bool:
+        """Return whether a topic is compacted; asked once for each resize epoch."""
+        known = (topic.name, topic.resize_epoch)
+        if known not in self._compacted:
+            found = (await describe_topics_configs(self._cluster, [topic.name], [CLEANUP_POLICY]))[
+                topic.name
+            ]
+            if isinstance(found, Refused):
+                raise found
+            values = [each.value or "" for each in found if each.name == CLEANUP_POLICY]
+            self._compacted[known] = any("compact" in value.split(",") for value in values)
+        return self._compacted[known]
+
+    async def _send_round(self, round_: dict[TopicPartition, bytes]) -> None:
+        by_leader: dict[int, dict[TopicPartition, bytes]] = {}
+        for where, key in round_.items():
+            known = self._cluster.view.partition(where)
+            if known is not None and known.leader in self._cluster.view.brokers:
+                by_leader.setdefault(known.leader, {})[where] = key
+        for node_id, some in by_leader.items():
+            await self._send_to(node_id, some)
+
+    async def _send_to(self, node_id: int, some: dict[TopicPartition, bytes]) -> None:
+        pieces = []
+        for where, key in some.items():
+            topic = self._cluster.view.topics[where.topic]
+            stamp = stamp_of(topic)
+            listed = topic.partitions.get(where.partition)
+            if stamp is not None and listed is not None:
+                tombstone, now_ms = AncestorTombstone(key), self._clock.wall_ms()
+                batch = change_batch(tombstone, leader_epoch=-1, timestamp_ms=now_ms)
+                pieces.append((where, partition_stamp(stamp, listed.partition_epoch), batch))
+        timeout_ms = self._cluster.settings.request_timeout_ms
+        connection = await self._cluster.connection(node_id, PURPOSE)
+        connection.submit(produce_request(pieces, 0, timeout_ms), answered=False)

@@ -1,0 +1,33 @@
+"""The Python code of docs/operating/produce.md, run in its order against a server.
+
+Runs against Apache Kafka too (`TIDELOG_TEST_TARGET=kafka`).
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.repository import ROOT
+from tests.support.target import TARGET, new_node
+
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def test_the_code_of_the_page_runs(
+    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "operating" / "produce.md").read_text(encoding="utf-8")
+    blocks = BLOCK.findall(page)
+    assert len(blocks) == 3
+    with new_node(tmp_path_factory.mktemp("page")) as node:
+        names: dict[str, object] = {}
+        for block in blocks:
+            exec(block.replace("localhost:9092", node.bootstrap), names)
+    said = capsys.readouterr().out
+    assert re.search(r"^partition \d, offset 0$", said, re.MULTILINE)
+    assert re.search(r"^offset 1$", said, re.MULTILINE)
+    assert f"100 8 {-1 if TARGET == 'kafka' else 1}\n" in said
+    assert "topic 'orders': TOPIC_ALREADY_EXISTS" in said
+    assert "Producer has no setting 'lingerms': did you mean linger_ms?\n" in said
