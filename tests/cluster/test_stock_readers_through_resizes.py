@@ -1,7 +1,7 @@
 """Stock readers of a topic that grows and shrinks under load: each receives every record.
 
 kafka-console-consumer, kcat and kafka-python, each with a group from the beginning. Retired
-partitions still have records that nobody has read when the topic shrinks. That `latest` skips
+partitions still have records that no client has read when the topic shrinks. That `latest` skips
 nothing: see `test_latest_through_growth.py`.
 """
 
