@@ -28,7 +28,7 @@ LARGEST = 16
 BACKLOG = 1_500
 """How many records a group may lack when the next round of faults begins."""
 WITHIN_S = 240.0
-"""When a count that is asked for again and again has come, whatever the faults."""
+"""When what must come has come, whatever the faults: a count that is asked for again and again."""
 KILLS = (Kind.KILL, Kind.KILL_ALL, Kind.EMPTY)
 
 
@@ -59,6 +59,8 @@ class Tally:
 
 class ResizingRun(RealRun):
     """The clients, the resizes and the faults of one run."""
+
+    patience_s = WITHIN_S
 
     def __init__(self, faulty: FaultyCluster, topic: str, initial: int, seed: int) -> None:
         super().__init__(faulty.cluster.bootstrap, topic, initial, seed)

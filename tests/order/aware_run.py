@@ -34,6 +34,9 @@ PAUSE_S = 0.02
 class RealRun:
     """The clients of one topic, and their history; used inside one event loop."""
 
+    patience_s = DEADLINE_S
+    """How long ``until`` waits."""
+
     def __init__(
         self,
         bootstrap: str,
@@ -110,7 +113,7 @@ class RealRun:
 
     async def until(self, condition: Callable[[], bool], what: Callable[[], object]) -> None:
         """Wait until a condition holds; ``what`` says how things stand when it does not."""
-        deadline = self.now + DEADLINE_S
+        deadline = self.now + self.patience_s
         while not condition():
             self.check()
             assert self.now < deadline, what()
