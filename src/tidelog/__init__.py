@@ -20,8 +20,16 @@ if TYPE_CHECKING:
         NewTopic,
         OffsetSpec,
     )
+    from tidelog.aio.consumer_types import (
+        ConsumerRebalanceListener,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        PartitionKeyRebalanceListener,
+    )
     from tidelog.blocking.admin import Admin
+    from tidelog.blocking.consumer import Consumer
     from tidelog.blocking.producer import Producer
+    from tidelog.client.fetching.consumer_record import ConsumerRecord
     from tidelog.client.producing.record_metadata import RecordMetadata
     from tidelog.model.topics import TopicPartition
 
@@ -29,9 +37,15 @@ _HOMES = {
     "Admin": "tidelog.blocking.admin",
     "ConfigResource": "tidelog.aio.admin_types",
     "ConfigResourceType": "tidelog.aio.admin_types",
+    "Consumer": "tidelog.blocking.consumer",
+    "ConsumerRebalanceListener": "tidelog.aio.consumer_types",
+    "ConsumerRecord": "tidelog.client.fetching.consumer_record",
     "NewPartitions": "tidelog.aio.admin_types",
     "NewTopic": "tidelog.aio.admin_types",
+    "OffsetAndMetadata": "tidelog.aio.consumer_types",
+    "OffsetAndTimestamp": "tidelog.aio.consumer_types",
     "OffsetSpec": "tidelog.aio.admin_types",
+    "PartitionKeyRebalanceListener": "tidelog.aio.consumer_types",
     "Producer": "tidelog.blocking.producer",
     "RecordMetadata": "tidelog.client.producing.record_metadata",
     "TopicPartition": "tidelog.model.topics",
@@ -41,9 +55,15 @@ __all__ = [
     "Admin",
     "ConfigResource",
     "ConfigResourceType",
+    "Consumer",
+    "ConsumerRebalanceListener",
+    "ConsumerRecord",
     "NewPartitions",
     "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "OffsetSpec",
+    "PartitionKeyRebalanceListener",
     "Producer",
     "RecordMetadata",
     "TopicPartition",

@@ -16,14 +16,17 @@ from __future__ import annotations
 
 from tidelog.client.errors import ClientError as KafkaError
 from tidelog.client.errors import ClusterUnreachable as NoBrokersAvailable
+from tidelog.client.errors import CommitFailed as CommitFailedError
 from tidelog.client.errors import ConfigurationRefused as KafkaConfigurationError
 from tidelog.client.errors import ConnectionLost as KafkaConnectionError
 from tidelog.client.errors import GaveUp as KafkaTimeoutError
 from tidelog.client.errors import LogTruncated as LogTruncationError
 from tidelog.client.errors import OffsetOutOfRange as OffsetOutOfRangeError
+from tidelog.client.errors import RecordUnreadable as RecordUnreadableError
 from tidelog.client.errors import Refused as BrokerResponseError
 from tidelog.client.errors import RequestTimedOut as RequestTimedOutError
 from tidelog.client.errors import VersionUnsupported as UnsupportedVersionError
+from tidelog.client.errors import Wakeup as WakeupError
 from tidelog.client.errors import WrongState as IllegalStateError
 from tidelog.model.errors import ErrorCode
 
@@ -31,6 +34,7 @@ __all__ = [
     "BrokerRequestTimedOutError",
     "BrokerResponseError",
     "ClusterAuthorizationFailedError",
+    "CommitFailedError",
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
     "CorruptRecordError",
@@ -89,6 +93,7 @@ __all__ = [
     "ReassignmentInProgressError",
     "RebalanceInProgressError",
     "RecordListTooLargeError",
+    "RecordUnreadableError",
     "ReplicaNotAvailableError",
     "RequestTimedOutError",
     "ThrottlingQuotaExceededError",
@@ -105,6 +110,7 @@ __all__ = [
     "UnsupportedCompressionTypeError",
     "UnsupportedVersionError",
     "UnsupportedVersionOfRequestError",
+    "WakeupError",
 ]
 
 

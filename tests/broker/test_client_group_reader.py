@@ -297,11 +297,13 @@ def test_a_commit_of_a_poll_that_begins_at_once_does_not_fail_the_one_before(
     async def story(lone: RefusingBroker, cluster: Cluster) -> None:
         async with reader_of(cluster, "a", auto_commit_ms=60_000) as reader:
             assert await read(reader, 1) == [A]
-            reporting = asyncio.create_task(reader._commit_before_report({A: 0}))
-            await until(lambda: reader._committing)
-            assert reader._committing is not None
+            reporting = asyncio.create_task(reader._commits.before_report({A: 0}))
+            await until(lambda: reader._commits.running)
+            assert reader._commits.running is not None
             # As a poll whose commit is due, and that runs before the one that waits does.
-            reader._committing.add_done_callback(lambda _: reader._commit_aside())
+            reader._commits.running.add_done_callback(
+                lambda _: reader._commits.aside(reader.positions())
+            )
             await reporting
 
     with_group(tmp_path, story)
@@ -312,8 +314,8 @@ def test_positions_that_wait_for_a_newer_commit_do_not_take_it_back(tmp_path: Pa
         async with reader_of(cluster, "a", auto_commit_ms=60_000) as reader:
             assert await read(reader, 1) == [A]
             assert reader._fetcher.positions() == {A: 1}
-            reader._commit_aside()
-            await reader._commit_before_report({A: 0})
+            reader._commits.aside(reader.positions())
+            await reader._commits.before_report({A: 0})
             assert (await committed_offsets(cluster, "g", [A]))[A].offset == 1
 
     with_group(tmp_path, story)

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
         NewTopic,
         OffsetSpec,
     )
+    from tidelog.aio.consumer import Consumer
+    from tidelog.aio.consumer_types import (
+        ConsumerRebalanceListener,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        PartitionKeyRebalanceListener,
+    )
     from tidelog.aio.producer import Producer
+    from tidelog.client.fetching.consumer_record import ConsumerRecord
     from tidelog.client.producing.record_metadata import RecordMetadata
     from tidelog.model.topics import TopicPartition
 
@@ -27,9 +35,15 @@ _HOMES = {
     "Admin": "tidelog.aio.admin",
     "ConfigResource": "tidelog.aio.admin_types",
     "ConfigResourceType": "tidelog.aio.admin_types",
+    "Consumer": "tidelog.aio.consumer",
+    "ConsumerRebalanceListener": "tidelog.aio.consumer_types",
+    "ConsumerRecord": "tidelog.client.fetching.consumer_record",
     "NewPartitions": "tidelog.aio.admin_types",
     "NewTopic": "tidelog.aio.admin_types",
+    "OffsetAndMetadata": "tidelog.aio.consumer_types",
+    "OffsetAndTimestamp": "tidelog.aio.consumer_types",
     "OffsetSpec": "tidelog.aio.admin_types",
+    "PartitionKeyRebalanceListener": "tidelog.aio.consumer_types",
     "Producer": "tidelog.aio.producer",
     "RecordMetadata": "tidelog.client.producing.record_metadata",
     "TopicPartition": "tidelog.model.topics",
@@ -39,9 +53,15 @@ __all__ = [
     "Admin",
     "ConfigResource",
     "ConfigResourceType",
+    "Consumer",
+    "ConsumerRebalanceListener",
+    "ConsumerRecord",
     "NewPartitions",
     "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "OffsetSpec",
+    "PartitionKeyRebalanceListener",
     "Producer",
     "RecordMetadata",
     "TopicPartition",

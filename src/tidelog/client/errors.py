@@ -118,6 +118,23 @@ class LogTruncated(OffsetOutOfRange):
         )
 
 
+class CommitFailed(Refused):
+    """The group has gone on without this consumer: other members have its partitions now."""
+
+
+class RecordUnreadable(ClientError):
+    """A record that cannot be decoded or deserialized; ``seek`` past ``offset`` to go on."""
+
+    def __init__(self, partition: TopicPartition, offset: int, why: str) -> None:
+        super().__init__(f"{partition} at offset {offset}: {why}; seek past it to go on")
+        self.partition = partition
+        self.offset = offset
+
+
+class Wakeup(ClientError):
+    """``wakeup`` was called while the consumer polled, or before."""
+
+
 class GaveUp(ClientError):
     """Retries ended at the deadline; ``__cause__`` is the last error."""
 

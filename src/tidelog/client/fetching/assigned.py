@@ -5,14 +5,19 @@ Owns that state. Not the requests: see ``fetcher``.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, Refused
 from tidelog.client.fetching.batches import Fetched, split_at
 from tidelog.client.offsets import EpochEnd
+from tidelog.client.retries import is_worth_retrying
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.replication.resize_rules import NOT_NAMED, Named
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -96,6 +101,25 @@ class Assigned:
         if self.behind_since is not None and (now - self.behind_since) * 1000 > longest_ms:
             return -1
         return self.fetch_epoch
+
+    def fails_for_good(self, error: ClientError, now: float, limit_ms: int) -> bool:
+        """Take up a failure: whether the partition stops. Otherwise its leader is looked for again.
+
+        A failure that lasts longer than ``limit_ms`` is logged, once.
+        """
+        if self.failing_since is None:
+            self.failing_since = now
+        lasted_ms = (now - self.failing_since) * 1000
+        unknown = isinstance(error, Refused) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not is_worth_retrying(error) or (unknown and lasted_ms > limit_ms):
+            self.problem = error
+            return True
+        if lasted_ms > limit_ms and not self.is_said:
+            self.is_said = True
+            said = "%s: nothing could be read for %d ms: %s"
+            logger.warning(said, self.partition, lasted_ms, error)
+        self.leader, self.waits_for = -1, ""
+        return False
 
     def cut_back(self, end: EpochEnd) -> int:
         """Go back to where the log was truncated; return how many buffered bytes were dropped.

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
-from enum import Enum
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from tidelog.client import offsets
@@ -31,9 +30,10 @@ from tidelog.client.fetching.fetch_requests import (
     fetched_of,
 )
 from tidelog.client.fetching.fetch_sessions import FetchSession, PartitionFetch
+from tidelog.client.fetching.resets import OffsetReset as OffsetReset
+from tidelog.client.fetching.resets import reset_offsets
 from tidelog.client.fetching.truncation import ask_ends, must_ask, was_cut
 from tidelog.client.offsets import IsolationLevel
-from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -45,20 +45,13 @@ logger = logging.getLogger(__name__)
 PREFETCH_BYTES = 64 * 1024 * 1024
 
 
-class OffsetReset(Enum):
-    """What to do with a position outside the log (Kafka's auto.offset.reset)."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    NONE = "none"
-
-
 class Fetcher:
     """Reads partitions; ``poll`` returns fetched batches. Close it to end its fetch sessions.
 
     ``reset`` applies when a position is out of range: NONE raises from ``poll``. The error of a
     partition is raised once, and the partition stops until ``seek``; with ``again_after_ms`` it is
-    fetched again after that time, and an error is then raised again.
+    fetched again after that time, and an error is then raised again. ``on_reset`` is called with
+    each position of a reset, before anything is fetched there.
     """
 
     def __init__(
@@ -70,12 +63,14 @@ class Fetcher:
         options: FetchOptions | None = None,
         prefetch_bytes: int = PREFETCH_BYTES,
         again_after_ms: int | None = None,
+        on_reset: Callable[[TopicPartition, int], Awaitable[None]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._isolation = isolation
         self._reset = reset
         self._options = options or FetchOptions()
         self._prefetch_bytes = prefetch_bytes
+        self._on_reset = on_reset
         self._again_after_s = float("inf") if again_after_ms is None else again_after_ms / 1000
         self._assigned: dict[TopicPartition, Assigned] = {}
         self._sessions: dict[int, FetchSession] = {}
@@ -145,28 +140,43 @@ class Fetcher:
         self._start()
         self._wake()
 
+    @property
+    def gates(self) -> Mapping[TopicPartition, int]:
+        """Where ``hold_at`` holds partitions."""
+        return self._gates
+
     def interrupt(self) -> None:
         """Let a ``poll`` that waits return without a batch."""
         self._is_interrupted = True
         self._wake()
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do not read these partitions any longer."""
+        for partition in self._assigned.keys() & partitions:
+            self._drop(partition)
+
+    def restamp(self, named: Mapping[TopicPartition, Named]) -> None:
+        """Name other counts and epochs from the next requests on; others name none."""
+        for partition, state in self._assigned.items():
+            state.named = named.get(partition, NOT_NAMED)
+
+    def seek(self, partition: TopicPartition, offset: int, epoch: int = -1) -> None:
         """Continue at another offset; prefetched batches and an error are dropped."""
         before = self._assigned[partition]
         self._drop(partition)
-        state = self._read_from(partition, offset, -1)
+        state = self._read_from(partition, offset, epoch)
         state.stop, state.paused = before.stop, before.paused
         state.named, state.gate = before.named, before.gate
         self._start()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no batches of these partitions until ``resume``; positions stay."""
-        for partition in partitions:
+        for partition in self._assigned.keys() & partitions:
             self._assigned[partition].paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Continue with paused partitions."""
-        for partition in partitions:
+        for partition in self._assigned.keys() & partitions:
             self._assigned[partition].paused = False
         self._start()
         self._wake()
@@ -463,35 +473,26 @@ class Fetcher:
             state.problem = OffsetOutOfRange(state.partition, state.fetch_offset)
             self._wake()
             return
-        where = offsets.EARLIEST if self._reset is OffsetReset.EARLIEST else offsets.LATEST
+        where = state.partition
         try:
-            found = await offsets.list_offsets(
-                self._cluster, {state.partition: where}, isolation=self._isolation
-            )
+            found = await reset_offsets(self._cluster, self._reset, [where], self._isolation)
+            if self._on_reset is not None:
+                await self._on_reset(where, found[where].offset)
         except ClientError as error:
             self._failed(state, error)
             return
-        state.fetch_offset, state.fetch_epoch = found[state.partition].offset, -1
+        if self._assigned.get(where) is not state:
+            return
+        state.fetch_offset, state.fetch_epoch = found[where].offset, -1
         if not state.buffered:
             state.position, state.epoch = state.fetch_offset, -1
 
     def _failed(self, state: Assigned, error: ClientError) -> None:
         """Record a failure: find the leader again after a back-off, or stop the partition."""
         now = asyncio.get_running_loop().time()
-        if state.failing_since is None:
-            state.failing_since = now
-        lasted_ms = (now - state.failing_since) * 1000
-        unknown = isinstance(error, Refused) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        limit_ms = self._cluster.settings.default_api_timeout_ms
-        if not is_worth_retrying(error) or (unknown and lasted_ms > limit_ms):
-            state.problem = error
+        if state.fails_for_good(error, now, self._cluster.settings.default_api_timeout_ms):
             self._wake()
             return
-        if lasted_ms > limit_ms and not state.is_said:
-            state.is_said = True
-            said = "%s: nothing could be read for %d ms: %s"
-            logger.warning(said, state.partition, lasted_ms, error)
         self._cluster.forget()
-        state.leader, state.waits_for = -1, ""
         state.not_before = now + self._cluster.settings.backoff.pause_s(state.failures)
         state.failures += 1

@@ -46,10 +46,10 @@ class PartitionCounts(NamedTuple):
     listed: int = 0
 
 
-def offered(assignors: Iterable[str]) -> list[str]:
+def offered(assignors: Iterable[str], *, is_aware: bool = True) -> list[str]:
     """Return the names that a member offers, by preference: the aware ones first."""
     names = list(assignors)
-    return [AWARE_PREFIX + name for name in names] + names
+    return [AWARE_PREFIX + name for name in names] + names if is_aware else names
 
 
 def is_cooperative(assignors: Iterable[str]) -> bool:

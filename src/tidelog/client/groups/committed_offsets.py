@@ -27,7 +27,7 @@ class PartitionsRefused(Refused):
     def __init__(self, group: str, errors: Mapping[TopicPartition, Refused]) -> None:
         where, first = next(iter(errors.items()))
         more = f" (and {len(errors) - 1} more partitions)" if len(errors) > 1 else ""
-        super().__init__(first.code, f"group {group!r}, {where}{more}")
+        super().__init__(first.code, f"group {group!r}, {where}{more}", first.reason)
         self.errors = dict(errors)
 
 

@@ -13,12 +13,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import inf
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fences import describe_fences
 from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.groups.group_member import GroupMember
+from tidelog.client.groups.held_keys import HeldKeys
+from tidelog.client.groups.self_assigned import SelfAssigned
 from tidelog.client.groups.topic_gates import TopicGates, must_report
 from tidelog.client.metadata import Topic
 from tidelog.model.topics import TopicPartition, by_topic
@@ -41,12 +44,23 @@ class Gating:
     """The gates of one member; ``start`` in each generation, ``stop`` before the next."""
 
     def __init__(
-        self, cluster: Cluster, member: GroupMember, fetcher: Fetcher, commit: Commit | None
+        self,
+        cluster: Cluster,
+        member: GroupMember | SelfAssigned,
+        fetcher: Fetcher,
+        commit: Commit | None,
+        keys: HeldKeys | None = None,
     ) -> None:
         self._cluster = cluster
         self._member = member
         self._fetcher = fetcher
         self._commit = commit
+        self._keys = keys
+        """Which partitions' state the application has loaded; None: it has no such listener."""
+        self._partitions: list[TopicPartition] = []
+        self._positions: Mapping[TopicPartition, int] = {}
+        self.has_shut = False
+        """Whether less may be delivered than before; the reader takes note, and resets it."""
         self._topics: dict[str, TopicGates] = {}
         self._own: dict[TopicPartition, int] = {}
         self._held: dict[TopicPartition, int] = {}
@@ -60,15 +74,17 @@ class Gating:
 
     def start(self, topics: Mapping[str, Topic], partitions: Iterable[TopicPartition]) -> None:
         """Begin with the ordered topics of a generation, and the partitions of this member."""
-        own = by_topic(partitions)
+        self._partitions = list(partitions)
+        own = by_topic(self._partitions)
+        alone = self._member.is_alone
         self._topics = {
-            name: TopicGates(topic, [each.partition for each in own.get(name, ())])
+            name: TopicGates(topic, [each.partition for each in own.get(name, ())], is_alone=alone)
             for name, topic in topics.items()
             if name in own
         }
         self._own, self._reported, self._reported_to = {}, {}, None
-        self._problem = None
-        self._apply()
+        self._positions, self._problem = {}, None
+        self.apply()
         if any(not gates.is_resolved for gates in self._topics.values()):
             self._task = asyncio.get_running_loop().create_task(self._keep())
             self._task.add_done_callback(self._ended)
@@ -87,10 +103,36 @@ class Gating:
 
     def delivered(self, positions: Mapping[TopicPartition, int]) -> None:
         """Take up the positions of this member, once the application is done with them."""
-        if self._own != positions:
-            self._own = dict(positions)
+        self._positions = positions
+        own = positions if self._keys is None else self._keys.done_with(positions)
+        if self._own != own:
+            self._own = dict(own)
             self._changed.set()
-        self._apply()
+        self.apply()
+
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Up to where gates let partitions of this member be delivered; the others are open."""
+        return self._held
+
+    def fences(self) -> dict[TopicPartition, list[int]]:
+        """Return the offsets in partitions of this member that gates wait for."""
+        return {
+            TopicPartition(name, index): offsets
+            for name, gates in self._topics.items()
+            for index, offsets in gates.fences().items()
+        }
+
+    def why_shut(self, partition: TopicPartition) -> str:
+        """Return one clause that says what a shut partition waits for."""
+        gates = self._topics.get(partition.topic)
+        needs = [] if gates is None else gates.waits_for(partition.partition)
+        said = [
+            f"{TopicPartition(partition.topic, index)} at "
+            f"{'an unknown position' if at < 0 else at} of {'an unknown end' if end < 0 else end}"
+            for index, at, end in needs
+        ]
+        return f"{partition} waits for {', '.join(said) or 'its fences to be known'}"
 
     def raise_problem(self) -> None:
         """Raise the error that ended the task of this generation: its gates stay shut."""
@@ -104,7 +146,7 @@ class Gating:
             self._problem = ClientError(f"gating failed: {error!r}")
             self._fetcher.interrupt()
 
-    def _apply(self) -> None:
+    def apply(self) -> None:
         """Tell the fetcher how far it may go."""
         held: dict[TopicPartition, int] = {}
         for name, gates in self._topics.items():
@@ -118,7 +160,16 @@ class Gating:
                 (TopicPartition(name, index), end) for index, end in gates.ends(own).items()
             )
         self._held = held
-        self._fetcher.hold_at(held)
+        limits = held
+        if self._keys is not None:
+            limits = self._keys.limits(held, self._partitions)
+        before = self._fetcher.gates
+        self._fetcher.hold_at(limits)
+        if any(end < before.get(where, inf) for where, end in limits.items()):
+            self.has_shut = True
+        if self._keys is not None and self._keys.to_load(self._positions, held):
+            # The callback runs inside ``poll``.
+            self._fetcher.interrupt()
 
     async def _keep(self) -> None:
         failures = 0
@@ -134,7 +185,7 @@ class Gating:
                 failures += 1
                 continue
             failures = 0
-            self._apply()
+            self.apply()
             await asyncio.sleep(EXCHANGE_MS / 1000)
             if self._held or not all(gates.is_resolved for gates in self._topics.values()):
                 continue
@@ -156,7 +207,7 @@ class Gating:
             gates.resolve({where.partition: fences for where, fences in found.items()})
             for where, error in failed.items():
                 logger.debug("%s: its fences are not known: %s", where, error)
-        self._apply()
+        self.apply()
 
     async def _exchange(self) -> None:
         """Report positions that others may wait for, and ask for those that this one waits for."""

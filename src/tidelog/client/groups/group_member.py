@@ -74,7 +74,12 @@ _numbers = itertools.count(1)
 
 
 class GroupMember:
-    """One member; ``join`` before anything else, ``leave`` at the end."""
+    """One member; ``join`` before anything else, ``leave`` at the end.
+
+    ``is_aware=False``: as a stock member, without the names that begin with ``tidelog.``.
+    """
+
+    is_alone = False
 
     def __init__(
         self,
@@ -89,6 +94,7 @@ class GroupMember:
         partition_check_ms: int = PARTITION_CHECK_MS,
         max_poll_interval_ms: int | None = None,
         assignors: Sequence[str] = (RANGE,),
+        is_aware: bool = True,
     ) -> None:
         self.group = group
         self.topics = sorted(set(topics))
@@ -102,7 +108,7 @@ class GroupMember:
         self._partition_check_ms = partition_check_ms
         self._max_poll_interval_ms = max_poll_interval_ms
         self._polled_at = 0.0
-        self._offered = offered(assignors)
+        self._offered = offered(assignors, is_aware=is_aware)
         self._previous: tuple[TopicPartition, ...] = ()
         self._previous_generation = NO_GENERATION
         self._counts: dict[str, PartitionCounts] = {}
@@ -157,9 +163,19 @@ class GroupMember:
         return assigned
 
     def rejoin(self) -> None:
-        """Record that a topic was resized, the subscription changed, or a cooperative member gave
-        partitions up: the next step is another round."""
+        """Record that a topic was resized: the next step is another round."""
         self._step(Event.REBALANCE)
+
+    def gave_up(self) -> None:
+        """Record that a cooperative member gave partitions up: others join to get them."""
+        self._step(Event.REBALANCE)
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Read other topics; the next step is another round if they differ."""
+        names = sorted(set(topics))
+        if names != self.topics:
+            self.topics = names
+            self._step(Event.REBALANCE)
 
     def polled(self) -> None:
         """Record that the application polls: it is alive (max.poll.interval.ms)."""

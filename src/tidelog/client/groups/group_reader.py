@@ -1,7 +1,8 @@
-"""A consumer of a group: assignments, positions, commits.
+"""A reader of a group: assignments, positions, commits. The public consumer stands on it.
 
-Owns the cycle join -> positions -> fetch -> commit -> rejoin (eager: all partitions are revoked
-before a rejoin). The public Consumer will use this.
+Owns the cycle join -> positions -> fetch -> commit -> rejoin. An eager member gives all partitions
+up before it joins again; a cooperative one (KIP-429) goes on with them, gives up afterwards what
+went to others, and joins once more.
 
 Joining and looking up positions each run in a task: they continue when a ``poll`` is cancelled or
 times out. A ``poll`` raises their error, and the next one retries. A partition is read as soon as
@@ -13,45 +14,32 @@ it sees a newer resize epoch. A position of a reset is committed before it is re
 rebalance of a resize would reset again, and skip.
 
 At least once: a position is committed only after the next ``poll`` (or ``commit``), so records that
-were returned and not processed are read again after a crash.
+were returned and not processed are read again after a crash. With a listener for the state of keys
+it is committed and reported only after that state was flushed: see ``held_keys``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
 
-from tidelog.client import offsets
-from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.fetching.batches import Fetched
-from tidelog.client.fetching.fetch_requests import FetchOptions
-from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
+from tidelog.client.fetching.resets import OffsetReset
 from tidelog.client.groups.committed_offsets import (
-    CommitRefused,
     PartitionsRefused,
     Position,
     look_up_committed,
 )
-from tidelog.client.groups.gating import Gating
-from tidelog.client.groups.group_member import (
-    HEARTBEAT_INTERVAL_MS,
-    PARTITION_CHECK_MS,
-    REBALANCE_TIMEOUT_MS,
-    SESSION_TIMEOUT_MS,
-    GroupMember,
-)
+from tidelog.client.groups.first_positions import no_position
 from tidelog.client.groups.membership import MemberState
+from tidelog.client.groups.reader_controls import ReaderControls
 from tidelog.client.groups.resized_topics import (
     catch_up,
-    former_topics,
     is_resized,
     ordered_topics,
     stamps_of,
 )
-from tidelog.client.metadata import Topic
-from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.runtime.tasks import call_off
@@ -59,90 +47,20 @@ from tidelog.runtime.tasks import call_off
 logger = logging.getLogger(__name__)
 
 AUTO_COMMIT_INTERVAL_MS = 5_000
-
-_COMMIT_LOST = frozenset(
-    {
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-    }
-)
+_ASSIGNED = frozenset({MemberState.JOINED, MemberState.READING})
 
 
-class GroupReader:
-    """Reads as a member of a group. ``async with`` leaves the group at the end."""
+class GroupReader(ReaderControls):
+    """Reads as a member of a group. ``async with`` leaves the group at the end.
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        group: str,
-        topics: Iterable[str],
-        *,
-        reset: OffsetReset = OffsetReset.LATEST,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        auto_commit_ms: int | None = AUTO_COMMIT_INTERVAL_MS,
-        options: FetchOptions | None = None,
-        instance_id: str | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
-        heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
-        partition_check_ms: int = PARTITION_CHECK_MS,
-    ) -> None:
-        self._cluster = cluster
-        self._reset = reset
-        self._isolation = isolation
-        self._auto_commit_ms = auto_commit_ms
-        self._member = GroupMember(
-            cluster,
-            group,
-            topics,
-            instance_id=instance_id,
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            partition_check_ms=partition_check_ms,
-        )
-        # There is no seek: a stopped partition is fetched again, and raises its error again.
-        self._fetcher = Fetcher(
-            cluster,
-            isolation=isolation,
-            reset=reset,
-            options=options,
-            again_after_ms=cluster.settings.backoff.max_ms,
-        )
-        self._gating = Gating(
-            cluster,
-            self._member,
-            self._fetcher,
-            None if auto_commit_ms is None else self._commit_before_report,
-        )
-        self._seen: dict[str, Topic] = {}
-        """The ordered topics of this generation, by the metadata that it reads with."""
-        self._assigned: list[TopicPartition] = []
-        self._has_begun = False
-        """Whether this generation has its metadata and gates."""
-        self._committed: dict[TopicPartition, int] = {}
-        self._next_commit = 0.0
-        self._step_ms = heartbeat_interval_ms
-        self._placing_step_ms = min(heartbeat_interval_ms, cluster.settings.backoff.max_ms)
-        self._unplaced: list[TopicPartition] = []
-        """Assigned partitions without a position yet."""
-        self._place_at = 0.0
-        self._joining: asyncio.Task[None] | None = None
-        self._placing: asyncio.Task[None] | None = None
-        self._committing: asyncio.Task[None] | None = None
-        self._closed = False
+    ``member``: instead of a member with these settings. ``is_aware=False``: as a stock consumer.
+    """
 
     async def __aenter__(self) -> GroupReader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that this member reads."""
-        return list(self._fetcher.positions())
 
     async def poll(self, timeout_ms: int, max_bytes: int | None = None) -> list[Fetched]:
         """Return fetched batches of this member's partitions; joins and rejoins when needed.
@@ -158,37 +76,37 @@ class GroupReader:
             await asyncio.sleep(0)
         if self._gating.is_active:
             self._gating.raise_problem()
-            self._gating.delivered(self._fetcher.positions())
+            self._gating.delivered(self.positions())
         while True:
             self._refuse_closed()
+            self._member.polled()
             if self._seen and is_resized(self._seen, self._assigned, self._cluster.view):
                 self._member.rejoin()
             if self._joining is not None or self._member.must_join:
-                if not await self._joined(deadline):
+                if not await self._joined(deadline) and not self._member.is_cooperative:
                     return []
-            elif self._auto_commit_ms is not None and loop.time() >= self._next_commit:
-                self._commit_aside()
+            elif self._commits.is_due(loop.time()):
+                await self._turns.flush_received()
+                self._commits.aside(self._turns.done_with())
+            if self._has_begun and self._member.state in _ASSIGNED:
+                await self._turns.turn()
+            if self._gating.has_shut:
+                self._gating.has_shut = False
+                self._positions.take_back(beyond_gates=True)
             self._place_aside()
             left_ms = max(0, int((deadline - loop.time()) * 1000))
             # In steps: a recalled member must not wait for the caller's whole timeout.
             step_ms = self._step_ms if self._placing is None else self._placing_step_ms
             taken = await self._fetcher.poll(min(left_ms, step_ms), max_bytes)
-            if taken or left_ms <= step_ms:
+            if taken or left_ms <= step_ms or self._is_woken:
+                self._is_woken = False
                 return taken
 
-    async def commit(self) -> None:
-        """Commit the positions after all returned batches, where they have changed.
-
-        A commit of an ended generation is dropped: the next owner of the partition reads these
-        records again. Raises CommitRefused with the error of each refused partition; the positions
-        of the others are committed.
-        """
-        self._note_commit()
-        await self._commit_up_to(self._fetcher.positions())
-
-    async def commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit these positions, which may be before the returned batches; like ``commit``."""
-        await self._commit_up_to(positions)
+    async def settle(self) -> None:
+        """Take up what a reader was given that assigns itself, without a poll."""
+        while self._joining is not None or self._member.must_join:
+            await self._joined(0)
+            await asyncio.sleep(0)
 
     async def close(self) -> None:
         """Stop reading and leave the group. Commits nothing: call ``commit`` before if needed.
@@ -198,7 +116,7 @@ class GroupReader:
         until its session expires.
         """
         self._closed = True
-        tasks = [self._joining, self._placing, self._committing]
+        tasks = [self._joining, self._placing, self._commits.running]
         try:
             await self._gating.stop()
             await call_off(task for task in tasks if task is not None)
@@ -212,106 +130,139 @@ class GroupReader:
         if self._closed:
             raise ClientError(f"the reader of group {self._member.group!r} is closed")
 
-    # Committing
-
-    def _note_commit(self) -> None:
-        if self._auto_commit_ms is not None:
-            now = asyncio.get_running_loop().time()
-            self._next_commit = now + self._auto_commit_ms / 1000
-
-    def _commit_aside(self) -> None:
-        """Commit processed positions in the background of ``poll``; one commit at a time."""
-        if self._committing is None or self._committing.done():
-            self._note_commit()
-            positions = self._fetcher.positions()
-            self._committing = asyncio.get_running_loop().create_task(self._try_commit(positions))
-
-    async def _try_commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit automatically: a failure is logged, and the next commit includes the positions."""
-        try:
-            await self._commit_moved(positions, timeout_ms=self._auto_commit_ms)
-        except ClientError as error:
-            logger.warning("group %s: offsets were not committed: %s", self._member.group, error)
-
-    async def _commit_before_report(self, positions: dict[TopicPartition, int]) -> None:
-        """Commit positions that are going to be reported; one commit at a time."""
-        while self._committing is not None and not self._committing.done():
-            await asyncio.wait([self._committing])
-        # A commit that a later ``poll`` began may have been faster: this one is older then.
-        newer = {at: each for at, each in positions.items() if each > self._committed.get(at, -1)}
-        # A later commit may take its place while this one is under way.
-        own = asyncio.get_running_loop().create_task(self._commit_moved(newer))
-        own.add_done_callback(_look_at_error)
-        self._committing = own
-        await asyncio.wait([own])
-        own.result()
-
-    async def _commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
-        # An older commit in flight must not be applied after this one.
-        if self._committing is not None:
-            await asyncio.wait([self._committing])
-        await self._commit_moved(positions)
-
-    async def _commit_moved(
-        self, positions: Mapping[TopicPartition, int], timeout_ms: int | None = None
-    ) -> None:
-        # The topic that has the name of a deleted one now begins without commits.
-        former = former_topics(self._seen, self._cluster.view)
-        moved = {
-            partition: Position(offset, self._fetcher.epoch_before(partition, offset))
-            for partition, offset in positions.items()
-            if self._committed.get(partition) != offset and partition.topic not in former
-        }
-        if not moved:
-            return
-        try:
-            await self._member.commit(moved, timeout_ms=timeout_ms)
-        except CommitRefused as error:
-            self._note_committed(moved, error.errors)
-            raise
-        except Refused as error:
-            if error.code not in _COMMIT_LOST:
-                raise
-            return
-        self._note_committed(moved, ())
-
-    def _note_committed(
-        self, moved: Mapping[TopicPartition, Position], but: Collection[TopicPartition]
-    ) -> None:
-        done = {where: item.offset for where, item in moved.items() if where not in but}
-        self._committed.update(done)
+    async def placed(self, partition: TopicPartition, timeout_ms: int) -> int:
+        """Return the position of an assigned partition, once it is known."""
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        while True:
+            known = self.positions()
+            if partition in known:
+                return known[partition]
+            if partition not in self._assigned:
+                raise ClientError(f"{partition} is not assigned to this consumer")
+            self._place_aside()
+            left_s = deadline - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                raise ClientError(f"the position of {partition} is not known yet")
+            await asyncio.sleep(min(left_s, 0.01))
 
     # Entering a generation
 
     async def _joined(self, deadline: float) -> bool:
-        """Wait until the member has joined, or the deadline; raises the error of a failed join."""
+        """Wait until the member has joined, or the deadline; raises the error of a failed join.
+
+        A cooperative member does not wait: it reads on meanwhile.
+        """
         loop = asyncio.get_running_loop()
         if self._joining is None:
-            self._joining = loop.create_task(self._join())
-            self._joining.add_done_callback(_look_at_error)
+            await self._give_up_before_join()
+            self._joining = loop.create_task(self._join(self._turns.done_with()))
+            self._joining.add_done_callback(self._has_joined)
         joining = self._joining
-        await asyncio.wait([joining], timeout=max(0.0, deadline - loop.time()))
+        wait_s = 0.0 if self._member.is_cooperative else max(0.0, deadline - loop.time())
+        await asyncio.wait([joining], timeout=wait_s)
         if not joining.done():
             return False
         self._refuse_closed()
         self._joining = None
+        self._has_given_up = False
         joining.result()
+        await self._enter()
         return True
 
-    async def _join(self) -> None:
-        """Revoke all partitions, and join."""
+    def _has_joined(self, task: asyncio.Task[None]) -> None:
+        _look_at_error(task)
+        self._fetcher.interrupt()
+
+    async def _give_up_before_join(self) -> None:
+        """Call back for what goes away, inside ``poll``; once before each join."""
+        if self._has_given_up:
+            return
+        is_lost = self._member.state is MemberState.OUT
+        if not is_lost:
+            await self._turns.flush_loaded()
+        self._has_given_up = True
+        if not self._assigned or (self._member.is_cooperative and not is_lost):
+            return
+        try:
+            await (self._hooks.lost if is_lost else self._hooks.revoked)(self._assigned)
+        finally:
+            # Nothing of it is returned any more, and positions stay where the application is.
+            self._positions.take_back(beyond_gates=False)
+
+    async def give_up(self, *, commits: bool = True) -> None:
+        """Call back and commit as before a rebalance: the consumer ends."""
+        if self._joining is None and self._assigned and self._member.state is not MemberState.OUT:
+            await self._turns.flush_loaded()
+            if commits and self._commits.auto_ms is not None:
+                await self._commits.settle()
+                await self._commits.attempt(self._turns.done_with())
+            await self._hooks.revoked(self._assigned)
+
+    async def _join(self, done_with: dict[TopicPartition, int]) -> None:
+        """Commit, give up what is revoked, and join."""
         placing, self._placing = self._placing, None
         if placing is not None:
             await call_off([placing])
         await self._gating.stop()
-        if self._auto_commit_ms is not None:
-            if self._committing is not None:
-                await asyncio.wait([self._committing])
-            await self._try_commit(self._fetcher.positions())
-        self._fetcher.assign({})
-        self._committed, self._unplaced, self._place_at = {}, [], 0.0
+        if self._commits.auto_ms is not None:
+            await self._commits.settle()
+            await self._commits.attempt(done_with)
+        keeps = self._member.is_cooperative and self._member.state is not MemberState.OUT
+        self._place_at = 0.0
+        if keeps:
+            self._given = await self._member.join(self._assigned)
+        else:
+            self._forget(None)
+            self._given = await self._member.join()
+
+    def _forget(self, partitions: list[TopicPartition] | None) -> None:
+        """Stop reading partitions; None: all of them."""
+        self._hooks.drop(partitions)
+        if partitions is None:
+            self._fetcher.assign({})
+            if self._assigned:
+                self._sought, self.paused = {}, set()
+            self._assigned, self._unplaced, self._seen = [], [], {}
+            self._commits.committed = {}
+            self._has_begun = False
+            return
+        self._fetcher.remove(partitions)
+        gone = frozenset(partitions)
+        self.paused -= gone
+        self._assigned = [each for each in self._assigned if each not in gone]
+        self._unplaced = [each for each in self._unplaced if each not in gone]
+        for partition in partitions:
+            self._commits.committed.pop(partition, None)
+            self._sought.pop(partition, None)
+
+    async def _enter(self) -> None:
+        """Begin with what the last join gave; call back, inside ``poll``."""
+        given = frozenset(self._given)
+        revoked = [each for each in self._assigned if each not in given]
+        if revoked:
+            await self._give_up_afterwards(revoked)
+            self._member.gave_up()
+        had = frozenset(self._assigned)
+        added = [each for each in self._given if each not in had]
+        self._assigned = list(self._given)
+        placed = self._fetcher.positions()
+        self._unplaced = [each for each in self._given if each not in placed]
         self._seen, self._has_begun = {}, False
-        self._assigned = self._unplaced = await self._member.join()
+        self._turns.begin_again()
+        await self._hooks.assigned(added)
+
+    async def _give_up_afterwards(self, revoked: list[TopicPartition]) -> None:
+        """Give up what a cooperative member does not get again."""
+        try:
+            if self._commits.auto_ms is not None:
+                await self._commits.settle()
+                done = self._turns.done_with()
+                await self._commits.attempt({at: done[at] for at in revoked if at in done})
+            await self._hooks.revoked(revoked)
+        finally:
+            self._forget(revoked)
+
+    # Positions of a new assignment
 
     def _place_aside(self) -> None:
         """Look up missing positions while other partitions are read; raises a previous error."""
@@ -320,7 +271,8 @@ class GroupReader:
         if placing is not None and placing.done():
             self._placing = None
             placing.result()
-        may = self._placing is None and self._member.state is MemberState.JOINED
+        may = self._placing is None and self._joining is None
+        may = may and self._member.state is MemberState.JOINED
         if may and loop.time() >= self._place_at:
             self._placing = loop.create_task(self._place())
             self._placing.add_done_callback(_look_at_error)
@@ -342,18 +294,24 @@ class GroupReader:
         One request per topic without committed offsets, so that a topic that is deleted, or has no
         leader, does not delay others. Grows with partitions.
         """
-        group, wanted = self._member.group, self._unplaced
         await self._begin_generation()
-        found, errors = await look_up_committed(self._cluster, group, wanted)
+        group, wanted = self._member.group, list(self._unplaced)
+        found: dict[TopicPartition, Position] = {}
+        errors: dict[TopicPartition, Refused] = {}
+        if wanted and not self._member.is_alone:
+            found, errors = await look_up_committed(self._cluster, group, wanted)
         positions = {partition: item.offset for partition, item in found.items()}
-        self._committed.update(positions)
+        self._commits.committed.update(positions)
+        wanted = [where for where in wanted if where in self._unplaced]
         self._begin(positions, {partition: item.leader_epoch for partition, item in found.items()})
         missing = [where for where in wanted if where not in found and where not in errors]
-        if self._reset is OffsetReset.NONE:
-            errors.update({where: _no_position(group, where) for where in missing})
+        if self._resets.policy is OffsetReset.NONE:
+            errors.update({where: no_position(group, where) for where in missing})
         else:
             topics = by_topic(missing).values()
-            for failed in await asyncio.gather(*map(self._reset_positions, topics)):
+            for failed in await asyncio.gather(
+                *(self._resets.of_topic(each, self._begin) for each in topics)
+            ):
                 errors.update(failed)
         for where in self._unplaced:
             unanswered = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(where), "no broker responded")
@@ -365,62 +323,17 @@ class GroupReader:
         if self._has_begun:
             return
         await catch_up(self._cluster, self._member.assigned_with)
-        names = {where.topic for where in self._unplaced}
+        names = {where.topic for where in self._assigned}
         unknown = sorted(name for name in names if name not in self._cluster.view.topics)
         if unknown:
             await self._cluster.describe(unknown)
-        self._seen = ordered_topics(self._cluster.view, names)
-        self._gating.start(self._seen, self._unplaced)
+        self._seen = ordered_topics(self._cluster.view, names) if self._is_aware else {}
+        self._fetcher.restamp(stamps_of(self._seen, self._fetcher.positions()))
+        self._resets.ordered = frozenset(self._seen)
+        self._gating.start(self._seen, self._assigned)
         self._has_begun = True
-
-    def _begin(
-        self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
-    ) -> None:
-        self._unplaced = [where for where in self._unplaced if where not in positions]
-        self._fetcher.add(positions, epochs, stamps_of(self._seen, positions))
-
-    async def _reset_positions(
-        self, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, Refused]:
-        """Look up the starts or ends of one topic's partitions; return the errors."""
-        where = offsets.EARLIEST if self._reset is OffsetReset.EARLIEST else offsets.LATEST
-        failed: dict[TopicPartition, ClientError] = {}
-        is_ordered = partitions[0].topic in self._seen
-
-        def begin(found: Mapping[TopicPartition, offsets.FoundOffset]) -> None:
-            if not is_ordered:
-                self._begin({each: at.offset for each, at in found.items()}, {})
-
-        found = await offsets.list_offsets(
-            self._cluster,
-            dict.fromkeys(partitions, where),
-            isolation=self._isolation,
-            failed=failed,
-            taken=begin,
-        )
-        if is_ordered and found:
-            positions = {each: at.offset for each, at in found.items()}
-            try:
-                await self._commit_moved(positions)
-            except CommitRefused as error:
-                failed.update(error.errors)
-            except ClientError as error:
-                failed.update(dict.fromkeys(positions, error))
-            # Where the generation is over nothing was committed, and nothing is read.
-            done = {each: at for each, at in positions.items() if self._committed.get(each) == at}
-            self._begin(done, {})
-        return {each: _refused(each, error) for each, error in failed.items()}
-
-
-def _refused(partition: TopicPartition, error: ClientError) -> Refused:
-    if isinstance(error, Refused):
-        return error
-    return Refused(ErrorCode.NETWORK_EXCEPTION, str(partition), str(error))
-
-
-def _no_position(group: str, partition: TopicPartition) -> Refused:
-    said = f"group {group!r} has no committed offset"
-    return Refused(ErrorCode.OFFSET_OUT_OF_RANGE, str(partition), said)
+        sought, self._sought = self._sought, {}
+        self._begin(sought)
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:

@@ -26,10 +26,14 @@ Gates = Mapping[int, list[Gate]]
 
 
 class TopicGates:
-    """Gates that are all shut until ``resolve``; ``own`` are the partitions of this member."""
+    """Gates that are all shut until ``resolve``; ``own`` are the partitions of this member.
 
-    def __init__(self, topic: Topic, own: Iterable[int]) -> None:
+    ``is_alone``: a reader without a group, which answers for its own partitions only.
+    """
+
+    def __init__(self, topic: Topic, own: Iterable[int], *, is_alone: bool = False) -> None:
         self.topic = topic
+        self._is_alone = is_alone
         self._own = frozenset(own)
         self._checked = topic
         self._epochs: dict[int, int] = {}
@@ -98,6 +102,9 @@ class TopicGates:
         that these metadata lack is not delivered.
         """
         positions = dict(self._positions)
+        if self._is_alone:
+            others = self.topic.partitions.keys() - self._own
+            positions.update((index, Position(_BEYOND)) for index in others)
         positions.update((index, Position(offset)) for index, offset in own.items())
         ends = deliverable_ends(self._gates, positions)
         found = {index: end for index, end in ends.items() if index in self._own}
@@ -128,6 +135,30 @@ class TopicGates:
                         upto = inf if need.upto is None else need.upto.offset
                         found[need.partition] = max(upto, found.get(need.partition, 0))
         return found
+
+    def fences(self) -> dict[int, list[int]]:
+        """Return the offsets in partitions of this member that gates wait for."""
+        found: dict[int, list[int]] = {}
+        for gates in self._gates.values():
+            for gate in gates:
+                for need in gate.needs:
+                    if need.partition in self._own and need.upto is not None:
+                        found.setdefault(need.partition, []).append(need.upto.offset)
+        return found
+
+    def waits_for(self, partition: int) -> list[tuple[int, int, int]]:
+        """Return what a shut partition waits for: partition, its position (-1: unknown), offset."""
+        return [
+            (need.partition, known.offset if known else -1, need.upto.offset if need.upto else -1)
+            for gate in self._gates.get(partition, ())
+            for need in gate.needs
+            for known in [self._positions.get(need.partition)]
+            if need.upto is None or known is None or not known.has_reached(need.upto)
+        ]
+
+
+_BEYOND = 1 << 62
+"""A position past every offset."""
 
 
 def must_report(offset: int, before: int | None, upto: float) -> bool:

@@ -1,0 +1,98 @@
+"""Commits of a consumer: of what it returned, or of given offsets; at once or aside.
+
+Owns these methods, which ``Consumer`` inherits. Not automatic commits: see
+``client.groups.reader_commits``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidelog.aio.consumer_hooks import Call
+from tidelog.aio.consumer_queries import ConsumerQueries
+from tidelog.aio.consumer_settings import ConsumerSettings
+from tidelog.aio.consumer_types import OffsetAndMetadata
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, CommitFailed, Refused
+from tidelog.client.groups.committed_offsets import Position
+from tidelog.client.groups.group_reader import GroupReader
+from tidelog.client.groups.reader_commits import COMMIT_LOST
+from tidelog.model.topics import TopicPartition
+
+
+class ConsumerCommits(ConsumerQueries):
+    """The commits of one consumer."""
+
+    def __init__(self, settings: ConsumerSettings, call: Call, cluster: Cluster | None) -> None:
+        super().__init__(settings, cluster)
+        self._call = call
+        self._counts = {"polls": 0, "records": 0, "bytes": 0, "commits": 0}
+
+    @abstractmethod
+    async def _assigned_ready(self) -> GroupReader:
+        """Return the reader of the present subscription."""
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit these positions, or those after all returned records.
+
+        Raises CommitFailed when the group has gone on without this consumer.
+        """
+        reader = await self._assigned_ready()
+        if self.settings.group_id is None:
+            raise ClientError("a consumer without a group_id cannot commit")
+        wanted = reader.places()
+        if offsets is not None:
+            wanted = {TopicPartition(*at): _position(each) for at, each in offsets.items()}
+        self._counts["commits"] += 1
+        try:
+            await reader.commit_exactly(wanted)
+        except Refused as error:
+            if error.code in COMMIT_LOST:
+                raise CommitFailed(error.code, error.subject, _LOST) from None
+            raise
+
+    async def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what ``commit`` without offsets would commit now."""
+        found = (await self._assigned_ready()).places()
+        return {
+            where: OffsetAndMetadata(each.offset, each.metadata, each.leader_epoch)
+            for where, each in found.items()
+        }
+
+    async def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        callback: Callable[[Any, Exception | None], object] | None = None,
+    ) -> asyncio.Task[None]:
+        """Begin to commit, and return the task. ``callback`` gets the offsets and the error."""
+        wanted = await self.places() if offsets is None else dict(offsets)
+
+        async def commit() -> None:
+            error: Exception | None = None
+            try:
+                await self.commit(wanted)
+            except ClientError as refused:
+                error = refused
+                if callback is None:
+                    raise
+            if callback is not None:
+                await self._call(callback, wanted, error)
+
+        return asyncio.get_running_loop().create_task(commit())
+
+
+_LOST = (
+    "the group has gone on without this consumer, and other members have its partitions: it polled "
+    "too rarely (max_poll_interval_ms) or sent no heartbeat for session_timeout_ms"
+)
+
+
+def _position(offset: OffsetAndMetadata | int) -> Position:
+    if isinstance(offset, int):
+        return Position(offset)
+    return Position(offset.offset, offset.leader_epoch, offset.metadata or "")

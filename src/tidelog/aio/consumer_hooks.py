@@ -1,0 +1,102 @@
+"""The hooks of a consumer: its listeners, and the queue of records that it has not returned.
+
+Owns the calls of the user's callbacks. Not when they are due: see ``client.groups.group_reader``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
+from tidelog.client.fetching.record_queue import Place, RecordQueue
+from tidelog.client.groups.committed_offsets import Membership
+from tidelog.client.groups.reader_hooks import ReaderHooks
+from tidelog.model.topics import TopicPartition
+
+Call = Callable[..., Awaitable[None]]
+"""Calls a function of the user with its arguments, and returns when it has ended."""
+
+
+async def call_here(function: Callable[..., Any], *args: Any) -> None:
+    """Call a function or coroutine function on this loop."""
+    result = function(*args)
+    if inspect.isawaitable(result):
+        await result
+
+
+class ConsumerHooks(ReaderHooks):
+    """The hooks of one consumer, with the listeners of its present subscription."""
+
+    def __init__(
+        self,
+        queue: RecordQueue,
+        call: Call,
+        listener: Any = None,
+        key_listener: PartitionKeyRebalanceListener | None = None,
+    ) -> None:
+        self.follows_keys = key_listener is not None
+        self.rebalances = 0
+        self._queue = queue
+        self._call = call
+        self._listener = listener
+        self._keys = key_listener
+
+    def has(self, listener: Any, key_listener: PartitionKeyRebalanceListener | None) -> bool:
+        """Whether these are its listeners."""
+        return listener is self._listener and key_listener is self._keys
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Call ``on_partitions_revoked``."""
+        await self._tell("on_partitions_revoked", partitions)
+
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Call ``on_partitions_lost``; a listener without it gets a revocation."""
+        has_it = hasattr(self._listener, "on_partitions_lost")
+        await self._tell("on_partitions_lost" if has_it else "on_partitions_revoked", partitions)
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Call ``on_partitions_assigned``."""
+        self.rebalances += 1
+        await self._tell("on_partitions_assigned", partitions)
+
+    async def keys_maybe_revoked(
+        self, partitions: Sequence[TopicPartition], membership: Membership
+    ) -> None:
+        """Call ``on_partition_key_maybe_revoked``."""
+        if self._keys is not None:
+            await self._call(
+                self._keys.on_partition_key_maybe_revoked,
+                set(partitions),
+                membership.generation,
+                membership.member_id,
+            )
+
+    async def keys_assigned(
+        self, partitions: Sequence[TopicPartition], membership: Membership
+    ) -> None:
+        """Call ``on_partition_key_assigned``."""
+        if self._keys is not None:
+            await self._call(
+                self._keys.on_partition_key_assigned,
+                set(partitions),
+                membership.generation,
+                membership.member_id,
+            )
+
+    def undelivered(self) -> Mapping[TopicPartition, Place]:
+        """Return the positions within what was fetched and not returned."""
+        return self._queue.positions() if len(self._queue) else {}
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before a position; -1 where it is not known."""
+        return self._queue.epoch_before(partition, offset)
+
+    def drop(self, partitions: Collection[TopicPartition] | None) -> None:
+        """Forget records that were not returned."""
+        self._queue.drop(partitions)
+
+    async def _tell(self, method: str, partitions: Sequence[TopicPartition]) -> None:
+        if self._listener is not None:
+            await self._call(getattr(self._listener, method), set(partitions))

@@ -1,0 +1,103 @@
+"""Questions of a consumer that its subscription does not matter for: topics, offsets, commits.
+
+Owns these methods, which ``Consumer`` inherits. Not subscription and reading: see ``consumer``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tidelog.aio.consumer_settings import ConsumerSettings
+from tidelog.aio.consumer_types import OffsetAndMetadata, OffsetAndTimestamp
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.groups.committed_offsets import committed_offsets
+from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
+from tidelog.model.topics import TopicPartition
+
+
+class ConsumerQueries:
+    """A view of one cluster with the settings of a consumer."""
+
+    def __init__(self, settings: ConsumerSettings, cluster: Cluster | None = None) -> None:
+        self.settings = settings
+        self._cluster = cluster or Cluster(settings.bootstrap_servers, settings.of_cluster())
+        self._is_open = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises ClusterUnreachable. ``poll`` does this too, when needed."""
+        self._refuse_closed()
+        if not self._is_open:
+            await self._cluster.open()
+            self._is_open = True
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ClientError("this consumer is closed")
+
+    def bootstrap_connected(self) -> bool:
+        """Whether the cluster was reached."""
+        return self._is_open and not self._closed
+
+    async def committed(
+        self, partition: TopicPartition, metadata: bool = False
+    ) -> int | OffsetAndMetadata | None:
+        """Return what the group has committed in a partition; None for nothing."""
+        await self.start()
+        if self.settings.group_id is None:
+            raise ClientError("a consumer without a group_id has committed nothing")
+        where = TopicPartition(*partition)
+        found = (await committed_offsets(self._cluster, self.settings.group_id, [where])).get(where)
+        if found is None:
+            return None
+        if not metadata:
+            return found.offset
+        return OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch)
+
+    async def topics(self) -> set[str]:
+        """Return the names of all topics."""
+        await self.start()
+        return set((await self._cluster.all_topics()).topics)
+
+    async def fetch_partitions(self, topic: str) -> set[int] | None:
+        """Return the partitions of a topic from fresh metadata; None if there is no such topic."""
+        await self.start()
+        await self._cluster.describe([topic])
+        return self.partitions_for_topic(topic)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Return the partitions of a topic in the cached metadata; None if it is not there."""
+        known = self._cluster.view.topics.get(topic)
+        return set(known.partitions) if known is not None and not known.error else None
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record at or after each time (ms); None where there is none."""
+        for where, at in timestamps.items():
+            if at < 0:
+                raise ValueError(f"the time of {where} must not be negative: {at}")
+        await self.start()
+        found = await list_offsets(self._cluster, timestamps, isolation=self.settings.isolation)
+        return {
+            where: None
+            if at.offset < 0
+            else OffsetAndTimestamp(at.offset, at.timestamp, at.leader_epoch)
+            for where, at in found.items()
+        }
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return where the logs of partitions begin."""
+        return await self._offsets(dict.fromkeys(partitions, EARLIEST))
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where the logs of partitions end, by the isolation level."""
+        return await self._offsets(dict.fromkeys(partitions, LATEST))
+
+    async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        await self.start()
+        found = await list_offsets(self._cluster, wanted, isolation=self.settings.isolation)
+        return {where: at.offset for where, at in found.items()}

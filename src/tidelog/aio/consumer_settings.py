@@ -1,0 +1,124 @@
+"""The configurations of a consumer, by kafka-python's names and with Kafka's defaults.
+
+Owns names, defaults and checks. Not their effect: see ``consumer`` and ``client.groups``. All times
+are in ms, all sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.client.cluster import ClusterSettings
+from tidelog.client.fetching.consumer_record import Deserializer
+from tidelog.client.fetching.fetch_requests import FetchOptions
+from tidelog.client.fetching.resets import OffsetReset
+from tidelog.client.groups.assignors import ASSIGNORS, RANGE
+from tidelog.client.groups.consumer_protocol import COOPERATIVE_STICKY
+from tidelog.client.offsets import IsolationLevel
+from tidelog.runtime.backoff import Backoff
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """Raises ValueError for a value that Kafka refuses, with the name and what is allowed."""
+
+    bootstrap_servers: str | Sequence[str] = "localhost:9092"
+    client_id: str = "tidelog"
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+    auto_offset_reset: str = "latest"
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    enable_ordered_delivery: bool = True
+    """False: as a stock consumer, which reads all partitions of a resized topic side by side."""
+    partition_assignment_strategy: Sequence[str] = (RANGE, COOPERATIVE_STICKY)
+    isolation_level: str = "read_uncommitted"
+    check_crcs: bool = True
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 50 * MIB
+    max_partition_fetch_bytes: int = MIB
+    fetch_buffer_bytes: int = 64 * MIB
+    """How much may be fetched and not returned yet; half of it of partitions with a shut gate."""
+    max_poll_records: int = 500
+    max_poll_interval_ms: int = 300_000
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    exclude_internal_topics: bool = True
+    consumer_timeout_ms: float | None = None
+    """``for record in consumer`` ends when no record has come for so long; None: never."""
+
+    def __post_init__(self) -> None:
+        self._check_choice("auto_offset_reset", [each.value for each in OffsetReset])
+        self._check_choice("isolation_level", [each.name.lower() for each in IsolationLevel])
+        names = self.assignors
+        unknown = [name for name in names if name not in ASSIGNORS]
+        if unknown or not names:
+            raise ValueError(
+                f"partition_assignment_strategy must name some of {', '.join(ASSIGNORS)}, "
+                f"not {self.partition_assignment_strategy!r}"
+            )
+        for name in ("max_poll_records", "max_poll_interval_ms", "session_timeout_ms"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")
+        if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
+            raise ValueError(
+                "heartbeat_interval_ms must be positive and less than session_timeout_ms, "
+                f"not {self.heartbeat_interval_ms!r}"
+            )
+        if self.group_instance_id is not None and self.group_id is None:
+            raise ValueError("group_instance_id needs a group_id")
+        if self.group_id == "":
+            raise ValueError("group_id must not be empty: None means no group")
+
+    def _check_choice(self, name: str, choices: list[str]) -> None:
+        value: Any = getattr(self, name)
+        if value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """The assignors by preference."""
+        given = self.partition_assignment_strategy
+        return (given,) if isinstance(given, str) else tuple(given)
+
+    @property
+    def auto_commit_ms(self) -> int | None:
+        """The interval of automatic commits; None: there are none."""
+        is_on = self.enable_auto_commit and self.group_id is not None
+        return self.auto_commit_interval_ms if is_on else None
+
+    @property
+    def isolation(self) -> IsolationLevel:
+        """The isolation level of fetches and of the ends of logs."""
+        return IsolationLevel[self.isolation_level.upper()]
+
+    def of_cluster(self) -> ClusterSettings:
+        """Return the settings of connections and metadata."""
+        return ClusterSettings(
+            client_id=self.client_id,
+            request_timeout_ms=self.request_timeout_ms,
+            default_api_timeout_ms=self.default_api_timeout_ms,
+            metadata_max_age_ms=self.metadata_max_age_ms,
+            backoff=Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms),
+        )
+
+    def of_fetches(self) -> FetchOptions:
+        """Return the limits of one Fetch."""
+        return FetchOptions(
+            self.fetch_max_wait_ms,
+            self.fetch_min_bytes,
+            self.fetch_max_bytes,
+            self.max_partition_fetch_bytes,
+        )

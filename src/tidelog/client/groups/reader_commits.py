@@ -1,0 +1,145 @@
+"""Commits of a reader: automatic ones, those before a report, those that the application asks for.
+
+Owns what is committed, and that one commit at a time is in flight. Not the request: see
+``committed_offsets``. Not when positions count: see ``group_reader``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from tidelog.client.errors import ClientError, Refused
+from tidelog.client.groups.committed_offsets import CommitRefused, Position
+from tidelog.client.groups.group_member import GroupMember
+from tidelog.client.groups.self_assigned import SelfAssigned
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+COMMIT_LOST = frozenset(
+    {
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    }
+)
+"""Errors of a commit whose generation is over: the next owner reads these records again."""
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class Commits:
+    """The commits of one reader.
+
+    ``epoch_before`` gives the leader epoch before a position; ``former`` the topics that were
+    deleted, and created again since this generation began.
+    """
+
+    def __init__(
+        self,
+        member: GroupMember | SelfAssigned,
+        epoch_before: Callable[[TopicPartition, int], int],
+        former: Callable[[], Collection[str]],
+        auto_ms: int | None,
+    ) -> None:
+        self.committed: dict[TopicPartition, int] = {}
+        """What this generation has committed, or found as committed."""
+        self.auto_ms = auto_ms
+        self.running: asyncio.Task[None] | None = None
+        self._member = member
+        self._epoch_before = epoch_before
+        self._former = former
+        self._next_at = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether positions must be committed automatically by now."""
+        return self.auto_ms is not None and now >= self._next_at
+
+    def note(self) -> None:
+        """Begin to count the time to the next automatic commit."""
+        if self.auto_ms is not None:
+            self._next_at = asyncio.get_running_loop().time() + self.auto_ms / 1000
+
+    def aside(self, positions: Offsets) -> None:
+        """Commit processed positions in the background of ``poll``; one commit at a time."""
+        if self.running is None or self.running.done():
+            self.note()
+            self.running = asyncio.get_running_loop().create_task(self.attempt(positions))
+
+    async def attempt(self, positions: Offsets) -> None:
+        """Commit automatically: a failure is logged, and the next commit includes the positions."""
+        try:
+            await self.moved(positions, timeout_ms=self.auto_ms)
+        except ClientError as error:
+            logger.warning("group %s: offsets were not committed: %s", self._member.group, error)
+
+    async def before_report(self, positions: Offsets) -> None:
+        """Commit positions that are going to be reported; one commit at a time."""
+        while self.running is not None and not self.running.done():
+            await asyncio.wait([self.running])
+        # A commit that a later ``poll`` began may have been faster: this one is older then.
+        newer = {at: each for at, each in positions.items() if each > self.committed.get(at, -1)}
+        # A later commit may take its place while this one is under way.
+        own = asyncio.get_running_loop().create_task(self.moved(newer))
+        own.add_done_callback(_look_at_error)
+        self.running = own
+        await asyncio.wait([own])
+        own.result()
+
+    async def up_to(self, positions: Offsets) -> None:
+        """Commit where positions have changed, after the commit in flight, if any."""
+        await self.settle()
+        await self.moved(positions)
+
+    async def settle(self) -> None:
+        """Wait for the commit in flight: an older one must not be applied after a newer one."""
+        if self.running is not None:
+            await asyncio.wait([self.running])
+
+    async def exactly(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Commit these positions, changed or not. Raises Refused also for an ended generation."""
+        self.note()
+        await self.settle()
+        try:
+            await self._member.commit(positions)
+        except CommitRefused as error:
+            self._note_committed(positions, error.errors)
+            raise
+        self._note_committed(positions, ())
+
+    async def moved(self, positions: Offsets, timeout_ms: int | None = None) -> None:
+        """Commit where positions have changed; one of an ended generation is dropped."""
+        # The topic that has the name of a deleted one now begins without commits.
+        former = self._former()
+        changed = {
+            partition: Position(offset, self._epoch_before(partition, offset))
+            for partition, offset in positions.items()
+            if self.committed.get(partition) != offset and partition.topic not in former
+        }
+        if not changed:
+            return
+        try:
+            await self._member.commit(changed, timeout_ms=timeout_ms)
+        except CommitRefused as error:
+            self._note_committed(changed, error.errors)
+            raise
+        except Refused as error:
+            if error.code not in COMMIT_LOST:
+                raise
+            return
+        self._note_committed(changed, ())
+
+    def _note_committed(
+        self, moved: Mapping[TopicPartition, Position], but: Collection[TopicPartition]
+    ) -> None:
+        done = {where: item.offset for where, item in moved.items() if where not in but}
+        self.committed.update(done)
+
+
+def _look_at_error(task: asyncio.Task[None]) -> None:
+    # A waiting caller gets the error; retrieve it here, so that the loop does not warn otherwise.
+    if not task.cancelled():
+        task.exception()
