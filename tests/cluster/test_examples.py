@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
+from tests.support.target import TARGET
 from tidelog.cli.connecting import SERVER_VARIABLE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -28,7 +29,8 @@ def output_of(command: list[str]) -> str:
 def test_every_example_is_tested_here() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")}
     assert found == {
-        "produce_consume.py", "resume_with_a_group.py", "commands.sh", "three_brokers.sh",
+        "produce_consume.py", "resume_with_a_group.py", "state_per_key.py", "commands.sh",
+        "three_brokers.sh",
     }  # fmt: skip
 
 
@@ -43,6 +45,28 @@ def test_resume_with_a_group(bootstrap: str) -> None:
     out = output_of([sys.executable, str(EXAMPLES / "resume_with_a_group.py"), bootstrap])
     assert "the first reader read [0, 1, 2, 3, 4]" in out
     assert "the second reader read [5, 6, 7, 8, 9]" in out
+
+
+def test_state_per_key_goes_on_through_a_growth(
+    bootstrap: str, topic_name: str, tmp_path: Path
+) -> None:
+    counts = tmp_path / "counts.json"
+    run = [sys.executable, str(EXAMPLES / "state_per_key.py"), bootstrap, topic_name, str(counts)]
+    topics = [sys.executable, "-m", "tidelog", "topics", "--topic", topic_name]
+    produce = [sys.executable, "-m", "tidelog", "produce", "--topic", topic_name]
+    produce += ["--bootstrap-server", bootstrap, "--property", "parse.key=true"]
+    produce += ["--property", "key.separator=:"]
+    names = [f"k{number}" for number in range(8)]
+    for partitions in ("--create --partitions 2", "--alter --partitions 5 --force"):
+        if TARGET == "kafka" and partitions.startswith("--alter"):
+            return
+        output_of([*topics, "--bootstrap-server", bootstrap, *partitions.split()])
+        lines = "".join(f"{name}:x\n" for name in names * 3)
+        subprocess.run(produce, input=lines, text=True, check=True, timeout=DEADLINE_S)
+        output_of([*run, str(len(names) * 3)])
+    assert {key: count for key, (count, _) in json.loads(counts.read_text()).items()} == (
+        dict.fromkeys(names, 6)
+    )
 
 
 def test_the_tour_of_the_commands(bootstrap: str) -> None:

@@ -123,6 +123,8 @@ def test_keys_keep_their_order_while_a_topic_grows_and_shrinks(cluster: TidelogC
     print(Counter(send.outcome for send in run.history.of(Send)))
     assert not found, report(reference, found, seed)
     assert len(acked) > 500
+    flushes = [each.flushes for group in run.groups for each in group.members]
+    assert sum(flushes) > 10, flushes
     lags = lags_of(reference)
     print(f"longest lags: {lags}")
     assert max(lags.values()) < LONGEST_LAG_S

@@ -141,14 +141,21 @@ class Writer:
 class GroupOfMembers:
     """A group of the product's members, and what it must receive."""
 
-    def __init__(self, setting: Setting, name: str, reset: OffsetReset, members: int) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        name: str,
+        reset: OffsetReset,
+        members: int,
+        kind: type[Member] | None = None,
+    ) -> None:
         self.name = name
         self.reset = reset
         self.generation = -1
         self._history = setting.history
         self._joined_at: float | None = None
         self.registration = Registration(name, setting.now)
-        self.members = [Member(setting, self, number) for number in range(members)]
+        self.members = [(kind or Member)(setting, self, number) for number in range(members)]
         setting.note(self.registration)
 
     def joined(self, member: Member, generation: int, assigned: list[TopicPartition]) -> None:
@@ -157,7 +164,7 @@ class GroupOfMembers:
         if self._joined_at is None:
             self._joined_at = member.setting.now
         for other in self.members:
-            if other is not member and other.generation < generation:
+            if other is not member and other.is_removed(generation):
                 member.setting.note(Removal(self.name, other.name, member.setting.now))
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -208,6 +215,10 @@ class Member:
                 await self._live(cluster)
             await self.setting.pause(self._rng.uniform(0.1, 2))
 
+    def is_removed(self, generation: int) -> bool:
+        """Whether it is not in a generation of its group, and does not get into it either."""
+        return self.generation < generation
+
     async def _live(self, cluster: Cluster) -> None:
         rng = self._rng
         reader = GroupReader(
@@ -255,10 +266,9 @@ class Member:
 
     async def _receive(self, index: int, row: Any) -> None:
         setting, begun_at = self.setting, self.setting.now
-        generation = self.generation
         if self._rng.random() < 0.3:
             await self.setting.pause(self._rng.uniform(0, 0.05))
-        if generation < self.group.generation:
+        if self.is_removed(self.group.generation):
             return  # It was removed from the group, and does not know it yet.
         setting.note(
             Delivery(
@@ -271,8 +281,8 @@ class Member:
         join, commit = reader._member.join, reader._member.commit
         add = reader._fetcher.add
 
-        async def joined() -> list[TopicPartition]:
-            assigned = await join()
+        async def joined(*owned: Any) -> list[TopicPartition]:
+            assigned = await join(*owned)
             self.generation = reader._member.membership.generation
             self.group.joined(self, self.generation, assigned)
             return assigned

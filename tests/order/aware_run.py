@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.order.aware_clients import GroupOfMembers, Writer
+from tests.order.consumer_members import ConsumerMember, CooperativeMember
 from tests.order.history import History, MetadataSeen, Resize, Send, Stored
 from tests.support.processes import DEADLINE_S
 from tidelog.client.admin.topics import create_partitions
@@ -90,12 +91,15 @@ class RealRun:
     # The course
 
     def start(self) -> None:
-        """Start two writers, of which one learns late of resizes, two groups, and an observer."""
+        """Start two writers, of which one learns late of resizes, two groups, and an observer.
+
+        Members are the public consumers: one group's with state of keys, the other's cooperative.
+        """
         soon, late = self._kinds
         self.writers = [soon(self, "w1", 1_000), late(self, "w2", 300_000)]
         self.groups = [
-            GroupOfMembers(self, "all", OffsetReset.EARLIEST, 3),
-            GroupOfMembers(self, "newest", OffsetReset.LATEST, 2),
+            GroupOfMembers(self, "all", OffsetReset.EARLIEST, 3, ConsumerMember),
+            GroupOfMembers(self, "newest", OffsetReset.LATEST, 2, CooperativeMember),
         ]
         for group in self.groups:
             for member in group.members:
@@ -224,7 +228,7 @@ class RealRun:
                 if member.in_hand:
                     missing.append(f"{member.name} has {member.in_hand} pieces in hand")
                 if member.reader is not None:
-                    positions |= member.reader._fetcher.positions()
+                    positions |= member.reader.positions()
             missing += [
                 f"{group.name}: {where} at {positions.get(where, -1)} of {end}"
                 for where, end in ends.items()
