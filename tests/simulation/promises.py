@@ -45,6 +45,7 @@ PROMISES: dict[str, tuple[int, ...]] = {
     "order_of_keys": (7,),
     "fences_come_first": (8,),
     "only_a_growth_makes_partitions": (11,),
+    "no_move_meets_a_resize": (11,),
 }
 
 RULES = {

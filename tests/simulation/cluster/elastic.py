@@ -40,8 +40,8 @@ from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionNode, ResizeKind, TopicHistory
-from tidelog.metadata.store import Create, Set
+from tidelog.metadata.records import PartitionNode, PartitionState, ResizeKind, TopicHistory
+from tidelog.metadata.store import Create, Delete, Set
 from tidelog.runtime.backoff import Backoff
 
 NAME = "elastic"
@@ -107,11 +107,14 @@ class Elastic:
             self.found.append(f"the watch of resizes failed:\n{traceback.format_exc()}")
 
     def _take(self, commit: store.Commit) -> None:
-        before, made = self.stored, {}
+        before, made, states, gone = self.stored, {}, {}, []
         for operation in commit.operations:
-            if not isinstance(operation, Create | Set) or not operation.data:
-                continue
             if f"/{NAME}" not in operation.path:
+                continue
+            found = layout.partition_of(operation.path)
+            if isinstance(operation, Delete) and found is not None:
+                gone.append(found[1])
+            if not isinstance(operation, Create | Set) or not operation.data:
                 continue
             record = layout.decode(operation.path, operation.data)
             if isinstance(record, TopicHistory):
@@ -119,9 +122,14 @@ class Elastic:
                 self.stored = record
                 self._take_publication(record, commit.at)
             elif isinstance(record, PartitionNode) and isinstance(operation, Create):
-                made[int(operation.path.rpartition("/")[2])] = record
+                assert found is not None
+                made[found[1]] = record
+            elif isinstance(record, PartitionState):
+                assert found is not None
+                states[found[1]] = record
         if self.stored is not None and (made or self.stored is not before):
             self.watch.take(before, self.stored, made)
+        self.watch.take_moves(before, self.stored, states, gone)
 
     def _take_publication(self, record: TopicHistory, at: float) -> None:
         plan = record.resize

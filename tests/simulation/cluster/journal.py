@@ -19,6 +19,7 @@ from tidelog.metadata.records import (
     ConfigNode,
     PartitionNode,
     PartitionState,
+    ResizePlan,
     TopicHistory,
     TopicNode,
 )
@@ -87,6 +88,9 @@ class StateWatch:
         """That of the controller that became active last."""
         self.elections = 0
         self._unclean_allowed: dict[str, bool] = {}
+        self._plans: dict[str, ResizePlan | None] = {}
+        self._resized: set[str] = set()
+        """Topics whose resize goes on with the commit that is looked at."""
         self._epoch_writer = -1
         self._epoch_versions = 0
         self._debts: dict[str, set[int]] = {}
@@ -203,6 +207,7 @@ class StateWatch:
             for operation in commit.operations
             if isinstance(operation, Create | Set) and operation.data
         ]
+        self._resized.clear()
         for path, record in records:
             if isinstance(record, TopicNode):
                 name = path.rpartition("/")[2]
@@ -232,6 +237,9 @@ class StateWatch:
     def _take_memory(self, topic: str, memory: TopicHistory) -> None:
         """Promise 1: what replicas report as lost can only be lost where it is not clean."""
         self._debts[topic] = set(memory.unclean)
+        if memory.resize is not None and memory.resize != self._plans.get(topic):
+            self._resized.add(topic)
+        self._plans[topic] = memory.resize
         past = [(index, each) for index, found in memory.unclean_past.items() for each in found]
         for partition, debt in [*past, *memory.unclean.items()]:
             place = Place(memory.topic_id, topic, partition)
@@ -319,9 +327,9 @@ class StateWatch:
         )
         before, known.state = known.state, state
         self._check_epochs(place, known, before)
-        # A move raises the epoch of its leader, which leads on: that is no election.
+        # A move and a resize raise the epoch of a leader, which leads on: that is no election.
         leads_on = state.leader == before.leader and (
-            state.target_replicas != before.target_replicas
+            state.target_replicas != before.target_replicas or topic in self._resized
         )
         if state.leader != before.leader or state.leader_epoch != before.leader_epoch:
             known.elected_at = commit.at

@@ -8,17 +8,20 @@ Not the history of its clients: see ``elastic``.
 | the next step of a plan, or its publication | the fences or seals of the step before, committed |
 | a new partition beyond the first ones | a plan in the step of births, of the same resize epoch |
 | the removal of a partition | no plan, or an undo that removes its children |
+| a new plan | no partition that moves |
+| a partition that begins to move | no plan |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tests.simulation.cluster.disks import fences_on_disk
 from tests.simulation.cluster.journal import Place, StateWatch
 from tests.simulation.cluster.nodes import BrokerNode, Cluster
 from tidelog.metadata.records import (
     PartitionNode,
+    PartitionState,
     ResizeKind,
     ResizePlan,
     ResizeStep,
@@ -32,6 +35,8 @@ class ResizeWatch:
 
     def __init__(self, topic: str, initial: int, nodes: Cluster, states: StateWatch) -> None:
         self.found: list[str] = []
+        self.moving: set[int] = set()
+        """Partitions that are reassigned."""
         self._topic = topic
         self._initial = initial
         self._nodes = nodes
@@ -70,6 +75,32 @@ class ResizeWatch:
                         f"fences_come_first: resize epoch {plan.resize_epoch} went on from "
                         f"{plan.step.value}, and {lacks} the one of {self._topic}-{index}"
                     )
+
+    def take_moves(
+        self,
+        before: TopicHistory | None,
+        after: TopicHistory | None,
+        states: dict[int, PartitionState],
+        gone: Iterable[int],
+    ) -> None:
+        """Check a commit: a resize and a move of one topic exclude each other (promise 11)."""
+        plan = None if after is None else after.resize
+        is_new = plan is not None and (before is None or before.resize is None)
+        if is_new and self.moving:
+            self.found.append(
+                f"no_move_meets_a_resize: a plan began while {sorted(self.moving)} were moved"
+            )
+        for index, state in states.items():
+            if state.target_replicas is None:
+                self.moving.discard(index)
+                continue
+            if index not in self.moving and plan is not None:
+                self.found.append(
+                    f"no_move_meets_a_resize: {self._topic}-{index} began to move in the plan of "
+                    f"resize epoch {plan.resize_epoch}"
+                )
+            self.moving.add(index)
+        self.moving.difference_update(gone)
 
     def _check_births(self, plan: ResizePlan | None, made: dict[int, PartitionNode]) -> None:
         for index, node in made.items():

@@ -1,7 +1,7 @@
 """The resizer: an administrator that grows and shrinks a topic at random while faults strike.
 
-Owns the requests (CreatePartitions, to any broker), and how the resizes end when the faults are
-over. It draws from a stream of its own.
+Owns the requests (CreatePartitions and, now and then, AlterPartitionReassignments, to any broker),
+and how the resizes and moves end when the faults are over. It draws from a stream of its own.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 
 CREATE = messages.CreatePartitionsRequest
+ALTER = messages.AlterPartitionReassignmentsRequest
+
+MOVES = 0.2
+"""The share of its requests that move a partition."""
+REPLICAS = 3
 
 
 class Resizer:
-    """Asks for other counts; ``answers`` are the codes that came."""
+    """Asks for other counts; ``answers`` and ``moves`` are the codes that came."""
 
     def __init__(
         self,
@@ -32,6 +37,7 @@ class Resizer:
         pause: tuple[float, float] = (0.3, 4.0),
     ) -> None:
         self.answers: dict[str, int] = {}
+        self.moves: dict[str, int] = {}
         self._elastic = elastic
         self._outside = outside
         self._rng = rng
@@ -44,7 +50,25 @@ class Resizer:
             await asyncio.sleep(self._rng.uniform(*self._pause))
             # Without an answer it may have been done or not: both are fine.
             with contextlib.suppress(ClientError, OSError):
-                await self._ask(self._rng.randint(INITIAL, MOST))
+                if self._rng.random() < MOVES:
+                    await self._move()
+                else:
+                    await self._ask(self._rng.randint(INITIAL, MOST))
+
+    async def _move(self) -> None:
+        """Move a partition, or cancel its move: refused while the topic is resized."""
+        node = self._elastic.states.topics[NAME]
+        index = self._rng.choice(sorted(node.partitions))
+        brokers = [each.node_id for each in self._outside.cluster.brokers]
+        is_end = self._rng.random() < 0.2
+        replicas = None if is_end else self._rng.sample(brokers, REPLICAS)
+        part = ALTER.ReassignablePartition(partition_index=index, replicas=replicas)
+        topic = ALTER.ReassignableTopic(name=NAME, partitions=[part])
+        answer = await self._outside.ask_anyone(ALTER(timeout_ms=4_000, topics=[topic]))
+        codes = [part.error_code for each in answer.responses for part in each.partitions]
+        code = ErrorCode(answer.error_code or max(codes, default=0)).name
+        self.moves[code] = self.moves.get(code, 0) + 1
+        self._say(f"move of {NAME}-{index} to {replicas}: {code}")
 
     async def _ask(self, count: int) -> None:
         topic = CREATE.CreatePartitionsTopic(name=NAME, count=count, assignments=None)
@@ -58,6 +82,8 @@ class Resizer:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no resize is under way, as the store has it."""
+        """Whether no resize and no move is under way, as the store has it."""
         stored = self._elastic.stored
-        return stored is None or stored.resize is None
+        if stored is not None and stored.resize is not None:
+            return False
+        return not self._elastic.watch.moving

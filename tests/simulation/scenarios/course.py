@@ -89,7 +89,9 @@ def resizing_course(seed: int) -> Course:
         mixed=False,
         # What reads bits that were turned over is in ``audit``, and reads other topics.
         weights={name: share for name, share in faults.ALL.items() if name != "flip_bits"},
-        resizes=rng.choice(((0.1, 1.5), (0.3, 4.0))),
+        # The first ones meet a topic without records.
+        resizes=rng.choice(((0.0, 0.5), (0.1, 1.5), (0.3, 4.0))),
+        brokers=rng.choice((3, 3, 4)),
     )
 
 

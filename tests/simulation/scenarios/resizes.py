@@ -113,7 +113,13 @@ class ResizesRun(ClusterRun):
             self.say(report(reference, found, self.seed))
 
     def _counts(self) -> dict[str, int]:
-        return {**super()._counts(), **self.elastic.counts()}
+        moves = self.resizer.moves
+        return {
+            **super()._counts(),
+            **self.elastic.counts(),
+            "elastic moves": moves.get("NONE", 0),
+            "moves refused": sum(moves.values()) - moves.get("NONE", 0),
+        }
 
 
 def run_resizes(seed: int) -> Result:
