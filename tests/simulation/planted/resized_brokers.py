@@ -11,12 +11,10 @@ from typing import Any
 
 from tests.simulation.planted.search import Patch
 from tidelog.broker.control_plane.fence_reports import FenceReports
-from tidelog.broker.handlers import describe_fences
 from tidelog.broker.partitions import fencing
-from tidelog.controller.decisions import resize_requests, resizing
+from tidelog.controller.decisions import resizing
 from tidelog.metadata.records import ResizeStep
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
 from tidelog.storage.log.fences import Fences
 
 
@@ -29,33 +27,6 @@ def report_a_fence_above_the_watermark(patch: Patch) -> None:
             self._committed(partition, partition.leader_epoch, ErrorCode.NONE)
 
     patch.setattr(FenceReports, "began", at_once)
-
-
-def look_fences_up_by_leader_epoch(patch: Patch) -> None:
-    """A gate's offset is where the leader epoch ended that a partition had when the plan began."""
-    epochs: dict[tuple[str, int, int], int] = {}
-    begun, describe = resize_requests.begun, describe_fences._partition
-
-    def noted(cluster: Any, growth: Any, *more: Any) -> Any:
-        made = begun(cluster, growth, *more)
-        epoch = cluster.topic_histories[growth.name].resize_epoch + 1
-        for index in cluster.topics[growth.name].partitions:
-            state = cluster.states.get(TopicPartition(growth.name, index))
-            if state is not None:
-                epochs[growth.name, index, epoch] = state.leader_epoch
-        return made
-
-    def converted(broker: Any, topic: Any, asked: Any) -> Any:
-        answer = describe(broker, topic, asked)
-        for fence in answer.fences or ():
-            before = epochs.get((topic.topic, asked.partition, fence.resize_epoch))
-            if before is not None:
-                log = broker.partitions.get(topic.topic, asked.partition).log
-                fence.offset = min(fence.offset, log.end_offset_for_epoch(before)[1])
-        return answer
-
-    patch.setattr(resize_requests, "begun", noted)
-    patch.setattr(describe_fences, "_partition", converted)
 
 
 def write_a_fence_in_each_leader_epoch(patch: Patch) -> None:

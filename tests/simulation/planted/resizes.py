@@ -13,7 +13,6 @@ import msgspec
 
 from tests.simulation.planted.resized_brokers import (
     begin_without_a_birth_fence,
-    look_fences_up_by_leader_epoch,
     report_a_fence_above_the_watermark,
     without,
     write_a_fence_in_each_leader_epoch,
@@ -152,18 +151,12 @@ def resized(weights: dict[str, float], **more: Any) -> Course:
     return directed(weights, **options)
 
 
-UNCERTAIN = {"kill_in_a_write": 3.0, "kill_broker": 4.0, "cut_off_store": 2.0}
 AWAY = {"kill_broker": 3.0, "cut": 2.0}
 
 PLANTED = (
     Planted(children_before_parents, ("order_of_keys", "fences_come_first"), resized(AWAY)),
     Planted(survivors_before_seals, FIRST, resized(AWAY)),
     Planted(report_a_fence_above_the_watermark, FIRST, resized(AWAY)),
-    Planted(
-        look_fences_up_by_leader_epoch,
-        ORDER,
-        resized(UNCERTAIN, controllers=2, pause=(0.05, 0.6)),
-    ),
     Planted(write_a_fence_in_each_leader_epoch, ("a_fence_is_written_once",), resized(AWAY)),
     Planted(begin_without_a_birth_fence, FIRST, resized(AWAY)),
     Planted(
