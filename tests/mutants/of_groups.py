@@ -12,7 +12,31 @@ POSITIONS = "tests/unit/groups/test_positions.py"
 CLEANER = "src/tidelog/storage/compaction/cleaner.py"
 HOMES = "tests/unit/storage/test_compaction_across_homes.py"
 
+GATED = "tests/unit/client/test_gated.py"
+LAG = "tests/unit/client/test_lag.py tests/broker/test_group_lag.py"
+
 MUTANTS = (
+    Mutant(
+        "a position that is reported again counts as progress",
+        f"{GROUPS}/positions.py",
+        "        if topic.offsets.get(at.partition) != offset:\n",
+        "        if True:\n",
+        "tests/unit/groups/test_progress.py",
+    ),
+    Mutant(
+        "tools show a stock member as one that waits",
+        "src/tidelog/client/groups/gated.py",
+        "        if owner is None or owner.aware is False:\n",
+        "        if owner is None:\n",
+        GATED,
+    ),
+    Mutant(
+        "tombstones in front of the end count as lag",
+        "src/tidelog/client/groups/lag.py",
+        "        begin = max(begin, header.next_offset)\n",
+        "        break\n",
+        LAG,
+    ),
     Mutant(
         "a group with latest skips what a new partition has from before its first fetch",
         f"{GROUPS}/births.py",
