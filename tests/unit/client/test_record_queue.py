@@ -67,7 +67,7 @@ def test_one_at_a_time() -> None:
     queue = queue_of(piece(A, 0, batch(0, b"0", b"1"), end=2))
     taken = [queue.take_one(), queue.take_one(), queue.take_one()]
     assert [None if each is None else each.value for each in taken] == [b"0", b"1", None]
-    assert queue.last == {A: Place(2, 4)}
+    assert queue.epoch_before(A, 2) == 4
 
 
 def test_paused_and_unwanted_partitions_stay_in_order() -> None:

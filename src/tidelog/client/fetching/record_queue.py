@@ -30,14 +30,15 @@ Decode = Callable[[Fetched], Iterator[list[ConsumerRecord]]]
 class _Piece:
     """One piece: the records of the batch in turn, and what is not decoded yet."""
 
-    __slots__ = ("at", "batches", "fetched", "next", "problem", "records")
+    __slots__ = ("at", "batches", "fetched", "problem", "records", "start")
 
     def __init__(self, fetched: Fetched, batches: Iterator[list[ConsumerRecord]]) -> None:
         self.fetched = fetched
         self.batches = batches
         self.records: list[ConsumerRecord] = []
         self.at = 0
-        self.next = Place(fetched.offset)
+        self.start = Place(fetched.offset)
+        """The place before the first of ``records``."""
         self.problem: ClientError | None = None
 
     def decode(self) -> bool:
@@ -46,6 +47,7 @@ class _Piece:
             if self.problem is not None:
                 return False
             try:
+                self.start = self.next
                 self.records, self.at = next(self.batches), 0
             except StopIteration:
                 return False
@@ -54,13 +56,18 @@ class _Piece:
                 return False
         return True
 
+    @property
+    def next(self) -> Place:
+        """The place after the last record that was taken."""
+        if not self.at:
+            return self.start
+        last = self.records[self.at - 1]
+        return Place(last.offset + 1, last.leader_epoch)
+
     def take(self, most: int) -> list[ConsumerRecord]:
         """Return the next records of the batch at hand."""
         first, self.at = self.at, min(self.at + most, len(self.records))
-        taken = self.records[first : self.at]
-        last = taken[-1]
-        self.next = Place(last.offset + 1, last.leader_epoch)
-        return taken
+        return self.records[first : self.at]
 
 
 class RecordQueue:
@@ -71,8 +78,8 @@ class RecordQueue:
         self._pieces: deque[_Piece] = deque()
         self.paused: set[TopicPartition] = set()
         """Partitions of which nothing is returned."""
-        self.last: dict[TopicPartition, Place] = {}
-        """The places after the last records that were returned, kept for their epochs."""
+        self._last: dict[TopicPartition, ConsumerRecord] = {}
+        """The last record that was returned of each partition, kept for its epoch."""
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -109,7 +116,7 @@ class RecordQueue:
                 skipped.append(self._pieces.popleft())
             elif piece.decode():
                 taken = piece.take(most)
-                self.last[where] = piece.next
+                self._last[where] = taken[-1]
                 most -= len(taken)
                 have = found.get(where)
                 if have is None:
@@ -134,8 +141,7 @@ class RecordQueue:
             if piece.at < len(piece.records) and not self.paused:
                 record = piece.records[piece.at]
                 piece.at += 1
-                piece.next = Place(record.offset + 1, record.leader_epoch)
-                self.last[piece.fetched.partition] = piece.next
+                self._last[piece.fetched.partition] = record
                 return record
         for records in self.take(1).values():
             return records[0]
@@ -154,8 +160,8 @@ class RecordQueue:
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
         """Return the leader epoch of the record before a position; -1 where it is not known."""
-        place = self.last.get(partition)
-        return -1 if place is None or place.offset != offset else place.leader_epoch
+        last = self._last.get(partition)
+        return -1 if last is None or last.offset + 1 != offset else last.leader_epoch
 
     def drop(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """Forget the pieces of these partitions, or of all."""

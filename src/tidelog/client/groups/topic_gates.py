@@ -39,6 +39,7 @@ class TopicGates:
         self._epochs: dict[int, int] = {}
         self._fences: Mapping[int, tuple[Fence, ...]] = {}
         self._positions: dict[int, Position] = {}
+        self._delivered: Mapping[int, int] = {}
         self._gates: Gates = self._gates_with({})
         self.is_resolved = not self._gates
         """Whether every fence that a gate needs is known."""
@@ -102,6 +103,7 @@ class TopicGates:
         that these metadata lack is not delivered.
         """
         positions = dict(self._positions)
+        self._delivered = own
         if self._is_alone:
             others = self.topic.partitions.keys() - self._own
             positions.update((index, Position(_BEYOND)) for index in others)
@@ -148,11 +150,13 @@ class TopicGates:
 
     def waits_for(self, partition: int) -> list[tuple[int, int, int]]:
         """Return what a shut partition waits for: partition, its position (-1: unknown), offset."""
+        own = {index: Position(offset) for index, offset in self._delivered.items()}
+        positions = {**self._positions, **own}
         return [
             (need.partition, known.offset if known else -1, need.upto.offset if need.upto else -1)
             for gate in self._gates.get(partition, ())
             for need in gate.needs
-            for known in [self._positions.get(need.partition)]
+            for known in [positions.get(need.partition)]
             if need.upto is None or known is None or not known.has_reached(need.upto)
         ]
 
