@@ -318,7 +318,8 @@ class Consumer(ConsumerCommits):
             left_ms = max(0.0, (deadline - self._now()) * 1000)
             await self.attend(left_ms, only)
             found = self.take(most, only)
-            if found or left_ms <= 0:
+            # Less than a millisecond is no time to wait for.
+            if found or left_ms < 1:
                 return found
 
     def is_due(self) -> bool:

@@ -180,7 +180,7 @@ class Consumer:
             left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
             self._wait(consumer.attend(left_ms))
             found = consumer.take(max_records)
-            if found or left_ms <= 0:
+            if found or left_ms < 1:
                 return found
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
