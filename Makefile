@@ -70,6 +70,7 @@ ifeq ($(AGAINST),)
 	@$(BIN)/python -m benchmarks.run
 	@$(BIN)/python -m benchmarks.controller_scale
 	@$(BIN)/python -m benchmarks.resizing
+	@$(BIN)/python -m benchmarks.python_producers
 else
 	@$(BIN)/python -m benchmarks.against $(AGAINST) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ROWS),--rows "$(ROWS)") $(if $(QUICK),--quick)
 endif

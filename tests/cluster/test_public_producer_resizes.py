@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pytest
 
@@ -186,6 +187,24 @@ def test_the_older_homes_of_compacted_keys_get_a_tombstone_once(cluster: Tidelog
     assert found == {key for key, where in zip(keys, places, strict=False) if where.partition >= 2}
 
 
+def read_values(cluster: TidelogCluster, where: TopicPartition) -> list[bytes | None]:
+    """The values of the records in a partition."""
+
+    async def read() -> list[bytes | None]:
+        found: list[bytes | None] = []
+        async with Cluster(cluster.bootstrap) as client:
+            ends = await list_offsets(client, {where: LATEST})
+            fetcher = Fetcher(client)
+            fetcher.assign({where: 0}, {where: ends[where].offset})
+            while not fetcher.finished():
+                for piece in await fetcher.poll(1000):
+                    found += [row.value for row in piece.rows()]
+            await fetcher.close()
+        return found
+
+    return asyncio.run(read())
+
+
 def read_controls(
     cluster: TidelogCluster, topic: str, homes: Iterable[TopicPartition]
 ) -> set[bytes]:
@@ -211,26 +230,32 @@ def read_controls(
     return asyncio.run(read())
 
 
-def test_an_unordered_topic_is_written_by_the_hash_of_its_count(cluster: TidelogCluster) -> None:
+def test_a_topic_that_becomes_ordered_and_unordered_goes_on_in_its_logs(
+    cluster: TidelogCluster,
+) -> None:
     topic = "unordered"
     cluster.create_topic(topic, 3, 3, enable_ordered_delivery="false")
     with (
         tidelog.Admin(bootstrap_servers=cluster.bootstrap) as admin,
-        tidelog.Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        tidelog.Producer(bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=20) as producer,
     ):
         assert admin.describe_topics([topic])[0].resize_epoch == -1
-        before = producer.send(topic, b"1", b"k").get(DEADLINE_S)
-        # It becomes ordered, and unordered again: the same logs go on.
-        resource = tidelog.ConfigResource(tidelog.ConfigResourceType.TOPIC, topic)
-        for value in (True, False):
-            admin.alter_configs(
-                [
-                    tidelog.ConfigResource(
-                        resource.resource_type, topic, {"enable.ordered.delivery": value}
-                    )
-                ]
-            )
-            asked = [producer.send(topic, b"%d" % n, b"k") for n in range(200)]
-            assert all(future.get(DEADLINE_S).partition == before.partition for future in asked)
-            offsets = [future.get(DEADLINE_S).offset for future in asked]
-            assert offsets == sorted(offsets)
+        found = [producer.send(topic, b"0", b"k").get(DEADLINE_S)]
+
+        def follows(value: bool) -> bool:
+            # One record in each batch: the brokers remember the sequence numbers of five.
+            found.append(producer.send(topic, b"%d" % len(found), b"k").get(DEADLINE_S))
+            return producer._inner._cluster.view.topics[topic].is_ordered is value
+
+        for value in (True, False, True):
+            setting = {"enable.ordered.delivery": value}
+            kind = tidelog.ConfigResourceType.TOPIC
+            admin.alter_configs([tidelog.ConfigResource(kind, topic, setting)])
+            wait_until(partial(follows, value), DEADLINE_S, "the producer sees the change")
+            for _ in range(10):
+                follows(value)
+        assert {each.partition for each in found} == {found[0].partition}
+        offsets = [each.offset for each in found]
+        assert offsets == sorted(set(offsets))
+    values = read_values(cluster, found[0].topic_partition)
+    assert values == [b"%d" % number for number in range(len(found))]

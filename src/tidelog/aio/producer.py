@@ -26,6 +26,8 @@ from tidelog.records.record import Header
 
 Headers = Iterable[tuple[str, bytes | None]]
 
+_NO_HEADERS: list[Header] = []
+
 
 def not_flushed(timeout: float | None) -> GaveUp:
     """Return the error of a flush that takes longer than its time-out."""
@@ -44,6 +46,7 @@ class Producer:
         settings = producer_settings(configs, type(self))
         self._key_of = serializer_of(settings.key_serializer, "key")
         self._value_of = serializer_of(settings.value_serializer, "value")
+        self._takes_bytes = not (settings.key_serializer or settings.value_serializer)
         self._cluster = Cluster(bootstrap_of(configs), settings.cluster)
         self._settings = settings.send
         self._sender: RecordSender | None = None
@@ -124,6 +127,9 @@ class Producer:
         self, topic: str, value: Any, key: Any, headers: Headers | None
     ) -> tuple[bytes | None, bytes | None, list[Header]]:
         """Return value, key and headers of a record as bytes. Raises TypeError."""
+        is_plain = (value is None or type(value) is bytes) and (key is None or type(key) is bytes)
+        if is_plain and self._takes_bytes and not headers and type(topic) is str:
+            return value, key, _NO_HEADERS
         if not isinstance(topic, str):
             raise TypeError(f"a topic is named by a str, not {type(topic).__name__}")
         return (

@@ -351,3 +351,47 @@ def test_random_failures_lose_repeat_and_reorder_nothing(
                 else:
                     assert outcome in given_up
         assert acknowledged == len(order)
+
+
+@pytest.mark.parametrize("error", (LOST, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+def test_retries_end_after_their_number(
+    loop: asyncio.AbstractEventLoop, error: BatchResult
+) -> None:
+    queue = SendQueue(WHERE, 5, idempotent=False, retries=1)
+    batch = queue.open()
+    batch.builder.append(1, None, b"x", [])
+    outcome: asyncio.Future[object] = loop.create_future()
+    batch.outcomes.append((outcome, 1, -1, 1, -1))
+    queue.sent(batch)
+    assert not queue.answered(batch, error)
+    queue.sent(batch)
+    assert queue.answered(batch, error)
+    assert outcome.exception() is error.error
+
+
+def test_a_queue_whose_log_goes_on_waits_for_another_identity(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    # The topic became ordered, or ceased to be: the log has batches of ONE from sequence 0.
+    sending = Sending(loop)
+    sending.queue = SendQueue(WHERE, 5, idempotent=True, former=ONE)
+    sending.add()
+    assert sending.queue.needs_identity(ONE)
+    assert sending.queue.next(ONE) is None
+    assert not sending.queue.needs_identity(TWO)
+    sending.identity = TWO
+    found = sending.send()
+    assert found is not None
+    assert found[1:] == (TWO.producer_id, 0)
+    assert not sending.queue.broken
+
+
+def test_what_was_sent_before_a_place_is_known(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    first = sending.add()
+    assert sending.queue.has_before((first.number[0] + 1,))
+    assert not sending.queue.has_before(first.number)
+    sending.send()
+    assert sending.queue.has_before((first.number[0] + 1,))
+    sending.queue.answered(first, OK)
+    assert not sending.queue.has_before((first.number[0] + 1,))

@@ -326,14 +326,17 @@ class TurningDelivery(BatchDelivery):
             raise Refused(ErrorCode.INVALID_PARTITION_METADATA, f"topic {name!r}")
 
     def _end_turn(self, epochs: TopicEpochs, newest: Topic, found: Stamp | None) -> None:
-        if (found is None) != (epochs.stamp is None):
+        is_switch = (found is None) != (epochs.stamp is None)
+        if is_switch:
             # The same logs go on, in queues that number their batches from 0.
             epochs.former = self._identity
         epochs.seen, epochs.stamp = newest, found
         epochs.is_turning, epochs.refused = False, None
         epochs.queues.clear()
         for key, queue in list(self._queues.items()):
-            if queue.partition.topic == newest.name and queue.empty:
+            if queue.partition.topic == newest.name and is_switch:
+                del self._queues[key]
+            elif queue.partition.topic == newest.name and queue.empty:
                 listed = newest.partitions.get(queue.partition.partition)
                 if listed is None or queue.partition_epoch not in (-1, listed.partition_epoch):
                     del self._queues[key]
