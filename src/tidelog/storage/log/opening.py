@@ -62,6 +62,8 @@ def create_log(
             log.set_metadata(metadata, durable=False)
     except OSError:
         if is_new:
+            # Otherwise the next creation here would write to a file that has no name any more.
+            resources.files.forget_below(path)
             # It may be created in another directory next: a start must not find it in both.
             with contextlib.suppress(OSError):
                 resources.disk.remove_tree(path)

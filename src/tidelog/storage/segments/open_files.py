@@ -179,6 +179,12 @@ class OpenFiles:
         """Close a directory before it is renamed; nothing when it is not open."""
         self._forget(_key(path))
 
+    def forget_below(self, path: str) -> None:
+        """Close a directory and what is open in it, before it is removed; grows with open files."""
+        self._forget(_key(path))
+        for key in [key for key in self._open if key.startswith(f"{path}/")]:
+            self._forget(key)
+
     def _forget(self, key: str) -> None:
         file = self._open.pop(key, None)
         if file is not None:
