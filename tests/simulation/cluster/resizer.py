@@ -20,8 +20,6 @@ from tidelog.protocol import messages
 CREATE = messages.CreatePartitionsRequest
 ALTER = messages.AlterPartitionReassignmentsRequest
 
-MOVES = 0.2
-"""The share of its requests that move a partition."""
 REPLICAS = 3
 
 
@@ -35,7 +33,9 @@ class Resizer:
         rng: random.Random,
         say: Callable[[str], None],
         pause: tuple[float, float] = (0.3, 4.0),
+        moves: float = 0.0,
     ) -> None:
+        """``moves``: the share of its requests that move a partition."""
         self.answers: dict[str, int] = {}
         self.moves: dict[str, int] = {}
         self._elastic = elastic
@@ -43,6 +43,7 @@ class Resizer:
         self._rng = rng
         self._say = say
         self._pause = pause
+        self._share = moves
 
     async def run(self) -> None:
         """Ask for another count now and then, for ever."""
@@ -50,7 +51,7 @@ class Resizer:
             await asyncio.sleep(self._rng.uniform(*self._pause))
             # Without an answer it may have been done or not: both are fine.
             with contextlib.suppress(ClientError, OSError):
-                if self._rng.random() < MOVES:
+                if self._share and self._rng.random() < self._share:
                     await self._move()
                 else:
                     await self._ask(self._rng.randint(INITIAL, MOST))

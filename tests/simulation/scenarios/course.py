@@ -67,6 +67,8 @@ class Course:
 
     resizes: tuple[float, float] = (0.3, 4.0)
     """How long the resizer pauses, in the scenario that has one."""
+    resizer_moves: float = 0.0
+    """The share of its requests that move a partition."""
 
 
 def course_of(seed: int) -> Course:
@@ -92,6 +94,7 @@ def resizing_course(seed: int) -> Course:
         # The first ones meet a topic without records.
         resizes=rng.choice(((0.0, 0.5), (0.1, 1.5), (0.3, 4.0))),
         brokers=rng.choice((3, 3, 4)),
+        resizer_moves=0.2,
     )
 
 

@@ -35,7 +35,12 @@ class ResizesRun(ClusterRun):
         if enough is not None:
             self.elastic.found = self.elastic.watch.found = Findings(enough, self._end)
         self.resizer = Resizer(
-            self.elastic, self.outside, self.world.random("resizer"), self.say, self.course.resizes
+            self.elastic,
+            self.outside,
+            self.world.random("resizer"),
+            self.say,
+            self.course.resizes,
+            self.course.resizer_moves,
         )
         self._elastic_work: list[asyncio.Task[None]] = []
         self._resizing: asyncio.Task[None] | None = None
