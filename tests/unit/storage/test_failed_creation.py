@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
 
-from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, resources
+from tests.support.storage_logs import (
+    NOW_MS,
+    PARTITION,
+    TOPIC_ID,
+    FaultyDisk,
+    batch,
+    open_as_a_server,
+    resources,
+)
 from tidelog.model.configs.topic_values import TopicConfigs
-from tidelog.model.topics import TopicPartition
 from tidelog.storage.checkpoints import PartitionMetadata
-from tidelog.storage.log.opening import create_log
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 
@@ -22,26 +27,18 @@ once."""
 
 def test_the_next_creation_writes_to_files_that_are_there(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    shared = resources(disk)
+    directory = open_as_a_server(tmp_path, resources(disk))
 
     def create() -> PartitionLog:
-        return create_log(
-            shared,
-            str(tmp_path / "t-0"),
-            TopicPartition("t", 0),
-            TopicConfigs(),
-            now_ms=NOW_MS,
-            metadata=PartitionMetadata(uuid.UUID(int=1)),
-            start_offset=START,
-        )
+        metadata = PartitionMetadata(TOPIC_ID, 0)
+        return directory.create(PARTITION, TopicConfigs(), metadata, start_offset=START)
 
     # Of any file: the log file is made, and cannot be made empty.
     disk.failing = ("",)
     disk.fill_up()
     with pytest.raises(OSError):
         create()
-    assert not (tmp_path / "t-0").exists()
     disk.fault = None
     log = create()
     assert isinstance(log.append_as_leader(batch(2), 0, NOW_MS), Appended)
-    assert (tmp_path / "t-0" / f"{START:020}.log").stat().st_size == log.size > 0
+    assert (Path(log.path) / f"{START:020}.log").stat().st_size == log.size > 0
