@@ -25,7 +25,7 @@ from tidelog.client.groups.gating import Gating
 from tidelog.client.groups.topic_gates import TopicGates
 from tidelog.client.producing.turning import TopicEpochs
 from tidelog.controller import requests
-from tidelog.controller.decisions import completion, removal, resizing
+from tidelog.controller.decisions import completion, resizing
 from tidelog.controller.decisions.shown_topics import ShownTopic
 from tidelog.groups import births
 from tidelog.metadata.records import PartitionNode, ResizeStep
@@ -55,17 +55,6 @@ def complete_with_children(patch: Patch) -> None:
     """What completes topics makes every partition of a topic's node, also those of a plan."""
     patch.setattr(completion, "shown_topic", lambda *_: ShownTopic())
     patch.setattr(completion, "first_unborn", lambda *found: len(found[2].partitions))
-
-
-def remove_during_a_plan(patch: Patch) -> None:
-    """A drained partition is removed although its topic is being resized."""
-    why = removal.why_none_goes
-
-    def hasty(cluster: Any, name: str) -> str | None:
-        said = why(cluster, name)
-        return None if said is not None and "is being resized" in said else said
-
-    patch.setattr(removal, "why_none_goes", hasty)
 
 
 def show_a_plan(patch: Patch) -> None:
@@ -164,7 +153,6 @@ PLANTED = (
         ("only_a_growth_makes_partitions",),
         resized({"bounce_broker": 4.0, "cut": 3.0}, resizes=(0.0, 0.2), pause=(0.05, 0.4)),
     ),
-    Planted(remove_during_a_plan, ("no_removal_during_a_resize",), resized(AWAY), first_seed=2),
     Planted(read_without_counts, ORDER, resized(AWAY)),
     Planted(show_a_plan, ORDER, resized(AWAY)),
     Planted(begin_again_at_0, ORDER, resized(AWAY), first_seed=1),
