@@ -1,8 +1,9 @@
 """`python -m examples.flights.demo`: a cluster, a year of flights, an archive, answers, an audit.
 
-Starts three tidelog brokers of its own (or takes a cluster with --bootstrap-server), publishes all
-flights while the archive job runs, kills a broker meanwhile (one of its own), computes on the lake,
-audits it, and prints a short table. Everything it makes lies in demo-out/.
+Starts three tidelog brokers of its own (or takes a cluster of tidelog's with --bootstrap-server),
+publishes all flights while the archive job runs and the topic grows and shrinks, kills a broker
+meanwhile (one of its own), computes on the lake, audits it, and prints a short table. Everything it
+makes lies in demo-out/.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from examples.flights import questions
 from examples.flights.data import Message, flights, messages
+from examples.flights.growth import Growth
 from examples.flights.outage import Outage
 from examples.flights.publish import create_topic, publish
 from examples.flights.server import BROKERS, running_cluster
@@ -37,6 +39,11 @@ from tidelog.pipeline.session import session
 
 TOPIC = "flights"
 PARTITIONS = 4
+COUNTS = (8, 16, 5)
+# While a resize is under way so many flights are sent at once, with a pause after them.
+_AT_ONCE = 20
+_REPORT_EVERY = 2000
+_TRIGGER_MS = 500
 _ARCHIVE_DEADLINE_S = 300.0
 _LOOK_S = 0.1
 # Short runs are over before the optimizing compiler has paid for itself on two cores.
@@ -115,11 +122,11 @@ class Archiving(Plain):
             raise PipelineError(f"only {self.rows:,} records were archived in time")
         return self.result
 
-    def wait_for_more(self) -> None:
-        """Wait until more is archived than now, or the job has ended."""
+    def waiting_for_more(self) -> Iterator[None]:
+        """Something to wait for until more is archived than now, or the job has ended."""
         before, end = self.rows, time.monotonic() + _ARCHIVE_DEADLINE_S
         while self.rows <= before and self._thread.is_alive() and time.monotonic() < end:
-            self._thread.join(_LOOK_S)
+            yield None
 
     def stop(self) -> None:
         self._stopped.set()
@@ -168,7 +175,7 @@ def show(
 ) -> int:
     """The demo on a running cluster and session; with an `outage` a broker dies on the way."""
     lake = out / "lake"
-    settings = archive.ArchiveSettings(bootstrap, (TOPIC,), str(lake), trigger_ms=1000)
+    settings = archive.ArchiveSettings(bootstrap, (TOPIC,), str(lake), trigger_ms=_TRIGGER_MS)
     frame = flights() if limit is None else flights().head(limit)
     archiving = Archiving(spark, settings, screen)
     screen.say("Spark is up; the archive job reads the topic while it fills")
@@ -178,14 +185,18 @@ def show(
             sent = bars.add_task("published", total=len(frame))
             kept = bars.add_task("archived", total=len(frame))
 
-            def report(acked: int) -> None:
-                bars.update(sent, completed=acked)
-                bars.update(kept, completed=archiving.rows)
+            growth = Growth(bootstrap, TOPIC, PARTITIONS, list(COUNTS), screen.say)
 
-            year = side_by_side(messages(frame), len(frame), archiving, outage)
-            count = publish(bootstrap, TOPIC, year, report)
+            def acknowledged(acked: int) -> None:
+                growth.acknowledged()
+                if acked % _REPORT_EVERY == 0:
+                    bars.update(sent, completed=acked)
+                    bars.update(kept, completed=archiving.rows)
+
+            year = side_by_side(messages(frame), len(frame), archiving, growth, outage)
+            count = publish(bootstrap, TOPIC, year, acknowledged)
             screen.say(
-                f"published {count:,} flights with confluent-kafka,"
+                f"published {count:,} flights to 4, 8, 16 and 5 partitions,"
                 f" {archiving.rows:,} of them archived meanwhile"
             )
             done = archiving.finish(count, lambda rows: bars.update(kept, completed=rows))
@@ -204,28 +215,44 @@ def show(
         bootstrap, str(lake), sequence="moment", complete=True, keys="murmur2"
     )
     result = audit.run(spark, asked)
-    audit.write_reports(result, out, parts)
+    grown = [heading("The topic while it was written"), growth.svg()]
+    audit.write_reports(result, out, [*grown, *parts])
     screen.say("done")
-    said = f"\n{text}\n\n{result.text}\n\nreport: {out / 'report.html'}"
+    shown = f"{growth.picture()}\n\n{growth.table()}"
+    said = f"\n{shown}\n\n{text}\n\n{result.text}\n\nreport: {out / 'report.html'}"
     screen.text(said.replace(f"{Path.cwd()}/", ""))
     return 0 if result.is_right else 1
 
 
 def side_by_side(
-    year: Iterator[Message], total: int, archiving: Archiving, outage: Outage | None
-) -> Iterator[Message]:
-    """The year as it is, but no faster than that the archive is seen to keep up with it.
+    year: Iterator[Message], total: int, archiving: Archiving, growth: Growth, outage: Outage | None
+) -> Iterator[Message | None]:
+    """The year as it is, with pauses (None), so that what the demo shows happens under load.
 
-    A quarter takes a second to publish and the first batch of a new query some more: without a
-    pause before the second and the third quarter all would be there before any is archived. In the
-    middle of the second quarter a broker is killed.
+    After each quarter the topic is resized, and the flights go on slowly meanwhile. A quarter takes
+    a second to publish and the first batch of a new query some more: without a pause before the
+    second and the third quarter all would be there before any is archived. In the middle of the
+    second quarter a broker is killed.
     """
     for number, message in enumerate(year):
         if outage is not None and number == total * 3 // 8:
             outage.strike()
-        if number and number in (total // 4, total // 2):
-            archiving.wait_for_more()
+        if number and number in (total // 4, total // 2, total * 3 // 4):
+            yield from _until_done(growth)
+            if number <= total // 2:
+                since_s = growth.now_s
+                yield from archiving.waiting_for_more()
+                growth.leave_out(since_s)
+            growth.begin()
+        if number % _AT_ONCE == 0 and growth.is_busy:
+            yield None
         yield message
+    yield from _until_done(growth)
+
+
+def _until_done(growth: Growth) -> Iterator[None]:
+    while growth.is_busy:
+        yield None
 
 
 def answers(lake: DataFrame) -> tuple[str, list[str]]:

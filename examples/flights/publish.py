@@ -1,19 +1,22 @@
-"""Publishes the flights with a stock client, confluent-kafka.
+"""Publishes the flights with tidelog's client, which keeps the order of keys over resizes.
 
-Owns the topic and the producer's settings. The timestamps are of 2013: the topic keeps them for
-ever, or retention would remove them as soon as it looks.
+Owns the topic and the producer's settings; a stock client creates the topic. The timestamps are of
+2013: the topic keeps them for ever, or retention would remove them as soon as it looks.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
-from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from examples.flights.data import Message
 
+from tidelog import RecordMetadata
+from tidelog.aio import Producer
+
 _DEADLINE_S = 60.0
-_REPORT_EVERY = 2000
+_PAUSE_S = 0.005
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
@@ -28,53 +31,50 @@ def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1)
 
 
 def publish(
-    bootstrap: str, topic: str, messages: Iterable[Message], report: Callable[[int], None]
+    bootstrap: str,
+    topic: str,
+    messages: Iterable[Message | None],
+    acknowledged: Callable[[int], None],
 ) -> int:
-    """Send all messages and wait until they are acked; `report` gets how many are.
+    """Send all messages and wait until they are acked; `acknowledged` gets how many are.
 
-    Keyed messages go where Kafka's own partitioner puts them; the producer is idempotent, so that
-    each is in the log once and in order. Raises KafkaException for the first that failed.
+    A None among the messages is a pause of some milliseconds. Keyed messages keep their order while
+    the topic grows and shrinks; the producer is idempotent, so that each is in the log once. Raises
+    what the first one failed with.
     """
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            "linger.ms": 20,
-            "compression.type": "lz4",
-            "partitioner": "murmur2_random",
-            "queue.buffering.max.messages": 200_000,
-            # The demo itself reports a lost broker; the client copes and need not log it.
-            "log_level": 2,
-        }
-    )
-    acked, failed = 0, list[KafkaError]()
+    return asyncio.run(_publish(bootstrap, topic, messages, acknowledged))
 
-    def delivered(error: KafkaError | None, _: object) -> None:
+
+async def _publish(
+    bootstrap: str,
+    topic: str,
+    messages: Iterable[Message | None],
+    acknowledged: Callable[[int], None],
+) -> int:
+    acked, failed = 0, list[BaseException]()
+
+    def delivered(outcome: asyncio.Future[RecordMetadata]) -> None:
         nonlocal acked
-        if error is not None:
+        if (error := outcome.exception()) is not None:
             failed.append(error)
             return
         acked += 1
-        if acked % _REPORT_EVERY == 0:
-            report(acked)
+        acknowledged(acked)
 
-    for message in messages:
-        while True:
-            try:
-                producer.produce(
-                    topic,
-                    message.value,
-                    message.key,
-                    timestamp=message.timestamp_ms,
-                    on_delivery=delivered,
-                )
+    producer = Producer(
+        bootstrap_servers=bootstrap, linger_ms=20, compression_type="lz4", batch_size=128 * 1024
+    )
+    async with producer:
+        for message in messages:
+            if failed:
                 break
-            except BufferError:
-                # The client's queue is full: room comes with the next answers.
-                producer.poll(0.1)
-        producer.poll(0)
-    left = producer.flush(_DEADLINE_S)
-    if failed or left:
-        raise KafkaException(failed[0] if failed else KafkaError(KafkaError._TIMED_OUT))
-    report(acked)
+            if message is None:
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            outcome = await producer.send(
+                topic, message.value, message.key, timestamp_ms=message.timestamp_ms
+            )
+            outcome.add_done_callback(delivered)
+    if failed:
+        raise failed[0]
     return acked

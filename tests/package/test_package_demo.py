@@ -19,7 +19,8 @@ DEMO_S = 300
 
 
 def test_the_demo_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    """Three brokers, one of them killed, the flights archived meanwhile, answers, and the audit."""
+    """Three brokers, one of them killed, the flights archived while their topic grows and shrinks;
+    answers, and the audit."""
     run(BIN / "uv", "venv", "-q", "--python", sys.executable, tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     run(BIN / "uv", "pip", "install", "-q", "--no-deps", "--python", python, wheel)
@@ -32,6 +33,9 @@ def test_the_demo_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     steps = (
         "starting 3 brokers: tidelog up --brokers 3 --restart", "kill -9: broker ", " instead, ",
+        "4 to 8 partitions: 4-7 take keys of 0-3", "8 to 16 partitions: 8-15 take keys of 0-7",
+        "16 to 5 partitions: 5-15 retire, their keys go back to 0-4",
+        f"published {FLIGHTS:,} flights to 4, 8, 16 and 5 partitions", "longest time without one",
         f"archived {FLIGHTS:,} records once each", "every replica is in sync again", "done",
         "Busiest aircraft", "Longest idle aircraft", "Worst delays by carrier",
     )  # fmt: skip
@@ -40,4 +44,8 @@ def test_the_demo_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     report = json.loads((out / "report.json").read_text())
     assert report["right"] and report["records"] == FLIGHTS
     page = (out / "report.html").read_text()
-    assert "Busiest aircraft" in page and page.count("<svg") == 3
+    assert "Busiest aircraft" in page and page.count("<svg") == 4
+    # Each partition that the topic has ever had is in the lake, and its records carry their epoch.
+    assert [int(each["partition"]) for each in report["partitions"]] == list(range(16))
+    lanes = [line for line in done.stdout.splitlines() if " of " in line and "░" in line]
+    assert len(lanes) == 11, "the partitions that have retired, with their parents"
