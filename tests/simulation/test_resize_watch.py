@@ -75,7 +75,7 @@ def unclean() -> tuple[StateWatch, PartitionState]:
     return states, msgspec.structs.replace(state, leader_epoch=5)
 
 
-def test_a_resize_raises_the_epoch_of_an_unclean_leader_and_elects_nobody() -> None:
+def test_a_resize_raises_the_epoch_of_an_unclean_leader_and_is_no_election() -> None:
     states, raised = unclean()
     plan = msgspec.structs.replace(GROWTH, cursor=1)
     after = history(plan, unclean={0: UncleanDebt(1, 4)})
