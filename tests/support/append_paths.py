@@ -110,6 +110,8 @@ class Hosted:
         self.clock = FixedClock(NOW_MS)
         self.unaware = 0
         """Batches without a count that were noted."""
+        self.refused = 0
+        """Refused batches that were noted."""
         self.disk = FillingDisk()
         self.directory = open_as_a_server(folder, resources(self.disk))
         log = self.directory.create(PARTITION, configs, PartitionMetadata(TOPIC_ID, 0, ()))
@@ -127,7 +129,7 @@ class Hosted:
             loop=NoLoop(),
             configs=SimpleNamespace(broker_listeners=()),
             metadata=SimpleNamespace(topic=lambda _: None),
-            unaware_writers=SimpleNamespace(note=self._unaware),
+            unaware_writers=SimpleNamespace(note=self._unaware, note_refused=self._refused),
         )
 
     def add(self, partition: HostedPartition, records: Any, looks: Any, *_: Any, **__: Any) -> Now:
@@ -144,6 +146,9 @@ class Hosted:
 
     def _unaware(self, partition: HostedPartition, named: Named, *_: Any) -> None:
         self.unaware += named is NOT_NAMED and partition is self.partition
+
+    def _refused(self, partition: HostedPartition, _: Named) -> None:
+        self.refused += partition is self.partition
 
     def become(self, role: Role, leader_epoch: int) -> None:
         """Lead or follow, as LeaderAndIsr says it."""

@@ -430,6 +430,7 @@ def send(drawn: Batch, model: Model, flat: Hosted, general: Hosted) -> None:
     responses = responses_of(request, flat, general)
     assert outcome(responses[0]) == expected
     assert responses[0] == responses[1]
+    assert (flat.unaware, flat.refused) == (general.unaware, general.refused)
     full = expected.error is ErrorCode.KAFKA_STORAGE_ERROR  # a roll may have come before it
     if model.end == end and expected.error is not ErrorCode.NONE and not full:
         after = flat.state()
