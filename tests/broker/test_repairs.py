@@ -13,6 +13,7 @@ from tidelog.broker.control_plane.control_channel import Channel
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, Role
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.batch import Rejected
 from tidelog.replication.command_rules import LeaderAndIsrType
 
@@ -25,8 +26,10 @@ def cut_in_the_middle(folder: Path) -> Path:
     return segment.parent
 
 
-async def order(lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: int = 1) -> None:
-    """LeaderAndIsr as the control channel hands it on."""
+async def order(
+    lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: int = 1, *, has_ids: bool = True
+) -> None:
+    """LeaderAndIsr as the control channel hands it on; without ids as below level 1.4."""
     control, here = lone.broker.control, partition_of(lone)
     request = messages.LeaderAndIsrRequest
     state = request.LeaderAndIsrPartitionState(
@@ -44,11 +47,13 @@ async def order(lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: 
     sent = request(
         controller_epoch=1,
         broker_epoch=lone.broker.session.broker_epoch,
-        type=LeaderAndIsrType.INCREMENTAL,
+        type=LeaderAndIsrType.INCREMENTAL if has_ids else LeaderAndIsrType.UNSPECIFIED,
         topic_states=[topic],
     )
+    if not has_ids:
+        state.topic_name, sent.topic_states, sent.ungrouped_partition_states = "t", [], [state]
     obeyed = await control.apply_leader_and_isr(sent, connection)
-    assert obeyed == [("t", here.topic_id, 0, ErrorCode.NONE)]
+    assert obeyed == [("t", here.topic_id if has_ids else NO_UUID, 0, ErrorCode.NONE)]
 
 
 def partition_of(lone: LoneBroker) -> HostedPartition:
@@ -77,7 +82,7 @@ def strays(tmp_path: Path) -> list[str]:
     return [path.name for path in tmp_path.rglob("*-stray")]
 
 
-@pytest.mark.parametrize("by", ["command", "metadata"])
+@pytest.mark.parametrize("by", ["command", "metadata", "command without ids"])
 def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path, by: str) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
@@ -95,7 +100,8 @@ def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path, by: str) -> Non
             assert partition_of(lone) is damaged
             assert damaged.role is Role.OFFLINE
             pair.lead(epoch=4)
-            await order(lone, isr=(1,), epoch=4)
+            has_ids = by != "command without ids"
+            await order(lone, isr=(1,), epoch=4, has_ids=has_ids)
             fresh = partition_of(lone)
             assert fresh is not damaged
             await until_same(leader, fresh)
@@ -110,8 +116,8 @@ def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path, by: str) -> Non
             pair.tell(pair.leader.port)
             await lone.broker.maintenance.remove()
             assert lone.broker.repairs._quarantined, "that metadata is older than the last command"
-            if by == "command":
-                await order(lone, isr=(1, 2), epoch=5)
+            if by != "metadata":
+                await order(lone, isr=(1, 2), epoch=5, has_ids=has_ids)
             else:
                 newer = fresh.state.isr_version + 1
                 joined = LeaderAndIsrState(leader=1, isr=(1, 2), isr_version=newer, replicas=(1, 2))

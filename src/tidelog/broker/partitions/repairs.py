@@ -83,7 +83,7 @@ class Repairs:
             hosted = self._partitions.get(*key)
             if hosted is None:
                 continue  # not created yet, or removed again: then the files stay a stray
-            if topic_id not in (NO_UUID, hosted.topic_id):
+            if _differ(topic_id, hosted.topic_id):
                 del self._quarantined[key]  # of another topic of the name: they stay a stray
             elif hosted.offline_reason is None and self._is_in_sync(hosted):
                 del self._quarantined[key]
@@ -106,5 +106,11 @@ class Repairs:
             shown is not None
             and shown.isr_version > hosted.state.isr_version
             and self._node_id in shown.isr
-            and self._metadata.id_of(hosted.key.topic) == hosted.topic_id
+            and not _differ(self._metadata.id_of(hosted.key.topic), hosted.topic_id)
         )
+
+
+def _differ(one: UUID, other: UUID) -> bool:
+    """Whether two ids are of different topics. Below level 1.4 requests name no ids, and a replica
+    that is created there has none."""
+    return NO_UUID not in (one, other) and one != other
