@@ -25,9 +25,9 @@ from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetcher import OffsetReset
+from tidelog.client.groups.first_positions import Resets
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.group_reader import GroupReader
-from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
 from tidelog.groups import positions
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -328,14 +328,7 @@ async def a_member_that_resets_to_latest_skips_nothing_later(run: ScriptedRun) -
 
 def read_before_a_reset_is_committed(patch: Patch) -> None:
     """A member reads from where it resets to, and commits that later."""
-
-    async def skipping(self: Any, partitions: Any) -> dict[Any, Any]:
-        where = EARLIEST if self._reset is OffsetReset.EARLIEST else LATEST
-        found = await list_offsets(self._cluster, dict.fromkeys(partitions, where))
-        self._begin({each: at.offset for each, at in found.items()}, {})
-        return {}
-
-    patch.setattr(GroupReader, "_reset_positions", skipping)
+    patch.setattr(Resets, "_commits_first", lambda *_: False)
 
 
 async def a_late_coordinator_lets_no_group_skip(run: ScriptedRun) -> None:

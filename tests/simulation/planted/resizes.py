@@ -20,7 +20,7 @@ from tests.simulation.planted.resized_brokers import (
 from tests.simulation.planted.search import Patch, Planted, directed
 from tests.simulation.scenarios.course import Course
 from tidelog.client.fetching.fetcher import Fetcher
-from tidelog.client.groups import group_reader
+from tidelog.client.groups import group_reader, reader_controls
 from tidelog.client.groups.gating import Gating
 from tidelog.client.groups.topic_gates import TopicGates
 from tidelog.client.producing.turning import TopicEpochs
@@ -92,7 +92,8 @@ def begin_nowhere_at_a_birth(patch: Patch) -> None:
 
 def read_without_counts(patch: Patch) -> None:
     """A member's requests name no counts: it reads beyond the fence of a newer resize epoch."""
-    patch.setattr(group_reader, "stamps_of", lambda *_: {})
+    for module in (group_reader, reader_controls):
+        patch.setattr(module, "stamps_of", lambda *_: {})
 
 
 def deliver_beyond_gates(patch: Patch) -> None:
@@ -106,8 +107,10 @@ def report_before_the_callback(patch: Patch) -> None:
     gatings: dict[int, Gating] = {}
     begin = Gating.__init__
 
-    def noted(self: Gating, cluster: Any, member: Any, fetcher: Any, commit: Any) -> None:
-        begin(self, cluster, member, fetcher, None)
+    def noted(
+        self: Gating, cluster: Any, member: Any, fetcher: Any, commit: Any, keys: Any = None
+    ) -> None:
+        begin(self, cluster, member, fetcher, None, keys)
         gatings[id(fetcher)] = self
 
     async def early(self: Fetcher, *options: Any) -> Any:
@@ -153,7 +156,7 @@ PLANTED = (
         ("only_a_growth_makes_partitions",),
         resized({"bounce_broker": 4.0, "cut": 3.0}, resizes=(0.0, 0.2), pause=(0.05, 0.4)),
     ),
-    Planted(read_without_counts, ORDER, resized(AWAY)),
+    Planted(read_without_counts, ORDER, resized(AWAY), first_seed=12),
     Planted(show_a_plan, ORDER, resized(AWAY)),
     Planted(begin_again_at_0, ORDER, resized(AWAY), first_seed=1),
     Planted(begin_nowhere_at_a_birth, LOST, resized(AWAY)),

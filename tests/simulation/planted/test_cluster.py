@@ -316,13 +316,13 @@ def hand_out_shares_before_they_are_stored(patch: Patch) -> None:
 
 
 def give_everything_to_each_member(patch: Patch) -> None:
-    def greedy(subscriptions: Any, counts: Any, *_: Any) -> Any:
+    def greedy(_: str, subscriptions: Any, counts: Any) -> Any:
         everything = [
             TopicPartition(name, at) for name in counts for at in range(counts[name].listed)
         ]
         return dict.fromkeys(subscriptions, everything)
 
-    patch.setattr(group_member, "range_assignment", greedy)
+    patch.setattr(group_member, "assign", greedy)
 
 
 def commit_what_is_not_delivered(patch: Patch) -> None:
