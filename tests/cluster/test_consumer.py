@@ -159,7 +159,7 @@ def test_listeners_learn_what_comes_and_goes(
     first.subscribe([topic], listener=of_first)
     read([first], RECORDS)
     second.subscribe([topic], listener=of_second)
-    poll_until([first, second], lambda: len(second.assignment()) == 2)
+    poll_until([first, second], lambda: len(first.assignment()) == len(second.assignment()) == 2)
     everything, kept = set(parts(topic)), first.assignment()
     if strategy == "range":
         assert of_first.calls == [
