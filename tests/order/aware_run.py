@@ -20,7 +20,7 @@ from tests.order.history import History, MetadataSeen, Resize, Send, Stored
 from tests.support.processes import DEADLINE_S
 from tidelog.client.admin.topics import create_partitions
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, OffsetOutOfRange
 from tidelog.client.fences import describe_fences, describe_former
 from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
 from tidelog.client.metadata import Topic
@@ -204,16 +204,33 @@ class RealRun:
         topic = await self._described()
         places = [TopicPartition(self.topic, index) for index in topic.partitions]
         ends = await list_offsets(self._view, dict.fromkeys(places, LATEST))
-        starts = await list_offsets(self._view, dict.fromkeys(places, EARLIEST))
         wanted = {where: found.offset for where, found in ends.items()}
         await self.until(lambda: not self._missing(wanted), lambda: self._missing(wanted))
-        await self._read({where: found.offset for where, found in starts.items()}, wanted)
+        starts, stored = await self._stored(wanted)
         for send in self.history.of(Send):
             where = TopicPartition(self.topic, send.partition)
-            start = starts[where].offset if where in starts else 1 << 62
-            if 0 <= send.offset < start:
-                # Its partition was purged: where it was, its acknowledgement says.
+            start = starts.get(where, 1 << 62)
+            if 0 <= send.offset < start and (where, send.offset) not in stored:
+                # It was purged: where it was, its acknowledgement says.
                 self.note(Stored(send.partition, send.offset, send.uid, "its acknowledgement"))
+
+    async def _stored(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], dict[tuple[TopicPartition, int], Stored]]:
+        """Note what is stored; return where the logs begin, and the records by their places.
+
+        Retention may take records meanwhile: then it begins again.
+        """
+        stored: dict[tuple[TopicPartition, int], Stored] = {}
+        while True:
+            found = await list_offsets(self._view, dict.fromkeys(ends, EARLIEST))
+            starts = {where: min(each.offset, ends[where]) for where, each in found.items()}
+            try:
+                await self._read(starts, ends, stored)
+            except OffsetOutOfRange:
+                continue
+            self.note(*stored.values())
+            return starts, stored
 
     def _retired(self) -> list[int]:
         """Return the retired partitions, by the metadata that the observer has."""
@@ -238,19 +255,20 @@ class RealRun:
         return missing
 
     async def _read(
-        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+        self,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        stored: dict[tuple[TopicPartition, int], Stored],
     ) -> None:
         fetcher = Fetcher(self._view)
         fetcher.assign(starts, ends)
         try:
             while not fetcher.finished():
                 for piece in await fetcher.poll(1_000):
-                    self.note(
-                        *(
-                            Stored(piece.partition.partition, row.offset, int(row.value or b"0"))
-                            for row in piece.rows()
-                        )
-                    )
+                    where = piece.partition
+                    for row in piece.rows():
+                        uid = int(row.value or b"0")
+                        stored[where, row.offset] = Stored(where.partition, row.offset, uid)
         finally:
             await fetcher.close()
 

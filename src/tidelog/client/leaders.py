@@ -76,8 +76,10 @@ async def ask_leaders(
             failed.update({each: error for each, error in errors.items() if not _worth(error)})
             left = [partition for partition in left if partition not in failed]
         trouble = [error for each, error in errors.items() if failed is None or each in left]
-        if trouble:
+        if errors:
+            # Also where a leader knows no such partition: it was removed, and metadata are older.
             cluster.forget()
+        if trouble:
             raise next((e for e in trouble if not _worth(e)), trouble[0])
 
     try:
