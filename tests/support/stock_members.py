@@ -119,7 +119,8 @@ class KafkaPythonMember(StockMember):
         committed_at = time.monotonic()
         try:
             while not is_over():
-                found = consumer.poll(timeout_ms=100)
+                # Long enough to join in one call: docs/operating/limits.md.
+                found = consumer.poll(timeout_ms=5_000)
                 for messages in found.values():
                     self.values += [(one.partition, one.offset, one.value) for one in messages]
                 if time.monotonic() - committed_at > COMMIT_MS / 1000:

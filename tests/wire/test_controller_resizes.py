@@ -224,12 +224,22 @@ def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there(
 
         await one.heartbeat(led_topics=[led(topic_id, -1)])
         assert "broker 2 has not said" in await refused()
+        # A leader says it in the first heartbeat after it has learnt of the topic: that is awaited.
+        await one.forward(topic("u", 2, 1), 7)
+        await resized(one, counts("u", 4))
+        new = controller.cluster.topic_id("u")
+        shrinks = asyncio.get_running_loop().create_task(resized(one, counts("u", 2)))
+        heard = asyncio.get_running_loop().create_task(one.heartbeat(led_topics=[led(new, -1)]))
+        await until(lambda: 1 in controller.cluster.unaware.get(new, {}), DEADLINE_S)
+        await two.heartbeat(led_topics=[led(new, -1)])
+        assert await shrinks == (ErrorCode.NONE, "")
+        await heard
         await two.heartbeat(led_topics=[led(topic_id, now_ms, 3), led(one.directory, now_ms, 4)])
         asked = messages.DescribeConditionRequest(subjects=["resizes"])
         found = json.loads((await one.forward(asked, 0)).condition)["unaware_writers"]
         assert found == [{"topic": "t", "last_write_ms": now_ms, "misplaced_records": 3}]
         assert "wrote to it 0 minutes ago" in await refused()
-        assert controller.cluster.unaware.keys() == {topic_id}
+        assert controller.cluster.unaware.keys() == {topic_id, new}
         # What a broker saw stays known when it forgets it.
         await two.heartbeat(led_topics=[led(topic_id, -1)])
         assert "wrote to it 0 minutes ago" in await refused()

@@ -344,8 +344,12 @@ class Controller:
 
     def when_sent(self) -> None:
         """Let requests go on that wait until brokers have been sent a revision."""
-        self._waiting.look()
+        self.look_at_requests()
         self.resizes.look()
+
+    def look_at_requests(self) -> None:
+        """Let the waiting requests go on whose condition holds now."""
+        self._waiting.look()
 
     async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
         """Note that a broker confirmed these replicas as stopped, or deleted."""

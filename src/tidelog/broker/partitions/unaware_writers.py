@@ -214,12 +214,11 @@ class UnawareWriters:
         if self._before and self._clock.monotonic_ms() - self._begun_ms >= KNOWN_AFTER_MS:
             self._before = {}
         looked = list(islice(self._cycle, TOPICS_AT_ONCE))
-        if len(looked) < TOPICS_AT_ONCE:
-            # All were looked at: the next heartbeat begins again.
+        if not looked:
+            # All were looked at: again, with the topics that came since.
             self._forget()
             self._cycle = iter(list(self._partitions.by_topic))
-            if not looked:
-                looked = list(islice(self._cycle, TOPICS_AT_ONCE))
+            looked = list(islice(self._cycle, TOPICS_AT_ONCE))
         return [led for topic in looked if (led := self._led(topic)) is not None]
 
     def _led(self, topic: str) -> Any:

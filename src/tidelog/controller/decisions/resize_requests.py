@@ -265,6 +265,19 @@ def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefus
     return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
 
 
+def lacks_reports(cluster: ClusterState, asked: Sequence[Growth]) -> bool:
+    """Return whether a shrink without ``force`` lacks what a leader says of unaware writers.
+
+    Ends at the first such topic. A leader of a new topic says it in its next heartbeat.
+    """
+    for growth in asked:
+        node = cluster.topics.get(growth.name)
+        shrinks = node is not None and growth.count < count_of(node) and not growth.force
+        if shrinks and unaware_writers(cluster, growth.name)[1]:
+            return True
+    return False
+
+
 def unaware_writers(cluster: ClusterState, name: str) -> tuple[Mapping[int, int], list[int]]:
     """Return when each broker last saw a writer without a partition count (in ms of the time of
     day; -1: never), and the leaders of the topic that have not said it."""

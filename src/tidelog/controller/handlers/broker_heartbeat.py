@@ -64,6 +64,7 @@ async def serve(
             if led.byte_rates:
                 rates = ((x.partition_index, x.bytes_per_second) for x in led.byte_rates)
                 soft_state.note_rates(cluster, broker, led.topic_id, rates, now_ms)
+        controller.look_at_requests()
     leaves = False
     if request.want_shut_down:
         if soft_state.note_leaving(cluster, broker):

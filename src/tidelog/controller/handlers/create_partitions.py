@@ -7,7 +7,8 @@
   what a client describes then has the new count. REQUEST_TIMED_OUT: the resize goes on.
 - NOT_ENOUGH_REPLICAS, with the reason: the resize was undone, because not every leader committed a
   fence in time. UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted before it was published.
-- Tag 10000 ``force``: shrink although writers that send no partition count may be there.
+- Tag 10000 ``force``: shrink although writers that send no partition count may be there. Without it
+  a shrink waits up to ``MAX_WAIT_FOR_REPORTS_MS`` for leaders that have not said whether they are.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from tidelog.controller.decisions.growth import (
     create_partitions,
     repeated_growths,
 )
-from tidelog.controller.decisions.resize_requests import resize_topics
+from tidelog.controller.decisions.resize_requests import lacks_reports, resize_topics
 from tidelog.controller.serving import patience_ms, reached_in_time, served
 from tidelog.controller.slices import SLICE, perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
+
+
+MAX_WAIT_FOR_REPORTS_MS = 2_000
+"""How long a shrink waits for the heartbeats of its leaders: four of their default interval."""
 
 
 async def serve(
@@ -90,6 +95,13 @@ async def _resize(
     request: messages.CreatePartitionsRequest,
     context: RequestContext,
 ) -> list[Grown]:
+    clock = controller.seams.clock
+    end_ms = clock.monotonic_ms() + patience_ms(controller, request.timeout_ms, context)
+    cluster = controller.cluster
+    await controller.until(
+        lambda: not lacks_reports(cluster, asked),
+        min(MAX_WAIT_FOR_REPORTS_MS, end_ms - clock.monotonic_ms()),
+    )
     repeated = repeated_growths(asked)
     epochs: dict[str, int] = {}
 
@@ -113,8 +125,6 @@ async def _resize(
         ),
         applied,
     )
-    clock = controller.seams.clock
-    end_ms = clock.monotonic_ms() + patience_ms(controller, request.timeout_ms, context)
     waited: list[Grown] = []
     for name, refusal in answers:
         if refusal is None and name in epochs:
