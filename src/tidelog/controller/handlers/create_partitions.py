@@ -32,7 +32,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
-
 MAX_WAIT_FOR_REPORTS_MS = 2_000
 """How long a shrink waits for the heartbeats of its leaders: four of their default interval."""
 
