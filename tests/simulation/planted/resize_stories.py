@@ -24,6 +24,7 @@ from tidelog.broker.partitions import resize_checks
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ClientError
+from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.first_positions import Resets
 from tidelog.client.groups.group_member import GroupMember
@@ -316,13 +317,13 @@ async def a_member_that_resets_to_latest_skips_nothing_later(run: ScriptedRun) -
     """It dies before its first commit; what was written since its reset reaches the next one."""
     story = Story(run)
     async with story.cluster() as cluster:
-        first = _reader(cluster, auto_commit_ms=60_000)
-        await _poll(first, lambda: bool(first.assignment))
+        first = reader_of(cluster, auto_commit_ms=60_000)
+        await polled(first, lambda: bool(first.assignment))
         await run.write(1)
         first._member.leave = first._member._stop_tasks  # type: ignore[method-assign]
         await first.close()
-    async with story.cluster() as cluster, _reader(cluster) as second:
-        got = await _poll(second, lambda: False, enough=1)
+    async with story.cluster() as cluster, reader_of(cluster) as second:
+        got = await polled(second, lambda: False, enough=1)
         assert len(got) == 1, "the next member did not receive the record"
 
 
@@ -338,8 +339,8 @@ async def a_late_coordinator_lets_no_group_skip(run: ScriptedRun) -> None:
     """
     story = Story(run)
     replicas = list(run.states.topics["t"].partitions[0])
-    async with story.cluster() as cluster, _reader(cluster) as reader:
-        await _poll(reader, lambda: bool(reader.assignment))
+    async with story.cluster() as cluster, reader_of(cluster) as reader:
+        await polled(reader, lambda: bool(reader.assignment))
         place = run.states.place("__consumer_offsets", 0)
         assert place is not None
         coordinator = run.cluster.broker(run.states.places[place].state.leader)
@@ -379,12 +380,12 @@ async def a_grandchild_waits_until_its_empty_parent_is_open(run: ScriptedRun) ->
         readers = []
         for _ in range(4):
             cluster = await stack.enter_async_context(story.cluster())
-            reader = _reader(cluster, OffsetReset.EARLIEST)
+            reader = reader_of(cluster, OffsetReset.EARLIEST)
             readers.append(await stack.enter_async_context(reader))
         # The application of the grandparent's owner is not done with what it got.
-        got = await asyncio.gather(*(_poll(each, lambda: False, seconds=12) for each in readers))
+        got = await asyncio.gather(*(polled(each, lambda: False, seconds=12) for each in readers))
         assert sorted(map(len, got)) == [0, 0, 0, 3], f"the grandchild's gate was open: {got}"
-        got = await asyncio.gather(*(_poll(each, lambda: False, seconds=5) for each in readers))
+        got = await asyncio.gather(*(polled(each, lambda: False, seconds=5) for each in readers))
         assert sorted(map(len, got)) == [0, 0, 0, 1], f"the grandchild's gate stayed shut: {got}"
 
 
@@ -398,22 +399,27 @@ def take_no_offset_for_a_fence(patch: Patch) -> None:
     patch.setattr(describe_fences, "_Fence", shared)
 
 
-def _reader(
-    cluster: Cluster, reset: OffsetReset = OffsetReset.LATEST, auto_commit_ms: int = 300
+def reader_of(
+    cluster: Cluster,
+    reset: OffsetReset = OffsetReset.LATEST,
+    auto_commit_ms: int = 300,
+    options: FetchOptions | None = None,
 ) -> GroupReader:
+    """Return a member of a group that reads the topic."""
     return GroupReader(
         cluster,
         "g",
         ["t"],
         reset=reset,
         auto_commit_ms=auto_commit_ms,
+        options=options or FetchOptions(),
         session_timeout_ms=6_000,
         heartbeat_interval_ms=500,
         partition_check_ms=500,
     )
 
 
-async def _poll(
+async def polled(
     reader: GroupReader, until: Callable[[], bool], *, enough: int = 1, seconds: float = 30.0
 ) -> list[bytes]:
     """Poll until a condition holds, or enough values came, or the time is over."""
