@@ -17,15 +17,19 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support import clients
+from tests.support.keyed_records import FAST, KEYS, numbers_of, opened, write
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.resizes import resize
 from tests.support.target import TARGET
 from tidelog import (
+    Admin,
+    ConfigResource,
+    ConfigResourceType,
     Consumer,
     ConsumerRebalanceListener,
     PartitionKeyRebalanceListener,
     TopicPartition,
 )
-from tidelog.client.admin.topics import create_partitions
 from tidelog.client.cluster import Cluster
 from tidelog.client.producing.sender import RecordSender
 from tidelog.errors import KafkaError
@@ -34,13 +38,6 @@ pytestmark = [
     pytest.mark.long(40),
     pytest.mark.skipif(TARGET != "tidelog", reason="Kafka's topics do not shrink"),
 ]
-
-KEYS = [f"k{number}" for number in range(12)]
-FAST = {
-    "heartbeat_interval_ms": 100,
-    "auto_commit_interval_ms": 300,
-    "auto_offset_reset": "earliest",
-}
 
 
 class Store:
@@ -166,26 +163,6 @@ class Writing:
         self.thread.join(DEADLINE_S)
 
 
-def write(bootstrap: str, topic: str, number: int) -> None:
-    """Write one record of each key."""
-
-    async def send() -> None:
-        async with Cluster(bootstrap) as cluster, RecordSender(cluster) as sender:
-            for key in KEYS:
-                await (await sender.send(topic, str(number).encode(), key.encode()))
-
-    asyncio.run(send())
-
-
-def resize(bootstrap: str, topic: str, count: int) -> None:
-    async def ask() -> None:
-        async with Cluster(bootstrap) as cluster:
-            outcome = await create_partitions(cluster, {topic: count}, force=True)
-            assert outcome[topic] is None, outcome
-
-    asyncio.run(ask())
-
-
 @pytest.fixture
 def store() -> Iterator[Store]:
     yield Store()
@@ -233,88 +210,6 @@ def test_counts_of_keys_go_on_through_resizes_and_rebalances(
     assert set(store.last.values()) == {writing.sent // len(KEYS) - 1}
 
 
-def opened(bootstrap: str, topic: str, listener: Any, **options: Any) -> Consumer:
-    options = {**FAST, "group_id": f"g-{topic}", **options}
-    consumer = Consumer(bootstrap_servers=bootstrap, **options)
-    consumer.subscribe([topic], partition_key_listener=listener)
-    return consumer
-
-
-def numbers_of(found: Any, partition: int) -> list[int]:
-    return [
-        int(record.value)
-        for where, records in found.items()
-        for record in records
-        if where.partition == partition
-    ]
-
-
-class Raising(PartitionKeyRebalanceListener):
-    """Notes its calls; raises in the flush while ``fails``."""
-
-    def __init__(self) -> None:
-        self.fails = False
-        self.calls: list[tuple[str, set[int]]] = []
-
-    def on_partition_key_maybe_revoked(
-        self, partitions: Collection[TopicPartition], generation: int, member: str
-    ) -> None:
-        if self.fails:
-            raise OSError("the store is away")
-        self.calls.append(("revoked", {each.partition for each in partitions}))
-
-    def on_partition_key_assigned(
-        self, partitions: Collection[TopicPartition], generation: int, member: str
-    ) -> None:
-        self.calls.append(("assigned", {each.partition for each in partitions}))
-
-
-def test_nothing_is_committed_or_opened_before_a_flush_that_raised_has_ended(
-    bootstrap: str, topic_name: str
-) -> None:
-    clients.create_topic(bootstrap, topic_name, 1)
-    write(bootstrap, topic_name, 0)
-    listener = Raising()
-    consumer = opened(bootstrap, topic_name, listener, auto_commit_interval_ms=60_000)
-    got: list[int] = []
-    wait_until(
-        lambda: len(got) == len(KEYS) or got.extend(numbers_of(consumer.poll(50), 0)),
-        DEADLINE_S,
-        lambda: f"{got}",
-    )
-    resize(bootstrap, topic_name, 2)
-    write(bootstrap, topic_name, 1)
-    listener.fails = True
-    errors = 0
-    children: list[int] = []
-
-    def step() -> bool:
-        nonlocal errors
-        try:
-            children.extend(numbers_of(consumer.poll(50), 1))
-        except OSError as error:
-            assert str(error) == "the store is away"
-            errors += 1
-        return errors >= 5
-
-    wait_until(step, DEADLINE_S, lambda: f"{errors} {listener.calls}", pause_s=0)
-    assert not children
-    assert consumer.committed(TopicPartition(topic_name, 0)) in (None, 0)
-    listener.fails = False
-
-    def reads_children() -> bool:
-        children.extend(numbers_of(consumer.poll(50), 1))
-        return bool(children)
-
-    wait_until(reads_children, DEADLINE_S, lambda: f"{listener.calls}", pause_s=0)
-    # The parent's state was written before the child's was read.
-    first = next(place for place, (_, some) in enumerate(listener.calls) if 1 in some)
-    assert listener.calls[first][0] == "assigned"
-    assert ("revoked", {0}) in listener.calls[:first]
-    assert set(children) == {1}
-    consumer.close()
-
-
 def test_a_seek_into_a_partition_with_a_shut_gate_waits_and_says_so(
     bootstrap: str, topic_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -351,61 +246,12 @@ def test_a_seek_into_a_partition_with_a_shut_gate_waits_and_says_so(
     consumer.close()
 
 
-class Blocking(Raising):
-    """Its flush does not return before ``may_end``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_end = threading.Event()
-        self.is_blocked = threading.Event()
-
-    def on_partition_key_maybe_revoked(
-        self, partitions: Collection[TopicPartition], generation: int, member: str
-    ) -> None:
-        self.is_blocked.set()
-        assert self.may_end.wait(DEADLINE_S)
-        super().on_partition_key_maybe_revoked(partitions, generation, member)
-
-
-def test_a_flush_that_blocks_too_long_costs_the_membership_and_no_record(
-    bootstrap: str, topic_name: str
-) -> None:
-    clients.create_topic(bootstrap, topic_name, 1)
-    write(bootstrap, topic_name, 0)
-    blocking = Blocking()
-    slow = opened(bootstrap, topic_name, blocking, max_poll_interval_ms=1_500)
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.is_set():
-            slow.poll(50)
-        slow.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert blocking.is_blocked.wait(DEADLINE_S)
-    other = opened(bootstrap, topic_name, Raising())
-    got: list[int] = []
-
-    def step() -> bool:
-        got.extend(numbers_of(other.poll(50), 0))
-        return len(got) >= len(KEYS)
-
-    # What the first one did not flush was not committed: all of it comes again.
-    wait_until(step, DEADLINE_S, lambda: f"{got}", pause_s=0)
-    blocking.may_end.set()
-    other.close()
-    write(bootstrap, topic_name, 1)
-    wait_until(lambda: len(blocking.calls) > 3, DEADLINE_S, lambda: f"{blocking.calls}")
-    ended.set()
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
-
-
 def test_a_deleted_topic_leaves_the_assignment(bootstrap: str, topic_name: str) -> None:
     clients.create_topic(bootstrap, topic_name, 2)
     write(bootstrap, topic_name, 0)
-    consumer = opened(bootstrap, topic_name, Raising(), metadata_max_age_ms=200)
+    consumer = opened(
+        bootstrap, topic_name, PartitionKeyRebalanceListener(), metadata_max_age_ms=200
+    )
     seen = 0
 
     def reads() -> bool:
@@ -425,3 +271,36 @@ def test_a_deleted_topic_leaves_the_assignment(bootstrap: str, topic_name: str) 
     wait_until(is_gone, DEADLINE_S, lambda: f"{consumer.assignment()}", pause_s=0)
     with contextlib.suppress(KafkaError):
         consumer.close()
+
+
+def test_a_consumer_joins_again_when_its_topic_becomes_ordered(
+    bootstrap: str, topic_name: str
+) -> None:
+    clients.create_topic(bootstrap, topic_name, 1, enable_ordered_delivery="false")
+    write(bootstrap, topic_name, 0)
+    consumer = opened(bootstrap, topic_name, None, metadata_max_age_ms=200)
+    got: list[int] = []
+
+    def reads(count: int) -> None:
+        wait_until(
+            lambda: got.extend(numbers_of(consumer.poll(50), 0)) or len(got) >= count,
+            DEADLINE_S,
+            lambda: f"{got}",
+            pause_s=0,
+        )
+
+    def rebalances() -> float:
+        consumer.poll(50)
+        return consumer.metrics()["consumer-metrics"]["rebalance-total"]
+
+    reads(len(KEYS))
+    assert rebalances() == 1
+    setting = {"enable.ordered.delivery": True}
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic_name, setting)])
+    # Only a generation that knows the epochs has gates for what the next resizes bring.
+    wait_until(lambda: rebalances() == 2, DEADLINE_S, lambda: f"{rebalances()}", pause_s=0)
+    write(bootstrap, topic_name, 1)
+    reads(2 * len(KEYS))
+    assert rebalances() == 2
+    consumer.close()

@@ -27,6 +27,7 @@ from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.own_time import WaitedAt
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.public_stream import PublicStream
 from tests.support.resizes import resize
 from tests.support.server import run_tidelog
 from tests.support.target import TARGET
@@ -300,7 +301,8 @@ def test_a_loaded_cluster_goes_up_to_1_5_and_back_until_it_is_resized(tmp_path: 
             PunctualWriter(cluster, "once", idempotent=True),
         ]
         reader = GroupReader(cluster.bootstrap, TOPIC, "group")
-        for each in (*writers, reader):
+        public = PublicStream(cluster.bootstrap, TOPIC, "public")
+        for each in (*writers, reader, public):
             each.start()
         created_and_deleted(cluster, "at-1.4")
         assert epochs_on_disk(cluster, TOPIC) == [{""}] * PARTITIONS
@@ -325,6 +327,9 @@ def test_a_loaded_cluster_goes_up_to_1_5_and_back_until_it_is_resized(tmp_path: 
         resize(cluster.bootstrap, TOPIC, 2 * PARTITIONS)
         refused_at(cluster, "1.4")
         cluster.until_in_sync(TOPIC, 3)
+        public.settle()
+        # It followed the growth, although it had begun below level 1.5.
+        assert max(partition for partition, _ in public.acked.values()) >= PARTITIONS
         settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader, fences=PARTITIONS)
         for writer in writers:
             gap_s = writer.longest_silence_s(waited)

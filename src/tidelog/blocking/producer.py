@@ -21,7 +21,7 @@ from tidelog.aio.producer import Producer as AsyncProducer
 from tidelog.aio.producer_configs import ProducerConfigs
 from tidelog.blocking.loop import ClientLoop
 from tidelog.blocking.send_future import FutureRecordMetadata
-from tidelog.client.errors import ClientError, GaveUp, WrongState
+from tidelog.client.errors import ClientError, WrongState
 from tidelog.client.producing.sender import RECORD_OVERHEAD_BYTES
 from tidelog.records.record import Header
 
@@ -159,10 +159,7 @@ class Producer:
         try:
             self._loop.run(self._room(size), block_s)
         except TimeoutError:
-            raise GaveUp(
-                f"no memory for a record within {self._sender.settings.max_block_ms} ms: "
-                f"{self._sender.buffered} bytes are unacknowledged"
-            ) from None
+            raise self._sender.no_room() from None
 
     # On the loop
 

@@ -15,6 +15,7 @@ from tests.order.reference import Reference
 from tests.order.timeline import report
 from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeaders
 from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, GaveUp, WrongState
 from tidelog.client.producing.bulk_sender import BulkSender
 from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.settings import SendSettings
@@ -27,7 +28,7 @@ KEYS = 6
 class Run:
     """One sender on resizing leaders, driven by chance."""
 
-    def __init__(self, seed: int, *, removes: bool = False) -> None:
+    def __init__(self, seed: int, *, removes: bool = False, **memory: int) -> None:
         self.chance = random.Random(seed)
         self.leaders = ResizingLeaders(self.chance)
         self.cluster = ResizingCluster(self.leaders, self.chance)
@@ -35,6 +36,7 @@ class Run:
             linger_ms=0,
             batch_bytes=self.chance.choice([120, 400]),
             delivery_timeout_ms=300 if removes else 120_000,
+            **memory,
         )
         self.sender = BulkSender(cast("Cluster", self.cluster), settings)
         if not removes:
@@ -89,12 +91,28 @@ class Run:
         queues = self.sender._queues.values()
         return not any(q.undetermined() for q in queues if q.partition.partition == partition)
 
-    async def send(self, uid: int) -> None:
+    async def stop_in_a_resize(self) -> None:
+        """Let leaders refuse batches after their fences, of a resize that is not published."""
+        leaders = self.leaders
+        while leaders.described.topics[NAME].resize_epoch == leaders.resize_epoch or not all(
+            one.is_committed and one.resize_epoch == leaders.resize_epoch
+            for one in leaders.leaders.values()
+        ):
+            leaders.step()
+        while not self.sender._topics[NAME].held:
+            self.cluster.answer()
+            await asyncio.sleep(0)
+
+    async def send(self, uid: int, size: int = 1) -> None:
         key = f"k{self.chance.randrange(KEYS)}"
         number = self.numbers[key] = self.numbers.get(key, -1) + 1
         epoch = self.cluster.view.topics[NAME].resize_epoch
         self.open[uid] = (key, number, epoch, self.leaders.now)
-        future = await self.sender.send(NAME, b"%d" % uid, key.encode())
+        try:
+            future = await self.sender.send(NAME, b"%0*d" % (size, uid), key.encode())
+        except ClientError:
+            del self.open[uid]
+            raise
         future.add_done_callback(partial(self.done, uid))
 
     def done(self, uid: int, future: asyncio.Future[RecordMetadata]) -> None:
@@ -126,3 +144,60 @@ def test_a_batch_whose_partition_was_removed_times_out_and_the_others_go_on(seed
     assert not found, report(reference, found, seed)
     last = [send.outcome for send in history.of(Send) if send.uid >= SENDS]
     assert last == [Outcome.OK] * KEYS
+
+
+async def out_of_memory(run: Run) -> None:
+    """Fill the memory while the topic turns; then let the resize be published."""
+    uid = 0
+    for uid in range(4):
+        await run.send(uid, size=300)
+    await run.stop_in_a_resize()
+    with pytest.raises(GaveUp) as raised:
+        while True:
+            uid += 1
+            await run.send(uid)
+    said = str(raised.value)
+    assert said.startswith("no memory for a record within 50 ms: ")
+    assert "of them wait for the end of a resize (topic t)" in said and "\n" not in said
+    run.numbers = {key: number + 1 for key, number in run.numbers.items()}
+    run.leaders.finish()
+    await run.flush()
+    await run.send(SENDS)
+    await run.flush()
+    await run.sender.close()
+    assert not run.open
+    run.leaders.note_all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_producer_without_memory_in_a_resize_says_so_and_goes_on(seed: int) -> None:
+    run = Run(seed, buffer_bytes=3_000, max_block_ms=50)
+    asyncio.run(out_of_memory(run))
+    reference = Reference(run.history)
+    assert not violations_in(reference), report(reference, violations_in(reference), seed)
+    assert all(send.outcome is Outcome.OK for send in run.history.of(Send))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_producer_that_is_closed_in_a_resize_fails_what_has_no_outcome(seed: int) -> None:
+    async def story() -> None:
+        run = Run(seed)
+        futures = [await run.sender.send(NAME, b"%d" % n, b"k%d" % n) for n in range(20)]
+        await run.stop_in_a_resize()
+        futures += [await run.sender.send(NAME, b"%d" % n, b"k%d" % n) for n in range(20, 40)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await run.sender.close()
+        assert all(future.done() for future in futures)
+        errors = [future.exception() for future in futures if future.exception()]
+        assert len(errors) >= 20
+        for error in errors:
+            assert isinstance(error, WrongState)
+            assert str(error) == "the producer was closed before this was written"
+        with pytest.raises(WrongState, match="closed: open another one"):
+            await run.sender.send(NAME, b"0", b"k")
+        # Nothing of it goes on.
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert run.sender.buffered == 0
+
+    asyncio.run(story())

@@ -80,7 +80,7 @@ class GroupReader(ReaderControls):
         while True:
             self._refuse_closed()
             self._member.polled()
-            if self._seen and is_resized(self._seen, self._assigned, self._cluster.view):
+            if self._is_outdated():
                 self._member.rejoin()
             if self._joining is not None or self._member.must_join:
                 if not await self._joined(deadline) and not self._member.is_cooperative:
@@ -90,6 +90,9 @@ class GroupReader(ReaderControls):
                 self._commits.aside(self._turns.done_with())
             if self._has_begun and self._member.state in _ASSIGNED:
                 await self._turns.turn()
+                if self._member.must_join:
+                    # A callback took too long: nothing more of these partitions is returned.
+                    continue
             if self._gating.has_shut:
                 self._gating.has_shut = False
                 self._positions.take_back(beyond_gates=True)
@@ -125,6 +128,13 @@ class GroupReader(ReaderControls):
                 await self._fetcher.close()
             finally:
                 await self._member.leave()
+
+    def _is_outdated(self) -> bool:
+        """Whether metadata show another epoch of a topic than this generation reads with."""
+        view = self._cluster.view
+        if self._seen and is_resized(self._seen, self._assigned, view):
+            return True
+        return bool(self._unordered) and bool(ordered_topics(view, self._unordered))
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -187,7 +197,10 @@ class GroupReader(ReaderControls):
             await (self._hooks.lost if is_lost else self._hooks.revoked)(self._assigned)
         finally:
             # Nothing of it is returned any more, and positions stay where the application is.
-            self._positions.take_back(beyond_gates=False)
+            if is_lost:
+                self._forget(None)
+            else:
+                self._positions.take_back(beyond_gates=False)
 
     async def give_up(self, *, commits: bool = True) -> None:
         """Call back and commit as before a rebalance: the consumer ends."""
@@ -222,7 +235,8 @@ class GroupReader(ReaderControls):
             self._fetcher.assign({})
             if self._assigned:
                 self._sought, self.paused = {}, set()
-            self._assigned, self._unplaced, self._seen = [], [], {}
+            self._assigned, self._unplaced = [], []
+            self._seen, self._unordered = {}, frozenset()
             self._commits.committed = {}
             self._has_begun = False
             return
@@ -247,7 +261,7 @@ class GroupReader(ReaderControls):
         self._assigned = list(self._given)
         placed = self._fetcher.positions()
         self._unplaced = [each for each in self._given if each not in placed]
-        self._seen, self._has_begun = {}, False
+        self._seen, self._unordered, self._has_begun = {}, frozenset(), False
         self._turns.begin_again()
         await self._hooks.assigned(added)
 
@@ -328,6 +342,7 @@ class GroupReader(ReaderControls):
         if unknown:
             await self._cluster.describe(unknown)
         self._seen = ordered_topics(self._cluster.view, names) if self._is_aware else {}
+        self._unordered = frozenset(names - self._seen.keys() if self._is_aware else ())
         self._fetcher.restamp(stamps_of(self._seen, self._fetcher.positions()))
         self._resets.ordered = frozenset(self._seen)
         self._gating.start(self._seen, self._assigned)

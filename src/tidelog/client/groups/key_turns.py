@@ -17,6 +17,10 @@ from tidelog.model.topics import TopicPartition
 
 Positions = dict[TopicPartition, int]
 
+MOST_ROUNDS = 32
+"""Rounds of callbacks in one poll: each opens gates for the next, but one that seeks to and fro
+would go on for ever. The next poll continues."""
+
 
 class KeyTurns:
     """The callbacks of one reader; a callback that raises ends the turn, and is repeated."""
@@ -57,9 +61,11 @@ class KeyTurns:
             await self._flush(self._keys, self._keys.loaded)
 
     async def turn(self) -> None:
-        """Call back until nothing is due."""
+        """Call back until nothing is due, or the member is not what it was."""
         keys, gating = self._keys, self._gating
-        while keys is not None:
+        if keys is None:
+            return
+        for _ in range(MOST_ROUNDS):
             due = keys.to_flush(self._positions(), gating.ends, gating.fences())
             await self._flush(keys, due)
             gating.delivered(self._positions())
@@ -68,6 +74,9 @@ class KeyTurns:
             to_load = keys.to_load(self._positions(), ends)
             if to_load:
                 await self._hooks.keys_assigned(to_load, membership)
+                if self._member.membership != membership:
+                    # It took too long: meanwhile another member may have had these keys.
+                    return
                 keys.were_loaded(to_load, ends)
                 gating.apply()
             if not due and not to_load:

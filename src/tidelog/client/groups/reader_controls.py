@@ -104,6 +104,8 @@ class ReaderControls:
     def _begin_empty(self, heartbeat_interval_ms: int) -> None:
         self._seen: dict[str, Topic] = {}
         """The ordered topics of this generation, by the metadata that it reads with."""
+        self._unordered: frozenset[str] = frozenset()
+        """Its other topics: one that becomes ordered has gates, and lets the member join again."""
         self._assigned: list[TopicPartition] = []
         self._given: list[TopicPartition] = []
         """What the join in flight, or the last one, gave this member."""

@@ -234,10 +234,25 @@ class RecordSender(TurningDelivery):
             await asyncio.wait([waiter], timeout=max(0.0, deadline - loop.time()))
             self._refuse_when_closed()
             if not waiter.done() and loop.time() >= deadline:
-                raise GaveUp(
-                    f"no memory for a record within {self._settings.max_block_ms} ms: "
-                    f"{self._buffered} bytes are unacknowledged"
-                )
+                raise self.no_room()
+
+    def no_room(self) -> GaveUp:
+        """Return the error of a record that found no memory in time."""
+        said = (
+            f"no memory for a record within {self._settings.max_block_ms} ms: "
+            f"{self._buffered} bytes are unacknowledged"
+        )
+        held = {
+            name: size
+            for name, epochs in self._topics.items()
+            if (size := sum(record.size for record in epochs.held))
+        }
+        if held:
+            said += (
+                f", {sum(held.values())} of them wait for the end of a resize "
+                f"(topic {', '.join(sorted(held))})"
+            )
+        return GaveUp(f"{said}; {self._trouble}" if self._trouble else said)
 
 
 def size_of(headers: Sequence[Header]) -> int:
