@@ -9,6 +9,9 @@ and home in the life of a producer, after the record is acknowledged, with acks=
 of their own, because a leader closes the connection of one that it refuses. A lost one costs disk
 space only: readers take the newest value either way.
 
+A tombstone is of the resize epoch in which its record was written, and never sent in a newer one:
+there an ancestor may be the home of the key again, and a newer value stand before the tombstone.
+
 Bounds: ``KEYS_KEPT`` keys are remembered, the oldest are forgotten; ``MOST_BATCHES`` acknowledged
 batches wait to be looked at, and the oldest above are dropped.
 """
@@ -16,19 +19,20 @@ batches wait to be looked at, and the oldest above are dropped.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
-from tidelog.client.metadata import Topic
+from tidelog.client.metadata import ClusterMetadata, Topic
 from tidelog.client.producing.produce_requests import produce_request
-from tidelog.client.stamps import partition_stamp, stamp_of
+from tidelog.client.stamps import Stamp, partition_stamp, stamp_of
 from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.older_homes import ancestors_with_older_values
 from tidelog.records.control_records import AncestorTombstone, change_batch
 from tidelog.records.reader import read_batch
+from tidelog.replication.resize_rules import Named
 from tidelog.runtime.clock import Clock
 
 PURPOSE = "ancestor tombstones"
@@ -42,11 +46,15 @@ MOST_BATCHES = 1_000
 CLEANUP_POLICY = "cleanup.policy"
 
 
+_Piece = tuple[TopicPartition, Named, bytes]
+
+
 class Voided(NamedTuple):
-    """A key whose older values in a partition are void."""
+    """A key whose older values in a partition are void, as of a resize epoch."""
 
     ancestor: TopicPartition
     key: bytes
+    stamp: Stamp
 
 
 class RecentKeys:
@@ -67,32 +75,47 @@ class RecentKeys:
         return True
 
 
-def voided_by(topic: Topic, partition: int, key: bytes) -> list[Voided]:
-    """Return the older homes of a key that is written to a partition of an ordered topic."""
+def voided_by(topic: Topic, partition: int, key: bytes, stamp: Stamp) -> list[Voided]:
+    """Return the older homes of a key that was written to a partition of an ordered topic.
+
+    ``stamp``: under which it was written. None in another resize epoch of the topic.
+    """
     home = topic.partitions.get(partition)
-    if home is None or not topic.is_ordered:
+    if home is None or stamp_of(topic) != stamp:
         return []
     ancestors = ancestors_with_older_values(
         partition, topic.initial_partition_count, home.birth_epoch
     )
     return [
-        Voided(TopicPartition(topic.name, index), key)
+        Voided(TopicPartition(topic.name, index), key, stamp)
         for index in ancestors
         if index in topic.partitions
     ]
 
 
-def rounds_of(waiting: Iterable[Voided]) -> list[dict[TopicPartition, bytes]]:
+def rounds_of(waiting: Iterable[Voided]) -> list[dict[TopicPartition, Voided]]:
     """Return tombstones as requests: at most one key of each partition in each, in order."""
-    rounds: list[dict[TopicPartition, bytes]] = []
+    rounds: list[dict[TopicPartition, Voided]] = []
     places: dict[TopicPartition, int] = {}
-    for ancestor, key in waiting:
-        place = places.get(ancestor, 0)
-        places[ancestor] = place + 1
+    for voided in waiting:
+        place = places.get(voided.ancestor, 0)
+        places[voided.ancestor] = place + 1
         if place == len(rounds):
             rounds.append({})
-        rounds[place][ancestor] = key
+        rounds[place][voided.ancestor] = voided
     return rounds
+
+
+def sent_now(view: ClusterMetadata, some: Iterable[Voided], now_ms: int) -> list[_Piece]:
+    """Return what a request contains of tombstones: those of the topics' present resize epochs."""
+    pieces: list[_Piece] = []
+    for ancestor, key, stamp in some:
+        topic = view.topics.get(ancestor.topic)
+        listed = None if topic is None else topic.partitions.get(ancestor.partition)
+        if topic is not None and listed is not None and stamp_of(topic) == stamp:
+            batch = change_batch(AncestorTombstone(key), leader_epoch=-1, timestamp_ms=now_ms)
+            pieces.append((ancestor, partition_stamp(stamp, listed.partition_epoch), batch))
+    return pieces
 
 
 class AncestorTombstones:
@@ -102,44 +125,45 @@ class AncestorTombstones:
         self._cluster = cluster
         self._clock = clock
         self._recent = RecentKeys()
-        self._written: deque[tuple[TopicPartition, bytes]] = deque(maxlen=MOST_BATCHES)
+        self._written: deque[tuple[TopicPartition, Stamp, bytes]] = deque(maxlen=MOST_BATCHES)
         self._compacted: dict[tuple[str, int], bool] = {}
 
-    def note(self, where: TopicPartition, batch: bytes) -> bool:
-        """Note an acknowledged batch; return whether ``send`` has to look at it."""
+    def note(self, where: TopicPartition, stamp: Stamp, batch: bytes) -> bool:
+        """Note an acknowledged batch, written under a stamp; return whether ``send`` has to look at
+        it."""
         topic = self._cluster.view.topics.get(where.topic)
         home = None if topic is None else topic.partitions.get(where.partition)
         if topic is None or home is None or home.birth_epoch <= 0 or not topic.is_ordered:
             return False
         if self._compacted.get((topic.name, topic.resize_epoch)) is False:
             return False
-        self._written.append((where, batch))
+        self._written.append((where, stamp, batch))
         return True
 
     async def send(self) -> None:
         """Send the tombstones of what was noted. What cannot be sent is dropped."""
         while self._written:
-            where, batch = self._written.popleft()
+            where, stamp, batch = self._written.popleft()
             topic = self._cluster.view.topics.get(where.topic)
             try:
                 if topic is None or not await self._is_compacted(topic):
                     continue
-                for round_ in rounds_of(self._voided(topic, where.partition, batch)):
+                for round_ in rounds_of(self._voided(topic, where.partition, stamp, batch)):
                     await self._send_round(round_)
             except ClientError:
                 # A lost one costs disk space only.
                 continue
 
-    def _voided(self, topic: Topic, partition: int, batch: bytes) -> list[Voided]:
+    def _voided(self, topic: Topic, partition: int, stamp: Stamp, batch: bytes) -> list[Voided]:
         home = topic.partitions.get(partition)
-        if home is None:
+        if home is None or stamp_of(topic) != stamp:
             return []
         return [
             voided
             for record in read_batch(batch)
             if record.key is not None
             and self._recent.add(topic.name, partition, home.partition_epoch, record.key)
-            for voided in voided_by(topic, partition, record.key)
+            for voided in voided_by(topic, partition, record.key, stamp)
         ]
 
     async def _is_compacted(self, topic: Topic) -> bool:
@@ -155,25 +179,19 @@ class AncestorTombstones:
             self._compacted[known] = any("compact" in value.split(",") for value in values)
         return self._compacted[known]
 
-    async def _send_round(self, round_: dict[TopicPartition, bytes]) -> None:
-        by_leader: dict[int, dict[TopicPartition, bytes]] = {}
-        for where, key in round_.items():
+    async def _send_round(self, round_: dict[TopicPartition, Voided]) -> None:
+        by_leader: dict[int, list[Voided]] = {}
+        for where, voided in round_.items():
             known = self._cluster.view.partition(where)
             if known is not None and known.leader in self._cluster.view.brokers:
-                by_leader.setdefault(known.leader, {})[where] = key
+                by_leader.setdefault(known.leader, []).append(voided)
         for node_id, some in by_leader.items():
             await self._send_to(node_id, some)
 
-    async def _send_to(self, node_id: int, some: dict[TopicPartition, bytes]) -> None:
-        pieces = []
-        for where, key in some.items():
-            topic = self._cluster.view.topics[where.topic]
-            stamp = stamp_of(topic)
-            listed = topic.partitions.get(where.partition)
-            if stamp is not None and listed is not None:
-                tombstone, now_ms = AncestorTombstone(key), self._clock.wall_ms()
-                batch = change_batch(tombstone, leader_epoch=-1, timestamp_ms=now_ms)
-                pieces.append((where, partition_stamp(stamp, listed.partition_epoch), batch))
+    async def _send_to(self, node_id: int, some: Sequence[Voided]) -> None:
         timeout_ms = self._cluster.settings.request_timeout_ms
         connection = await self._cluster.connection(node_id, PURPOSE)
-        connection.submit(produce_request(pieces, 0, timeout_ms), answered=False)
+        # Metadata may be newer after each wait.
+        pieces = sent_now(self._cluster.view, some, self._clock.wall_ms())
+        if pieces:
+            connection.submit(produce_request(pieces, 0, timeout_ms), answered=False)

@@ -249,7 +249,7 @@ class TurningDelivery(BatchDelivery):
     def _acknowledged(self, queue: SendQueue, batch: ProducerBatch) -> None:
         if batch.stamp is None or queue.partition.partition < self._initial_of(queue):
             return
-        if self._tombstones.note(queue.partition, batch.encode()):
+        if self._tombstones.note(queue.partition, batch.stamp, batch.encode()):
             self._run(TOMBSTONES, self._tombstones.send)
 
     def _initial_of(self, queue: SendQueue) -> int:
