@@ -14,6 +14,7 @@ takes O(n log n) for n events, and more only for records that were rewound again
 | C7 order of a writer | ``each_writer_is_in_order`` |
 | C8 order of delivery | ``keys_are_delivered_in_order`` |
 | C9 completeness | ``everything_is_delivered`` |
+| C10 compaction | ``the_newest_value_wins`` |
 | C12 metadata | ``metadata_agrees`` |
 | C16 offsets | ``commits_follow_deliveries`` |
 
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.order.clean import FOR_EVER
+from tests.order.compaction import may_be_cleaned, may_be_gone, wrong_ends
 from tests.order.history import (
     Commit,
     CommitsLost,
@@ -104,11 +106,13 @@ def what_was_refused_is_not_there(reference: Reference) -> Iterator[Violation]:
 
 
 def what_was_acknowledged_is_there(reference: Reference) -> Iterator[Violation]:
-    """C5: what was acknowledged is there, unless it was removed below a proven log start."""
+    """C5: what was acknowledged is there, unless it was removed below a proven log start, or by the
+    cleaner of a compacted topic."""
     starts = {each.partition: each.offset for each in reference.history.of(LogStart)}
-    there = set(reference.places.values())
     for send in reference.sends.values():
-        if send.outcome is Outcome.OK and send.uid not in there:
+        if send.outcome is Outcome.OK and send.uid not in reference.there:
+            if may_be_gone(reference, send):
+                continue
             if send.offset >= 0:
                 if send.offset < starts.get(send.partition, 0):
                     continue
@@ -210,6 +214,13 @@ def everything_is_delivered(reference: Reference) -> Iterator[Violation]:
                 if (each.partition, each.offset) not in delivered:
                     name = _name(each.send.uid, each.partition, each.offset)
                     yield Violation("C9", key, f"{name} was not delivered to {group.name}")
+
+
+def the_newest_value_wins(reference: Reference) -> Iterator[Violation]:
+    """C10: a reader from the beginning of a compacted topic ends with the newest record of each
+    key, and without those that were deleted."""
+    for key, text in wrong_ends(reference):
+        yield Violation("C10", key, text)
 
 
 def metadata_agrees(reference: Reference) -> Iterator[Violation]:
@@ -322,6 +333,7 @@ CHECKS: tuple[Check, ...] = (
     each_writer_is_in_order,
     keys_are_delivered_in_order,
     everything_is_delivered,
+    the_newest_value_wins,
     metadata_agrees,
     commits_follow_deliveries,
 )
@@ -375,8 +387,11 @@ class _Group:
             return [
                 each
                 for each in placed
-                if each.offset >= starts.get(each.partition, 0)
-                or (each.partition, each.offset) in delivered
+                if (each.partition, each.offset) in delivered
+                or (
+                    each.offset >= starts.get(each.partition, 0)
+                    and not may_be_cleaned(reference, each)
+                )
             ]
 
         self.lists = {key: due(placed) for key, placed in reference.lists.items()}

@@ -40,6 +40,8 @@ class Send:
     partition: int = -1
     offset: int = -1
     """Where it is, by the response; -1 where that does not say it."""
+    is_deletion: bool = False
+    """Whether it has no value: it deletes its key from a compacted topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,19 @@ class LogStart:
 
     partition: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The topic is compacted: of each key only the newest record has to stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshRead:
+    """A reader that read everything when all was over; ``uids``: the last record of each key."""
+
+    reader: str
+    uids: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +184,8 @@ Event = (
     | Stored
     | Resize
     | LogStart
+    | Compaction
+    | FreshRead
     | UncleanElection
     | CommitsLost
     | Registration
@@ -189,6 +206,8 @@ _KINDS: dict[str, type[Event]] = {
         Stored,
         Resize,
         LogStart,
+        Compaction,
+        FreshRead,
         UncleanElection,
         CommitsLost,
         Registration,

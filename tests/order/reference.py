@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.order.clean import FOR_EVER, clean_part, in_doubt_since, unclean_since
-from tests.order.history import Delivery, History, Outcome, Resize, Send, Stored
+from tests.order.history import Compaction, Delivery, History, Outcome, Resize, Send, Stored
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 
 NO_END = 1 << 62
@@ -67,6 +67,13 @@ class Reference:
         """(partition, offset) -> uid, of the first reader that saw it; a delivery is a read."""
         for read in (*history.of(Stored), *history.of(Delivery)):
             self.places.setdefault((read.partition, read.offset), read.uid)
+        self.there = set(self.places.values())
+        """The records that were read."""
+        self.is_compacted = bool(history.of(Compaction))
+        self.unseen_deletions: set[str] = set()
+        """Keys with a deletion that may have been written, and removed before anybody saw it."""
+        if self.is_compacted:
+            self._place_acknowledged()
         self.by_key: dict[str, dict[tuple[int, int], Send]] = defaultdict(dict)
         for place, uid in self.places.items():
             if uid in self.sends:
@@ -82,6 +89,16 @@ class Reference:
         self.lists: dict[str, list[Placed]] = {
             key: _in_homes(self.homes[key], self.in_order(key)) for key in self.by_key
         }
+
+    def _place_acknowledged(self) -> None:
+        """Place what was acknowledged and may have been removed: a list has it, too."""
+        for send in self.sends.values():
+            if send.outcome is Outcome.OK and send.offset >= 0:
+                self.places.setdefault((send.partition, send.offset), send.uid)
+            elif (
+                send.is_deletion and send.outcome is not Outcome.FAIL and send.uid not in self.there
+            ):
+                self.unseen_deletions.add(send.key)
 
     def is_in_order(self, key: str, at: float) -> bool:
         """Whether the order of a key is promised at a moment."""
