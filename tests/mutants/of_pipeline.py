@@ -11,6 +11,9 @@ PLANNER = "tests/unit/pipeline/test_planner.py"
 HISTORIES = "tests/unit/pipeline/test_histories.py"
 SOURCE = "tests/cluster/test_source_resizes.py"
 
+AUDIT = "src/tidelog/cli/auditing"
+AUDITING = "tests/unit/cli/auditing/test_judging.py"
+
 MUTANTS = (
     Mutant(
         "T11: a stray file of a cut-down batch stays",
@@ -137,5 +140,26 @@ MUTANTS = (
         "            if header.leader_epoch > self._planned_in:\n",
         "            if False:\n",
         READING,
+    ),
+    Mutant(
+        "the audit of a live topic judges a record by the present count",
+        f"{AUDIT}/judging.py",
+        "        counts = self._audited.counts.get(span.resize_epoch, ())\n",
+        "        counts = (self._audited.topic.count,)\n",
+        AUDITING,
+    ),
+    Mutant(
+        "the audit of a live topic reads a child before its parent",
+        f"{AUDIT}/facts.py",
+        "        return [by_epoch[epoch] for epoch in sorted(by_epoch)]\n",
+        "        return [by_epoch[epoch] for epoch in sorted(by_epoch, reverse=True)]\n",
+        AUDITING,
+    ),
+    Mutant(
+        "a growth that was undone misplaces keys",
+        "src/tidelog/partitioning/epoch_spans.py",
+        "            possible.insert(0, before)\n",
+        "            possible.insert(0, count)\n",
+        "tests/unit/partitioning/test_epoch_spans.py",
     ),
 )

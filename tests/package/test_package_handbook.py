@@ -306,6 +306,8 @@ def records_and_groups(operator: Operator) -> None:
     committed = operator.run("groups", "--describe --group g").splitlines()
     place = [str(record["partition"]), str(record["offset"] + 1)]
     assert any(line.split()[:4] == ["g", "flights", *place] for line in committed), committed
+    audited = operator.run("tidelog audit", "--topic flights").splitlines()
+    assert audited[-1] == "RIGHT: 1 record in 16 partitions: keys where murmur2 puts them"
 
 
 def resizes(operator: Operator) -> None:
@@ -320,6 +322,8 @@ def resizes(operator: Operator) -> None:
     assert operator.run("--partitions 8 --wait") == "Topic orders now has 8 partitions.\n"
     described = operator.run("topics", "--describe --topic orders")
     assert "PartitionCount: 8" in described and "waits for" not in described
+    audited = json.loads(operator.run("tidelog audit", "--topic orders"))
+    assert (audited["verdict"], audited["resize_epoch"]) == ("RIGHT", 1)
 
 
 def elections_and_the_doctor(operator: Operator) -> None:

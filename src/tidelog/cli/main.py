@@ -26,6 +26,7 @@ COMMANDS = {
     "elect-leaders": "Elect preferred leaders, or unclean ones.",
     "produce": "Send records, one per line of standard input.",
     "consume": "Print the records of topics.",
+    "audit": "Check where the keys of a topic lie, and their order, from its log alone.",
     "doctor": "Report problems and what to do about them; back up the metadata store.",
 }
 """The commands, each in the module of its name (``-`` as ``_``), with the line of ``--help``."""

@@ -28,11 +28,14 @@ class DescribedFence(NamedTuple):
     is_seal: bool
 
 
+FenceList = tuple[DescribedFence, ...]
+
+
 class DescribedFences(NamedTuple):
     """The fences of a partition by ascending resize epoch, as the leader of an epoch knows them."""
 
     leader_epoch: int
-    fences: tuple[DescribedFence, ...]
+    fences: FenceList
 
 
 class FormerIncarnation(NamedTuple):
@@ -106,6 +109,18 @@ async def describe_former(
         )
         for topic in answer.topics
         for one in topic.former
+    }
+
+
+def is_complete(fences: FenceList, resize_epoch: int) -> bool:
+    """Whether a response has the fence of a topic's resize epoch; a retired partition has none."""
+    return bool(fences) and (fences[-1].is_seal or fences[-1].fence.resize_epoch >= resize_epoch)
+
+
+def counts_of(partitions: Iterable[FenceList]) -> dict[int, int]:
+    """Return the count of each resize epoch that some partition has a fence of."""
+    return {
+        each.fence.resize_epoch: each.undeleted_count for fences in partitions for each in fences
     }
 
 

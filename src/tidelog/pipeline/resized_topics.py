@@ -7,26 +7,26 @@ fences: see `partitioning.gates`. Nothing is asked for a topic that was never re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused, VersionUnsupported
 from tidelog.client.fences import (
-    DescribedFence,
     DescribedFences,
+    FenceList,
     FormerIncarnation,
+    counts_of,
     describe_fences,
     describe_former,
+    is_complete,
 )
 from tidelog.client.groups.topic_gates import resized
 from tidelog.client.metadata import Topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.gates import Gate, gates_of
-
-FenceList = tuple[DescribedFence, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +130,6 @@ async def look_up_resizes(
 def was_resized(topic: Topic) -> bool:
     """Whether a topic's keys are kept in order, and it was resized."""
     return topic.is_ordered and topic.resize_epoch > 0
-
-
-def is_complete(fences: FenceList, resize_epoch: int) -> bool:
-    """Whether a response has the fence of a topic's resize epoch; a retired partition has none."""
-    return bool(fences) and (fences[-1].is_seal or fences[-1].fence.resize_epoch >= resize_epoch)
-
-
-def counts_of(partitions: Iterable[FenceList]) -> dict[int, int]:
-    """The count of each resize epoch that some partition has a fence of."""
-    return {
-        each.fence.resize_epoch: each.undeleted_count for fences in partitions for each in fences
-    }
 
 
 def _gates(topic: Topic, fences: Mapping[int, FenceList]) -> dict[int, list[Gate]]:

@@ -1,20 +1,13 @@
-"""What makes a look-up of resizes complete, and what is asked again."""
+"""Which topics are looked up for resizes, and what is asked again."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from uuid import UUID
 
-import pytest
-
-from tidelog.client.fences import DescribedFence, FormerIncarnation
+from tidelog.client.fences import FormerIncarnation
 from tidelog.client.metadata import Partition, Topic
-from tidelog.partitioning.gates import Fence
-from tidelog.pipeline.resized_topics import FormerCache, counts_of, is_complete, was_resized
-
-
-def fence(epoch: int, count: int, *, seal: bool = False) -> DescribedFence:
-    return DescribedFence(Fence(epoch, 10 * epoch, 10 * epoch), count, seal)
+from tidelog.pipeline.resized_topics import FormerCache, was_resized
 
 
 def topic(listed: int, *, epoch: int = 2, initial: int = 2, undeleted: int = 2) -> Topic:
@@ -23,27 +16,6 @@ def topic(listed: int, *, epoch: int = 2, initial: int = 2, undeleted: int = 2) 
         for index in range(listed)
     }
     return Topic("t", UUID(int=7), False, partitions, 0, initial, undeleted, epoch, 9)
-
-
-@pytest.mark.parametrize(
-    ("fences", "complete"),
-    [
-        ((), False),
-        ((fence(1, 4),), False),
-        ((fence(1, 4), fence(2, 2)), True),
-        ((fence(3, 8),), True),
-        # A retired partition has no fence of a later epoch.
-        ((fence(1, 2, seal=True),), True),
-    ],
-)
-def test_a_leader_that_lacks_its_newest_fence_is_asked_again(
-    fences: tuple[DescribedFence, ...], complete: bool
-) -> None:
-    assert is_complete(fences, 2) is complete
-
-
-def test_counts_of_all_resize_epochs() -> None:
-    assert counts_of([(fence(1, 4), fence(2, 3)), (fence(1, 4),)]) == {1: 4, 2: 3}
 
 
 def test_only_ordered_topics_that_were_resized_cost_a_look_up() -> None:

@@ -1,0 +1,1 @@
+"""The audit of a topic from its log alone (see ``cli.audit``)."""

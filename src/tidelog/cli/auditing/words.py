@@ -1,0 +1,191 @@
+"""An audit's result as text and as JSON. No I/O.
+
+Owns the words, which are those of the pipeline's audit where both check the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tidelog.cli.auditing.facts import AuditedTopic, Example, Kind, PartitionFacts
+from tidelog.cli.auditing.judging import TopicJudge
+from tidelog.cli.auditing.reading import Changes
+
+COLUMNS = ("Partition", "From", "To", "Records", "NoKey", "Misplaced", "State")
+RIGHT, FAULTS = "RIGHT", "FAULTS"
+_KEY_BYTES = 60
+
+
+def sentence_of(kind: Kind, count: int, field: str | None) -> str:
+    """Return what a kind of finding says."""
+    return {
+        Kind.HOME: f"{count:,} records are in another partition than where murmur2 puts their key",
+        Kind.SEQUENCE: f"{count:,} records run backwards in {field}",
+        Kind.TIMESTAMP: f"{count:,} records were created before the one that precedes them, of the "
+        "same key and producer",
+        Kind.PRODUCER: f"{count:,} batches run backwards in the sequence of their producer",
+        Kind.OFFSET: f"{count:,} batches run backwards in their offsets",
+        Kind.FENCE: f"{count:,} fences or seals in the log are not those that DescribeFences names",
+    }[kind]
+
+
+ADVICE = {
+    Kind.HOME: "written by a producer without a partition count, with another partitioner "
+    "(librdkafka's default is not murmur2), or to a partition of its own choice: "
+    "docs/operating/resize.md",
+    Kind.TIMESTAMP: "if the application sets timestamps itself: --ignore-timestamps",
+}
+"""What to do about a kind of finding, where there is something to say."""
+
+
+def as_text(
+    audited: AuditedTopic, judge: TopicJudge, changes: Changes, field: str | None
+) -> list[str]:
+    """Return the lines below the table: findings with examples, remarks, and the verdict."""
+    lines = []
+    for kind, count in sorted(judge.findings.counts.items()):
+        lines.append(f"{kind.value}: {sentence_of(kind, count, field)}")
+        lines += [f"  {_place(each)}" for each in judge.findings.examples[kind]]
+        if kind in ADVICE:
+            lines.append(f"  {ADVICE[kind]}")
+    lines += [f"note: {each}" for each in remarks(audited, judge, changes)]
+    lines.append(verdict(audited, judge, field))
+    return lines
+
+
+def rows(audited: AuditedTopic, judge: TopicJudge) -> list[Sequence[Any]]:
+    """Return the rows of the table."""
+    return [
+        (
+            index,
+            part.begin,
+            part.end,
+            judge.partitions[index].records,
+            judge.partitions[index].unkeyed,
+            judge.partitions[index].misplaced,
+            "retired" if part.is_retired else "",
+        )
+        for index, part in sorted(audited.partitions.items())
+    ]
+
+
+def verdict(audited: AuditedTopic, judge: TopicJudge, field: str | None) -> str:
+    """Return the result in one sentence."""
+    total = _sum(judge)
+    records = f"{_many(total.records, 'record')} in {_many(len(audited.partitions), 'partition')}"
+    if judge.findings.counts:
+        kinds = ", ".join(kind.value for kind in sorted(judge.findings.counts))
+        return f"{FAULTS}: {sum(judge.findings.counts.values()):,} found in {records}: {kinds}"
+    said = f"{RIGHT}: {records}: keys where murmur2 puts them"
+    if judge.timed:
+        said += f"; {_many(judge.timed, 'record')} in the order of their time"
+    if field is not None:
+        said += f"; {_many(judge.keys, 'key')} in order of {field}"
+    if total.unkeyed:
+        said += f"; {_many(total.unkeyed, 'record')} without a key"
+    return said
+
+
+def remarks(audited: AuditedTopic, judge: TopicJudge, changes: Changes) -> list[str]:
+    """Return what a reader should know of the audit itself."""
+    total = _sum(judge)
+    said = []
+    if not audited.is_counted:
+        said.append(
+            "the cluster says no partition counts of the topic: keys are judged by the present one"
+        )
+    if total.unjudged:
+        said.append(
+            f"{_many(total.unjudged, 'record')} not judged: no order was promised when they were "
+            "written (enable.ordered.delivery=false)"
+        )
+    if total.aborted:
+        said.append(f"{_many(total.aborted, 'record')} of aborted transactions not judged")
+    if total.lost:
+        said.append(f"retention removed {_many(total.lost, 'offset')} before they were read")
+    if changes.removed:
+        names = ", ".join(map(str, sorted(changes.removed)))
+        said.append(f"removed while the audit ran, and not read to the end: partition {names}")
+    if changes.resize_epoch is not None:
+        said.append(
+            "the topic was resized while the audit ran (resize epoch "
+            f"{audited.topic.resize_epoch} -> {changes.resize_epoch}): it is judged up to the ends "
+            "at the start"
+        )
+    return said
+
+
+def as_json(
+    audited: AuditedTopic,
+    judge: TopicJudge,
+    changes: Changes,
+    field: str | None,
+    topic_id: str,
+) -> dict[str, Any]:
+    """Return the result for ``--json``."""
+    found = judge.findings
+    return {
+        "topic": audited.topic.name,
+        "topic_id": topic_id,
+        "verdict": FAULTS if found.counts else RIGHT,
+        "initial_partition_count": audited.initial_count,
+        "partition_count": audited.topic.count,
+        "resize_epoch": max(audited.topic.resize_epoch, 0),
+        **asdict(_sum(judge)),
+        "records_in_order_of_time": judge.timed,
+        "sequence": field,
+        "keys_in_sequence": judge.keys if field is not None else None,
+        "partitions": [
+            {
+                "partition": index,
+                "retired": part.is_retired,
+                "from_offset": part.begin,
+                "to_offset": part.end,
+                **asdict(judge.partitions[index]),
+            }
+            for index, part in sorted(audited.partitions.items())
+        ],
+        "findings": [
+            {
+                "kind": kind.value,
+                "count": count,
+                "what": sentence_of(kind, count, field),
+                "examples": [
+                    {
+                        "partition": each.partition,
+                        "offset": each.offset,
+                        "key": None if each.key is None else _key_text(each.key),
+                        "what": each.text,
+                    }
+                    for each in found.examples[kind]
+                ],
+            }
+            for kind, count in sorted(found.counts.items())
+        ],
+        "remarks": remarks(audited, judge, changes),
+    }
+
+
+def _sum(judge: TopicJudge) -> PartitionFacts:
+    """Return the numbers of all partitions together."""
+    total = PartitionFacts()
+    for part in judge.partitions.values():
+        for name, value in asdict(part).items():
+            setattr(total, name, getattr(total, name) + value)
+    return total
+
+
+def _place(example: Example) -> str:
+    key = "" if example.key is None else f" key {_key_text(example.key)}"
+    return f"partition {example.partition} offset {example.offset}{key}: {example.text}"
+
+
+def _key_text(key: bytes) -> str:
+    """Return a key for people: the beginning of it."""
+    return key[:_KEY_BYTES].decode("utf-8", "backslashreplace")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
