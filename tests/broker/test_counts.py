@@ -16,11 +16,16 @@ from tests.support.group_broker import GroupBroker
 from tests.support.led_partition import append
 from tests.support.lone_broker import Peer, until
 from tests.support.metrics import Page
+from tests.support.resized import EPOCH, fence, put
+from tests.support.resized_topics import tell_resized
 from tidelog.broker.coordinator import group_lag
 from tidelog.broker.handlers import offset_commit
+from tidelog.broker.metadata.other_brokers import OtherBrokers
 from tidelog.broker.metrics import BrokerCollector
 from tidelog.broker.partitions.counts import Counts
+from tidelog.broker.partitions.registry import Partitions
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.network.router import Tally
 from tidelog.protocol import messages
 
@@ -207,6 +212,41 @@ def test_the_lag_of_a_group(tmp_path: Path) -> None:
         assert found.value("tidelog_group_positions_left_out") == 0
 
     with_groups(tmp_path, story)
+
+
+def test_fences_are_no_lag_whoever_leads(tmp_path: Path) -> None:
+    """The leader of this broker, and another one that is asked: both name their fences."""
+
+    async def story(broker: GroupBroker) -> None:
+        hosted = broker.broker.partitions.get("t", 0)
+        assert hosted is not None
+        put(hosted)
+        fence(hosted, 7)
+        tell_resized(broker, "t", dict.fromkeys(range(3), (0, 0)), resize_epoch=EPOCH)
+        found = await shown(broker)
+        place = '{consumergroup="g",partition="0",topic="t"}'
+        assert found.value("kafka_consumergroup_lag", place) == 5
+        assert found.value("kafka_consumergroup_lag_sum", '{consumergroup="g",topic="t"}') == 5
+        others = OtherBrokers(broker.broker.metadata, broker.broker.configs, None)
+        lag = group_lag.GroupLag(
+            broker.coordinator, NotHere(), broker.broker.metadata, others, broker.broker.clock
+        )  # fmt: skip
+        asked = await lag.snapshot()
+        assert asked.lag(TopicPartition("t", 0), 4) == 5
+        assert asked.lag(TopicPartition("t", 0), 8) == 2
+        assert asked.lag(TopicPartition("t", 9), 0) is None
+
+    with_groups(tmp_path, story)
+
+
+class NotHere(Partitions):
+    """Partitions of which other brokers have the replicas."""
+
+    def __init__(self) -> None:
+        """Host none."""
+
+    def get(self, topic: str, index: int) -> None:
+        return None
 
 
 def test_a_page_has_so_many_positions_and_says_what_it_leaves_out(

@@ -179,6 +179,7 @@ class BrokerCollector(Collector):
         """Yield the metrics of kafka-exporter for the consumer groups that are coordinated here.
 
         A position in a partition whose end offset is unknown has no lag and is not in the sum.
+        Fences and seals of resizes are not counted.
         """
         snapshot = self._broker.group_lag.latest()
         of_topic = ["consumergroup", "topic"]
@@ -203,9 +204,8 @@ class BrokerCollector(Collector):
             where = [group, topic, str(partition)]
             offset.add_metric(where, committed)
             sums[group, topic] += committed
-            end = snapshot.ends.get(TopicPartition(topic, partition))
-            if end is not None:
-                left = max(0, end - committed)
+            left = snapshot.lag(TopicPartition(topic, partition), committed)
+            if left is not None:
                 lag.add_metric(where, left)
                 lag_of[group, topic] += left
         for place, value in sums.items():

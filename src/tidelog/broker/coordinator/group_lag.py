@@ -1,9 +1,11 @@
 """Consumer group lag: committed offsets of the groups coordinated here, and log end offsets.
 
 Owns the snapshots that ``/metrics`` shows. Not the requests to other leaders that they need: see
-``metadata.leader_offsets``. A snapshot is taken on demand, in several turns of the loop, and is
-valid for ``HOLDS_S``. The end offsets are read after the committed offsets, so that a lag is never
-too small, and at least 0.
+``metadata.leader_offsets`` and ``metadata.leader_fences``. A snapshot is taken on demand, in
+several turns of the loop, and is valid for ``HOLDS_S``. The end offsets are read after the
+committed offsets, so that a lag is never too small, and at least 0. Fences and seals are no
+records, as for ``tidelog groups`` (``client.groups.lag``); where a leader does not name them they
+count.
 
 | what | limit |
 |---|---|
@@ -23,7 +25,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from tidelog.broker.metadata.leader_fences import ask_for_fences
 from tidelog.broker.metadata.leader_offsets import LATEST, ask_leader
+from tidelog.client.groups.lag import lag_without
 from tidelog.groups.group import GroupState
 from tidelog.groups.offsets import fetch_offsets
 from tidelog.model.topics import TopicPartition
@@ -47,6 +51,7 @@ LONGEST_ID = 249
 each position of its group. Ids are not shortened: two could become equal, and a scraper refuses a
 page with such duplicates."""
 
+PURPOSE = "group-lag"
 WAIT_S = 1.5
 AT_ONCE = 500
 """Positions processed between two readings of the clock."""
@@ -65,9 +70,18 @@ class LagSnapshot:
     positions: list[Position] = field(default_factory=list)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     """High watermarks; a partition whose leader did not respond is absent."""
+    fences: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    """Offsets of fences and seals, of partitions in which a group has not reached the end."""
     left_out: int = 0
     """Positions beyond the limits."""
     groups_left_out: int = 0
+
+    def lag(self, where: TopicPartition, committed: int) -> int | None:
+        """Return how many records follow a committed offset; None where the end is unknown."""
+        end = self.ends.get(where)
+        if end is None:
+            return None
+        return lag_without((committed, end), self.fences.get(where, ()))
 
 
 NO_SNAPSHOT = LagSnapshot(float("-inf"))
@@ -165,8 +179,9 @@ class GroupLag:
                         await asyncio.sleep(0)
                         turn = self._turn()
         ends = await self._ends(found)
+        fences = await self._fences(found, ends)
         now = self._loop.time()
-        return LagSnapshot(now, members, found, ends, left_out, groups_left_out)
+        return LagSnapshot(now, members, found, ends, fences, left_out, groups_left_out)
 
     def _turn(self) -> Turn:
         return Turn(self._clock, AT_ONCE, TURN_MS)
@@ -202,9 +217,39 @@ class GroupLag:
                 await asyncio.sleep(0)
                 turn = self._turn()
         asked = [
-            ask_leader(self._others, leader, "group-lag", list(part), LATEST)
+            ask_leader(self._others, leader, PURPOSE, list(part), LATEST)
             for leader, part in by_leader.items()
         ]
         for theirs in await asyncio.gather(*asked):
             ends.update(theirs)
         return ends
+
+    async def _fences(
+        self, found: list[Position], ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, list[int]]:
+        """Return the offsets of fences in the partitions of resized topics that are not read to
+        their ends."""
+        fences: dict[TopicPartition, list[int]] = {}
+        by_leader: dict[int, dict[TopicPartition, None]] = {}
+        turn = self._turn()
+        for _, partition, committed in found:
+            topic = self._metadata.topics.get(partition.topic)
+            if topic is not None and topic.resize_epoch > 0 and ends.get(partition, 0) > committed:
+                hosted = self._partitions.get(*partition)
+                known = self._metadata.partition(*partition)
+                if hosted is not None and hosted.is_leader:
+                    entries = hosted.log.fences.below(ends[partition]).entries
+                    fences[partition] = [each.offset for each in entries]
+                elif known is not None and known.leader >= 0:
+                    by_leader.setdefault(known.leader, {})[partition] = None
+            if turn.is_over():
+                await asyncio.sleep(0)
+                turn = self._turn()
+        asked = [
+            ask_for_fences(self._others, leader, PURPOSE, list(part))
+            for leader, part in by_leader.items()
+        ]
+        for theirs in await asyncio.gather(*asked):
+            for partition, places in theirs.items():
+                fences[partition] = [each.offset for each in places]
+        return fences

@@ -22,15 +22,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tidelog.broker.metadata.leader_fences import ask_for_fences
 from tidelog.broker.metadata.leader_offsets import EARLIEST, ask_leader
-from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.older_homes import (
     ancestors_with_older_values,
     has_no_older_values,
     survives_retired,
 )
-from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.cache import MetadataCache
@@ -108,17 +107,9 @@ class OlderValues:
 
     async def _fence(self, leader: int, where: TopicPartition, resize_epoch: int) -> int | None:
         """Return the offset of a fence, None when its leader does not say."""
-        request = messages.DescribeFencesRequest
-        asked = request(topics=[request.Topic(where.topic, [request.Partition(where.partition)])])
-        for response in await self.others.ask(leader, PURPOSE, ApiKey.DESCRIBE_FENCES, 0, [asked]):
-            for topic in response.topics:
-                for part in topic.partitions:
-                    if part.error_code or part.partition != where.partition:
-                        continue
-                    for fence in part.fences:
-                        if fence.resize_epoch == resize_epoch:
-                            return int(fence.offset)
-        return None
+        found = await ask_for_fences(self.others, leader, PURPOSE, [where])
+        fences = found.get(where, [])
+        return next((each.offset for each in fences if each.resize_epoch == resize_epoch), None)
 
 
 def _bound(known: set[_Known] | dict[_Known, int]) -> None:
