@@ -21,6 +21,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader, walk
 from tidelog.records.control_records import Fence, changes_in
 from tidelog.records.reader import read_batch
+from tidelog.records.record import Record
 from tidelog.storage.names import (
     DAMAGED,
     LOG,
@@ -107,8 +108,14 @@ def replica_log(disk: SimulatedDisk, topic: str, partition: int) -> list[Batch]:
 
 def record_values(disk: SimulatedDisk, topic: str, partition: int) -> list[tuple[int, bytes]]:
     """Return offset and value of each data record of a replica."""
+    found = stored_records(disk, topic, partition)
+    return [(record.offset, bytes(record.value or b"")) for record in found]
+
+
+def stored_records(disk: SimulatedDisk, topic: str, partition: int) -> list[Record]:
+    """Return the data records of a replica."""
     return [
-        (record.offset, bytes(record.value or b""))
+        record
         for header, batch in _whole(disk, topic, partition)
         if not header.control
         for record in read_batch(batch)
@@ -148,6 +155,8 @@ class DiskWatch:
         ``life_without_id(topic)``: of which topic id a replica is that is made now without one.
         """
         self.found: list[str] = []
+        self.compacted: set[str] = set()
+        """Topics in which a follower may copy a batch that its leader has cleaned."""
         self.appends: dict[tuple[str, str, int, int], tuple[int, str]] = {}
         """(topic id, partition name, leader epoch, base offset) -> CRC and its first writer."""
         self.deleted = 0
@@ -243,7 +252,7 @@ class DiskWatch:
                 )
             key = (topic_id, name, each.epoch, each.base)
             crc, writer = self.appends.setdefault(key, (each.crc, node.host))
-            if crc != each.crc:
+            if crc != each.crc and found.partition.topic not in self.compacted:
                 self.found.append(
                     f"one_leader_per_epoch: {name} {each.base} of leader epoch {each.epoch} was "
                     f"written by {writer} and, with other bytes, by {node.host}"

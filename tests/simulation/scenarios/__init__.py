@@ -2,6 +2,7 @@
 
 from tests.simulation.scenarios.broker import run_broker
 from tests.simulation.scenarios.cluster import run_cluster
+from tests.simulation.scenarios.compacted import run_compacted
 from tests.simulation.scenarios.log import run_log
 from tests.simulation.scenarios.moves import run_moves
 from tests.simulation.scenarios.resizes import run_resizes
@@ -10,6 +11,7 @@ from tests.simulation.scenarios.result import Result, Scenario
 SCENARIOS: dict[str, Scenario] = {
     "broker": run_broker,
     "cluster": run_cluster,
+    "compacted": run_compacted,
     "log": run_log,
     "moves": run_moves,
     "resizes": run_resizes,

@@ -25,16 +25,19 @@ LEVEL = "1.5"
 class ResizesRun(ClusterRun):
     """One run of the scenario."""
 
+    elastic_kind: type[Elastic] = Elastic
+    resizer_kind: type[Resizer] = Resizer
+
     def __init__(
         self, seed: int, course: Course | None = None, enough: Callable[[str], bool] | None = None
     ) -> None:
         super().__init__(seed, course or resizing_course(seed), enough)
         for node in self.cluster.nodes:
             node.set_level(LEVEL)
-        self.elastic = Elastic(self.world, self.cluster, self.states, self.outside)
+        self.elastic = self.elastic_kind(self.world, self.cluster, self.states, self.outside)
         if enough is not None:
             self.elastic.found = self.elastic.watch.found = Findings(enough, self._end)
-        self.resizer = Resizer(
+        self.resizer = self.resizer_kind(
             self.elastic,
             self.outside,
             self.world.random("resizer"),
@@ -66,9 +69,12 @@ class ResizesRun(ClusterRun):
 
     def _start_clients(self) -> list[asyncio.Task[None]]:
         background = super()._start_clients()
+        self._start_elastic()
+        return background
+
+    def _start_elastic(self) -> None:
         self._elastic_work = self.elastic.start()
         self._resizing = asyncio.create_task(self.resizer.run())
-        return background
 
     async def _recover(self) -> None:
         await super()._recover()
@@ -80,6 +86,12 @@ class ResizesRun(ClusterRun):
         self.say("no resize is under way")
 
     async def _come_to_rest(self) -> None:
+        await self._rest_elastic()
+        await super()._come_to_rest()
+        self._judge()
+
+    async def _rest_elastic(self) -> None:
+        """The writers have their answers, and the members have everything."""
         for writer in self.elastic.writers:
             writer.finish()
         await self._until(
@@ -92,8 +104,6 @@ class ResizesRun(ClusterRun):
             if task.done():
                 task.result()
             task.cancel()
-        await super()._come_to_rest()
-        self._judge()
 
     async def _settle_members(self) -> None:
         """Promise 24: the members receive all that was written."""

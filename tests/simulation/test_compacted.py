@@ -1,0 +1,22 @@
+"""A compacted topic that grows and shrinks under faults: a fixed number of seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.seeds import run_seeds
+
+SEEDS = 3
+"""Some eight seconds on a quiet core."""
+
+LIMIT_S = 300.0
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def test_the_newest_value_of_each_key_wins() -> None:
+    totals = run_seeds("compacted", SEEDS, LIMIT_S)
+    # About half of what they do.
+    floors = {"resizes": 2, "growths": 1, "deleted": 60, "cleaned": 180, "faults": 3}
+    low = {what: totals[what] for what, each in floors.items() if totals[what] < each * SEEDS}
+    assert not low, f"too little of {low} in {totals}"
