@@ -395,3 +395,18 @@ def test_what_was_sent_before_a_place_is_known(loop: asyncio.AbstractEventLoop) 
     assert sending.queue.has_before((first.number[0] + 1,))
     sending.queue.answered(first, OK)
     assert not sending.queue.has_before((first.number[0] + 1,))
+
+
+def test_batches_in_flight_are_with_one_broker(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    first, second = sending.add(), sending.add()
+    assert sending.queue.may_go_to(2)
+    for batch in (first, second):
+        assert sending.queue.next(ONE) is batch
+        sending.queue.sent(batch, 1)
+    assert sending.queue.may_go_to(1) and not sending.queue.may_go_to(2)
+    sending.queue.answered(first, LOST)
+    assert not sending.queue.may_go_to(2)
+    sending.queue.answered(second, LOST)
+    assert sending.queue.may_go_to(2)
+    assert sending.queue.next(ONE) is first

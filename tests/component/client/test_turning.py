@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -13,13 +14,16 @@ from tests.order.checks import violations_in
 from tests.order.history import History, Outcome, Send
 from tests.order.reference import Reference
 from tests.order.timeline import report
+from tests.support.network_server import until
 from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeaders
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, GaveUp, WrongState
+from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, WrongState
 from tidelog.client.producing.bulk_sender import BulkSender
 from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.settings import SendSettings
 from tidelog.client.stamps import stamp_of
+from tidelog.protocol import messages
+from tidelog.records.reader import read_batch
 
 SENDS = 250
 KEYS = 6
@@ -201,3 +205,39 @@ def test_a_producer_that_is_closed_in_a_resize_fails_what_has_no_outcome(seed: i
         assert run.sender.buffered == 0
 
     asyncio.run(story())
+
+
+def test_a_new_leader_gets_nothing_before_the_former_one_has_answered() -> None:
+    async def run() -> None:
+        leaders = ResizingLeaders(random.Random(1))
+        cluster = ResizingCluster(leaders, random.Random(1))
+        sender = BulkSender(cast("Cluster", cluster), SendSettings(linger_ms=0))
+        await sender.send(NAME, b"0", b"k")
+        await until(lambda: any(cluster.waiting.values()))
+        ((former, ((request, unanswered),)),) = cluster.waiting.items()
+        other = next(node_id for node_id in cluster.lives if node_id != former)
+        topic = leaders.described.topics[NAME]
+        moved = {index: replace(each, leader=other) for index, each in topic.partitions.items()}
+        shown = replace(topic, partitions=moved)
+        leaders.described = replace(leaders.described, topics={NAME: shown})
+        await cluster.refresh()
+        # A leader that does not know the producer would take it, and refuse the first one then.
+        await sender.send(NAME, b"1", b"k")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not cluster.waiting.get(other)
+        unanswered.set_exception(ConnectionLost("the former leader is silent"))
+        await until(lambda: cluster.waiting.get(other))
+        assert records_of(cluster.waiting[other][0][0]) == records_of(request) == [b"0"]
+        cluster.lives = dict.fromkeys(cluster.lives, -1)
+        for _, future in cluster.waiting[other]:
+            future.cancel()
+
+    asyncio.run(run())
+
+
+def records_of(request: messages.ProduceRequest) -> list[bytes | None]:
+    """Return the values of a request with one batch."""
+    (topic,) = request.topic_data
+    (part,) = topic.partition_data
+    return [record.value for record in read_batch(part.records)]

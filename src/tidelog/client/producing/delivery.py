@@ -200,7 +200,7 @@ class BatchDelivery:
             leader = self._leader_of(queue.partition)
             if leader == NO_LEADER:
                 lost.append(queue)
-            else:
+            elif queue.may_go_to(leader):
                 groups.setdefault(leader, []).append(queue)
         if lost:
             self._run("leaders", partial(self._find_leaders, lost))
@@ -234,7 +234,7 @@ class BatchDelivery:
                 if is_full or stamps.setdefault(queue.partition.topic, batch.stamp) != batch.stamp:
                     left.append(queue)
                     continue
-                data = queue.sent(batch)
+                data = queue.sent(batch, node_id)
                 self._due.pop(batch, None)
                 size += len(data)
                 batches.append((queue, batch, data))

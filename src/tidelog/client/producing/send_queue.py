@@ -15,6 +15,10 @@ is always one of the last five that were sent, also while later ones are acknowl
 acknowledges those, and the former one has not answered yet. Otherwise its retry would be refused as
 out of order, and be written a second time under a new identity.
 
+All batches in flight are with one broker. A leader that does not know the producer takes any first
+sequence number: after a change of leader a later batch would otherwise be written before those that
+the former leader has not answered, and these be refused as out of order for good.
+
 A batch of several records that is too large for its topic is split in two, under its own numbers,
 and later batches are smaller.
 
@@ -181,6 +185,8 @@ class SendQueue:
         self._codec = codec
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
+        self._node_id = -1
+        """The broker that was sent the last batch."""
         self.broken = former is not None
         self.not_before = 0.0
         self.failed_lookups = 0
@@ -286,6 +292,10 @@ class SendQueue:
             self._newest.clear()
         return None if self._would_push_out_another(self.waiting[0]) else self.waiting[0]
 
+    def may_go_to(self, node_id: int) -> bool:
+        """Whether no other broker has batches in flight."""
+        return not self.in_flight or node_id == self._node_id
+
     def _would_push_out_another(self, batch: ProducerBatch) -> bool:
         """Whether brokers would forget a batch whose outcome is open, if they appended this one."""
         newest = self._newest
@@ -300,8 +310,9 @@ class SendQueue:
             at = self._newest.index(batch)
             self._newest[at : at + 1] = halves
 
-    def sent(self, batch: ProducerBatch) -> bytes:
-        """Move a batch that ``next`` returned into flight and return its bytes."""
+    def sent(self, batch: ProducerBatch, node_id: int = -1) -> bytes:
+        """Move a batch that ``next`` returned into flight to a broker and return its bytes."""
+        self._node_id = node_id
         self.waiting.remove(batch)
         if self._idempotent and batch.producer is None:
             assert self._identity is not None
