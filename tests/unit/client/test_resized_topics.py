@@ -9,11 +9,12 @@ from tidelog.client.groups.resized_topics import (
     former_topics,
     is_resized,
     ordered_topics,
+    reborn,
     stamps_of,
 )
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.model.topics import TopicPartition
-from tidelog.replication.resize_rules import Named
+from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 ORDERED = Topic(
     "t",
@@ -69,3 +70,12 @@ def test_the_removal_of_an_own_partition_asks_for_another_round() -> None:
     later = seen_later(replace(ORDERED, partitions=kept, undeleted_partition_count=1))
     assert is_resized(seen, [TopicPartition("t", 1)], later)
     assert not is_resized(seen, [TopicPartition("t", 0), TopicPartition("plain", 1)], later)
+
+
+def test_a_partition_that_was_removed_and_created_again_is_another_one() -> None:
+    one, other, new = (TopicPartition("t", index) for index in range(3))
+    before = {one: Named(2, 3, 7), other: Named(2, 3, 8)}
+    assert reborn(before, {one: Named(4, 5, 7), other: Named(4, 5, 11)}) == [other]
+    # What is new, or not named on one side, was not another life.
+    assert reborn(before, {one: NOT_NAMED, new: Named(4, 5, 12)}) == []
+    assert reborn({one: NOT_NAMED}, {one: Named(4, 5, 7)}) == []

@@ -128,10 +128,7 @@ class Fetcher:
         return state
 
     def hold_at(self, gates: Mapping[TopicPartition, int]) -> None:
-        """Return nothing of these partitions from these offsets on; of others all that there is.
-
-        They are fetched beyond, as memory allows.
-        """
+        """Return these partitions only up to there; beyond they are fetched, as memory allows."""
         if gates == self._gates:
             return
         self._gates = dict(gates)
@@ -155,8 +152,12 @@ class Fetcher:
         for partition in self._assigned.keys() & partitions:
             self._drop(partition)
 
+    def named(self) -> dict[TopicPartition, Named]:
+        """Return the counts and epochs that requests name."""
+        return {partition: state.named for partition, state in self._assigned.items()}
+
     def restamp(self, named: Mapping[TopicPartition, Named]) -> None:
-        """Name other counts and epochs from the next requests on; others name none."""
+        """Name other counts and epochs in requests; others name none."""
         for partition, state in self._assigned.items():
             state.named = named.get(partition, NOT_NAMED)
 

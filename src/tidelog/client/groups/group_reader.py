@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from math import ceil
 
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.fetching.batches import Fetched
@@ -38,6 +39,7 @@ from tidelog.client.groups.resized_topics import (
     catch_up,
     is_resized,
     ordered_topics,
+    reborn,
     stamps_of,
 )
 from tidelog.model.errors import ErrorCode
@@ -97,7 +99,7 @@ class GroupReader(ReaderControls):
                 self._gating.has_shut = False
                 self._positions.take_back(beyond_gates=True)
             self._place_aside()
-            left_ms = max(0, int((deadline - loop.time()) * 1000))
+            left_ms = whole_ms(deadline - loop.time())
             # In steps: a recalled member must not wait for the caller's whole timeout.
             step_ms = self._step_ms if self._placing is None else self._placing_step_ms
             taken = await self._fetcher.poll(min(left_ms, step_ms), max_bytes)
@@ -343,12 +345,33 @@ class GroupReader(ReaderControls):
             await self._cluster.describe(unknown)
         self._seen = ordered_topics(self._cluster.view, names) if self._is_aware else {}
         self._unordered = frozenset(names - self._seen.keys() if self._is_aware else ())
-        self._fetcher.restamp(stamps_of(self._seen, self._fetcher.positions()))
+        stamps = stamps_of(self._seen, self._fetcher.positions())
+        self._begin_lives_again(reborn(self._fetcher.named(), stamps))
+        self._fetcher.restamp(stamps)
         self._resets.ordered = frozenset(self._seen)
         self._gating.start(self._seen, self._assigned)
         self._has_begun = True
         sought, self._sought = self._sought, {}
         self._begin(sought)
+
+    def _begin_lives_again(self, partitions: list[TopicPartition]) -> None:
+        """Look up positions of kept partitions that were removed and created again meanwhile.
+
+        What was read was the former life; in the new one that offset may be out of range.
+        """
+        if partitions:
+            assigned = self._assigned
+            self._forget(partitions)
+            self._assigned = assigned
+            self._unplaced += partitions
+
+
+def whole_ms(left_s: float) -> int:
+    """Return the time that is left in ms, rounded up: a caller with time left must wait, not spin.
+
+    A deadline in 1 ms is less than 1 ms away when a float cannot hold it.
+    """
+    return max(0, ceil(left_s * 1000))
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:

@@ -13,7 +13,7 @@ from tidelog.client.metadata import ClusterMetadata, Topic
 from tidelog.client.stamps import is_newer, partition_stamp, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.replication.resize_rules import Named
+from tidelog.replication.resize_rules import ABSENT, Named
 
 CATCH_UP_MS = 2_000
 """How long a member asks for newer metadata before it goes on with what it has."""
@@ -62,6 +62,18 @@ def stamps_of(
         for where in partitions
         if where.topic in topics and where.partition in topics[where.topic].partitions
     }
+
+
+def reborn(
+    before: Mapping[TopicPartition, Named], now: Mapping[TopicPartition, Named]
+) -> list[TopicPartition]:
+    """Return the partitions of which requests name another life than before."""
+    found = []
+    for where, named in now.items():
+        epochs = {before.get(where, named).partition_epoch, named.partition_epoch}
+        if len(epochs) > 1 and ABSENT not in epochs:
+            found.append(where)
+    return found
 
 
 def former_topics(seen: Mapping[str, Topic], view: ClusterMetadata) -> set[str]:
