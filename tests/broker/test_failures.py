@@ -31,6 +31,9 @@ def test_a_damaged_replica_is_reported_in_the_inventory_and_in_heartbeats(tmp_pa
             failures = partitions.failures()
             assert [x.int for x in failures.failed_directories] == [directory.meta.directory_id.int]
             assert [x.partition_index for x in failures.damaged_replicas] == [0, 1]
+            # One that could not be used at the start counts, and has no id.
+            partitions.away = ["log directory /x cannot be used"]
+            assert len(partitions.failures().failed_directories) == 2
         finally:
             await lone.stop()
 

@@ -255,6 +255,20 @@ MUTANTS = (
         "tests/wire/test_controller_moves.py",
     ),
     Mutant(
+        "new partitions are placed on brokers without a log directory",
+        f"{DECISIONS}/cluster.py",
+        "        return self.fit - self.diskless\n",
+        "        return self.fit\n",
+        "tests/unit/controller/test_diskless.py",
+    ),
+    Mutant(
+        "a broker without a log directory leads new partitions",
+        f"{DECISIONS}/cluster.py",
+        "        return [broker for broker in able if broker not in self.diskless] or able\n",
+        "        return able\n",
+        f"tests/unit/controller/test_diskless.py {RESIZES}",
+    ),
+    Mutant(
         "new partitions are placed on brokers that cordoned.log.dirs closes",
         f"{DECISIONS}/cordons.py",
         "        if not is_closed(cluster, broker)\n",

@@ -26,6 +26,7 @@ KEPT = (
     "shutting_down",
     "presumed",
     "broken",
+    "diskless",
     "inventories",
     "nameless",
     "held",

@@ -13,6 +13,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.controller_process import HeldStore, RecordedBroker, World, configs, run, topic
@@ -395,7 +396,12 @@ def test_leaders_change_their_isr_and_damaged_replicas_are_taken_out() -> None:
         assert (state.leader, state.leader_epoch, state.isr) == (2, 1, [2])
 
         # It is rebuilt, and damaged again before it is in sync: its command is repeated.
+        node = controller.cluster.brokers[1]
+        controller.cluster.brokers[1] = msgspec.structs.replace(node, log_dirs=["/a"])
+        await one.heartbeat(failures=heartbeat.Failures([topic_id], []))
+        assert controller.cluster.diskless == {1}
         await one.heartbeat()
+        assert controller.cluster.diskless == set()
         await one.told(lambda _: one.names()[-1] == "UpdateMetadata")
         before = one.names().count("LeaderAndIsr")
         await one.heartbeat(failures=heartbeat.Failures([], [damaged]))

@@ -13,7 +13,7 @@ from tidelog.cli.reassigning.situation import NOTHING_KNOWN, Dirs, Situation
 from tidelog.client.admin.log_dirs import Replica
 from tidelog.client.admin.nodes import LogDir, Placements
 from tidelog.client.admin.reassignments import Reassignment
-from tidelog.client.errors import Refused, RequestTimedOut
+from tidelog.client.errors import ConnectionLost, Refused, RequestTimedOut
 from tidelog.client.metadata import NO_LEADER, Partition
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -183,6 +183,13 @@ def test_a_failed_directory_takes_nothing_and_running_moves_need_room() -> None:
         (4, "/e"): 50,
         (4, "/f"): 40,
     }
+
+
+def test_a_broker_whose_log_directories_have_all_failed_gets_nothing() -> None:
+    failed = LogDir("/x", Refused(ErrorCode.KAFKA_STORAGE_ERROR, "/x"), {}, -1, -1)
+    silent = ConnectionLost("broker 9 is away")
+    dirs: Dirs = {1: [failed, failed], 2: [failed, log_dir("/c", 250)], 3: [], 9: silent}
+    assert situation(dirs=dirs).diskless() == {1}
 
 
 def test_directories_of_one_volume_share_its_room() -> None:

@@ -63,6 +63,19 @@ def test_a_growth_fences_then_makes_the_children_then_is_published() -> None:
     assert world.advance() == Advanced(Progress.NONE)
 
 
+def test_a_child_is_led_by_a_broker_that_has_a_log_directory() -> None:
+    """The others are enough for its birth fence; such growths were undone every ten seconds."""
+    world = ResizingWorld(3, factor=3)
+    world.cluster.diskless.add(2)
+    assert world.ask(6) is None
+    world.write_all()
+    world.report()
+    assert world.advance() == Advanced(Progress.WROTE)
+    for child in (3, 4, 5):
+        assert set(world.cluster.replicas(TopicPartition("t", child))) == {1, 2, 3}
+        assert world.state(child).leader in (1, 3) and set(world.state(child).isr) == {1, 3}
+
+
 def test_a_shrink_seals_then_fences_the_survivors_then_is_published() -> None:
     world = ResizingWorld(2)
     assert world.ask(5) is None

@@ -18,6 +18,7 @@ SOFT = frozenset(
         "shutting_down",
         "presumed",
         "broken",
+        "diskless",
         "inventories",
         "nameless",
         "held",

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica
 from tidelog.storage.directory.log_directory import LogDirectory
 
@@ -65,19 +66,22 @@ def _birth_of(partition: HostedPartition) -> Any:
     return birth(epoch, log.start_offset if fence is None else fence.offset)
 
 
-def failures(replicas: Iterable[HostedPartition], directories: Sequence[LogDirectory]) -> Any:
+def failures(
+    replicas: Iterable[HostedPartition], directories: Sequence[LogDirectory], away: int = 0
+) -> Any:
     """Return the damaged replicas and failed directories for heartbeats; None if there are none.
 
     Each damaged replica once the note of its damage is durable: what the controller knows, the next
-    start of this broker must know too.
+    start of this broker must know too. ``away``: log directories that could not be used at the
+    start; their ids are not known.
     """
     damaged = [each for each in replicas if _may_be_named(each)]
     failed = [each for each in directories if each.failed is not None]
-    if not damaged and not failed:
+    if not damaged and not failed and not away:
         return None
     request = messages.BrokerHeartbeatRequest
     return request.Failures(
-        [UUID(int=each.meta.directory_id.int) for each in failed],
+        [*(UUID(int=each.meta.directory_id.int) for each in failed), *[NO_UUID] * away],
         [request.DamagedReplica(x.topic, x.topic_id, x.partition) for x in damaged],
     )
 

@@ -138,7 +138,7 @@ class Partitions:
 
     def failures(self) -> Any:
         """Return the failures for heartbeats (tag 10000), or None."""
-        return failures(self.all(), self.directories)
+        return failures(self.all(), self.directories, len(self.away))
 
     # -- changing
 

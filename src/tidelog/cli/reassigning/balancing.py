@@ -41,11 +41,11 @@ async def propose_balance(cluster: Cluster, asked: Asked, done: Done) -> None:
     """Show the plan that evens out the cluster; with ``execute`` carry it out. Raises Failed."""
     now = await _read(cluster, asked)
     _note_closed(now)
-    brokers = set(now.racks) - set(asked.excluded) - now.placements.closed
+    brokers = _takers(now, asked)
     if not brokers:
         raise Failed(
-            "no live broker may get replicas: --exclude-brokers names them, or cordoned.log.dirs "
-            "closes them"
+            "no live broker may get replicas: --exclude-brokers names them, cordoned.log.dirs "
+            "closes them, or their log directories have failed"
         )
     dead = now.on_dead_brokers()
     if dead:
@@ -132,10 +132,18 @@ def _note_closed(now: Situation, leaving: int | None = None) -> None:
     closed = sorted(now.placements.closed - {leaving})
     if closed:
         note(f"brokers that get nothing, as cordoned.log.dirs closes them: {named(closed)}")
+    failed = sorted(now.diskless() - now.placements.closed - {leaving})
+    if failed:
+        note(f"brokers that get nothing, as all their log directories have failed: {named(failed)}")
+
+
+def _takers(now: Situation, asked: Asked) -> set[int]:
+    """Return the live brokers that a plan may give replicas."""
+    return set(now.racks) - set(asked.excluded) - now.placements.closed - now.diskless()
 
 
 def _emptying(now: Situation, leaving: int, asked: Asked) -> Plan:
-    brokers = set(now.racks) - set(asked.excluded) - now.placements.closed - {leaving}
+    brokers = _takers(now, asked) - {leaving}
     partitions = now.assigned()
     in_sync = {where: now.partitions[where].isr for where in _on(now, leaving)}
     refusal = why_not_emptied(partitions, leaving, brokers)

@@ -126,6 +126,16 @@ class Situation:
             if not isinstance(entries, ClientError):
                 yield from ((broker, entry) for entry in entries)
 
+    def diskless(self) -> set[int]:
+        """Return the brokers that describe log directories, every one of them failed."""
+        return {
+            broker
+            for broker, entries in self.dirs.items()
+            if not isinstance(entries, ClientError)
+            and entries
+            and all(entry.error is not None for entry in entries)
+        }
+
     def silent(self) -> dict[int, ClientError]:
         """Return the brokers whose log directories are unknown, with the reason."""
         return {

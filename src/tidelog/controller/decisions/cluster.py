@@ -8,7 +8,7 @@ cannot differ. The others are soft state, which the store does not have: see ``s
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -88,13 +88,14 @@ class ClusterState:
     ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``deletions_by_name`` is
     ``deletions`` by topic name.
 
-    The last eighteen are not in the store: ``configs_changed_at``, the revision of the last change
+    The last nineteen are not in the store: ``configs_changed_at``, the revision of the last change
     of a configuration; the ``level`` of this controller; ``confirmed``, the
     (broker, partition) of marked topics whose replicas are deleted; ``suspected`` and
     ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
     ``kept_configs``, the configurations that brokers keep of topics that the store does not have,
     with what the broker had seen; ``undeletable``, why a topic's nodes cannot be removed;
-    ``broken`` replicas, which a broker reported as damaged; the logs that each broker reported at
+    ``broken`` replicas, which a broker reported as damaged; ``diskless`` brokers, all of whose log
+    directories have failed; the logs that each broker reported at
     its registration (``inventories``; ``nameless`` are the replicas without a topic id, by name;
     ``held`` has the name of each reported topic id); ``seen``, the highest (controller epoch, store
     revision) that each broker reported; ``loaded_revision``, that of the store before this
@@ -149,6 +150,7 @@ class ClusterState:
     )
     undeletable: dict[str, str] = field(default_factory=dict, compare=False)
     broken: set[tuple[int, TopicPartition]] = field(default_factory=set)
+    diskless: set[int] = field(default_factory=set)
     inventories: dict[int, dict[tuple[UUID, int], LogEnd]] = field(default_factory=dict)
     nameless: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
     held: dict[UUID, str] = field(default_factory=dict)
@@ -181,6 +183,20 @@ class ClusterState:
     def electable(self) -> set[int]:
         """The brokers that may be elected: fit, and registered with this controller."""
         return self.fit - self.presumed
+
+    @property
+    def hosting(self) -> set[int]:
+        """The brokers that new replicas go to, if there are enough: fit, with a log directory."""
+        return self.fit - self.diskless
+
+    def first_isr(self, replicas: Iterable[int], electable: Set[int]) -> list[int]:
+        """Return those of a new partition's replicas that are in its first ISR.
+
+        One on a broker without a log directory holds nothing: it is left out where another one is
+        ``electable``.
+        """
+        able = [broker for broker in replicas if broker in electable]
+        return [broker for broker in able if broker not in self.diskless] or able
 
     def draft(self) -> ClusterState:
         """Return a copy to change beside this one, until ``adopt`` takes it over. O(nodes).

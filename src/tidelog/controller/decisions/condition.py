@@ -114,6 +114,7 @@ def _copied(cluster: ClusterState) -> ClusterState:
     made.confirmed, made.damaged = dict(cluster.confirmed), dict(cluster.damaged)
     made.suspected, made.presumed = set(cluster.suspected), set(cluster.presumed)
     made.shutting_down, made.broken = set(cluster.shutting_down), set(cluster.broken)
+    made.diskless = set(cluster.diskless)
     return made
 
 

@@ -254,7 +254,7 @@ def _replicas(
         return refusal
     racks = open_racks(cluster)
     start = entropy.below(max(1, len(racks) ** 2))
-    return place_on(racks, cluster.fit, count, factor, start)
+    return place_on(racks, cluster.hosting, count, factor, start)
 
 
 def _assigned(

@@ -140,7 +140,7 @@ def replicas_of_new(
         return refusal
     racks = open_racks(cluster)
     start = below(max(1, len(racks) ** 2))
-    return place_on(racks, cluster.fit, growth.count - now, factor, start, now)
+    return place_on(racks, cluster.hosting, growth.count - now, factor, start, now)
 
 
 def _grow(

@@ -43,7 +43,7 @@ def new_partitions(
     former = cluster.deletions_by_name.get(name, {}).values()
     for index, replicas in assignment.items():
         partition_epoch += 1
-        isr = [broker for broker in replicas if broker in electable]
+        isr = cluster.first_isr(replicas, electable)
         if not isr and cluster.presumed.intersection(replicas):
             continue
         isr = isr or list(replicas[:1])

@@ -381,8 +381,7 @@ def _born(
 
 def _able(cluster: ClusterState, where: TopicPartition) -> list[int]:
     """Return the replicas of a partition without nodes that can be in its first ISR."""
-    electable = cluster.electable
-    return [broker for broker in cluster.replicas(where) if broker in electable]
+    return cluster.first_isr(cluster.replicas(where), cluster.electable)
 
 
 def _unable(cluster: ClusterState, name: str, plan: ResizePlan) -> Iterator[int]:

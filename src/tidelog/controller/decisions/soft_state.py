@@ -1,8 +1,8 @@
 """Soft state: what the controller knows of brokers beside the store, and every change of it.
 
-Owns the changes of ``suspected``, ``shutting_down``, ``presumed`` and ``broken``, and of what a
-broker reports when it registers. None of it is in the store: the next controller learns it again.
-Which elections follow: see ``registration``.
+Owns the changes of ``suspected``, ``shutting_down``, ``presumed``, ``broken`` and ``diskless``, and
+of what a broker reports when it registers. None of it is in the store: the next controller learns
+it again. Which elections follow: see ``registration``.
 """
 
 from __future__ import annotations
@@ -111,6 +111,20 @@ def note_damaged(
     return sorted(reported - known), sorted(healed)
 
 
+def note_failed_directories(cluster: ClusterState, broker: int, failed: int) -> bool:
+    """Note how many log directories of a broker have failed; return whether it has just lost all.
+
+    A broker that did not say how many it has (older code) counts as one that has some left.
+    """
+    node = cluster.brokers.get(broker)
+    if node is None or not 0 < len(node.log_dirs) <= failed:
+        cluster.diskless.discard(broker)
+        return False
+    is_new = broker not in cluster.diskless
+    cluster.diskless.add(broker)
+    return is_new
+
+
 def _counts_on(cluster: ClusterState, broker: int, where: TopicPartition) -> bool:
     state = cluster.states.get(where)
     return state is not None and broker in (*state.isr, *state.eligible_replicas)
@@ -118,7 +132,7 @@ def _counts_on(cluster: ClusterState, broker: int, where: TopicPartition) -> boo
 
 def forget(cluster: ClusterState, broker: int) -> None:
     """Forget what is known beside the store of a broker whose registration expired."""
-    for kept in (cluster.suspected, cluster.presumed, cluster.shutting_down):
+    for kept in (cluster.suspected, cluster.presumed, cluster.shutting_down, cluster.diskless):
         kept.discard(broker)
     cluster.inventories.pop(broker, None)
     cluster.nameless.pop(broker, None)

@@ -8,6 +8,8 @@
   once the broker leads no partition that another broker could lead.
 - Damaged replicas (tag 10000) no longer lead, and leave ISRs that keep another member. A new leader
   epoch begins: in it replicas outside the ISR are rebuilt.
+- Failed log directories (tag 10000): a broker that has lost all gets no new replica where enough
+  other brokers can take it.
 - Led topics (tag 10001): when a writer without a partition count was last seen, which prevents a
   shrink for an hour, how many of the records of such writers are misplaced, and the byte rates of
   topics that are resized by their load.
@@ -20,6 +22,7 @@ from functools import partial
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import registration, soft_state
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.performing import NotActive
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
@@ -54,6 +57,7 @@ async def serve(
     # Every heartbeat names all damaged replicas: a replica that is no longer named was rebuilt.
     failures = request.failures
     await _take_out(controller, broker, [] if failures is None else failures.damaged_replicas)
+    _note_directories(cluster, broker, 0 if failures is None else len(failures.failed_directories))
     if request.led_topics:
         seen = ((led.topic_id, led.unaware_write_ms) for led in request.led_topics)
         soft_state.note_unaware(cluster, broker, seen)
@@ -97,6 +101,14 @@ async def _take_out(
         )
     if new:
         await controller.perform(partial(registration.take_out, new=new))
+
+
+def _note_directories(cluster: ClusterState, broker: int, failed: int) -> None:
+    if soft_state.note_failed_directories(cluster, broker, failed):
+        logger.error(
+            "broker %(broker)s: every log directory has failed; new replicas go to other brokers",
+            {"broker": broker},
+        )
 
 
 def refuse_all(
