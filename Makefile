@@ -19,7 +19,8 @@ help:
 	@echo "make check         types, lints, layers and style, in seconds"
 	@echo "make test          everything that must pass, in about 15 minutes on two cores"
 	@echo "make demo          the main job: flights through the log into a lake, audited"
-	@echo "make bench         side by side with Apache Kafka, and how the controller grows; writes benchmarks/*.md"
+	@echo "make bench         side by side with Apache Kafka, how the controller grows, and our Python clients"
+	@echo "                       beside aiokafka and kafka-python; writes benchmarks/*.md"
 	@echo "make bench AGAINST=COMMIT   two versions of tidelog beside each other: a ratio and a verdict"
 	@echo "                       per row; ROWS=word,word ROUNDS=N QUICK=1 for less"
 	@echo "make chaos         the long forms of the kill and fault runs; ONLY=resizes takes the ten minutes"
@@ -71,6 +72,7 @@ ifeq ($(AGAINST),)
 	@$(BIN)/python -m benchmarks.controller_scale
 	@$(BIN)/python -m benchmarks.resizing
 	@$(BIN)/python -m benchmarks.python_producers
+	@$(BIN)/python -m benchmarks.python_consumers
 else
 	@$(BIN)/python -m benchmarks.against $(AGAINST) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ROWS),--rows "$(ROWS)") $(if $(QUICK),--quick)
 endif
