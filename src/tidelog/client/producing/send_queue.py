@@ -135,9 +135,9 @@ class ProducerBatch:
         for outcome, created, *sizes in self.outcomes:
             if not outcome.done():
                 timestamp = created if append_time < 0 else append_time
-                outcome.set_result(
-                    RecordMetadata(topic, index, where, offset, timestamp, kind, *sizes)
-                )
+                found = (topic, index, where, offset, timestamp, kind, *sizes)
+                # Without the Python call of a NamedTuple: this is done for each record.
+                outcome.set_result(tuple.__new__(RecordMetadata, found))
             offset += step
         if self.tally is not None:
             self.tally.written += self.builder.count

@@ -106,13 +106,25 @@ class RecordSender(TurningDelivery):
             raise why
         if timestamp_ms is None:
             timestamp_ms = self._clock.wall_ms()
-        record = NewRecord(timestamp_ms, key, value, headers)
         opened = (outcome, timestamp_ms, key_bytes, value_bytes, header_bytes)
         if epochs.is_turning:
+            record = NewRecord(timestamp_ms, key, value, headers)
             self._hold_new(epochs, record, size, partition, opened)
         else:
             place = self._chooser.choose(epochs.seen, key) if partition is None else partition
-            batch = self._append(epochs, place, record, partition is not None)
+            queue = epochs.queues.get(place)
+            batch = None if queue is None or not queue.waiting else queue.waiting[-1]
+            if (
+                batch is None
+                or batch.data is not None
+                or batch.stamp is not epochs.stamp
+                or batch.is_fixed is not (partition is not None)
+                or batch.tally is not None
+                or not batch.builder.append(timestamp_ms, key, value, headers)
+            ):
+                # All but the usual case, which costs no call for each record.
+                record = NewRecord(timestamp_ms, key, value, headers)
+                batch = self._append(epochs, place, record, partition is not None)
             batch.outcomes.append(opened)
             batch.size += size
         self._buffered += size
