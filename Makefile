@@ -26,7 +26,7 @@ help:
 	@echo "make chaos         the long forms of the kill and fault runs; ONLY=resizes takes the ten minutes"
 	@echo "                       of a topic that grows and shrinks all the time"
 	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, moves, resizes,"
-	@echo "                       compacted, broker or log takes only that one"
+	@echo "                       compacted, stock, broker or log takes only that one"
 	@echo "make soak MINUTES=N    seeds of the simulation that nobody has run before, printed; MOVERS=300"
 	@echo "                       runs so many pinned seeds of moves, and finds their planted bugs;"
 	@echo "                       RESIZES=1000 of a topic that grows and shrinks, in WORKERS=N processes,"

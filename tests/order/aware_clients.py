@@ -193,6 +193,8 @@ def _published_at(history: History, partition: int) -> float:
 class Member:
     """One member, its lives one after the other."""
 
+    is_aware = True
+
     def __init__(self, setting: Setting, group: GroupOfMembers, number: int) -> None:
         self.setting = setting
         self.group = group
@@ -232,6 +234,7 @@ class Member:
             rebalance_timeout_ms=15_000,
             heartbeat_interval_ms=500,
             partition_check_ms=rng.choice((2_000, 60_000)),
+            is_aware=self.is_aware,
         )
         self._watch(reader)
         self.reader = reader

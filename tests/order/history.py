@@ -91,6 +91,14 @@ class FreshRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Unaware:
+    """A writer or a group that sends no counts: the keys that it writes, and what it reads, keep no
+    order."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class UncleanElection:
     """A partition is not clean from now on, in all its incarnations."""
 
@@ -186,6 +194,7 @@ Event = (
     | LogStart
     | Compaction
     | FreshRead
+    | Unaware
     | UncleanElection
     | CommitsLost
     | Registration
@@ -208,6 +217,7 @@ _KINDS: dict[str, type[Event]] = {
         LogStart,
         Compaction,
         FreshRead,
+        Unaware,
         UncleanElection,
         CommitsLost,
         Registration,

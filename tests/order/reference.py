@@ -12,8 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.order.clean import FOR_EVER, clean_part, in_doubt_since, unclean_since
-from tests.order.history import Compaction, Delivery, History, Outcome, Resize, Send, Stored
+from tests.order.history import (
+    Compaction,
+    Delivery,
+    History,
+    Outcome,
+    Resize,
+    Send,
+    Stored,
+    Unaware,
+)
 from tidelog.partitioning.hashing import hash_of_key, partition_of
+
+NEVER = float("-inf")
 
 NO_END = 1 << 62
 """The end of the home that a key has now."""
@@ -112,8 +123,11 @@ class Reference:
         return {place: send for place, send in found.items() if send.uid in self._known_in_time}
 
     def _leave_out_doubts(self, resizes: Sequence[Resize]) -> None:
+        unaware = {each.name for each in self.history.of(Unaware)}
+        unordered = {send.key for send in self.sends.values() if send.writer in unaware}
         for key, homes in self.homes.items():
             doubt = in_doubt_since([(home.partition, home.since) for home in homes], self.unclean)
+            doubt = NEVER if key in unordered else doubt
             if doubt < FOR_EVER:
                 self.in_doubt[key] = doubt
                 before = [each for each in resizes if each.at < doubt]

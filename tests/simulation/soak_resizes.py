@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.simulation import promises
-from tests.simulation.planted import compacted
+from tests.simulation.planted import compacted, stock
 from tests.simulation.planted.resizes import PLANTED
 from tests.simulation.planted.search import survivors
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.scenarios.compacted import CompactedRun
 from tests.simulation.scenarios.resizes import ResizesRun
+from tests.simulation.scenarios.stock import StockRun
 from tests.simulation.soak_moves import ENDS
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ RAN = ROOT / "build" / "soak-resizes.jsonl"
 PAGE = ROOT / "docs/internals/order-checker.md"
 BEGIN, END = "<!-- verdict on resizes -->\n", "<!-- end of the verdict -->\n"
 
-COMPACTED_PART = 4
+OTHER_PART = 4
 
 WRITTEN_EVERY = 10
 """Seeds between two versions of the table."""
@@ -85,13 +86,15 @@ def run(scenario: str, seed: int) -> tuple[Ran, str]:
 def soak(seeds: Iterable[int], workers: int) -> int:
     """Run the seeds that have not run yet, then the planted bugs; return how much failed.
 
-    A quarter of the numbers runs with a compacted topic, too.
+    A quarter of the numbers runs with a compacted topic, too, and with stock clients.
     """
     wanted = list(seeds)
     failed = run_left("resizes", wanted, workers)
-    failed += run_left("compacted", wanted[: len(wanted) // COMPACTED_PART], workers)
+    for scenario in ("compacted", "stock"):
+        failed += run_left(scenario, wanted[: len(wanted) // OTHER_PART], workers)
     failed += survivors(PLANTED, ResizesRun)
-    return failed + survivors(compacted.PLANTED, CompactedRun)
+    failed += survivors(compacted.PLANTED, CompactedRun)
+    return failed + survivors(stock.PLANTED, StockRun)
 
 
 def run_left(scenario: str, seeds: Iterable[int], workers: int, file: Path = RAN) -> int:

@@ -7,6 +7,7 @@ from tests.simulation.scenarios.log import run_log
 from tests.simulation.scenarios.moves import run_moves
 from tests.simulation.scenarios.resizes import run_resizes
 from tests.simulation.scenarios.result import Result, Scenario
+from tests.simulation.scenarios.stock import run_stock
 
 SCENARIOS: dict[str, Scenario] = {
     "broker": run_broker,
@@ -15,6 +16,7 @@ SCENARIOS: dict[str, Scenario] = {
     "log": run_log,
     "moves": run_moves,
     "resizes": run_resizes,
+    "stock": run_stock,
 }
 
 __all__ = ["SCENARIOS", "Result", "Scenario"]
