@@ -20,6 +20,13 @@ from tidelog.aio.admin_types import (
     topic_request,
     topics_to_create,
 )
+from tidelog.aio.arguments import (
+    group_names,
+    milliseconds,
+    partition_number,
+    topic_name,
+    topic_names,
+)
 from tidelog.aio.cluster_configs import ClusterConfigs, bootstrap_of, check_names, cluster_settings
 from tidelog.client.admin import configs, elections, groups, nodes
 from tidelog.client.admin import reassignments as moves
@@ -81,8 +88,10 @@ class Admin:
 
     async def describe_topics(self, topics: Sequence[str] | None = None) -> list[Topic]:
         """Return these topics, or (None) all: partitions, leaders, counts, resize epoch."""
-        if topics is not None and not topics:
-            return []
+        if topics is not None:
+            topics = topic_names(topics)
+            if not topics:
+                return []
         found = (await self._cluster.describe(topics)).topics
         _raise_first(
             Refused(topic.error, f"topic {name!r}") if topic.error else None
@@ -106,7 +115,7 @@ class Admin:
         self, topics: Sequence[str], timeout_ms: int | None = None, raise_errors: bool = True
     ) -> Outcomes[str]:
         """Delete topics."""
-        work = topic_requests.delete_topics(self._cluster, topics)
+        work = topic_requests.delete_topics(self._cluster, topic_names(topics))
         return _outcomes(await self._within(timeout_ms, work), raise_errors)
 
     async def create_partitions(
@@ -148,8 +157,9 @@ class Admin:
         topic although producers that send no count may write to it. Raises InvalidPartitionsError
         and other refusals, each with the reason and a way out.
         """
+        wanted = {topic_name(topic): partition_number(count)}
         asked = topic_requests.create_partitions(
-            self._cluster, {topic: count}, validate_only=validate_only, force=force
+            self._cluster, wanted, validate_only=validate_only, force=force
         )
         _outcomes(await self._within(timeout_ms, asked), True)
         if not validate_only:
@@ -277,7 +287,7 @@ class Admin:
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, groups.GroupDescription]:
         """Return each group with its members; an unknown one is in the state Dead."""
-        wanted = list(group_ids)
+        wanted = group_names(group_ids)
         found = await asyncio.gather(
             *(groups.describe_group(self._cluster, group) for group in wanted)
         )
@@ -288,7 +298,7 @@ class Admin:
     ) -> Outcomes[str]:
         """Delete groups without members, with their committed offsets."""
         found: Outcomes[str] = {}
-        for group in group_ids:
+        for group in group_names(group_ids):
             found[group] = None
             try:
                 await groups.delete_group(self._cluster, group)
@@ -327,7 +337,12 @@ class Admin:
 
     async def _within(self, timeout_ms: int | None, work: Coroutine[Any, Any, Result]) -> Result:
         try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            limit_s = None if timeout_ms is None else milliseconds(timeout_ms) / 1000
+        except BaseException:
+            work.close()
+            raise
+        try:
+            async with asyncio.timeout(limit_s):
                 return await work
         except TimeoutError:
             raise GaveUp(

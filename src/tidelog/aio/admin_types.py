@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from tidelog.aio.arguments import topic_name
 from tidelog.client.admin import topics
 from tidelog.client.errors import ConfigurationRefused
 from tidelog.client.groups.committed_offsets import Position
@@ -85,7 +86,9 @@ def topics_to_create(
                 raise ConfigurationRefused(f"topic {name!r} has unknown options: {sorted(named)}")
             found.append(new)
         return found
-    return [NewTopic(each) if isinstance(each, str) else each for each in given]
+    if isinstance(given, str | bytes):
+        raise TypeError(f"topics must be a list of names or NewTopic, not {type(given).__name__}")
+    return [each if isinstance(each, NewTopic) else NewTopic(topic_name(each)) for each in given]
 
 
 def topic_request(topic: NewTopic) -> topics.NewTopic:

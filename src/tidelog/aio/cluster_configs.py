@@ -18,6 +18,10 @@ from tidelog.runtime.backoff import Backoff
 
 _numbers = itertools.count(1)
 
+MOST_MS = 2**31 - 1
+MOST = 2**63 - 1
+"""Kafka's int and long."""
+
 NOT_SUPPORTED = {
     "transactional_id": "transactions come with level 1.6",
     "sasl_mechanism": "clients are not authenticated yet",
@@ -62,6 +66,33 @@ def whole(configs: Mapping[str, Any], name: str, default: int, least: int = 0) -
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigurationRefused(f"{name} must be an integer of at least {least}, not {value!r}")
+    most = MOST_MS if name.endswith("_ms") else MOST
+    if value > most:
+        raise ConfigurationRefused(f"{name} must be at most {most}, not {value}")
+    return value
+
+
+def flag(configs: Mapping[str, Any], name: str, default: bool) -> bool:
+    """Return a setting that is True or False. Raises ConfigurationRefused."""
+    value = configs.get(name, default)
+    if not isinstance(value, bool):
+        raise ConfigurationRefused(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def function(configs: Mapping[str, Any], name: str) -> Any:
+    """Return a setting that is a function, or None. Raises ConfigurationRefused."""
+    value = configs.get(name)
+    if value is not None and not callable(value):
+        raise ConfigurationRefused(f"{name} must be a function, not {value!r}")
+    return value
+
+
+def text(configs: Mapping[str, Any], name: str) -> str | None:
+    """Return a setting that is a string, or None. Raises ConfigurationRefused."""
+    value = configs.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationRefused(f"{name} must be a str, not {value!r}")
     return value
 
 
@@ -79,7 +110,7 @@ def cluster_settings(configs: ClusterConfigs, role: str) -> ClusterSettings:
     first_ms = whole(configs, "retry_backoff_ms", 100)
     most_ms = whole(configs, "retry_backoff_max_ms", 1000)
     return ClusterSettings(
-        client_id=configs.get("client_id") or f"tidelog-{role}-{next(_numbers)}",
+        client_id=text(configs, "client_id") or f"tidelog-{role}-{next(_numbers)}",
         request_timeout_ms=whole(configs, "request_timeout_ms", defaults.request_timeout_ms, 1),
         connect_timeout_ms=whole(
             configs, "socket_connection_setup_timeout_ms", defaults.connect_timeout_ms, 1

@@ -17,14 +17,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Any
 
+from tidelog.aio import arguments
+from tidelog.aio.arguments import milliseconds, most_records, offset_number, place, places
 from tidelog.aio.consumer_commits import ConsumerCommits
 from tidelog.aio.consumer_hooks import Call, ConsumerHooks, call_here
 from tidelog.aio.consumer_settings import ConsumerSettings
-from tidelog.aio.consumer_types import (
-    PartitionKeyRebalanceListener,
-)
+from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Wakeup
+from tidelog.client.errors import ClientError, ConfigurationRefused, Wakeup, WrongState
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.consumer_record import ConsumerRecord, decoded
 from tidelog.client.fetching.record_queue import RecordQueue
@@ -109,6 +109,7 @@ class Consumer(ConsumerCommits):
         """
         if self._is_closing:
             return
+        self._hooks.refuse_in_callback("close")
         self._is_closing = True
         if self._watching is not None:
             self._watching.cancel()
@@ -150,15 +151,16 @@ class Consumer(ConsumerCommits):
         without one this consumer reads all of them. ``listener``: a ConsumerRebalanceListener.
         """
         self._refuse_closed()
-        if isinstance(topics, str):
-            raise TypeError("topics must be a list of names, not a string")
-        if bool(topics) == (pattern is not None):
-            raise ValueError("subscribe takes either topics or a pattern")
+        self._hooks.refuse_in_callback("subscribe")
+        names = arguments.topic_names(topics)
+        if bool(names) == (pattern is not None):
+            raise ConfigurationRefused("subscribe takes either topics or a pattern")
         if self._partitions is not None:
-            raise ClientError("the consumer has assigned partitions: unsubscribe first")
+            raise WrongState("the consumer has assigned partitions: unsubscribe first")
+        arguments.check_listeners(listener, partition_key_listener)
         same_listeners = self._hooks.has(listener, partition_key_listener)
-        self._pattern = None if pattern is None else re.compile(pattern)
-        self._topics = frozenset(topics)
+        self._pattern = None if pattern is None else arguments.compiled(pattern)
+        self._topics = frozenset(names)
         if self._reader is None or not same_listeners:
             self._set_reader_aside()
             self._hooks = ConsumerHooks(self._queue, self._call, listener, partition_key_listener)
@@ -174,15 +176,17 @@ class Consumer(ConsumerCommits):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without other members; positions of kept ones stay."""
         self._refuse_closed()
+        self._hooks.refuse_in_callback("assign")
         if self._topics or self._pattern is not None:
-            raise ClientError("the consumer has subscribed: unsubscribe first")
-        self._partitions = [TopicPartition(*each) for each in partitions]
+            raise WrongState("the consumer has subscribed: unsubscribe first")
+        self._partitions = places(partitions)
         if isinstance(self._member, SelfAssigned):
             self._member.assign(self._partitions)
         self._attend_at = 0.0
 
     def unsubscribe(self) -> None:
         """Read nothing; the next call that waits leaves the group."""
+        self._hooks.refuse_in_callback("unsubscribe")
         self._topics, self._pattern, self._partitions = frozenset(), None, None
         self._set_reader_aside()
 
@@ -207,7 +211,7 @@ class Consumer(ConsumerCommits):
         if self._pattern is not None:
             self._topics = await self._matching(self._pattern)
         if self._partitions is None and not self._topics and self._pattern is None:
-            raise ClientError("the consumer has not subscribed to topics nor assigned partitions")
+            raise WrongState("the consumer has not subscribed to topics nor assigned partitions")
         if self._partitions is not None or settings.group_id is None:
             alone = SelfAssigned(self._cluster, settings.group_id)
             if self._partitions is not None:
@@ -306,10 +310,10 @@ class Consumer(ConsumerCommits):
     async def _polled(
         self, only: Collection[TopicPartition], timeout_ms: float, most: int | None
     ) -> Records:
-        if most is not None and most < 1:
-            raise ValueError("max_records must be at least 1")
+        most = most_records(most)
         self._refuse_while_polling()
-        deadline = self._now() + timeout_ms / 1000
+        only = places(only)
+        deadline = self._now() + milliseconds(timeout_ms) / 1000
         while True:
             if not self.is_due():
                 found = self.take(most, only)
@@ -351,7 +355,7 @@ class Consumer(ConsumerCommits):
 
     def _refuse_while_polling(self) -> None:
         if self._is_polling or self._leaving is not None:
-            raise ClientError("poll was called while it runs, in a callback or by another task")
+            raise WrongState("poll was called while it runs, in a callback or by another task")
 
     async def attend(self, timeout_ms: float, only: Collection[TopicPartition] = ()) -> None:
         """Do what is due, and have records at hand if there are any within ``timeout_ms``."""
@@ -418,16 +422,15 @@ class Consumer(ConsumerCommits):
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on at ``offset``. Beyond a shut gate nothing is returned until it opens."""
-        if offset < 0:
-            raise ValueError(f"offset must not be negative: {offset}")
+        partition, offset = place(partition), offset_number(offset)
         if self._reader is None and self._partitions is not None:
             if partition not in self._partitions:
-                raise ClientError(f"{partition} is not assigned to this consumer")
+                raise WrongState(f"{partition} is not assigned to this consumer")
             self._sought[partition] = offset
             return
         if self._reader is None:
-            raise ClientError(f"{partition} is not assigned to this consumer yet: poll first")
-        self._reader.seek(TopicPartition(*partition), offset)
+            raise WrongState(f"{partition} is not assigned to this consumer yet: poll first")
+        self._reader.seek(partition, offset)
         self._attend_at = 0.0
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
@@ -439,6 +442,7 @@ class Consumer(ConsumerCommits):
         return await self._seek_to(LATEST, partitions)
 
     async def _seek_to(self, where: int, partitions: Collection[TopicPartition]) -> bool:
+        partitions = places(partitions)
         reader = await self._assigned_ready()
         wanted = partitions or reader.given
         found = await self._offsets(dict.fromkeys(wanted, where))
@@ -449,16 +453,17 @@ class Consumer(ConsumerCommits):
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record of an assigned partition, once it is known."""
+        partition = place(partition)
         reader = await self._assigned_ready()
         return await reader.placed(partition, self.settings.default_api_timeout_ms)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of these partitions until ``resume``; the group stays as it is."""
-        self._set_paused(self._paused | set(partitions))
+        self._set_paused(self._paused | set(places(partitions)))
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Return records of these partitions again."""
-        self._set_paused(self._paused - set(partitions))
+        self._set_paused(self._paused - set(places(partitions)))
 
     def _set_paused(self, paused: set[TopicPartition]) -> None:
         if self._reader is not None:

@@ -11,12 +11,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidelog.aio.arguments import by_place, is_text, offset_number
 from tidelog.aio.consumer_hooks import Call
 from tidelog.aio.consumer_queries import ConsumerQueries
 from tidelog.aio.consumer_settings import ConsumerSettings
 from tidelog.aio.consumer_types import OffsetAndMetadata
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, CommitFailed, Refused
+from tidelog.client.errors import ClientError, CommitFailed, Refused, WrongState
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.reader_commits import COMMIT_LOST
@@ -44,10 +45,10 @@ class ConsumerCommits(ConsumerQueries):
         """
         reader = await self._assigned_ready()
         if self.settings.group_id is None:
-            raise ClientError("a consumer without a group_id cannot commit")
+            raise WrongState("a consumer without a group_id cannot commit")
         wanted = reader.places()
         if offsets is not None:
-            wanted = {TopicPartition(*at): _position(each) for at, each in offsets.items()}
+            wanted = {at: _position(each) for at, each in checked(offsets).items()}
         self._counts["commits"] += 1
         try:
             await reader.commit_exactly(wanted)
@@ -70,7 +71,7 @@ class ConsumerCommits(ConsumerQueries):
         callback: Callable[[Any, Exception | None], object] | None = None,
     ) -> asyncio.Task[None]:
         """Begin to commit, and return the task. ``callback`` gets the offsets and the error."""
-        wanted = await self.places() if offsets is None else dict(offsets)
+        wanted = await self.places() if offsets is None else checked(offsets)
 
         async def commit() -> None:
             error: Exception | None = None
@@ -90,6 +91,21 @@ _LOST = (
     "the group has gone on without this consumer, and other members have its partitions: it polled "
     "too rarely (max_poll_interval_ms) or sent no heartbeat for session_timeout_ms"
 )
+
+
+def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return offsets to commit. Raises TypeError and ValueError."""
+    found = by_place(offsets, "offsets")
+    for where, each in found.items():
+        if not isinstance(each, tuple):
+            found[where] = OffsetAndMetadata(offset_number(each))
+            continue
+        wanted = OffsetAndMetadata(*each)
+        if not isinstance(wanted.metadata or "", str):
+            raise TypeError(f"the metadata of a commit must be a str, not {wanted.metadata!r}")
+        is_text(wanted.metadata or "", "the metadata of a commit")
+        found[where] = wanted._replace(offset=offset_number(wanted.offset))
+    return found
 
 
 def _position(offset: OffsetAndMetadata | int) -> Position:

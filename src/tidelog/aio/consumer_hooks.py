@@ -5,11 +5,13 @@ Owns the calls of the user's callbacks. Not when they are due: see ``client.grou
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
+from tidelog.client.errors import WrongState
 from tidelog.client.fetching.record_queue import Place, RecordQueue
 from tidelog.client.groups.committed_offsets import Membership
 from tidelog.client.groups.reader_hooks import ReaderHooks
@@ -38,6 +40,9 @@ class ConsumerHooks(ReaderHooks):
     ) -> None:
         self.follows_keys = key_listener is not None
         self.rebalances = 0
+        self.calling: asyncio.Task[Any] | None = None
+        """The task in which a callback runs now."""
+        self._one = asyncio.Lock()
         self._queue = queue
         self._call = call
         self._listener = listener
@@ -66,7 +71,7 @@ class ConsumerHooks(ReaderHooks):
     ) -> None:
         """Call ``on_partition_key_maybe_revoked``."""
         if self._keys is not None:
-            await self._call(
+            await self._called(
                 self._keys.on_partition_key_maybe_revoked,
                 set(partitions),
                 membership.generation,
@@ -78,7 +83,7 @@ class ConsumerHooks(ReaderHooks):
     ) -> None:
         """Call ``on_partition_key_assigned``."""
         if self._keys is not None:
-            await self._call(
+            await self._called(
                 self._keys.on_partition_key_assigned,
                 set(partitions),
                 membership.generation,
@@ -99,4 +104,18 @@ class ConsumerHooks(ReaderHooks):
 
     async def _tell(self, method: str, partitions: Sequence[TopicPartition]) -> None:
         if self._listener is not None:
-            await self._call(getattr(self._listener, method), set(partitions))
+            await self._called(getattr(self._listener, method), set(partitions))
+
+    def refuse_in_callback(self, what: str) -> None:
+        """Raise WrongState in a callback: there the consumer is in the middle of ``poll``."""
+        if self.calling is not None and self.calling is asyncio.current_task():
+            raise WrongState(f"{what} was called in a callback: call it when poll has returned")
+
+    async def _called(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call back, one at a time: ``close`` of another task waits for a callback of ``poll``."""
+        async with self._one:
+            self.calling = asyncio.current_task()
+            try:
+                await self._call(function, *args)
+            finally:
+                self.calling = None

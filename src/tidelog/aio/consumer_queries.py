@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tidelog.aio.arguments import by_place, place, places, timestamp_ms, topic_name
 from tidelog.aio.consumer_settings import ConsumerSettings
 from tidelog.aio.consumer_types import OffsetAndMetadata, OffsetAndTimestamp
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import WrongState
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
 from tidelog.model.topics import TopicPartition
@@ -34,7 +35,7 @@ class ConsumerQueries:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise ClientError("this consumer is closed")
+            raise WrongState("this consumer is closed: open another one")
 
     def bootstrap_connected(self) -> bool:
         """Whether the cluster was reached."""
@@ -44,10 +45,10 @@ class ConsumerQueries:
         self, partition: TopicPartition, metadata: bool = False
     ) -> int | OffsetAndMetadata | None:
         """Return what the group has committed in a partition; None for nothing."""
+        where = place(partition)
         await self.start()
         if self.settings.group_id is None:
-            raise ClientError("a consumer without a group_id has committed nothing")
-        where = TopicPartition(*partition)
+            raise WrongState("a consumer without a group_id has committed nothing")
         found = (await committed_offsets(self._cluster, self.settings.group_id, [where])).get(where)
         if found is None:
             return None
@@ -62,6 +63,7 @@ class ConsumerQueries:
 
     async def fetch_partitions(self, topic: str) -> set[int] | None:
         """Return the partitions of a topic from fresh metadata; None if there is no such topic."""
+        topic_name(topic)
         await self.start()
         await self._cluster.describe([topic])
         return self.partitions_for_topic(topic)
@@ -75,11 +77,11 @@ class ConsumerQueries:
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record at or after each time (ms); None where there is none."""
-        for where, at in timestamps.items():
-            if at < 0:
-                raise ValueError(f"the time of {where} must not be negative: {at}")
+        wanted = {
+            where: timestamp_ms(at) for where, at in by_place(timestamps, "timestamps").items()
+        }
         await self.start()
-        found = await list_offsets(self._cluster, timestamps, isolation=self.settings.isolation)
+        found = await list_offsets(self._cluster, wanted, isolation=self.settings.isolation)
         return {
             where: None
             if at.offset < 0
@@ -91,11 +93,11 @@ class ConsumerQueries:
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Return where the logs of partitions begin."""
-        return await self._offsets(dict.fromkeys(partitions, EARLIEST))
+        return await self._offsets(dict.fromkeys(places(partitions), EARLIEST))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where the logs of partitions end, by the isolation level."""
-        return await self._offsets(dict.fromkeys(partitions, LATEST))
+        return await self._offsets(dict.fromkeys(places(partitions), LATEST))
 
     async def _offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         await self.start()

@@ -10,21 +10,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidelog.aio.arguments import milliseconds
+from tidelog.aio.cluster_configs import flag, function, text, whole
 from tidelog.client.cluster import ClusterSettings
+from tidelog.client.errors import ConfigurationRefused
 from tidelog.client.fetching.consumer_record import Deserializer
 from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.resets import OffsetReset
 from tidelog.client.groups.assignors import ASSIGNORS, RANGE
 from tidelog.client.groups.consumer_protocol import COOPERATIVE_STICKY
+from tidelog.client.metadata import parse_bootstrap
 from tidelog.client.offsets import IsolationLevel
 from tidelog.runtime.backoff import Backoff
 
 MIB = 1024 * 1024
 
+LEAST = {
+    "auto_commit_interval_ms": 0,
+    "fetch_min_bytes": 0,
+    "fetch_max_wait_ms": 0,
+    "fetch_max_bytes": 1,
+    "max_partition_fetch_bytes": 1,
+    "fetch_buffer_bytes": 1,
+    "max_poll_records": 1,
+    "max_poll_interval_ms": 1,
+    "session_timeout_ms": 1,
+    "heartbeat_interval_ms": 1,
+    "request_timeout_ms": 1,
+    "default_api_timeout_ms": 1,
+    "retry_backoff_ms": 0,
+    "retry_backoff_max_ms": 0,
+    "metadata_max_age_ms": 0,
+}
+"""The whole numbers among the settings, and the least value of each."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Raises ValueError for a value that Kafka refuses, with the name and what is allowed."""
+    """Raises KafkaConfigurationError, a ValueError, for a value that Kafka refuses, with the name
+    and what is allowed."""
 
     bootstrap_servers: str | Sequence[str] = "localhost:9092"
     client_id: str = "tidelog"
@@ -60,32 +84,45 @@ class ConsumerSettings:
     """``for record in consumer`` ends when no record has come for so long; None: never."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         self._check_choice("auto_offset_reset", [each.value for each in OffsetReset])
         self._check_choice("isolation_level", [each.name.lower() for each in IsolationLevel])
         names = self.assignors
         unknown = [name for name in names if name not in ASSIGNORS]
         if unknown or not names:
-            raise ValueError(
+            raise ConfigurationRefused(
                 f"partition_assignment_strategy must name some of {', '.join(ASSIGNORS)}, "
                 f"not {self.partition_assignment_strategy!r}"
             )
-        for name in ("max_poll_records", "max_poll_interval_ms", "session_timeout_ms"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")
         if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
-            raise ValueError(
+            raise ConfigurationRefused(
                 "heartbeat_interval_ms must be positive and less than session_timeout_ms, "
                 f"not {self.heartbeat_interval_ms!r}"
             )
         if self.group_instance_id is not None and self.group_id is None:
-            raise ValueError("group_instance_id needs a group_id")
-        if self.group_id == "":
-            raise ValueError("group_id must not be empty: None means no group")
+            raise ConfigurationRefused("group_instance_id needs a group_id")
+        for name in ("group_id", "group_instance_id"):
+            if getattr(self, name) == "":
+                raise ConfigurationRefused(f"{name} must not be empty: None means none")
+        parse_bootstrap(self.bootstrap_servers)
+
+    def _check_types(self) -> None:
+        given = {name: getattr(self, name) for name in self.__slots__}
+        for name in ("client_id", "group_id", "group_instance_id"):
+            text(given, name)
+        for name in ("key_deserializer", "value_deserializer"):
+            function(given, name)
+        for name in ("enable_auto_commit", "enable_ordered_delivery", "check_crcs"):
+            flag(given, name, True)
+        for name, least in LEAST.items():
+            whole(given, name, least, least)
+        if self.consumer_timeout_ms is not None:
+            milliseconds(self.consumer_timeout_ms)
 
     def _check_choice(self, name: str, choices: list[str]) -> None:
         value: Any = getattr(self, name)
         if value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+            raise ConfigurationRefused(f"{name} must be one of {', '.join(choices)}, not {value!r}")
 
     @property
     def assignors(self) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from asyncio import get_running_loop
 from collections.abc import Iterable
 from typing import Any, Unpack
 
+from tidelog.aio import arguments
+from tidelog.aio.arguments import seconds, topic_name
 from tidelog.aio.cluster_configs import bootstrap_of
 from tidelog.aio.producer_configs import (
     ProducerConfigs,
@@ -27,6 +29,14 @@ from tidelog.records.record import Header
 Headers = Iterable[tuple[str, bytes | None]]
 
 _NO_HEADERS: list[Header] = []
+
+
+def check_place(partition: int | None, at_ms: int | None) -> None:
+    """Check the partition and the time that a caller gives to a record."""
+    if partition is not None:
+        arguments.partition_number(partition)
+    if at_ms is not None:
+        arguments.timestamp_ms(at_ms)
 
 
 def not_flushed(timeout: float | None) -> GaveUp:
@@ -80,6 +90,7 @@ class Producer:
 
         After ``timeout`` seconds, or when this is cancelled, records without an outcome fail.
         """
+        timeout = seconds(timeout)
         self._closed = True
         sender, self._sender = self._sender, None
         try:
@@ -114,6 +125,8 @@ class Producer:
         """
         sender = self._sender or self.sender
         encoded, key_bytes, checked = self.encoded(topic, value, key, headers)
+        if partition is not None or timestamp_ms is not None:
+            check_place(partition, timestamp_ms)
         outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=get_running_loop())
         if not sender.accept(topic, encoded, key_bytes, partition, timestamp_ms, checked, outcome):
             await sender.accept_later(
@@ -130,8 +143,7 @@ class Producer:
         is_plain = (value is None or type(value) is bytes) and (key is None or type(key) is bytes)
         if is_plain and self._takes_bytes and not headers and type(topic) is str:
             return value, key, _NO_HEADERS
-        if not isinstance(topic, str):
-            raise TypeError(f"a topic is named by a str, not {type(topic).__name__}")
+        topic_name(topic)
         return (
             self._value_of(topic, value),
             self._key_of(topic, key),
@@ -157,7 +169,7 @@ class Producer:
         """
         sender = self.sender
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds(timeout)):
                 await sender.flush()
         except TimeoutError:
             raise not_flushed(timeout) from None
@@ -165,7 +177,7 @@ class Producer:
     async def partitions_for(self, topic: str) -> set[int]:
         """Return the partitions of a topic that take records. Raises as ``send``."""
         sender = self.sender
-        return set(range((await sender.topic(topic)).count))
+        return set(range((await sender.topic(topic_name(topic))).count))
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the producer's figures as {group: {name: value}}, by Kafka's names."""

@@ -6,11 +6,19 @@ Owns the step from arguments to ``SendSettings``, and the serializers. Not what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tidelog.aio.cluster_configs import ClusterConfigs, check_names, cluster_settings, whole
+from tidelog.aio.arguments import is_text
+from tidelog.aio.cluster_configs import (
+    ClusterConfigs,
+    check_names,
+    cluster_settings,
+    flag,
+    function,
+    whole,
+)
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ConfigurationRefused
 from tidelog.client.producing.settings import ALL, MOST_RETRIES, Partitioner, SendSettings
@@ -91,8 +99,8 @@ def producer_settings(configs: ProducerConfigs, kind: type[Any]) -> ProducerSett
             retries=retries,
             delivery_timeout_ms=_delivery_ms(configs, linger_ms, cluster.request_timeout_ms),
             max_block_ms=whole(configs, "max_block_ms", _DEFAULTS.max_block_ms),
-            create_topics=configs.get("allow_auto_create_topics", True),
-            partitioner=configs.get("partitioner"),
+            create_topics=flag(configs, "allow_auto_create_topics", True),
+            partitioner=function(configs, "partitioner"),
         ),
         configs.get("key_serializer"),
         configs.get("value_serializer"),
@@ -177,6 +185,9 @@ def serializer_of(given: Serializer | None, what: str) -> Callable[[str, Any], b
 
     if given is None:
         return lambda topic, data: checked(data)
+    if not callable(given) and not callable(getattr(given, "serialize", None)):
+        said = f"{what}_serializer must be a function or have serialize(), which {given!r} lacks"
+        raise ConfigurationRefused(said)
     if callable(given):
         return lambda topic, data: None if data is None else checked(given(data))
     return lambda topic, data: None if data is None else checked(given.serialize(topic, data))
@@ -184,6 +195,8 @@ def serializer_of(given: Serializer | None, what: str) -> Callable[[str, Any], b
 
 def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
     """Return the headers of a record as a list. Raises TypeError."""
+    if not isinstance(headers, Iterable):
+        raise TypeError(f"headers must be a list of tuples of a str and bytes, not {headers!r}")
     found = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
     for header in found:
         if not (
@@ -193,4 +206,5 @@ def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
             and (header[1] is None or isinstance(header[1], bytes))
         ):
             raise TypeError(f"a header must be a tuple of a str and bytes, not {header!r}")
+        is_text(header[0], "the name of a header")
     return found

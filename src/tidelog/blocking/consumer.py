@@ -12,7 +12,9 @@ be called from any.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -20,8 +22,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from tidelog.aio.arguments import milliseconds, most_records
 from tidelog.aio.consumer import Consumer as AsyncConsumer
 from tidelog.aio.consumer import Records
+from tidelog.aio.consumer_commits import checked
 from tidelog.aio.consumer_settings import ConsumerSettings
 from tidelog.aio.consumer_types import (
     OffsetAndMetadata,
@@ -29,7 +33,7 @@ from tidelog.aio.consumer_types import (
     PartitionKeyRebalanceListener,
 )
 from tidelog.blocking.loop import ClientLoop
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import WrongState
 from tidelog.client.fetching.consumer_record import ConsumerRecord
 from tidelog.model.topics import TopicPartition
 
@@ -49,7 +53,7 @@ class Consumer:
         # Before a thread is started for it.
         self._settings = ConsumerSettings(**settings)
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._is_calling = False
+        self._is_calling, self._caller = False, -1
         self._ended: deque[Callable[[], object]] = deque()
         """Callbacks of asynchronous commits that have ended."""
         self._loop = ClientLoop()
@@ -74,6 +78,11 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        loop = getattr(self, "_loop", None)
+        if loop is not None and not loop.has_left:
+            warnings.warn(f"a {type(self).__name__} was not closed", ResourceWarning, stacklevel=2)
+
     # Between the threads
 
     async def _in_caller(self, function: Callable[..., Any], *args: Any) -> None:
@@ -90,7 +99,7 @@ class Consumer:
         loop: asyncio.AbstractEventLoop,
         ended: asyncio.Future[None],
     ) -> None:
-        self._is_calling = True
+        self._is_calling, self._caller = True, threading.get_ident()
         try:
             function(*args)
         except Exception as error:
@@ -99,6 +108,11 @@ class Consumer:
             loop.call_soon_threadsafe(_end, ended, None)
         finally:
             self._is_calling = False
+
+    def _refuse_in_callback(self, what: str) -> None:
+        # It would wait for callbacks, which run in this thread.
+        if self._is_calling and self._caller == threading.get_ident():
+            raise WrongState(f"{what} was called in a callback: call it when poll has returned")
 
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine on the loop; its callbacks run here."""
@@ -138,14 +152,17 @@ class Consumer:
         It replaces the former subscription. With a group_id its members share the partitions;
         without one this consumer reads all of them. ``listener``: a ConsumerRebalanceListener.
         """
+        self._refuse_in_callback("subscribe")
         self._do(self._consumer.subscribe, topics, pattern, listener, partition_key_listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without other members; positions of kept ones stay."""
-        self._do(self._consumer.assign, list(partitions))
+        self._refuse_in_callback("assign")
+        self._do(self._consumer.assign, partitions)
 
     def unsubscribe(self) -> None:
         """Read nothing, and leave the group."""
+        self._refuse_in_callback("unsubscribe")
         self._do(self._consumer.unsubscribe)
         self._wait(self._consumer.leave_former())
 
@@ -165,10 +182,8 @@ class Consumer:
         At most ``max_records`` (default: max_poll_records). The call says that all records returned
         before are processed. Raises Wakeup, and what a callback raised.
         """
-        if self._is_calling:
-            raise ClientError("poll was called in a callback")
-        if max_records is not None and max_records < 1:
-            raise ValueError("max_records must be at least 1")
+        self._refuse_in_callback("poll")
+        max_records, timeout_ms = most_records(max_records), milliseconds(timeout_ms)
         self._call_back()
         consumer = self._consumer
         deadline = time.monotonic() + timeout_ms / 1000
@@ -271,7 +286,7 @@ class Consumer:
 
         ``callback`` gets the offsets and the error, or None, in a later ``poll`` or ``close``.
         """
-        wanted = self._wait(self._consumer.places()) if offsets is None else dict(offsets)
+        wanted = self._wait(self._consumer.places()) if offsets is None else checked(offsets)
         done = self._loop.start(self._consumer.commit(wanted))
         if callback is not None:
 
@@ -331,6 +346,7 @@ class Consumer:
         """
         if self._loop.has_left:
             return
+        self._refuse_in_callback("close")
         try:
             self._wait(self._consumer.close(autocommit))
             self._call_back()

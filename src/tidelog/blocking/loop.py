@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tidelog.client.blocking import LoopThread
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, WrongState
 from tidelog.runtime.loop import new_event_loop
 
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ class ClientLoop:
         try:
             self._check()
             if self.is_current:
-                raise ClientError(
+                raise WrongState(
                     "a callback of a client runs on its loop and must not wait for it: "
                     "hand this work to a thread of your own"
                 )
@@ -76,11 +76,11 @@ class ClientLoop:
 
     def _check(self) -> None:
         if self._process != os.getpid():
-            raise ClientError(
+            raise WrongState(
                 "this client was opened before the process forked: open another one in this process"
             )
         if self._left:
-            raise ClientError("this client is closed")
+            raise WrongState("this client is closed: open another one")
 
     def leave(self) -> None:
         """End this use; the last one ends the loop. A second call does nothing."""

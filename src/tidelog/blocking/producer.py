@@ -16,7 +16,8 @@ import warnings
 from collections import deque
 from typing import Any, Unpack
 
-from tidelog.aio.producer import Headers, not_flushed
+from tidelog.aio.arguments import seconds
+from tidelog.aio.producer import Headers, check_place, not_flushed
 from tidelog.aio.producer import Producer as AsyncProducer
 from tidelog.aio.producer_configs import ProducerConfigs
 from tidelog.blocking.loop import ClientLoop
@@ -103,6 +104,8 @@ class Producer:
         if self._closed:
             raise WrongState("this producer is closed: open another one")
         encoded, key_bytes, checked = self._inner.encoded(topic, value, key, headers)
+        if partition is not None or timestamp_ms is not None:
+            check_place(partition, timestamp_ms)
         size = RECORD_OVERHEAD_BYTES + len(encoded or b"") + len(key_bytes or b"")
         if topic not in self._topics and not self._loop.is_current:
             self._loop.run(self._sender.topic(topic))
@@ -124,7 +127,7 @@ class Producer:
 
         Raises KafkaTimeoutError after ``timeout`` seconds; the records stay accepted.
         """
-        self._loop.run(self._flush(timeout))
+        self._loop.run(self._flush(seconds(timeout)))
 
     def partitions_for(self, topic: str) -> set[int]:
         """Return the partitions of a topic that take records. Raises as ``send``."""
@@ -143,8 +146,11 @@ class Producer:
 
         After ``timeout`` seconds, or when this is interrupted, records without an outcome fail.
         """
+        timeout = seconds(timeout)
         if self._closed:
             return
+        if self._loop.is_current:
+            raise WrongState("close was called in a callback, which must not wait for the records")
         self._closed = True
         limit_s = None if timeout is None else timeout + CLOSE_GRACE_S
         try:
@@ -177,8 +183,8 @@ class Producer:
             self._note_taken(record)
             try:
                 accepted = accept(*record)
-            except ClientError as error:
-                record[-1].set_exception(error)
+            except Exception as error:
+                record[-1].set_exception(_refusal(error))
                 continue
             if not accepted:
                 self._slow = asyncio.get_running_loop().create_task(self._take_slowly(record))
@@ -190,8 +196,8 @@ class Producer:
         """Accept a record that has to wait; those after it wait, too."""
         try:
             await self._sender.accept_later(*record)
-        except ClientError as error:
-            record[-1].set_exception(error)
+        except Exception as error:
+            record[-1].set_exception(_refusal(error))
         except asyncio.CancelledError:
             record[-1].set_exception(WrongState("the producer was closed before this was sent"))
             raise
@@ -234,3 +240,8 @@ class Producer:
             await self._inner.close(left)
             # What is left was not accepted before the end: the closed sender refuses it.
             await self._taken()
+
+
+def _refusal(error: Exception) -> ClientError:
+    """Return what the future of a record fails with, whatever its acceptance raised."""
+    return error if isinstance(error, ClientError) else ClientError(f"it is not sent: {error!r}")

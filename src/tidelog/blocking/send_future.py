@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tidelog.aio.arguments import seconds
 from tidelog.client.errors import ClientError, GaveUp, WrongState
 from tidelog.client.producing.record_metadata import RecordMetadata
 
@@ -128,10 +129,14 @@ class FutureRecordMetadata:
                 return
             try:
                 callback(self)
-            except Exception:
+            except BaseException as error:
+                # On the loop SystemExit would end the loop of all clients, and not the program.
+                if not isinstance(error, Exception) and not self._on_loop():
+                    raise
                 _log.exception("a callback of a producer's future failed")
 
     def _wait(self, timeout: float | None) -> None:
+        timeout = seconds(timeout)
         if self._on_loop():
             raise WrongState(
                 "a callback must not wait for a record: use add_callback on its future instead"

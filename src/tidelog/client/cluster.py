@@ -26,7 +26,7 @@ from tidelog.client.metadata import BrokerAddress, ClusterMetadata, Partition, T
 from tidelog.client.retries import is_worth_retrying, retrying
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, why_invalid
 from tidelog.protocol import messages
 from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.cluster_secret import ClusterSecret
@@ -251,6 +251,10 @@ class Cluster:
         unless ``create``.
         """
         wanted = list(dict.fromkeys(names))
+        for name in wanted:
+            # Otherwise no later request for metadata could be written, or none would succeed.
+            if (why := why_invalid(name)) is not None:
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name[:300]!r}", why)
         self._wanted.update(wanted)
 
         async def attempt() -> dict[str, Topic]:

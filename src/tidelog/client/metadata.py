@@ -11,7 +11,7 @@ is the same, partitions are only ever removed, so one that was seen as removed s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -224,7 +224,10 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
     Takes ``[::1]:9092`` too, and any ``NAME://`` in front. A missing port is 9092.
     Raises ConfigurationRefused with the piece that is wrong.
     """
-    pieces = servers.split(",") if isinstance(servers, str) else list(servers)
+    if isinstance(servers, bytes) or not isinstance(servers, str | Iterable):
+        said = f"bootstrap_servers must be a str or a list of str, not {servers!r}"
+        raise ConfigurationRefused(said)
+    pieces = servers.split(",") if isinstance(servers, str) else list(map(str, servers))
     found = []
     for piece in (piece.strip() for piece in pieces):
         if not piece:

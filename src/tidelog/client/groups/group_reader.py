@@ -24,7 +24,7 @@ import asyncio
 import logging
 from math import ceil
 
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import GaveUp, Refused, WrongState
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.resets import OffsetReset
 from tidelog.client.groups.committed_offsets import (
@@ -140,7 +140,7 @@ class GroupReader(ReaderControls):
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise ClientError(f"the reader of group {self._member.group!r} is closed")
+            raise WrongState(f"the reader of group {self._member.group!r} is closed")
 
     async def placed(self, partition: TopicPartition, timeout_ms: int) -> int:
         """Return the position of an assigned partition, once it is known."""
@@ -150,11 +150,11 @@ class GroupReader(ReaderControls):
             if partition in known:
                 return known[partition]
             if partition not in self._assigned:
-                raise ClientError(f"{partition} is not assigned to this consumer")
+                raise WrongState(f"{partition} is not assigned to this consumer")
             self._place_aside()
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
-                raise ClientError(f"the position of {partition} is not known yet")
+                raise GaveUp(f"the position of {partition} is not known within {timeout_ms} ms")
             await asyncio.sleep(min(left_s, 0.01))
 
     # Entering a generation

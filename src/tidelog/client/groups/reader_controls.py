@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import WrongState
 from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.fetcher import PREFETCH_BYTES, Fetcher
 from tidelog.client.fetching.resets import OffsetReset
@@ -208,7 +208,7 @@ class ReaderControls:
             if self._has_begun:
                 self._begin({partition: offset})
         else:
-            raise ClientError(f"{partition} is not assigned to this consumer: it cannot seek")
+            raise WrongState(f"{partition} is not assigned to this consumer: it cannot seek")
         end = self._gating.ends.get(partition)
         if end is not None and end <= offset:
             said = "%s: nothing is delivered from offset %d until its gate opens: %s"
