@@ -59,6 +59,7 @@ class CountPerKey(PartitionKeyRebalanceListener):
     ) -> None:
         """Write, and forget: another process may have these keys next."""
         self.store.write(dict(self.counts), generation)
+        self.loaded |= self.counts
         self.counts.clear()
 
     def on_partition_key_assigned(
@@ -66,6 +67,10 @@ class CountPerKey(PartitionKeyRebalanceListener):
     ) -> None:
         """Read what others have written since."""
         self.loaded = {key: count for key, (count, _) in self.store.read().items()}
+
+    def on_partition_key_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget: another process has these keys, and uncommitted records come again."""
+        self.counts.clear()
 
     def count(self, key: str) -> int:
         """Count one record of a key and return how many there were."""

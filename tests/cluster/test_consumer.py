@@ -19,6 +19,7 @@ from tidelog import (
     ConsumerRebalanceListener,
     ConsumerRecord,
     OffsetAndMetadata,
+    PartitionKeyRebalanceListener,
     TopicPartition,
 )
 from tidelog.errors import (
@@ -147,6 +148,26 @@ class Noting(ConsumerRebalanceListener):
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         self.calls.append(("lost", set(lost)))
+
+
+class NotingKeys(PartitionKeyRebalanceListener):
+    """Notes what it is called with beside a listener of partitions."""
+
+    def __init__(self, noting: Noting) -> None:
+        self.calls = noting.calls
+
+    def on_partition_key_maybe_revoked(
+        self, partitions: Collection[TopicPartition], generation: int, member: str
+    ) -> None:
+        self.calls.append(("flush", set(partitions)))
+
+    def on_partition_key_assigned(
+        self, partitions: Collection[TopicPartition], generation: int, member: str
+    ) -> None:
+        self.calls.append(("load", set(partitions)))
+
+    def on_partition_key_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append(("forget", set(partitions)))
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -343,14 +364,20 @@ def test_a_member_that_does_not_poll_loses_its_partitions(
     options = {"group_id": f"g-{topic}", "session_timeout_ms": 30_000}
     slow = opened(max_poll_interval_ms=1_500, **options)
     of_slow = Noting(slow)
-    slow.subscribe([topic], listener=of_slow)
+    slow.subscribe([topic], listener=of_slow, partition_key_listener=NotingKeys(of_slow))
     read([slow], RECORDS)
+    before = len(of_slow.calls)
     other = opened(topic, **options)
     poll_until([other], lambda: len(other.assignment()) == PARTITIONS)
     with pytest.raises(CommitFailedError, match="max_poll_interval_ms"):
         slow.commit()
     poll_until([slow, other], lambda: len(slow.assignment()) == len(other.assignment()) == 2)
-    assert of_slow.calls[1] == ("lost", set(parts(topic)))
+    # Its state of keys is void: it writes nothing.
+    assert of_slow.calls[before : before + 2] == [
+        ("forget", set(parts(topic))),
+        ("lost", set(parts(topic))),
+    ]
+    assert of_slow.calls[before + 2][0] == "assigned"
 
 
 def test_wakeup_ends_a_poll_that_waits(opened: Callable[..., Consumer], topic: str) -> None:

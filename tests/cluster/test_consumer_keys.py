@@ -90,6 +90,11 @@ class Counting(PartitionKeyRebalanceListener):
             self.open |= set(partitions)
             store.events.append(("assigned", self.name, frozenset(partitions)))
 
+    def on_partition_key_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Its session was over, as on a machine that gave it no processor for long."""
+        self.open -= set(partitions)
+        self.state.clear()
+
     def receive(self, record: Any) -> None:
         """Count a record; the first of a key looks up what is stored."""
         store, key, number = self.store, record.key.decode(), int(record.value)

@@ -14,6 +14,7 @@ from tidelog.aio.consumer import Consumer
 from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
+from tidelog.client.groups.membership import MemberState
 from tidelog.model.topics import TopicPartition
 
 
@@ -48,6 +49,11 @@ class ConsumerMember(Member, PartitionKeyRebalanceListener):
             raise ClientError("the store of this member is away")
         await self.setting.pause(self._rng.uniform(0, 0.02))
         self.open |= set(partitions)
+
+    async def on_partition_key_lost(self, partitions: Collection[TopicPartition]) -> None:
+        assert self.is_polling and not self.in_hand, f"{self.name} is called beside its work"
+        assert self.reader is not None and self.reader._member.state is MemberState.OUT
+        self.open -= set(partitions)
 
     async def _live(self, cluster: Cluster) -> None:
         rng = self._rng

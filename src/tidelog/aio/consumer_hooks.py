@@ -90,6 +90,11 @@ class ConsumerHooks(ReaderHooks):
                 membership.member_id,
             )
 
+    async def keys_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Call ``on_partition_key_lost``, which a listener need not have."""
+        if self._keys is not None and hasattr(self._keys, "on_partition_key_lost"):
+            await self._call(self._keys.on_partition_key_lost, set(partitions))
+
     def undelivered(self) -> Mapping[TopicPartition, Place]:
         """Return the positions within what was fetched and not returned."""
         return self._queue.positions() if len(self._queue) else {}

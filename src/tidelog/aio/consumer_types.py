@@ -50,9 +50,10 @@ class PartitionKeyRebalanceListener:
     ``on_partition_key_maybe_revoked`` of its partition. So an application that writes its state in
     the latter and reads it in the former has the state of all earlier records of a key, on
     whichever consumer and in whichever partition they were, while topics grow and shrink and
-    members come and go.
+    members come and go. A consumer that the group has removed gets ``on_partition_key_lost``
+    instead of the latter.
 
-    Both are called inside ``poll``, never beside it, and at the end in ``close``. ``generation``
+    All are called inside ``poll``, never beside it, and at the end in ``close``. ``generation``
     and ``member`` are those of this consumer in its group: a store that refuses writes of an older
     generation is safe from a member that was removed and does not know it yet. A callback that
     raises is called again by the next ``poll``; until it returns nothing is committed, reported or
@@ -72,3 +73,10 @@ class PartitionKeyRebalanceListener:
         self, partitions: Collection[TopicPartition], generation: int, member: str
     ) -> object:
         """Read the state of the keys of these partitions: no other consumer has it any more."""
+
+    def on_partition_key_lost(self, partitions: Collection[TopicPartition]) -> object:
+        """Forget the state of all keys of these partitions, and write nothing.
+
+        The group has removed this consumer, or its coordinator was silent for a session: another
+        one may have read what was written last, and what came after the last commit comes again.
+        """

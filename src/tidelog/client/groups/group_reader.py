@@ -190,8 +190,7 @@ class GroupReader(ReaderControls):
         if self._has_given_up:
             return
         is_lost = self._member.state is MemberState.OUT
-        if not is_lost:
-            await self._turns.flush_loaded()
+        await (self._turns.lose_loaded() if is_lost else self._turns.flush_loaded())
         self._has_given_up = True
         if not self._assigned or (self._member.is_cooperative and not is_lost):
             return

@@ -38,6 +38,8 @@ class KeyTurns:
         self._gating = gating
         self._hooks = hooks
         self._positions = positions
+        self._loaded_late: list[TopicPartition] = []
+        """What the application has loaded for a generation that was over when it had."""
 
     def done_with(self) -> Positions:
         """Return up to where the application is done, and its state flushed."""
@@ -60,6 +62,14 @@ class KeyTurns:
         if self._keys is not None:
             await self._flush(self._keys, self._keys.loaded)
 
+    async def lose_loaded(self) -> None:
+        """Let the application forget everything: the generation is over, and others have it."""
+        keys = self._keys
+        if keys is not None and (lost := [*keys.loaded, *self._loaded_late]):
+            await self._hooks.keys_lost(lost)
+            keys.begin_again()
+            self._loaded_late = []
+
     async def turn(self) -> None:
         """Call back until nothing is due, or the member is not what it was."""
         keys, gating = self._keys, self._gating
@@ -67,7 +77,8 @@ class KeyTurns:
             return
         for _ in range(MOST_ROUNDS):
             due = keys.to_flush(self._positions(), gating.ends, gating.fences())
-            await self._flush(keys, due)
+            if not await self._flush(keys, due):
+                return
             gating.delivered(self._positions())
             # A gate that opens while the application loads is another callback.
             ends, membership = gating.ends, self._member.membership
@@ -76,21 +87,25 @@ class KeyTurns:
                 await self._hooks.keys_assigned(to_load, membership)
                 if self._member.membership != membership:
                     # It took too long: meanwhile another member may have had these keys.
+                    self._loaded_late = to_load
                     return
                 keys.were_loaded(to_load, ends)
                 gating.apply()
             if not due and not to_load:
                 return
 
-    async def _flush(self, keys: HeldKeys, partitions: Sequence[TopicPartition]) -> None:
-        """The application is done with everything before the present positions."""
+    async def _flush(self, keys: HeldKeys, partitions: Sequence[TopicPartition]) -> bool:
+        """The application is done with everything before the present positions; False if the
+        generation ended meanwhile: then it is not known whose the written state is."""
         if not partitions:
-            return
+            return True
         before, membership = self._positions(), self._member.membership
         await self._hooks.keys_maybe_revoked(partitions, membership)
-        if self._member.membership == membership:
-            # The callback may have gone back.
-            now = self._positions()
-            done = {at: min(before[at], now.get(at, 0)) for at in partitions if at in before}
-            keys.flushed(done)
-            self._gating.apply()
+        if self._member.membership != membership:
+            return False
+        # The callback may have gone back.
+        now = self._positions()
+        done = {at: min(before[at], now.get(at, 0)) for at in partitions if at in before}
+        keys.flushed(done)
+        self._gating.apply()
+        return True

@@ -38,6 +38,9 @@ class ReaderHooks:
     ) -> None:
         """Records of these partitions are delivered when this returns."""
 
+    async def keys_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Other members have the state of these partitions' keys: the generation is over."""
+
     def undelivered(self) -> Mapping[TopicPartition, Place]:
         """Return where the application is, in partitions of which it has not got everything."""
         return {}
