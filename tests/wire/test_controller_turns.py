@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.best_turns import BestTurns
 from tests.support.controller_process import RecordedBroker, World, run
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
@@ -26,7 +27,7 @@ TOPICS, PARTITIONS = 51, 100
 LONGEST_S = 0.01
 """A turn takes 3 ms where nothing else runs."""
 ATTEMPTS = 6
-"""The best one counts: CPU time grows, too, when others have the caches."""
+"""Each turn's best one counts: CPU time grows, too, when others have the caches."""
 
 PLANNED_TOPICS = 100
 LONGEST_OF_A_PLAN_S = 0.04
@@ -114,7 +115,7 @@ def test_an_isr_of_5100_partitions_is_changed_in_short_turns() -> None:
         # The requests about it are on their way.
         await until(lambda: all(x.requests for x in brokers))
         session = session_of(controller, 1)
-        longest = []
+        best = BestTurns()
         for attempt in range(ATTEMPTS):
             isr = [1, 2] if attempt % 2 else [1]
             asked = proposal(controller, brokers[0], isr)
@@ -128,10 +129,10 @@ def test_an_isr_of_5100_partitions_is_changed_in_short_turns() -> None:
             states = controller.cluster.states
             assert {tuple(states[TopicPartition(*at[:2])].isr) for at in everything} == {tuple(isr)}
             assert controller.cluster.revision - revision <= TOPICS * PARTITIONS // 100
-            longest.append(turns.longest_s)
-            if longest[-1] < LONGEST_S:
+            best.add(turns.costs_s)
+            if best.longest_s < LONGEST_S:
                 break
-        assert min(longest) < LONGEST_S, longest
+        assert best.longest_s < LONGEST_S
         for broker in brokers:
             assert broker.holds is not None
             broker.holds.set()
@@ -197,9 +198,9 @@ def test_a_plan_of_10000_partitions_starts_lists_and_is_cancelled_in_short_turns
         )
         context: Any = SimpleNamespace(connection=None, forwarded=False)
         moves = PLANNED_TOPICS * PARTITIONS
-        best: list[float] = []
+        bests = [BestTurns() for _ in range(4)]
         for _ in range(ATTEMPTS):
-            longest = []
+            best = iter(bests)
             for targets in ([1, 3], None):
                 rows = [alter.ReassignablePartition(index, targets) for index in range(PARTITIONS)]
                 asked = alter(
@@ -211,7 +212,7 @@ def test_a_plan_of_10000_partitions_starts_lists_and_is_cancelled_in_short_turns
                 revision = controller.cluster.revision
                 async with TurnCosts() as turns:
                     answer = await alter_partition_reassignments.serve(controller, asked, context)
-                longest.append(turns.longest_s)
+                next(best).add(turns.costs_s)
                 done = [row.error_code for topic in answer.responses for row in topic.partitions]
                 assert done == [ErrorCode.NONE] * moves
                 # A slice is at least 100 partitions.
@@ -220,13 +221,13 @@ def test_a_plan_of_10000_partitions_starts_lists_and_is_cancelled_in_short_turns
                     found = await list_partition_reassignments.serve(
                         controller, listing(topics=None), context
                     )
-                longest.append(turns.longest_s)
+                next(best).add(turns.costs_s)
                 count = sum(len(topic.partitions) for topic in found.topics)
                 assert count == (moves if targets else 0)
-            best.append(max(longest))
-            if best[-1] < LONGEST_OF_A_PLAN_S:
+            longest = [each.longest_s for each in bests]
+            if max(longest) < LONGEST_OF_A_PLAN_S:
                 break
-        assert min(best) < LONGEST_OF_A_PLAN_S, best
+        assert max(longest) < LONGEST_OF_A_PLAN_S, longest
         for broker in brokers:
             assert broker.holds is not None
             broker.holds.set()
