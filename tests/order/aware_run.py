@@ -200,19 +200,27 @@ class RealRun:
             lambda: all(each.done.is_set() for each in self.writers), lambda: "writers"
         )
         # The retired partitions go when all groups have committed past their data.
-        await self.until(lambda: not self._retired(), self._retired)
-        topic = await self._described()
-        places = [TopicPartition(self.topic, index) for index in topic.partitions]
-        ends = await list_offsets(self._view, dict.fromkeys(places, LATEST))
-        wanted = {where: found.offset for where, found in ends.items()}
-        await self.until(lambda: not self._missing(wanted), lambda: self._missing(wanted))
-        starts, stored = await self._stored(wanted)
+        await self.without_retired()
+        starts, stored = await self._stored(await self.catch_up())
         for send in self.history.of(Send):
             where = TopicPartition(self.topic, send.partition)
             start = starts.get(where, 1 << 62)
             if 0 <= send.offset < start and (where, send.offset) not in stored:
                 # It was purged: where it was, its acknowledgement says.
                 self.note(Stored(send.partition, send.offset, send.uid, "its acknowledgement"))
+
+    async def without_retired(self) -> None:
+        """Wait until the retired partitions are gone."""
+        await self.until(lambda: not self._retired(), self._retired)
+
+    async def catch_up(self) -> dict[TopicPartition, int]:
+        """Wait until every group has read all that is stored now; return where that ends."""
+        topic = await self._described()
+        places = [TopicPartition(self.topic, index) for index in topic.partitions]
+        ends = await list_offsets(self._view, dict.fromkeys(places, LATEST))
+        wanted = {where: found.offset for where, found in ends.items()}
+        await self.until(lambda: not self._missing(wanted), lambda: self._missing(wanted))
+        return wanted
 
     async def _stored(
         self, ends: Mapping[TopicPartition, int]

@@ -90,6 +90,23 @@ def write_confluent(
     assert left == 0 and not failures, (left, failures)
 
 
+COORDINATOR_COMES = {
+    confluent_kafka.KafkaError.NOT_COORDINATOR,
+    confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+def failure_of(message: confluent_kafka.Message) -> confluent_kafka.KafkaError | None:
+    """Return the error that librdkafka hands to its application; None for what it only reports.
+
+    It looks for the coordinator again by itself. The first use of a group makes the topic of the
+    offsets: one broker may name a coordinator that does not know yet that it is one.
+    """
+    error = message.error()
+    return None if error is not None and error.code() in COORDINATOR_COMES else error
+
+
 def read_confluent(bootstrap: str, topic: str, count: int) -> list[Record]:
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
