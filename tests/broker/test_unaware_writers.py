@@ -226,6 +226,49 @@ def test_heartbeats_name_each_topic_once_and_then_its_changes(tmp_path: Path) ->
     run(main())
 
 
+@pytest.mark.parametrize("topics", [1, 2], ids=["the fast path", "the handler"])
+def test_heartbeats_name_some_client_ids_of_such_producers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int
+) -> None:
+    monkeypatch.setattr(unaware_writers, "MOST_CLIENTS", 3)
+    longest = unaware_writers.LONGEST_CLIENT_ID
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = resized(lone)
+            writers = lone.broker.unaware_writers
+            await send(peer, keyed(), Named(ODD, EPOCH, LIFE), topics)
+            for client_id in ("stock", "x" * 30_000, "", "one too many", "stock"):
+                # The fast path looks at one client in a millisecond.
+                await until(lambda: lone.broker.clock.wall_ms() > writers.last_ms.get("t", 0))
+                peer.client_id = client_id
+                await send(peer, keyed(), topics=topics)
+            (led,) = writers.report(1)
+            assert led.client_ids == ["", "stock", "x" * longest]
+            # Those that are silent for an hour make room.
+            for client_id in led.client_ids[:2]:
+                writers._clients["t"][client_id] -= unaware_writers.KNOWN_AFTER_MS + 1
+            (led,) = writers.report(2)
+            assert led.client_ids == ["x" * longest]
+            await until(lambda: lone.broker.clock.wall_ms() > writers.last_ms["t"])
+            peer.client_id = None
+            await send(peer, keyed(), topics=topics)
+            assert writers.led("t", hosted.topic_id).client_ids == ["", "x" * longest]
+
+    run(main())
+
+
+def test_a_batch_that_is_looked_into_has_a_client_id_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = resized(lone, **{"cleanup.policy": "compact"})
+            with_keys = build_batch([NewRecord(1, key, b"v") for key in KEYS])
+            await send(peer, with_keys)
+            assert lone.broker.unaware_writers.led("t", hosted.topic_id).client_ids == ["peer"]
+
+    run(main())
+
+
 def test_a_restarted_broker_does_not_say_that_it_has_seen_no_producer_without_a_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_dry_run_gives_the_refusals_of_the_controller(
     tried.failed("POLICY_VIOLATION", "--force")
     assert f"Topic {topic_name} keeps its 4 partitions: 3 are refused." in tried.out
     assert "Writers without a partition count, last seen by: broker 1" in tried.out
+    assert "Their client ids: rdkafka." in tried.out
     tried = tide(*alter, "3", "--dry-run", "--json")
     assert '"code": "POLICY_VIOLATION"' in tried.out and tried.status == 1
     # --force passes this refusal alone.

@@ -123,7 +123,7 @@ PROCESSES = (
             current_metadata_offset=3,
             want_shut_down=True,
             failures=BEAT.Failures([A], [BEAT.DamagedReplica("to", B, 4)]),
-            led_topics=[BEAT.LedTopic(C, 5, 6, [BEAT.ByteRate(7, 8)])],
+            led_topics=[BEAT.LedTopic(C, 5, 6, [BEAT.ByteRate(7, 8)], ["ab", ""])],
         ),
         f"""
         00000001 0000000000000002 0000000000000003 00 01
@@ -131,10 +131,10 @@ PROCESSES = (
           02 {ID_A}                           # failed directories
           02 03 746f {ID_B} 00000004 00       # damaged replicas
           00
-        914e 30                               # 48 bytes
+        914e 38                               # 56 bytes
           02 {ID_C} 0000000000000005 0000000000000006  # a writer without a count, misplaced
             02 00000007 0000000000000008 00   # the byte rate of a partition
-          00
+          01 904e 05 03 03 6162 01            # client ids of such writers, one of them empty
         """,
     ),
     Golden(

@@ -234,11 +234,13 @@ def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there(
         await two.heartbeat(led_topics=[led(new, -1)])
         assert await shrinks == (ErrorCode.NONE, "")
         await heard
-        await two.heartbeat(led_topics=[led(topic_id, now_ms, 3), led(one.directory, now_ms, 4)])
+        writer = led(topic_id, now_ms, 3, client_ids=["rdkafka"])
+        await two.heartbeat(led_topics=[writer, led(one.directory, now_ms, 4)])
         asked = messages.DescribeConditionRequest(subjects=["resizes"])
         found = json.loads((await one.forward(asked, 0)).condition)["unaware_writers"]
-        assert found == [{"topic": "t", "last_write_ms": now_ms, "misplaced_records": 3}]
-        assert "wrote to it 0 minutes ago" in await refused()
+        numbers = {"last_write_ms": now_ms, "misplaced_records": 3}
+        assert found == [{"topic": "t", **numbers, "client_ids": ["rdkafka"]}]
+        assert "wrote to it 0 minutes ago (client ids: rdkafka)" in await refused()
         assert controller.cluster.unaware.keys() == {topic_id, new}
         # What a broker saw stays known when it forgets it.
         await two.heartbeat(led_topics=[led(topic_id, -1)])

@@ -6,7 +6,7 @@ server that does not know resizes, there are none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,7 +76,8 @@ def add_reported(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) 
 
     ``resize``: the one that is under way, or None. ``misplaced_records``: those of producers
     without a partition count that lie in a wrong partition, at least so many;
-    ``unaware_write_ms``: when such a producer last wrote, or None.
+    ``unaware_write_ms``: when such a producer last wrote, or None; ``unaware_client_ids``: some of
+    them.
     """
     reported = {} if condition is None else condition
     plans = {row["topic"]: row for row in reported.get(RESIZES, ())}
@@ -87,6 +88,7 @@ def add_reported(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) 
         is_known = UNAWARE_WRITERS in reported
         item["misplaced_records"] = writer.get("misplaced_records", 0) if is_known else None
         item["unaware_write_ms"] = writer.get("last_write_ms")
+        item["unaware_client_ids"] = writer.get("client_ids", []) if is_known else None
 
 
 def lineage(topic: Topic, index: int) -> dict[str, Any]:
@@ -226,11 +228,18 @@ def _first(numbers: list[int]) -> str:
 def print_misplaced(shown: dict[str, Any]) -> None:
     """Print a line about records of producers without a count that are in a wrong partition."""
     if shown["misplaced_records"]:
+        clients = shown["unaware_client_ids"]
+        named = f" (client ids: {client_ids_text(clients)})" if clients else ""
         say(
             f"Misplaced: at least {shown['misplaced_records']} records of producers that send no "
-            "partition count: their keys are not in order (unaware.producers=refuse keeps such "
-            "producers out)"
+            f"partition count{named}: their keys are not in order (unaware.producers=refuse keeps "
+            "such producers out)"
         )
+
+
+def client_ids_text(client_ids: Sequence[str]) -> str:
+    """Return client ids for a sentence; a producer may have none."""
+    return ", ".join(each or "(none)" for each in client_ids)
 
 
 def print_retired(shown: dict[str, Any]) -> None:

@@ -151,17 +151,21 @@ def test_a_topic_has_what_the_controller_reports_of_it(
 ) -> None:
     shown: list[dict[str, object]] = [{"topic": "orders"}, {"topic": "other"}]
     writers = {"topic": "orders", "last_write_ms": 5, "misplaced_records": 7}
+    writers["client_ids"] = ["", "rdkafka"]
     resized.add_reported({"resizes": [PLAN], "unaware_writers": [writers]}, shown)
     assert shown[0]["resize"] == {x: y for x, y in PLAN.items() if x != "topic"}
     assert (shown[0]["misplaced_records"], shown[0]["unaware_write_ms"]) == (7, 5)
-    assert list(shown[1].values()) == ["other", None, 0, None]
+    assert shown[0]["unaware_client_ids"] == ["", "rdkafka"]
+    assert list(shown[1].values()) == ["other", None, 0, None, []]
     for item in shown:
         resized.print_misplaced(item)
-    assert capsys.readouterr().out.startswith("Misplaced: at least 7 records of producers that")
+    said = capsys.readouterr().out
+    assert said.startswith("Misplaced: at least 7 records of producers that")
+    assert "send no partition count (client ids: (none), rdkafka): their keys" in said
     # An older controller, or none that responds.
     for condition in ({}, None):
         resized.add_reported(condition, shown)
-        assert list(shown[0].values()) == ["orders", None, None, None]
+        assert list(shown[0].values()) == ["orders", None, None, None, None]
 
 
 DAY_MS = 86_400_000

@@ -339,7 +339,7 @@ def test_writers_without_a_count_and_their_misplaced_records_have_a_row() -> Non
     # Broker 1 counts from 0 again after a restart.
     for broker, count in ((1, 8), (2, 5), (1, 3)):
         note_misplaced(made.cluster, broker, [(topic_id, count)])
-    row = {"topic": "t", "last_write_ms": 50, "misplaced_records": 13}
+    row = {"topic": "t", "last_write_ms": 50, "misplaced_records": 13, "client_ids": []}
     assert json.loads(json.dumps(unaware_on_record(made.cluster))) == [row]
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.support.resizing_world import NOW_MS, ResizingWorld
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import new_partitions, resize_requests
+from tidelog.controller.decisions.cluster import NO_ID
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, Remove
 from tidelog.controller.decisions.growth import Growth
@@ -15,12 +16,15 @@ from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.rebalance import imbalanced
 from tidelog.controller.decisions.registration import expire
 from tidelog.controller.decisions.resize_requests import (
+    MOST_CLIENTS,
     UNAWARE_MS,
     begun_again,
     resize_topics,
+    unaware_clients,
 )
 from tidelog.controller.decisions.resizing import advance
 from tidelog.controller.decisions.settlement import put_state
+from tidelog.controller.decisions.soft_state import note_clients
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark, FormerPartition, UncleanDebt
 from tidelog.model.errors import ErrorCode as E
@@ -195,6 +199,22 @@ def test_writers_without_a_count_prevent_a_shrink(seen_ms: dict[int, int], words
     assert "--force" in refusal.sentence
     # A growth takes no key from them, and force passes.
     assert world.ask(4) is None
+
+
+def test_a_refusal_names_the_clients_that_prevent_a_shrink() -> None:
+    """As far as they are known, bounded, and without control characters for a terminal."""
+    world = grown()
+    topic_id = world.cluster.topic_id("t")
+    world.cluster.unaware[topic_id] = {1: NOW_MS, 2: -1, 3: -1}
+    note_clients(world.cluster, 1, [(topic_id, ["rdkafka", "a\x1b[2J\n"]), (NO_ID, ["other"])])
+    note_clients(world.cluster, 2, [(topic_id, ["", "x" * 200]), (topic_id, [])])
+    refusal = world.ask(4, force=False)
+    assert refusal is not None
+    named = f"(client ids: (none), a?[2J?, rdkafka, {'x' * 100})"
+    assert f"wrote to it 0 minutes ago {named}. Their records" in refusal.sentence
+    note_clients(world.cluster, 3, [(topic_id, [f"c{number:03}" for number in range(999)])])
+    assert len(unaware_clients(world.cluster, "t")) == MOST_CLIENTS
+    assert world.cluster.unaware_clients.keys() == {topic_id}
 
 
 def test_each_topic_is_judged_by_itself_and_no_name_may_repeat() -> None:

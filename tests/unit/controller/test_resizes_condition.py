@@ -7,7 +7,7 @@ import json
 from tests.support.resizing_world import NOW_MS, ResizingWorld
 from tidelog.client.admin.resizes import read_resize
 from tidelog.controller.decisions.decision import Put
-from tidelog.controller.decisions.resizes_condition import resize_of
+from tidelog.controller.decisions.resizes_condition import of_unaware_writers, resize_of
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark
 
@@ -59,3 +59,20 @@ def test_writers_without_a_count_are_shown_by_the_brokers_that_saw_them() -> Non
     found = shown(world)
     assert found["unaware"] == [{"broker": 1, "ago_ms": None}, {"broker": 2, "ago_ms": 5_000}]
     assert found["unknown"] == [3]
+    assert found["unaware_clients"] == []
+    world.cluster.unaware_clients[world.cluster.topic_id("t")] = {2: ("b",), 1: ("a", "b")}
+    assert shown(world)["unaware_clients"] == ["a", "b"]
+
+
+def test_the_doctor_names_writers_without_a_count_of_topics_that_were_resized() -> None:
+    world = ResizingWorld(2)
+    topic_id = world.cluster.topic_id("t")
+    world.cluster.unaware[topic_id] = {1: NOW_MS}
+    assert list(of_unaware_writers(world.cluster)) == [], "its keys are in order still"
+    assert world.ask(4) is None
+    world.settle()
+    world.cluster.unaware_clients[topic_id] = {1: ("rdkafka",)}
+    world.cluster.misplaced[topic_id] = {1: 7}
+    (found,) = of_unaware_writers(world.cluster)
+    assert (found["kind"], found["level"]) == ("writers_without_count", "notice")
+    assert "t (client ids: rdkafka), 7 records misplaced." in found["what"]

@@ -48,7 +48,7 @@ from tidelog.broker.partitions.resize_checks import (
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
-from tidelog.network.router import CloseConnection, Handler, Peer, RequestContext, Scope, Steps
+from tidelog.network.router import CloseConnection, Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
 from tidelog.storage.log.inspecting import UNLOOKED, Looks
@@ -115,7 +115,7 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return _refused(request, error, NO_TRANSACTIONS)
     rest = _Rest([], [], {})
-    steps = _append_all(broker, request, context.connection, rest)
+    steps = _append_all(broker, request, context, rest)
     if len(request.topic_data) > AT_ONCE or any(
         len(topic.partition_data) > AT_ONCE for topic in request.topic_data
     ):
@@ -201,7 +201,7 @@ async def _when_looked_into(
 def _append_all(
     broker: Broker,
     request: messages.ProduceRequest,
-    owner: Peer,
+    context: RequestContext,
     rest: _Rest,
 ) -> Steps:
     """Append to each partition; adds what is still to be awaited to ``rest``."""
@@ -243,8 +243,9 @@ def _append_all(
                     partition,
                     records,
                     looks,
-                    owner,
+                    context.connection,
                     named=named,
+                    client_id=context.client_id or "",
                     in_sync=committed,
                     timeout_ms=request.timeout_ms,
                 )
@@ -259,7 +260,9 @@ def _append_all(
             answer = _appended(index, result)
             answers.append(answer)
             if not result.duplicate:
-                broker.unaware_writers.note(partition, named, records, now_ms)
+                broker.unaware_writers.note(
+                    partition, named, records, now_ms, context.client_id or ""
+                )
             last = result.last_offset
             if committed and last >= partition.log.high_watermark:
                 rest.waiting.append((partition, last, answer))

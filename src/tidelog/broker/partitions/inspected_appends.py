@@ -51,6 +51,7 @@ class _Entry:
     deadline: float
     outcome: Outcome
     owner: Holder
+    client_id: str | None
 
 
 class InspectedAppends:
@@ -79,6 +80,7 @@ class InspectedAppends:
         owner: Holder,
         *,
         named: Named = NOT_NAMED,
+        client_id: str | None = None,
         in_sync: bool,
         timeout_ms: int,
     ) -> Outcome:
@@ -95,7 +97,9 @@ class InspectedAppends:
         account.charge(size, owner)
         deadline = loop.time() + max(0, timeout_ms) / 1000
         queue = self._queues.setdefault(partition, deque())
-        queue.append(_Entry(bytes(records), looks, named, in_sync, deadline, outcome, owner))
+        queue.append(
+            _Entry(bytes(records), looks, named, in_sync, deadline, outcome, owner, client_id)
+        )
         if not partition.has_unlooked:
             partition.has_unlooked = True
             task = loop.create_task(self._work_off(partition, queue), name="looked-appends")
@@ -147,7 +151,9 @@ class InspectedAppends:
                 result = partition.append(entry.records, now_ms, looked_into=looked)
                 if result is not ROLL_WAITS:
                     if isinstance(result, Appended) and not result.duplicate:
-                        self.unaware.note(partition, entry.named, entry.records, now_ms)
+                        self.unaware.note(
+                            partition, entry.named, entry.records, now_ms, entry.client_id
+                        )
                     return result
                 log = partition.log
                 refused = await turns.run(log.syncing_before_roll())

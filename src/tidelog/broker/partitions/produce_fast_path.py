@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from tidelog.network.router import Peer
     from tidelog.runtime.clock import Clock
 
+CLIENT_ID_AT = 10
+"""Where the client id begins in a request's frame: after API key, version, correlation id and its
+length."""
+
 ONE_ELEMENT = 2
 """A compact array's length field with one element: it is the length plus one."""
 
@@ -118,7 +122,11 @@ def answer(
         return None
     first, last, append_time_ms, start, duplicate = result
     if counted and unaware and not duplicate:
-        broker.unaware_writers.note(partition, NOT_NAMED, records, now_ms)
+        writers, client_id = broker.unaware_writers, None
+        if writers.last_ms.get(topic) != now_ms:
+            # In front of the message: the client id, and the byte of no tagged fields.
+            client_id = str(request[CLIENT_ID_AT : position - 1], "utf-8", "replace")
+        writers.note(partition, NOT_NAMED, records, now_ms, client_id)
     size = len(name)
     frame = _packers[size](
         _FIXED_BYTES + size,

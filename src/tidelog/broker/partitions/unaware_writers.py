@@ -1,9 +1,9 @@
 """Producers that send no partition count: when they wrote to a topic, and their misplaced records.
 
-Owns both numbers of each topic of this broker, their part of heartbeats (tag 10001), and the count
-of their batches that retired partitions refuse, with one log line a minute and topic. Not the
-refusal of such producers: see `resize_checks`. Pays one assignment per batch until a topic was
-resized.
+Owns both numbers of each topic of this broker, the client ids of such producers, their part of
+heartbeats (tag 10001), and the count of their batches that retired partitions refuse, with one log
+line a minute and topic. Not the refusal of such producers: see `resize_checks`. Pays one
+assignment per batch, and one more in each millisecond, until a topic was resized.
 
 A producer without a count hashes by the number of partitions that it knows. Its records are in the
 place where aware producers write their keys only while C is N times a power of two, and the number
@@ -73,6 +73,13 @@ SAID_AGAIN_MS = 10_000
 LINE_EVERY_MS = 60_000
 """The least time between two log lines about refused batches for one topic."""
 
+MOST_CLIENTS = 10
+"""Client ids of one topic that this broker remembers; others come in when these are silent for
+``KNOWN_AFTER_MS``."""
+
+LONGEST_CLIENT_ID = 100
+"""Characters of a client id that are kept."""
+
 NEVER = -1
 UNKNOWN = -2
 """In a heartbeat that has other numbers of the topic: this broker cannot say yet."""
@@ -100,6 +107,8 @@ class UnawareWriters:
         self._turns = turns
         self.last_ms: dict[str, int] = {}
         """When such a producer last wrote to a topic, by the wall clock."""
+        self._clients: dict[str, dict[str, int]] = {}
+        """The client ids of such producers by topic, each with the time of its last batch."""
         self.misplaced: dict[str, int] = {}
         """Records whose key has another partition, by topic, since the start of this broker."""
         self.refused: dict[str, int] = {}
@@ -124,13 +133,30 @@ class UnawareWriters:
 
     # -- what is written
 
-    def note(self, partition: HostedPartition, named: Named, records: Buffer, now_ms: int) -> None:
-        """Note a batch that was appended, if it came without a count to a partition with one."""
+    def note(
+        self,
+        partition: HostedPartition,
+        named: Named,
+        records: Buffer,
+        now_ms: int,
+        client_id: str | None,
+    ) -> None:
+        """Note a batch that was appended, if it came without a count to a partition with one.
+
+        ``client_id``: "" for a client without one. None where it is not asked for: the fast path
+        reads it once in a millisecond, for the first batch of a topic.
+        """
         state = partition.state
         if named is not NOT_NAMED or state.undeleted_count < 0:
             return
         if partition.log.configs.enable_ordered_delivery:
-            self.last_ms[partition.key.topic] = now_ms
+            topic = partition.key.topic
+            self.last_ms[topic] = now_ms
+            if client_id is not None:
+                clients = self._clients.setdefault(topic, {})
+                client_id = client_id[:LONGEST_CLIENT_ID]
+                if client_id in clients or len(clients) < MOST_CLIENTS:
+                    clients[client_id] = now_ms
             if state.resize_epoch:
                 self._look_at(partition, records)
 
@@ -244,7 +270,15 @@ class UnawareWriters:
     def led(self, topic: str, topic_id: UUID) -> Any:
         """Return a topic of a heartbeat with its numbers now, also where there is no change."""
         last_ms, misplaced = self._numbers(topic, topic_id)
-        return _LedTopic(topic_id=topic_id, unaware_write_ms=last_ms, misplaced_records=misplaced)
+        clients = self._clients.get(topic, {})
+        for silent in [x for x, at_ms in clients.items() if at_ms < last_ms - KNOWN_AFTER_MS]:
+            del clients[silent]
+        return _LedTopic(
+            topic_id=topic_id,
+            unaware_write_ms=last_ms,
+            misplaced_records=misplaced,
+            client_ids=sorted(clients),
+        )
 
     def _numbers(self, topic: str, topic_id: UUID) -> tuple[int, int]:
         last_ms = self.last_ms.get(topic, NEVER)
@@ -263,7 +297,7 @@ class UnawareWriters:
             known.pop(topic, None)
 
     def _by_topic(self) -> tuple[dict[str, Any], ...]:
-        counts = self.last_ms, self.misplaced, self.refused
+        counts = self.last_ms, self._clients, self.misplaced, self.refused
         return *counts, self._resized, self._said, self._lines
 
 

@@ -245,6 +245,7 @@ def as_json(found: DryRun) -> dict[str, Any]:
             for broker, ago_ms in state.unaware_ms.items()
             if ago_ms is not None
         ],
+        "client_ids_without_count": None if state is None else list(state.unaware_clients),
         "brokers_that_have_not_said": None if state is None else list(state.unknown),
     }
 
@@ -353,6 +354,8 @@ def _print_writers(found: DryRun) -> None:
     if seen:
         said = ", ".join(f"broker {x} {seconds(ago)} ago" for x, ago in sorted(seen.items()))
         say(f"Writers without a partition count, last seen by: {said}.")
+        if state.unaware_clients:
+            say(f"Their client ids: {resized.client_ids_text(state.unaware_clients)}.")
     if state.unknown:
         names = ", ".join(map(str, state.unknown))
         say(f"Brokers that have not said yet whether they saw such writers: {names}.")

@@ -48,6 +48,8 @@ class TopicResize:
     """How long ago each leader last saw a writer that sends no partition count; None: never."""
     unknown: tuple[int, ...]
     """The leaders that have not said it."""
+    unaware_clients: tuple[str, ...] = ()
+    """Client ids of such writers: at least these, some ten of a topic."""
 
 
 async def describe_resizes(
@@ -89,4 +91,6 @@ def read_resize(found: Mapping[str, Any]) -> TopicResize:
         last_undo=None if undo is None else (undo["resize_epoch"], undo["why"]),
         unaware_ms={each["broker"]: each["ago_ms"] for each in found["unaware"]},
         unknown=tuple(found["unknown"]),
+        # A controller of an older version does not say them.
+        unaware_clients=tuple(found.get("unaware_clients", ())),
     )

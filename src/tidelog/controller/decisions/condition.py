@@ -27,7 +27,7 @@ from tidelog.controller.decisions.problems import (
     names_of_brokers,
     problem,
 )
-from tidelog.controller.decisions.resizes_condition import is_unborn, of_resizes
+from tidelog.controller.decisions.resizes_condition import is_unborn, of_resizes, of_unaware_writers
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
@@ -219,6 +219,7 @@ def _problems(
     found += yield from _of_partitions(cluster, looked)
     found += yield from _of_moves(cluster)
     found += of_resizes(cluster)
+    found += of_unaware_writers(cluster)
     yield
     found += _of_deletions(cluster)
     return found

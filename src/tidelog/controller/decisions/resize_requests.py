@@ -22,6 +22,7 @@ of ``enable.ordered.delivery`` to true, with the same count (``configuration``).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -52,6 +53,9 @@ from tidelog.metadata.records import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+
+MOST_CLIENTS = 10
+"""Client ids of writers without a partition count that an answer names."""
 
 UNAWARE_MS = 3_600_000
 """A shrink waits for so long after the last write without a partition count."""
@@ -251,7 +255,10 @@ def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefus
         return None
     if recent:
         minutes = max(0, now_ms - max(recent)) // 60_000
-        why = f"writers that send no partition count wrote to it {minutes} minutes ago"
+        why = (
+            f"writers that send no partition count wrote to it {minutes} minutes ago"
+            f"{named_clients(unaware_clients(cluster, name))}"
+        )
     else:
         why = (
             f"broker {silent[0]} has not said whether writers without a partition count are there; "
@@ -285,6 +292,18 @@ def unaware_writers(cluster: ClusterState, name: str) -> tuple[Mapping[int, int]
     places = (TopicPartition(name, index) for index in range(count_of(cluster.topics[name])))
     leaders = {cluster.states[where].leader for where in places if where in cluster.states}
     return reported, sorted(leaders - reported.keys() - {NO_LEADER})
+
+
+def unaware_clients(cluster: ClusterState, name: str) -> list[str]:
+    """Return client ids of writers to a topic that sent no partition count, at least these."""
+    reported = cluster.unaware_clients.get(cluster.topic_id(name), {})
+    return sorted(set(chain.from_iterable(reported.values())))[:MOST_CLIENTS]
+
+
+def named_clients(client_ids: Sequence[str]) -> str:
+    """Return client ids in brackets, for a sentence; empty where none is known."""
+    named = [each or "(none)" for each in client_ids]
+    return f" (client ids: {', '.join(named)})" if named else ""
 
 
 def _why_not_size(

@@ -18,7 +18,12 @@ from tidelog.controller.decisions.problems import (
     names_of_brokers,
     problem,
 )
-from tidelog.controller.decisions.resize_requests import count_of, unaware_writers
+from tidelog.controller.decisions.resize_requests import (
+    count_of,
+    named_clients,
+    unaware_clients,
+    unaware_writers,
+)
 from tidelog.controller.decisions.resizing import (
     UNDOABLE,
     born_of,
@@ -64,6 +69,31 @@ def of_resizes(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     )
 
 
+def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
+    """Yield a note about resized topics with writers that send no partition count: their keys may
+    be out of order, and they prevent a shrink."""
+    rows = [
+        row
+        for row in unaware_on_record(cluster)
+        if (found := cluster.topic_histories.get(row["topic"])) and found.resize_epoch > 0
+    ]
+    if not rows:
+        return
+    said = [
+        f"{row['topic']}{named_clients(row['client_ids'])}"
+        + (f", {row['misplaced_records']} records misplaced" if row["misplaced_records"] else "")
+        for row in rows[:NAMES_SHOWN]
+    ]
+    more = f" and {len(rows) - NAMES_SHOWN} more" if len(rows) > NAMES_SHOWN else ""
+    yield problem(
+        "writers_without_count",
+        f"Resized topics with writers that send no partition count: {'; '.join(said)}{more}.",
+        "Move them to tidelog's producer: otherwise their keys may be out of order, and the topic "
+        "does not shrink. unaware.producers=refuse keeps such writers out.",
+        NOTICE,
+    )
+
+
 def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return a row for each topic that is being resized, as plain data for JSON.
 
@@ -96,14 +126,22 @@ def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list
 
 def unaware_on_record(cluster: ClusterState) -> list[dict[str, Any]]:
     """Return a row for each topic with writers that send no partition count, as far as brokers
-    have reported them to this controller: when the last one wrote, and the misplaced records."""
+    have reported them to this controller: when the last one wrote, the misplaced records, and some
+    of the client ids."""
     rows = []
     for topic_id in cluster.unaware.keys() | cluster.misplaced.keys():
         name = cluster.names.get(topic_id)
         seen_ms = max(cluster.unaware.get(topic_id, {}).values(), default=-1)
         misplaced = sum(cluster.misplaced.get(topic_id, {}).values())
         if name is not None and (seen_ms >= 0 or misplaced):
-            rows.append({"topic": name, "last_write_ms": seen_ms, "misplaced_records": misplaced})
+            rows.append(
+                {
+                    "topic": name,
+                    "last_write_ms": seen_ms,
+                    "misplaced_records": misplaced,
+                    "client_ids": unaware_clients(cluster, name),
+                }
+            )
     return sorted(rows, key=lambda row: str(row["topic"]))
 
 
@@ -161,6 +199,7 @@ def resize_of(cluster: ClusterState, name: str, now_ms: int) -> dict[str, Any] |
             {"broker": broker, "ago_ms": max(0, now_ms - at_ms) if at_ms >= 0 else None}
             for broker, at_ms in sorted(seen.items())
         ],
+        "unaware_clients": unaware_clients(cluster, name),
         "unknown": unknown,
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 from tidelog.controller.decisions.autoscaling_settings import settings_of
@@ -16,6 +17,11 @@ from tidelog.controller.decisions.cluster import NO_ID, ByteRate, ClusterState, 
 from tidelog.controller.decisions.reassignments import Answered
 from tidelog.controller.decisions.registration import Registration
 from tidelog.model.topics import TopicPartition
+
+Noted = TypeVar("Noted")
+
+MOST_CLIENTS, LONGEST_CLIENT_ID = 10, 100
+"""Client ids of one topic and broker, and their characters, that the controller keeps."""
 
 KEPT_NAMES = 1_000
 """Names of reported topic ids that the controller keeps beyond those that the topics need."""
@@ -199,6 +205,24 @@ def note_unaware(cluster: ClusterState, broker: int, seen_ms: Iterable[tuple[UUI
     _forget_topics(cluster, cluster.unaware)
 
 
+def note_clients(
+    cluster: ClusterState, broker: int, client_ids: Iterable[tuple[UUID, Collection[str]]]
+) -> None:
+    """Note the client ids of writers without a partition count, by topic: those that a broker saw
+    in the hour before its last one. At most ``MOST_CLIENTS`` of a broker, each cut: a client
+    chooses its id, which is shown on terminals."""
+    for topic_id, named in client_ids:
+        if topic_id in cluster.names and named:
+            kept = tuple(_printable(each) for each in sorted(named)[:MOST_CLIENTS])
+            cluster.unaware_clients.setdefault(topic_id, {})[broker] = kept
+    _forget_topics(cluster, cluster.unaware_clients)
+
+
+def _printable(client_id: str) -> str:
+    cut = client_id[:LONGEST_CLIENT_ID]
+    return "".join(each if each.isprintable() else "?" for each in cut)
+
+
 def note_misplaced(cluster: ClusterState, broker: int, counts: Iterable[tuple[UUID, int]]) -> None:
     """Note how many misplaced records a broker has counted since its start, by topic.
 
@@ -211,7 +235,7 @@ def note_misplaced(cluster: ClusterState, broker: int, counts: Iterable[tuple[UU
     _forget_topics(cluster, cluster.misplaced)
 
 
-def _forget_topics(cluster: ClusterState, by_topic: dict[UUID, dict[int, int]]) -> None:
+def _forget_topics(cluster: ClusterState, by_topic: dict[UUID, dict[int, Noted]]) -> None:
     if len(by_topic) > 2 * len(cluster.topics) + KEPT_NAMES:
         for topic_id in by_topic.keys() - cluster.names.keys():
             del by_topic[topic_id]

@@ -11,8 +11,8 @@
 - Failed log directories (tag 10000): a broker that has lost all gets no new replica where enough
   other brokers can take it.
 - Led topics (tag 10001): when a writer without a partition count was last seen, which prevents a
-  shrink for an hour, how many of the records of such writers are misplaced, and the byte rates of
-  topics that are resized by their load.
+  shrink for an hour, some client ids of such writers, how many of their records are misplaced, and
+  the byte rates of topics that are resized by their load.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ async def serve(
     if request.led_topics:
         seen = ((led.topic_id, led.unaware_write_ms) for led in request.led_topics)
         soft_state.note_unaware(cluster, broker, seen)
+        named = ((led.topic_id, led.client_ids) for led in request.led_topics)
+        soft_state.note_clients(cluster, broker, named)
         counts = ((led.topic_id, led.misplaced_records) for led in request.led_topics)
         soft_state.note_misplaced(cluster, broker, counts)
         now_ms = controller.seams.clock.monotonic_ms()
