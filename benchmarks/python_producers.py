@@ -4,14 +4,16 @@ Run: ``python -m benchmarks.python_producers [--records 200000] [--rounds 3]``. 
 to four partitions of one tidelog node, acks=all and idempotent, batches of 16 kB, linger 5 ms, with
 keys (a thousand) and without. The producers take turns; the table has the median of the rounds.
 CPU is that of the client's process, in microseconds a record; wall time includes the broker, which
-shares the machine. On 2026-11-27 beside six other jobs on two cores, so that only the ratios count:
+shares the machine. On 2026-11-27 at a load average of 22 on two cores, so that only the ratios
+count (three rounds; they were 0.66 and 0.78 of aiokafka's before a record went into the open batch
+without further calls):
 
 | producer | keys | us of CPU a record | ours/theirs |
 |---|---|---|---|
-| tidelog.aio | no | 8.9 | 0.66 of aiokafka's |
-| tidelog.aio | yes | 10.9 | 0.78 of aiokafka's |
-| tidelog | no | 9.8 | 0.23 of kafka-python's |
-| tidelog | yes | 11.9 | 0.26 of kafka-python's |
+| tidelog.aio | no | 4.9 | 0.63 of aiokafka's |
+| tidelog.aio | yes | 4.8 | 0.50 of aiokafka's |
+| tidelog | no | 6.8 | 0.34 of kafka-python's |
+| tidelog | yes | 7.7 | 0.30 of kafka-python's |
 """
 
 from __future__ import annotations
