@@ -272,17 +272,13 @@ def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefus
     return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
 
 
-def lacks_reports(cluster: ClusterState, asked: Sequence[Growth]) -> bool:
-    """Return whether a shrink without ``force`` lacks what a leader says of unaware writers.
-
-    Ends at the first such topic. A leader of a new topic says it in its next heartbeat.
-    """
-    for growth in asked:
-        node = cluster.topics.get(growth.name)
-        shrinks = node is not None and growth.count < count_of(node) and not growth.force
-        if shrinks and unaware_writers(cluster, growth.name)[1]:
-            return True
-    return False
+def silent_leaders(cluster: ClusterState, asked: Growth) -> list[int]:
+    """Return the leaders that have not said whether unaware writers are there, which a shrink
+    without ``force`` needs. The leader of a new topic says it in its next heartbeat."""
+    node = cluster.topics.get(asked.name)
+    if node is None or asked.force or asked.count >= count_of(node):
+        return []
+    return unaware_writers(cluster, asked.name)[1]
 
 
 def unaware_writers(cluster: ClusterState, name: str) -> tuple[Mapping[int, int], list[int]]:

@@ -13,9 +13,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
+from uuid import UUID
 
 from tidelog.controller.controller import Controller
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.growth import (
     Grown,
@@ -24,7 +28,7 @@ from tidelog.controller.decisions.growth import (
     create_partitions,
     repeated_growths,
 )
-from tidelog.controller.decisions.resize_requests import lacks_reports, resize_topics
+from tidelog.controller.decisions.resize_requests import resize_topics, silent_leaders
 from tidelog.controller.serving import patience_ms, reached_in_time, served
 from tidelog.controller.slices import SLICE, perform_in_slices
 from tidelog.model.api_keys import ApiKey
@@ -96,12 +100,10 @@ async def _resize(
 ) -> list[Grown]:
     clock = controller.seams.clock
     end_ms = clock.monotonic_ms() + patience_ms(controller, request.timeout_ms, context)
-    cluster = controller.cluster
-    await controller.until(
-        lambda: not lacks_reports(cluster, asked),
-        min(MAX_WAIT_FOR_REPORTS_MS, end_ms - clock.monotonic_ms()),
-    )
     repeated = repeated_growths(asked)
+    await _wait_for_reports(
+        controller, [each for each in asked if each.name not in repeated], end_ms
+    )
     epochs: dict[str, int] = {}
 
     def applied(answers: list[Grown]) -> None:
@@ -131,6 +133,26 @@ async def _resize(
             refusal = await _why_not_published(controller, name, epochs[name], left_ms)
         waited.append((name, refusal))
     return waited
+
+
+async def _wait_for_reports(controller: Controller, asked: Sequence[Growth], end_ms: float) -> None:
+    """Wait until all leaders have said whether unaware writers are there, or for a moment."""
+    clock, cluster = controller.seams.clock, controller.cluster
+    end_ms = min(end_ms, clock.monotonic_ms() + MAX_WAIT_FOR_REPORTS_MS)
+    for number, growth in enumerate(asked):
+        if number:
+            # Each topic may have very many partitions.
+            await asyncio.sleep(0)
+        silent = silent_leaders(cluster, growth)
+        if silent:
+            # Each heartbeat looks: not at all partitions again.
+            reported = partial(_have_reported, cluster, cluster.topic_id(growth.name), silent)
+            await controller.until(reported, end_ms - clock.monotonic_ms())
+
+
+def _have_reported(cluster: ClusterState, topic_id: UUID, leaders: Sequence[int]) -> bool:
+    reported = cluster.unaware.get(topic_id, {})
+    return all(leader in reported for leader in leaders)
 
 
 async def _why_not_published(
