@@ -304,8 +304,9 @@ def test_a_consumer_joins_again_when_its_topic_becomes_ordered(
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic_name, setting)])
     # Only a generation that knows the epochs has gates for what the next resizes bring.
-    wait_until(lambda: rebalances() == 2, DEADLINE_S, lambda: f"{rebalances()}", pause_s=0)
+    wait_until(lambda: rebalances() >= 2, DEADLINE_S, lambda: f"{rebalances()}", pause_s=0)
     write(bootstrap, topic_name, 1)
     reads(2 * len(KEYS))
-    assert rebalances() == 2
+    # Metadata may show the setting a moment before the resize epoch that comes with it.
+    assert rebalances() <= 3
     consumer.close()
