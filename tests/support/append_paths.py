@@ -129,7 +129,9 @@ class Hosted:
             loop=NoLoop(),
             configs=SimpleNamespace(broker_listeners=()),
             metadata=SimpleNamespace(topic=lambda _: None),
-            unaware_writers=SimpleNamespace(note=self._unaware, note_refused=self._refused),
+            unaware_writers=SimpleNamespace(
+                note=self._unaware, note_refused=self._refused, last_ms={}
+            ),
         )
 
     def add(self, partition: HostedPartition, records: Any, looks: Any, *_: Any, **__: Any) -> Now:

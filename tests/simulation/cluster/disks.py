@@ -222,6 +222,8 @@ class DiskWatch:
         The id becomes durable with the log's first sync: the replica comes back without one.
         """
         disk = node.machine.disk
+        if not isinstance(disk.lookup(directory), DirectoryNode):
+            return False  # it is gone, with all that was on record
         if (node.host, directory) not in self._recorded or topic_id_in(disk, directory):
             return False
         logs = [path for path in disk.walk(directory) if path.endswith(LOG)]
