@@ -36,11 +36,14 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class Sending:
-    """A queue and what was put into it."""
+    """A queue and what was put into it; its leader knows the producer, or not ``is_known``."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, idempotent: bool = True) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, idempotent: bool = True, is_known: bool = True
+    ) -> None:
         self.queue = SendQueue(WHERE, 5, idempotent=idempotent, batch_bytes=1 << 20)
         self.loop = loop
+        self.is_known = is_known
         self.identity: Producer | None = ONE
         self.count = 0
 
@@ -58,6 +61,7 @@ class Sending:
         if batch is None:
             return None
         data = self.queue.sent(batch)
+        self.queue.is_known |= self.is_known
         header = read_header(data)
         assert crc_is_right(data, header.crc)
         return batch, header.producer_id, header.base_sequence
@@ -404,9 +408,54 @@ def test_batches_in_flight_are_with_one_broker(loop: asyncio.AbstractEventLoop) 
     for batch in (first, second):
         assert sending.queue.next(ONE) is batch
         sending.queue.sent(batch, 1)
+        sending.queue.is_known = True
     assert sending.queue.may_go_to(1) and not sending.queue.may_go_to(2)
     sending.queue.answered(first, LOST)
     assert not sending.queue.may_go_to(2)
     sending.queue.answered(second, LOST)
     assert sending.queue.may_go_to(2)
     assert sending.queue.next(ONE) is first
+
+
+def test_until_its_leader_knows_the_producer_one_batch_is_in_flight(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Seed 750 of the simulation: a leader that does not know it takes any first number."""
+    sending = Sending(loop, is_known=False)
+    batches = [sending.add() for _ in range(5)]
+    assert sending.send() == (batches[0], 1, 0)
+    assert sending.send() is None
+    assert sending.queue.answered(batches[0], OK)
+    assert sending.send() == (batches[1], 1, 1)
+    assert sending.send() == (batches[2], 1, 2), "it is known now"
+    # After a failure the leader may be another one.
+    assert not sending.queue.answered(batches[1], refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert not sending.queue.answered(batches[2], LOST)
+    assert sending.send() == (batches[1], 1, 1)
+    assert sending.send() is None
+    assert sending.queue.answered(batches[1], refused(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+    assert sending.send() == (batches[2], 1, 2)
+    assert sending.send() == (batches[3], 1, 3)
+
+
+def test_another_leader_and_another_identity_are_to_be_known_first(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    sending = Sending(loop, is_known=False)
+    queue = sending.queue
+    batches = [sending.add() for _ in range(6)]
+
+    def send(node_id: int, identity: Producer = ONE) -> ProducerBatch | None:
+        batch = queue.next(identity)
+        if batch is not None:
+            queue.sent(batch, node_id)
+        return batch
+
+    assert send(1) is batches[0]
+    assert queue.answered(batches[0], OK)
+    assert [send(2), send(2)] == [batches[1], None]
+    assert queue.answered(batches[1], OK)
+    assert [send(2), send(2)] == [batches[2], batches[3]]
+    assert queue.answered(batches[3], OK)
+    assert queue.answered(batches[2], refused(ErrorCode.INVALID_RECORD))
+    assert [send(2, TWO), send(2, TWO)] == [batches[4], None]

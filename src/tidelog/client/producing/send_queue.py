@@ -15,9 +15,10 @@ is always one of the last five that were sent, also while later ones are acknowl
 acknowledges those, and the former one has not answered yet. Otherwise its retry would be refused as
 out of order, and be written a second time under a new identity.
 
-All batches in flight are with one broker. A leader that does not know the producer takes any first
-sequence number: after a change of leader a later batch would otherwise be written before those that
-the former leader has not answered, and these be refused as out of order for good.
+All batches in flight are with one broker, and only one is until that broker has acknowledged one of
+this identity since the last failure. A leader that does not know the producer takes any first
+sequence number: a later batch would otherwise be written before one that a former leader has not
+answered, or that this one has refused, and that one be refused as out of order for good.
 
 A batch of several records that is too large for its topic is split in two, under its own numbers,
 and later batches are smaller.
@@ -187,6 +188,8 @@ class SendQueue:
         self.in_flight: list[ProducerBatch] = []
         self._node_id = -1
         """The broker that was sent the last batch."""
+        self.is_known = False
+        """Whether that broker has acknowledged a batch of this identity since the last failure."""
         self.broken = former is not None
         self.not_before = 0.0
         self.failed_lookups = 0
@@ -280,6 +283,8 @@ class SendQueue:
             return None
         if not self._idempotent:
             return self.waiting[0]
+        if self.in_flight and not self.is_known:
+            return None
         if self.broken:
             numbered = (batch for batch in self.waiting if batch.producer is not None)
             unclear = next(numbered, None)
@@ -289,6 +294,7 @@ class SendQueue:
             if self.in_flight or current is None or current == self._identity:
                 return None
             self._identity, self._next_sequence, self.broken = current, 0, False
+            self.is_known = False
             self._newest.clear()
         return None if self._would_push_out_another(self.waiting[0]) else self.waiting[0]
 
@@ -312,7 +318,8 @@ class SendQueue:
 
     def sent(self, batch: ProducerBatch, node_id: int = -1) -> bytes:
         """Move a batch that ``next`` returned into flight to a broker and return its bytes."""
-        self._node_id = node_id
+        if node_id != self._node_id:
+            self._node_id, self.is_known = node_id, False
         self.waiting.remove(batch)
         if self._idempotent and batch.producer is None:
             assert self._identity is not None
@@ -329,12 +336,13 @@ class SendQueue:
         """Apply a result; True when the batch is done, False when it will be retried."""
         self.in_flight.remove(batch)
         error = answer.error
+        code = error.code if isinstance(error, Refused) else None
+        self.is_known = error is None or code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         if batch.done:
             # It expired while it was in flight.
             return True
         batch.trouble = error
-        code = error.code if isinstance(error, Refused) else None
-        if error is None or code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        if self.is_known:
             batch.succeed(answer.base_offset, answer.append_time)
             return True
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.broken:
