@@ -342,7 +342,7 @@ class SendQueue:
             # It expired while it was in flight.
             return True
         batch.trouble = error
-        if self.is_known:
+        if error is None or self.is_known:
             batch.succeed(answer.base_offset, answer.append_time)
             return True
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.broken:
