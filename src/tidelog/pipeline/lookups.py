@@ -24,6 +24,7 @@ from tidelog.client.offsets import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+from tidelog.partitioning.epoch_spans import counts_in_force
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.places import Subscription, SubscriptionKind
 from tidelog.pipeline.planning.losses import epochs_to_ask
@@ -155,8 +156,7 @@ class _Lookup:
                 name: topic.resize_epoch for name, topic in chosen.items() if topic.is_ordered
             },
             counts={
-                name: TopicCounts(chosen[name].initial_partition_count, counts)
-                for name, counts in resizes.counts.items()
+                name: _counts_of(chosen[name], counts) for name, counts in resizes.counts.items()
             },
             silent={pids[each]: str(error) for each, error in failed.items()},
             unread=unread,
@@ -319,3 +319,9 @@ async def topic_id(cluster: Cluster, topic: str, node_id: int | None = None) -> 
 def _id_text(topic: Topic) -> str:
     """A topic id as text; empty for a cluster that has none."""
     return str(topic.topic_id) if topic.topic_id.int else ""
+
+
+def _counts_of(topic: Topic, by_epoch: Mapping[int, int]) -> TopicCounts:
+    initial = topic.initial_partition_count
+    births = {each.birth_epoch for each in topic.partitions.values()}
+    return TopicCounts(initial, counts_in_force(initial, by_epoch, births))

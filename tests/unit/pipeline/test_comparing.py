@@ -168,7 +168,7 @@ def test_keys_away_from_home() -> None:
 
 def test_a_key_of_a_resized_topic_has_its_home_at_the_count_of_its_epoch() -> None:
     """2 -> 5 -> 3: five partitions are no multiple of two by a power of two."""
-    resized = TopicCounts(2, {1: 5, 2: 3})
+    resized = TopicCounts(2, {1: (5,), 2: (3,), 3: (3, 4), 4: ()})
     keys = [b"key-%d" % n for n in range(200)]
     column = pa.array(keys, pa.binary())
 
@@ -181,6 +181,11 @@ def test_a_key_of_a_resized_topic_has_its_home_at_the_count_of_its_epoch() -> No
             homes = [partition_of(hash_of_key(key), 2, count) for key in keys]
             assert away(partition, epoch) == [home != partition for home in homes], (epoch, count)
     assert not any(away(4, 7)), "nothing is known of the count of that epoch"
+    for partition in range(5):
+        hashes = [hash_of_key(key) for key in keys]
+        nowhere = [partition not in {partition_of(x, 2, 3), partition_of(x, 2, 4)} for x in hashes]
+        assert away(partition, 3) == nowhere, "a growth that may have been undone"
+    assert not any(away(1, 4)), "no order was promised"
     mixed = pa.array([0, 1] * 100, pa.int32())
     both = away_from_home(column, 1, (2, 5), mixed, resized).tolist()
     assert both == [

@@ -32,7 +32,8 @@ def away_from_home(
 
     A topic that was given more partitions has old records where fewer put them. Of a topic that was
     `resized` this holds for the records before the first resize; a later one, by `epochs`, has one
-    home. A null key is nowhere away, and a record of an epoch whose count is not known neither.
+    home, or two where a growth may have been undone. A null key is nowhere away, and neither is a
+    record of an epoch whose count is not known, or in which no order was promised.
     """
     filled = keys.fill_null(b"") if keys.null_count else keys
     hashes = hashes_of(filled)
@@ -46,12 +47,10 @@ def away_from_home(
         of = epochs.to_numpy(zero_copy_only=False)
         for epoch in np.unique(of[of > 0]).tolist():
             rows = np.flatnonzero(of == epoch)
-            known = resized.by_epoch.get(epoch)
-            away[rows] = (
-                False
-                if known is None
-                else homes_of(hashes[rows], resized.initial, known) != partition
-            )
+            known = resized.by_epoch.get(epoch, ())
+            away[rows] = bool(known)
+            for count in known:
+                away[rows] &= homes_of(hashes[rows], resized.initial, count) != partition
     if keys.null_count:
         away &= ~np.asarray(keys.is_null().to_numpy(zero_copy_only=False), np.bool_)
     return away

@@ -49,10 +49,11 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TopicCounts:
-    """The counts of a resized topic: its initial one, and that of each resize epoch."""
+    """The counts of a resized topic: its initial one, and those by which a key of each resize epoch
+    may lie (`partitioning.epoch_spans`)."""
 
     initial: int
-    by_epoch: Mapping[int, int]
+    by_epoch: Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
