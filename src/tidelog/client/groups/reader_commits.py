@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.groups.committed_offsets import CommitRefused, Position
@@ -67,42 +68,54 @@ class Commits:
         """Commit processed positions in the background of ``poll``; one commit at a time."""
         if self.running is None or self.running.done():
             self.note()
-            self.running = asyncio.get_running_loop().create_task(self.attempt(positions))
+            self.running = asyncio.get_running_loop().create_task(self._tried(positions))
 
     async def attempt(self, positions: Offsets) -> None:
         """Commit automatically: a failure is logged, and the next commit includes the positions."""
+        await self._alone(partial(self._tried, positions))
+
+    async def _tried(self, positions: Offsets) -> None:
         try:
             await self.moved(positions, timeout_ms=self.auto_ms)
         except ClientError as error:
             logger.warning("group %s: offsets were not committed: %s", self._member.group, error)
 
     async def before_report(self, positions: Offsets) -> None:
-        """Commit positions that are going to be reported; one commit at a time."""
+        """Commit positions that are going to be reported."""
+        await self._alone(partial(self._newer, positions))
+
+    async def _newer(self, positions: Offsets) -> None:
+        # A commit that a later ``poll`` began may have been faster: this one is older then.
+        known = self.committed
+        await self.moved({at: each for at, each in positions.items() if each > known.get(at, -1)})
+
+    async def up_to(self, positions: Offsets) -> None:
+        """Commit where positions have changed, after the commit in flight, if any."""
+        await self._alone(partial(self.moved, positions))
+
+    async def settle(self) -> None:
+        """Wait for the commit in flight: an older one must not be applied after a newer one."""
         while self.running is not None and not self.running.done():
             await asyncio.wait([self.running])
-        # A commit that a later ``poll`` began may have been faster: this one is older then.
-        newer = {at: each for at, each in positions.items() if each > self.committed.get(at, -1)}
-        # A later commit may take its place while this one is under way.
-        own = asyncio.get_running_loop().create_task(self.moved(newer))
+
+    async def _alone(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Do this when no other commit is in flight, and let the next one wait for it.
+
+        It goes on when its caller is cancelled: its request may be on its way.
+        """
+        await self.settle()
+        own = asyncio.get_running_loop().create_task(work())
         own.add_done_callback(_look_at_error)
         self.running = own
         await asyncio.wait([own])
         own.result()
 
-    async def up_to(self, positions: Offsets) -> None:
-        """Commit where positions have changed, after the commit in flight, if any."""
-        await self.settle()
-        await self.moved(positions)
-
-    async def settle(self) -> None:
-        """Wait for the commit in flight: an older one must not be applied after a newer one."""
-        if self.running is not None:
-            await asyncio.wait([self.running])
-
     async def exactly(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit these positions, changed or not. Raises Refused also for an ended generation."""
         self.note()
-        await self.settle()
+        await self._alone(partial(self._exactly, positions))
+
+    async def _exactly(self, positions: Mapping[TopicPartition, Position]) -> None:
         try:
             await self._member.commit(positions)
         except CommitRefused as error:

@@ -1,0 +1,104 @@
+"""The commits of a reader: one is in flight at a time, and none goes back behind a later one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tidelog.client.errors import ConnectionLost
+from tidelog.client.groups.committed_offsets import Position
+from tidelog.client.groups.reader_commits import Commits
+from tidelog.model.topics import TopicPartition
+
+WHERE = TopicPartition("t", 0)
+
+
+class SlowMember:
+    """A member whose commits end when the test says so."""
+
+    group = "g"
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.answers: list[asyncio.Future[None]] = []
+
+    async def commit(self, positions: Mapping[TopicPartition, Position], **_: Any) -> None:
+        self.sent.append(positions[WHERE].offset)
+        self.answers.append(asyncio.get_running_loop().create_future())
+        await self.answers[-1]
+
+
+def commits_of(member: Any) -> Commits:
+    return Commits(member, lambda *_: -1, tuple, auto_ms=100)
+
+
+async def turns() -> None:
+    """Let every task go as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("which", ["up_to", "exactly", "attempt"])
+def test_a_report_waits_for_the_commit_in_flight_and_does_not_go_back(which: str) -> None:
+    """Seed 355 of the simulation: 127 was committed after 128, and a record delivered again."""
+
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        wanted: Any = {WHERE: Position(128, -1) if which == "exactly" else 128}
+        loop = asyncio.get_running_loop()
+        first = loop.create_task(getattr(commits, which)(wanted))
+        await turns()
+        report = loop.create_task(commits.before_report({WHERE: 127}))
+        await turns()
+        assert member.sent == [128]
+        member.answers[0].set_result(None)
+        await asyncio.gather(first, report)
+        assert member.sent == [128]
+        assert commits.committed == {WHERE: 128}
+
+    asyncio.run(main())
+
+
+def test_after_a_failed_commit_the_next_one_is_sent() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        loop = asyncio.get_running_loop()
+        first = loop.create_task(commits.up_to({WHERE: 5}))
+        await turns()
+        second = loop.create_task(commits.before_report({WHERE: 4}))
+        await turns()
+        member.answers[0].set_exception(ConnectionLost("gone"))
+        with pytest.raises(ConnectionLost):
+            await first
+        await turns()
+        assert member.sent == [5, 4]
+        member.answers[1].set_result(None)
+        await second
+        assert commits.committed == {WHERE: 4}
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_commit_is_in_flight_still() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        loop = asyncio.get_running_loop()
+        first = loop.create_task(commits.up_to({WHERE: 5}))
+        await turns()
+        first.cancel()
+        second = loop.create_task(commits.up_to({WHERE: 6}))
+        await turns()
+        assert member.sent == [5]
+        member.answers[0].set_result(None)
+        await turns()
+        assert member.sent == [5, 6]
+        member.answers[1].set_result(None)
+        await second
+
+    asyncio.run(main())
