@@ -1,4 +1,4 @@
-"""The commits of a reader: one is in flight at a time, and none goes back behind a later one."""
+"""The commits of a reader: one is in flight at a time, and none is older than the one before it."""
 
 from __future__ import annotations
 
