@@ -46,7 +46,7 @@ class NoBrokers:
 
 def states_of() -> StateWatch:
     states = StateWatch(NoBrokers(), lambda _: None)  # type: ignore[arg-type]
-    states.forgot_its_id = lambda *_: False
+    states.forgot_its_id = lambda *_, **__: False
     states.id_on_disk = lambda *_: ID
     take(states, {layout.topic("t"): NODE, layout.topic_history("t"): history(None)})
     return states

@@ -216,10 +216,12 @@ class DiskWatch:
         key = (node.host, directory)
         return topic_id_in(disk, directory) or self._recorded.get(key) or self._made.get(key, "")
 
-    def forgot_its_id(self, node: Node, directory: str) -> bool:
-        """Whether a power loss took the topic id of a log that nothing was synced of, nor is in it.
+    def forgot_its_id(self, node: Node, directory: str, *, lost_power: bool) -> bool:
+        """Whether a power loss took the topic id of a replica, which no controller has named since.
 
-        The id becomes durable with the log's first sync: the replica comes back without one.
+        The id becomes durable with the log's first sync: the replica comes back without one, and
+        counts as lost until then. Its log has at most what was not synced and
+        survived; of a machine that never ``lost_power`` it must be empty.
         """
         disk = node.machine.disk
         if not isinstance(disk.lookup(directory), DirectoryNode):
@@ -227,7 +229,7 @@ class DiskWatch:
         if (node.host, directory) not in self._recorded or topic_id_in(disk, directory):
             return False
         logs = [path for path in disk.walk(directory) if path.endswith(LOG)]
-        return not any(len(disk.file(path).data) for path in logs)
+        return lost_power or not any(len(disk.file(path).data) for path in logs)
 
     def _directory_made(self, node: BrokerNode, path: str) -> None:
         above, _, name = path.rpartition("/")

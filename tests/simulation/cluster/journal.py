@@ -79,7 +79,7 @@ class StateWatch:
         self.when_elected: Callable[[Place, Known], None] = lambda place, known: None
         self.when_grown: Callable[[Place, Known, int], None] = lambda place, known, member: None
         self.when_buried: Callable[[int], None] = lambda broker: None
-        self.forgot_its_id: Callable[[Node, str], bool] = lambda node, path: False
+        self.forgot_its_id: Callable[..., bool] = lambda node, path, lost_power: False
         self.id_on_disk: Callable[[Node, str], str] = lambda node, path: topic_id_in(
             node.machine.disk, path
         )
@@ -421,7 +421,9 @@ class StateWatch:
         if loss is not None and loss.at >= known.admitted[member]:
             return True
         node, path = self.cluster.broker(member), f"{LOGS}/{place}"
-        return self.forgot_its_id(node, path) or self.id_on_disk(node, path) != place.topic_id
+        if self.forgot_its_id(node, path, lost_power=loss is not None):
+            return True
+        return self.id_on_disk(node, path) != place.topic_id
 
     def _check_flag(self, place: Place, state: PartitionState, before: PartitionState) -> None:
         if before.is_unclean_leader and not state.is_unclean_leader:
