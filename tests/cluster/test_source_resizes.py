@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -19,9 +21,11 @@ from tests.support.micro_batches import MicroBatches, Row
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.resizes import resize
 from tests.support.target import TARGET
+from tidelog.client.cluster import ClusterSettings
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.pipeline import brokers, resized_topics
 from tidelog.pipeline.errors import DataLost, PipelineError
+from tidelog.pipeline.planning.positions import Pid
 
 pytestmark = [
     pytest.mark.long(40),
@@ -207,3 +211,39 @@ def test_what_was_removed_unread_is_a_loss_and_said(cluster: TidelogCluster) -> 
     assert {row.value for row in kept.rows if row.epoch == 3} == {
         value for _, value in writer.sent[-400:]
     }
+
+
+@pytest.mark.parametrize("look", ["former", "fences"])
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
+def test_a_partition_is_removed_between_two_requests_of_a_task(
+    cluster: TidelogCluster, monkeypatch: pytest.MonkeyPatch, look: str, is_read: bool
+) -> None:
+    """Its range ends with the seal. A task waited an hour for brokers that know the partition."""
+    quick = partial(ClusterSettings, default_api_timeout_ms=2_000)
+    monkeypatch.setattr(brokers, "ClusterSettings", quick)
+    cluster.create_topic(TOPIC, INITIAL)
+    writer = Writer(cluster)
+    stream = MicroBatches(options(cluster))
+    writer.resize(3)
+    writer.write()
+    if is_read:
+        stream.drain()
+    writer.resize(2)
+    sought, client = getattr(brokers.Brokers, look), admin(cluster.bootstrap)
+
+    def and_removed(access: brokers.Brokers, pid: Pid, *more: Any) -> Any:
+        found = sought(access, pid, *more)
+        if pid.partition == 2 and len(cluster.partitions(TOPIC)) == 3:
+            retired = confluent_kafka.TopicPartition(TOPIC, 2, -1)
+            client.delete_records([retired])[retired].result(DEADLINE_S)
+            wait_until(lambda: len(cluster.partitions(TOPIC)) == 2, DEADLINE_S, "it is removed")
+        return found
+
+    monkeypatch.setattr(brokers.Brokers, look, and_removed)
+    if is_read:
+        stream.drain()
+        check(stream, writer)
+    else:
+        with pytest.raises(DataLost, match="t-2: the partition was removed after a shrink"):
+            stream.drain()
+    assert len(cluster.partitions(TOPIC)) == 2

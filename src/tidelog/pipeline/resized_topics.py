@@ -183,6 +183,11 @@ def _no_fence(where: TopicPartition) -> Refused:
 OffsetEpochs = tuple[tuple[int, int], ...]
 
 
+def _is_late(error: ClientError) -> bool:
+    """Whether to ask again: not where fresh metadata do not have the partition (see `leaders`)."""
+    return isinstance(error, Refused) and error.code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
 async def _fences(
     cluster: Cluster, where: TopicPartition, known: int, timeout_ms: int
 ) -> OffsetEpochs:
@@ -193,7 +198,7 @@ async def _fences(
         return found
 
     try:
-        found = await cluster.retry(attempt, timeout_ms)
+        found = await cluster.retry(attempt, timeout_ms, retry_on=_is_late)
     except VersionUnsupported:
         if known > 0:
             raise

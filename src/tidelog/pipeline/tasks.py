@@ -11,13 +11,15 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.client.errors import ClientError, GaveUp, LogTruncated, OffsetOutOfRange
+from tidelog.client.errors import ClientError, GaveUp, LogTruncated, OffsetOutOfRange, Refused
+from tidelog.client.fences import FormerIncarnation
 from tidelog.client.fetching.batches import Fetched
+from tidelog.model.errors import ErrorCode
 from tidelog.pipeline import brokers
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
 from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError, TopicChanged
@@ -26,6 +28,7 @@ from tidelog.pipeline.planning.losses import LossKind, PartitionLoss
 from tidelog.pipeline.planning.positions import UNKNOWN_EPOCH, Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange, clip, split, without_former_tails
 from tidelog.pipeline.planning.snapshot import Snapshot
+from tidelog.pipeline.resized_topics import OffsetEpochs
 from tidelog.pipeline.schema import EPOCH, LOST_TO, arrow_schema
 from tidelog.records.record import CorruptRecords
 
@@ -106,7 +109,8 @@ def read_task(
     part = task.range
     pid = part.pid
     access = _waiting_out(options, pid, lambda: brokers.connect(options))
-    if (now := _replaced_by(options, access, task)) is not None:
+    found = _waiting_out(options, pid, lambda: _look_up(options, access, task))
+    if (now := found.replaced_by) is not None:
         if options.fail_on_data_loss or not task.of_stream:
             raise TopicChanged(f"topic {pid.topic} was deleted or created again before it was read")
         begin = part.start if task.lost_from is None else task.lost_from
@@ -118,23 +122,13 @@ def read_task(
     if task.lost_from is not None:
         lost = PartitionLoss(pid, LossKind.RETENTION, task.lost_from, part.start)
         yield from _lose(options, lost, task.lost_from, part.start)
-    if part.start >= part.end:
-        return
-    former = _waiting_out(options, pid, lambda: access.former(pid, options))
-    if former is not None:
-        # It was removed after the batch was planned. What follows its data is no data.
-        end = min(part.end, former.data_end)
-        if part.start < end:
-            gone = PartitionLoss(pid, LossKind.DELETED, part.start, end, was_removed=True)
-            yield from _lose(options, gone, part.start, end)
-        return
-    fences: tuple[tuple[int, int], ...] = ()
-    if EPOCH in options.columns:
-        fences = _waiting_out(options, pid, lambda: access.fences(pid, task.resize_epoch, options))
-    yield from _Reading(options, access, task, seen, fences).rows()
-    # Fetches go by name. An id that is still the same was the same all the time.
-    if _replaced_by(options, access, task):
-        raise TopicChanged(f"topic {pid.topic} was deleted and created again while it was read")
+    if found.former is not None:
+        yield from _lose_removed(options, found.former, part)
+    elif part.start < part.end:
+        yield from _Reading(options, access, task, seen, found.fences).rows()
+        # Fetches go by name. An id that is still the same was the same all the time.
+        if _waiting_out(options, pid, lambda: _replaced_by(options, access, task)):
+            raise TopicChanged(f"topic {pid.topic} was deleted and created again while it was read")
 
 
 class _Reading:
@@ -146,7 +140,7 @@ class _Reading:
         access: brokers.Brokers,
         task: ReadTask,
         seen: Callable[[Fetched], None] | None,
-        fences: tuple[tuple[int, int], ...],
+        fences: OffsetEpochs,
     ) -> None:
         part = task.range
         self._options = options
@@ -175,6 +169,14 @@ class _Reading:
                 yield from self._out_of_range()
             except GaveUp as error:
                 self._silent(error)
+            except Refused as error:
+                # It may have been removed while it was read.
+                former = self._access.former(self._pid, self._options)
+                if not _says_unknown(error) or former is None:
+                    raise
+                left = OffsetRange(self._pid, decoder.next_offset, decoder.end)
+                yield from _lose_removed(self._options, former, left)
+                return
         if decoder.end < self._planned_end:
             lost = PartitionLoss(self._pid, LossKind.REWOUND, self._planned_end, self._log_end)
             yield from _lose(self._options, lost, decoder.end, self._planned_end)
@@ -239,6 +241,8 @@ class _Reading:
         try:
             _, end = self._access.bounds(self._pid, self._options, readable=False)
         except ClientError as outage:
+            if _says_unknown(outage):
+                raise
             waited_s = time.monotonic() - self._moved_s
             if self._options.on_outage is OnOutage.FAIL or waited_s > _LONGEST_OUTAGE_S:
                 raise
@@ -272,12 +276,61 @@ def _lose(
         yield pa.RecordBatch.from_pylist([row], schema=arrow_schema(options.columns))
 
 
-def _replaced_by(options: SourceOptions, access: brokers.Brokers, task: ReadTask) -> str | None:
-    """The id of another topic that has the name now, "" for none; None if it is the planned one."""
+class _Found(NamedTuple):
+    """What has become of a task's partition since it was planned, and its fences if they are used.
+
+    `replaced_by`: the id of another topic that has the name now, "" for none; None if it is the
+    planned one. `former`: where the partition ended, if it was removed.
+    """
+
+    replaced_by: str | None = None
+    former: FormerIncarnation | None = None
+    fences: OffsetEpochs = ()
+
+
+def _look_up(options: SourceOptions, access: brokers.Brokers, task: ReadTask) -> _Found:
     pid = task.range.pid
-    return _waiting_out(
-        options, pid, lambda: access.was_replaced(pid.topic, task.topic_id, options)
-    )
+    if (gone := _gone(options, access, task)) is not None:
+        return gone
+    if task.range.start >= task.range.end or EPOCH not in options.columns:
+        return _Found()
+    try:
+        return _Found(fences=access.fences(pid, task.resize_epoch, options))
+    except Refused as error:
+        # It may have been removed, or its topic deleted, since the first look.
+        gone = _gone(options, access, task) if _says_unknown(error) else None
+        if gone is None:
+            raise
+        return gone
+
+
+def _gone(options: SourceOptions, access: brokers.Brokers, task: ReadTask) -> _Found | None:
+    """What a task finds whose partition cannot be read any longer; None if it is there."""
+    if (now := _replaced_by(options, access, task)) is not None:
+        return _Found(replaced_by=now)
+    if task.range.start >= task.range.end:
+        return None
+    former = access.former(task.range.pid, options)
+    return None if former is None else _Found(former=former)
+
+
+def _replaced_by(options: SourceOptions, access: brokers.Brokers, task: ReadTask) -> str | None:
+    return access.was_replaced(task.range.pid.topic, task.topic_id, options)
+
+
+def _says_unknown(error: ClientError) -> bool:
+    """Whether brokers do not know the partition: it was removed, or its topic was deleted."""
+    return isinstance(error, Refused) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _lose_removed(
+    options: SourceOptions, former: FormerIncarnation, left: OffsetRange
+) -> Iterator[pa.RecordBatch]:
+    """The loss of what is left of a removed partition; what follows its data is none."""
+    end = min(left.end, former.data_end)
+    if left.start < end:
+        gone = PartitionLoss(left.pid, LossKind.DELETED, left.start, end, was_removed=True)
+        yield from _lose(options, gone, left.start, end)
 
 
 def _waiting_out(options: SourceOptions, pid: Pid, ask: Callable[[], Result]) -> Result:
