@@ -48,6 +48,9 @@ LEAST_PATIENCE_S = 600
 
 PREPARED_S = 600
 
+SUMMARY_S = 30
+"""How long a part that hangs may take to say what failed in it."""
+
 LONGEST_S = 17 * 60
 """What the budgets may come to on two quiet cores: a test asserts it."""
 
@@ -113,8 +116,16 @@ def run(part: Part) -> tuple[int, list[str], float]:
         env={**os.environ, "PYTEST_DEBUG_TEMPROOT": folder},
     )
     assert process.stdout is not None
-    patience = threading.Timer(part.patience_s, lambda: os.killpg(process.pid, signal.SIGKILL))
-    patience.start()
+    # An interrupted pytest still says what failed before: what a hanging test would hide.
+    patience = (
+        threading.Timer(part.patience_s, lambda: process.send_signal(signal.SIGINT)),
+        threading.Timer(
+            part.patience_s + SUMMARY_S, lambda: os.killpg(process.pid, signal.SIGKILL)
+        ),
+    )
+    for timer in patience:
+        timer.daemon = True
+        timer.start()
     lines: list[str] = []
     try:
         for line in process.stdout:
@@ -128,7 +139,8 @@ def run(part: Part) -> tuple[int, list[str], float]:
             shutil.rmtree(folder, ignore_errors=True)
         return status, lines, time.monotonic() - started
     finally:
-        patience.cancel()
+        for timer in patience:
+            timer.cancel()
 
 
 def unnamed_skips(lines: Iterable[str]) -> list[str]:
@@ -165,8 +177,8 @@ def main() -> int:
         passed += counts["passed"]
         skipped += counts["skipped"]
         broken = counts["failed"] + counts["error"]
-        if status and not broken:
-            broken = 1
+        if seconds > part.patience_s or (status and not broken):
+            broken += 1
             red.append(f"FAILED {part.name}: exit status {status} after {seconds:.0f} s")
         failed += broken + len(missing)
         verdict = "FAILED" if status or missing else "ok"

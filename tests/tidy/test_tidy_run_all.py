@@ -99,3 +99,17 @@ def test_what_a_part_leaves_out_another_runs() -> None:
         ]
         expected = 0 if path.relative_to(TESTS).parts[0] in ELSEWHERE else 1
         assert len(running) == expected, f"{name}: {running}"
+
+
+def test_a_part_that_hangs_still_says_what_failed_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_a.py").write_text("def test_wrong():\n    assert 0\n")
+    (tmp_path / "test_b.py").write_text(
+        "import threading\n\n\ndef test_hangs():\n    threading.Event().wait()\n"
+    )
+    monkeypatch.setattr(run_all, "LEAST_PATIENCE_S", 5)
+    part = Part("hangs", (str(tmp_path),), 1, 1)
+    status, lines, seconds = run_all.run(part)
+    assert status and seconds > part.patience_s
+    assert any("test_wrong" in line for line in lines if line.startswith("FAILED "))
