@@ -14,7 +14,7 @@ from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import produce, run, running
 from tests.support.resized import COUNT, EPOCH, LIFE, count_in, fence, put, show
 from tidelog.broker.metrics import BrokerCollector
-from tidelog.broker.partitions import unaware_writers
+from tidelog.broker.partitions import produce_fast_path, unaware_writers
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.records.batch import read_header, seal_batch
@@ -226,6 +226,30 @@ def test_heartbeats_name_each_topic_once_and_then_its_changes(tmp_path: Path) ->
     run(main())
 
 
+def is_due(lone: LoneBroker) -> bool:
+    """Whether the fast path notes the next batch: one in so many milliseconds."""
+    at_ms = lone.broker.unaware_writers.last_ms.get("t", 0)
+    return lone.broker.clock.wall_ms() - at_ms >= produce_fast_path.NOTED_EVERY_MS
+
+
+def test_a_wall_clock_that_goes_back_hides_no_producer(tmp_path: Path) -> None:
+    """Its next batch is noted, although the last one seems to be younger."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            put(lone.lead("t"), undeleted_count=COUNT, resize_epoch=0)
+            last_ms = lone.broker.unaware_writers.last_ms
+            last_ms["t"] = lone.broker.clock.wall_ms() + 3_600_000
+            await send(peer, keyed())
+            assert last_ms["t"] <= lone.broker.clock.wall_ms()
+            await until(lambda: is_due(lone))
+            begun_ms = lone.broker.clock.wall_ms()
+            await send(peer, keyed())
+            assert last_ms["t"] >= begun_ms
+
+    run(main())
+
+
 @pytest.mark.parametrize("topics", [1, 2], ids=["the fast path", "the handler"])
 def test_heartbeats_name_some_client_ids_of_such_producers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: int
@@ -239,8 +263,7 @@ def test_heartbeats_name_some_client_ids_of_such_producers(
             writers = lone.broker.unaware_writers
             await send(peer, keyed(), Named(ODD, EPOCH, LIFE), topics)
             for client_id in ("stock", "x" * 30_000, "", "one too many", "stock"):
-                # The fast path looks at one client in a millisecond.
-                await until(lambda: lone.broker.clock.wall_ms() > writers.last_ms.get("t", 0))
+                await until(lambda: is_due(lone))
                 peer.client_id = client_id
                 await send(peer, keyed(), topics=topics)
             (led,) = writers.report(1)
@@ -250,7 +273,7 @@ def test_heartbeats_name_some_client_ids_of_such_producers(
                 writers._clients["t"][client_id] -= unaware_writers.KNOWN_AFTER_MS + 1
             (led,) = writers.report(2)
             assert led.client_ids == ["x" * longest]
-            await until(lambda: lone.broker.clock.wall_ms() > writers.last_ms["t"])
+            await until(lambda: is_due(lone))
             peer.client_id = None
             await send(peer, keyed(), topics=topics)
             assert writers.led("t", hosted.topic_id).client_ids == ["", "x" * longest]

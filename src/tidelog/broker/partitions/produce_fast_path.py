@@ -18,6 +18,7 @@ from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
 from tidelog.broker.partitions.produce_tags import NO_TAGS
 from tidelog.broker.partitions.resize_checks import REFUSE
+from tidelog.broker.partitions.unaware_writers import NEVER
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 CLIENT_ID_AT = 10
 """Where the client id begins in a request's frame: after API key, version, correlation id and its
 length."""
+
+NOTED_EVERY_MS = 10
+"""How exact the time is at which a producer without a count last wrote to a topic that was never
+resized: what is asked is whether it was within the last hour."""
 
 ONE_ELEMENT = 2
 """A compact array's length field with one element: it is the length plus one."""
@@ -123,10 +128,12 @@ def answer(
     first, last, append_time_ms, start, duplicate = result
     if counted and unaware and not duplicate:
         writers, client_id = broker.unaware_writers, None
-        if writers.last_ms.get(topic) != now_ms:
+        is_due = not 0 <= now_ms - writers.last_ms.get(topic, NEVER) < NOTED_EVERY_MS
+        if is_due:
             # In front of the message: the client id, and the byte of no tagged fields.
             client_id = str(request[CLIENT_ID_AT : position - 1], "utf-8", "replace")
-        writers.note(partition, NOT_NAMED, records, now_ms, client_id)
+        if is_due or state.resize_epoch:
+            writers.note(partition, NOT_NAMED, records, now_ms, client_id)
     size = len(name)
     frame = _packers[size](
         _FIXED_BYTES + size,

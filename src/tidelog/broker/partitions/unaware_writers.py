@@ -2,8 +2,8 @@
 
 Owns both numbers of each topic of this broker, the client ids of such producers, their part of
 heartbeats (tag 10001), and the count of their batches that retired partitions refuse, with one log
-line a minute and topic. Not the refusal of such producers: see `resize_checks`. Pays one
-assignment per batch, and one more in each millisecond, until a topic was resized.
+line a minute and topic. Not the refusal of such producers: see `resize_checks`. Until a topic was
+resized the fast path notes one batch in ten milliseconds.
 
 A producer without a count hashes by the number of partitions that it knows. Its records are in the
 place where aware producers write their keys only while C is N times a power of two, and the number
@@ -144,7 +144,7 @@ class UnawareWriters:
         """Note a batch that was appended, if it came without a count to a partition with one.
 
         ``client_id``: "" for a client without one. None where it is not asked for: the fast path
-        reads it once in a millisecond, for the first batch of a topic.
+        reads it of one batch of a topic in ten milliseconds.
         """
         state = partition.state
         if named is not NOT_NAMED or state.undeleted_count < 0:
