@@ -73,6 +73,10 @@ MAX_JOIN_ROUNDS = 100
 _numbers = itertools.count(1)
 
 
+class MembershipLost(ClientError):
+    """The group has removed a member that joins again: its partitions may be others' already."""
+
+
 class GroupMember:
     """One member; ``join`` before anything else, ``leave`` at the end.
 
@@ -141,8 +145,8 @@ class GroupMember:
         """Join or rejoin, and return the partitions of this member. Raises ClientError.
 
         Commit before: the partitions may go to other members. ``owned``: those that a cooperative
-        member keeps meanwhile. After a failure or a cancellation the member is out of its
-        generation and may join again.
+        member keeps meanwhile; MembershipLost when it may not keep them. After a failure or a
+        cancellation the member is out of its generation and may join again.
         """
         self._step(Event.JOIN)
         if self.state is not MemberState.JOINING:
@@ -262,6 +266,8 @@ class GroupMember:
                     error, self._standing
                 ):
                     raise
+                if owned and not self._standing.member_id:
+                    raise MembershipLost(f"group {self.group!r} has removed this member") from error
         raise ClientError(f"group {self.group!r} did not become stable in {MAX_JOIN_ROUNDS} rounds")
 
     def _subscription(

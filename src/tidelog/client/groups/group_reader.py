@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from math import ceil
+from typing import Any
 
 from tidelog.client.errors import GaveUp, Refused, WrongState
 from tidelog.client.fetching.batches import Fetched
@@ -33,6 +34,7 @@ from tidelog.client.groups.committed_offsets import (
     look_up_committed,
 )
 from tidelog.client.groups.first_positions import no_position
+from tidelog.client.groups.group_member import MembershipLost
 from tidelog.client.groups.membership import MemberState
 from tidelog.client.groups.reader_controls import ReaderControls
 from tidelog.client.groups.resized_topics import (
@@ -84,6 +86,8 @@ class GroupReader(ReaderControls):
             self._member.polled()
             if self._is_outdated():
                 self._member.rejoin()
+            if self._is_entering:
+                await self._enter()
             if self._joining is not None or self._member.must_join:
                 if not await self._joined(deadline) and not self._member.is_cooperative:
                     return []
@@ -177,11 +181,13 @@ class GroupReader(ReaderControls):
         self._refuse_closed()
         self._joining = None
         self._has_given_up = False
-        joining.result()
+        if not joining.result():
+            return await self._joined(deadline)
+        self._is_entering = True
         await self._enter()
         return True
 
-    def _has_joined(self, task: asyncio.Task[None]) -> None:
+    def _has_joined(self, task: asyncio.Task[bool]) -> None:
         _look_at_error(task)
         self._fetcher.interrupt()
 
@@ -212,8 +218,12 @@ class GroupReader(ReaderControls):
                 await self._commits.attempt(self._turns.done_with())
             await self._hooks.revoked(self._assigned)
 
-    async def _join(self, done_with: dict[TopicPartition, int]) -> None:
-        """Commit, give up what is revoked, and join."""
+    async def _join(self, done_with: dict[TopicPartition, int]) -> bool:
+        """Commit, give up what is revoked, and join.
+
+        False: the group removed a cooperative member meanwhile. Others may have read what it kept;
+        it loses that first, inside ``poll``.
+        """
         placing, self._placing = self._placing, None
         if placing is not None:
             await call_off([placing])
@@ -221,13 +231,18 @@ class GroupReader(ReaderControls):
         if self._commits.auto_ms is not None:
             await self._commits.settle()
             await self._commits.attempt(done_with)
-        keeps = self._member.is_cooperative and self._member.state is not MemberState.OUT
         self._place_at = 0.0
-        if keeps:
-            self._given = await self._member.join(self._assigned)
+        if self._member.is_cooperative and self._assigned:
+            if self._member.state is MemberState.OUT:
+                return False
+            try:
+                self._given = await self._member.join(self._assigned)
+            except MembershipLost:
+                return False
         else:
             self._forget(None)
             self._given = await self._member.join()
+        return True
 
     def _forget(self, partitions: list[TopicPartition] | None) -> None:
         """Stop reading partitions; None: all of them."""
@@ -251,12 +266,15 @@ class GroupReader(ReaderControls):
             self._sought.pop(partition, None)
 
     async def _enter(self) -> None:
-        """Begin with what the last join gave; call back, inside ``poll``."""
+        """Begin with what the last join gave; call back, inside ``poll``.
+
+        A poll that is cancelled meanwhile, or whose callback raises, leaves the rest to the next.
+        """
         given = frozenset(self._given)
         revoked = [each for each in self._assigned if each not in given]
         if revoked:
             await self._give_up_afterwards(revoked)
-            self._member.gave_up()
+        self._is_entering = False
         had = frozenset(self._assigned)
         added = [each for each in self._given if each not in had]
         self._assigned = list(self._given)
@@ -268,14 +286,16 @@ class GroupReader(ReaderControls):
 
     async def _give_up_afterwards(self, revoked: list[TopicPartition]) -> None:
         """Give up what a cooperative member does not get again."""
+        if self._commits.auto_ms is not None:
+            await self._commits.settle()
+            done = self._turns.done_with()
+            await self._commits.attempt({at: done[at] for at in revoked if at in done})
         try:
-            if self._commits.auto_ms is not None:
-                await self._commits.settle()
-                done = self._turns.done_with()
-                await self._commits.attempt({at: done[at] for at in revoked if at in done})
             await self._hooks.revoked(revoked)
         finally:
             self._forget(revoked)
+            # Others get them when it has joined once more.
+            self._member.gave_up()
 
     # Positions of a new assignment
 
@@ -373,7 +393,7 @@ def whole_ms(left_s: float) -> int:
     return max(0, ceil(left_s * 1000))
 
 
-def _look_at_error(task: asyncio.Task[None]) -> None:
+def _look_at_error(task: asyncio.Task[Any]) -> None:
     # A waiting caller gets the error; retrieve it here, so that the loop does not warn otherwise.
     if not task.cancelled():
         task.exception()

@@ -111,6 +111,8 @@ class ReaderControls:
         """What the join in flight, or the last one, gave this member."""
         self._has_begun = False
         """Whether this generation has its metadata and gates."""
+        self._is_entering = False
+        """Whether the last join is done, and what it gave is not taken up yet."""
         self._has_given_up = False
         """Whether the callbacks before the next join have run."""
         self._step_ms = heartbeat_interval_ms
@@ -120,7 +122,7 @@ class ReaderControls:
         self._sought: dict[TopicPartition, int] = {}
         """Positions that the application has set before they could be read from."""
         self._place_at = 0.0
-        self._joining: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[bool] | None = None
         self._placing: asyncio.Task[None] | None = None
         self._is_woken = False
         self._closed = False

@@ -1,0 +1,67 @@
+"""A member keeps its partitions, and one of them was removed and created again meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+from uuid import UUID
+
+from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.errors import ConnectionLost
+from tidelog.client.groups.group_reader import GroupReader
+from tidelog.client.metadata import ClusterMetadata, Partition, Topic
+from tidelog.model.topics import TopicPartition
+from tidelog.replication.resize_rules import Named
+
+KEPT, REBORN = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def topic(*partition_epochs: int) -> Topic:
+    """Return a topic whose partitions have these epochs, and no leader."""
+    partitions = {
+        index: Partition(index, -1, 0, (1,), (1,), (), partition_epoch=epoch)
+        for index, epoch in enumerate(partition_epochs)
+    }
+    count = len(partitions)
+    return Topic(
+        "t",
+        UUID(int=1),
+        False,
+        partitions,
+        initial_partition_count=1,
+        undeleted_partition_count=count,
+        resize_epoch=5,
+    )
+
+
+class NoBrokers:
+    """What a reader needs of a cluster of which no broker is reached."""
+
+    settings = ClusterSettings()
+    view = ClusterMetadata(topics={"t": topic(7, 12)})
+
+    async def retry(self, *_: Any, **__: Any) -> None:
+        raise ConnectionLost("there is no broker")
+
+    leader = refresh = describe = connection = retry
+
+
+def test_a_reborn_partition_is_read_from_where_the_coordinator_says() -> None:
+    async def story() -> None:
+        reader = GroupReader(cast("Cluster", NoBrokers()), "g", ["t"])
+        reader._assigned = [KEPT, REBORN]
+        former = {KEPT: Named(2, 3, 7), REBORN: Named(2, 3, 8)}
+        reader._fetcher.add({KEPT: 40, REBORN: 11}, named=former)
+        reader._commits.committed = {KEPT: 40, REBORN: 11}
+        await reader._begin_generation()
+        try:
+            assert reader.positions() == {KEPT: 40}
+            assert reader.given == [KEPT, REBORN]
+            assert reader._unplaced == [REBORN]
+            assert reader._commits.committed == {KEPT: 40}
+            assert reader._fetcher.named() == {KEPT: Named(2, 5, 7)}
+        finally:
+            await reader._gating.stop()
+            await reader._fetcher.close()
+
+    asyncio.run(story())
