@@ -25,6 +25,7 @@ from tests.order.history import (
     Rewind,
     Send,
 )
+from tests.order.key_store import KeyStore
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetch_requests import FetchOptions
@@ -155,6 +156,7 @@ class GroupOfMembers:
         self._history = setting.history
         self._joined_at: float | None = None
         self.registration = Registration(name, setting.now)
+        self.store = KeyStore()
         self.members = [(kind or Member)(setting, self, number) for number in range(members)]
         setting.note(self.registration)
 
@@ -267,15 +269,27 @@ class Member:
             except ClientError as error:
                 self.last_error = str(error)
 
+    def _applied(self, index: int, row: Any) -> int | None:
+        """Return the number of the state of a key after a record; None without state."""
+        return None
+
     async def _receive(self, index: int, row: Any) -> None:
         setting, begun_at = self.setting, self.setting.now
+        state = self._applied(index, row)
         if self._rng.random() < 0.3:
             await self.setting.pause(self._rng.uniform(0, 0.05))
         if self.is_removed(self.group.generation):
             return  # It was removed from the group, and does not know it yet.
         setting.note(
             Delivery(
-                self.group.name, self.name, index, row.offset, int(row.value), begun_at, setting.now
+                self.group.name,
+                self.name,
+                index,
+                row.offset,
+                int(row.value),
+                begun_at,
+                setting.now,
+                state,
             )
         )
 

@@ -17,6 +17,7 @@ takes O(n log n) for n events, and more only for records that were rewound again
 | C10 compaction | ``the_newest_value_wins`` |
 | C12 metadata | ``metadata_agrees`` |
 | C16 offsets | ``commits_follow_deliveries`` |
+| C17 state | ``states_hold_all_that_was_before`` |
 
 The lag (C15) has no bound here: ``lags_of`` returns it, and a run compares it with its faults.
 """
@@ -34,6 +35,7 @@ from tests.order.history import (
     Commit,
     CommitsLost,
     Delivery,
+    KeyState,
     LeaderSeen,
     LogStart,
     MetadataSeen,
@@ -303,6 +305,35 @@ def commits_follow_deliveries(reference: Reference) -> Iterator[Violation]:
                 )
 
 
+def states_hold_all_that_was_before(reference: Reference) -> Iterator[Violation]:
+    """C17: with state per key, an application that receives a record has the state of all records
+    of the key before it, whoever received those."""
+    for group in _groups(reference):
+        judged = {each.state: each for each in group.deliveries if each.state is not None}
+        index_of = {
+            each.send.uid: index
+            for placed in group.lists.values()
+            for index, each in reversed([*enumerate(placed)])
+        }
+        held: dict[int, int] = {}
+        """How many records of the key's list a state has, from the first one on."""
+        for state in group.states:
+            has, at = held.get(state.after, 0), index_of.get(state.uid, -1)
+            delivery = judged.get(state.number)
+            if at > has and delivery is not None:
+                send = reference.sends[state.uid]
+                if reference.is_in_order(send.key, delivery.begun_at):
+                    lacking = group.lists[send.key][has]
+                    yield Violation(
+                        "C17",
+                        send.key,
+                        f"{_of_delivery(delivery)} with a state of the key without "
+                        f"{_name(lacking.send.uid, lacking.partition, lacking.offset)}",
+                    )
+                has = at
+            held[state.number] = max(has, at + 1) if at <= has else has
+
+
 def lags_of(reference: Reference) -> dict[str, float]:
     """C15: return the longest time from an acknowledgement to the first delivery, by group.
 
@@ -339,6 +370,7 @@ CHECKS: tuple[Check, ...] = (
     the_newest_value_wins,
     metadata_agrees,
     commits_follow_deliveries,
+    states_hold_all_that_was_before,
 )
 
 
@@ -369,6 +401,10 @@ class _Group:
                 if each.group == name and each.at < self.forgot_at
             ),
             key=lambda each: each.at,
+        )
+        self.states = sorted(
+            (each for each in history.of(KeyState) if each.group == name),
+            key=lambda each: each.number,
         )
         self._removals: dict[str, list[float]] = defaultdict(list)
         for removal in history.of(Removal):

@@ -136,6 +136,20 @@ class Delivery:
     uid: int
     begun_at: float
     ended_at: float | None
+    state: int | None = None
+    """With state per key: the number of the state that the application has after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """The state of a key after a record: what the application had, ``after``, and this record."""
+
+    group: str
+    number: int
+    """Later ones have higher numbers."""
+    after: int
+    """The number of the former state; -1 where the application had none."""
+    uid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +213,7 @@ Event = (
     | CommitsLost
     | Registration
     | Delivery
+    | KeyState
     | Rewind
     | Removal
     | Commit
@@ -222,6 +237,7 @@ _KINDS: dict[str, type[Event]] = {
         CommitsLost,
         Registration,
         Delivery,
+        KeyState,
         Rewind,
         Removal,
         Commit,

@@ -13,6 +13,7 @@ from tests.order.history import (
     Commit,
     Delivery,
     History,
+    KeyState,
     LeaderSeen,
     LogStart,
     MetadataSeen,
@@ -76,6 +77,8 @@ class Model:
         self.numbers: dict[tuple[str, str], int] = {}
         self.positions: dict[int, int] = {}
         self.committed: dict[int, int] = {}
+        self.states: dict[str, int] = {}
+        """The number of the state of each key that the application has."""
         self.note(Registration("g", self.tick()))
 
     def tick(self) -> float:
@@ -205,10 +208,10 @@ class Model:
         for offset in range(at, end):
             uid = self.partitions[number].records[offset]
             if uid is not None:
-                begun_at = self.tick()
-                self.note(
-                    Delivery("g", f"m{number % 2}", number, offset, uid, begun_at, self.tick())
-                )
+                key, state, member = self.sends[uid].key, int(self.tick()), f"m{number % 2}"
+                self.note(KeyState("g", state, self.states.get(key, -1), uid))
+                self.states[key], begun_at = state, self.tick()
+                self.note(Delivery("g", member, number, offset, uid, begun_at, self.tick(), state))
         self.positions[number] = end
         return True
 

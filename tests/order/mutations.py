@@ -17,6 +17,7 @@ from tests.order.history import (
     Delivery,
     Event,
     History,
+    KeyState,
     LeaderSeen,
     MetadataSeen,
     Outcome,
@@ -68,7 +69,7 @@ def swap(history: History, rng: random.Random) -> History | None:
     }
     events: list[Event] = []
     for event in history.events:
-        if isinstance(event, Stored | Delivery):
+        if isinstance(event, Stored | Delivery | KeyState):
             events.append(replace(event, uid=other.get(event.uid, event.uid)))
         elif isinstance(event, Send) and event.uid in place and event.offset >= 0:
             partition, offset = place[event.uid]
@@ -273,6 +274,16 @@ def commit_early(history: History, rng: random.Random) -> History | None:
     )
 
 
+def lose_state(history: History, rng: random.Random) -> History | None:
+    """A consumer receives a record with a state of its key that others have written over."""
+    later = {each.send.uid for _, each in _neighbours(history)}
+    states = [each for each in history.of(KeyState) if each.uid in later]
+    if not states:
+        return None
+    one = rng.choice(states)
+    return _changed(history, one, added=(replace(one, after=-1),))
+
+
 def go_back(history: History, rng: random.Random) -> History | None:
     """A broker shows an older resize epoch than before."""
     seen = [each for each in history.of(MetadataSeen) if each.resize_epoch > 0]
@@ -322,6 +333,7 @@ MUTATIONS = (
     Mutation(forget, "C9", frozenset({"C16"})),
     Mutation(skip, "C8", frozenset({"C9", "C16"})),
     Mutation(commit_early, "C16", frozenset({"C8"})),
+    Mutation(lose_state, "C17"),
     Mutation(go_back, "C12"),
     Mutation(count_otherwise, "C12"),
     Mutation(lead_twice, "C12"),

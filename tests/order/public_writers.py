@@ -26,14 +26,20 @@ class PublicWriter(Writer):
         return {
             "bootstrap_servers": cast("Any", self._setting).bootstrap,
             "client_id": self.name,
+            "metadata_max_age_ms": self._max_age_ms,
+            "retry_backoff_ms": 20,
+            "retry_backoff_max_ms": 200,
+            **self.of_records(),
+        }
+
+    def of_records(self) -> dict[str, Any]:
+        """Return the settings that are not those of the view of the cluster."""
+        return {
             "batch_size": BATCH_BYTES,
             "linger_ms": self._rng.choice((0, 20)),
             "compression_type": self._rng.choice(("none", "lz4")),
             "request_timeout_ms": 10_000,
             "delivery_timeout_ms": DELIVERY_MS,
-            "metadata_max_age_ms": self._max_age_ms,
-            "retry_backoff_ms": 20,
-            "retry_backoff_max_ms": 200,
         }
 
     @asynccontextmanager
@@ -41,6 +47,19 @@ class PublicWriter(Writer):
         """Yield how to send, and the view of the cluster; at the end all has its outcome."""
         async with tidelog.aio.Producer(**self.configs()) as producer:
             yield producer.send, producer._cluster
+
+
+class SimulatedWriter(PublicWriter):
+    """A writer with ``tidelog.aio.Producer`` on the network and the clock of its setting."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[tuple[SendCall, Cluster]]:
+        """Yield how to send, and the view of the cluster; at the end all has its outcome."""
+        view = self._setting.cluster(self.name, self._max_age_ms)
+        configs = {**self.of_records(), "max_block_ms": 600_000}
+        producer = tidelog.aio.Producer(cluster=view, clock=self._setting.clock, **configs)
+        async with producer:
+            yield producer.send, view
 
 
 class BlockingWriter(PublicWriter):

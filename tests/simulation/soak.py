@@ -21,7 +21,7 @@ HIGHEST_SEED = 10**9
 SHARES = {"cluster": 0.7, "broker": 0.2, "log": 0.1}
 """Of the time; what is random in a cluster is of the widest kind. It has movers, too."""
 
-AT_ONCE = {"cluster": 4, "broker": 20, "log": 40, "moves": 4, "resizes": 4}
+AT_ONCE = {"cluster": 4, "broker": 20, "log": 40, "moves": 4, "resizes": 4, "autoscaling": 4}
 """Seeds of one round: some ten seconds to a minute."""
 
 LIMIT_S = 1_800.0

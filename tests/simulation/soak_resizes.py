@@ -86,11 +86,12 @@ def run(scenario: str, seed: int) -> tuple[Ran, str]:
 def soak(seeds: Iterable[int], workers: int) -> int:
     """Run the seeds that have not run yet, then the planted bugs; return how much failed.
 
-    A quarter of the numbers runs with a compacted topic, too, and with stock clients.
+    A quarter of the numbers runs with a compacted topic, too, with stock clients, and with a
+    controller that resizes by the load.
     """
     wanted = list(seeds)
     failed = run_left("resizes", wanted, workers)
-    for scenario in ("compacted", "stock"):
+    for scenario in ("compacted", "stock", "autoscaling"):
         failed += run_left(scenario, wanted[: len(wanted) // OTHER_PART], workers)
     failed += survivors(PLANTED, ResizesRun)
     failed += survivors(compacted.PLANTED, CompactedRun)

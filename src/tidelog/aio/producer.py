@@ -25,6 +25,7 @@ from tidelog.client.errors import GaveUp, WrongState
 from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import RecordSender
 from tidelog.records.record import Header
+from tidelog.runtime.clock import Clock
 
 Headers = Iterable[tuple[str, bytes | None]]
 
@@ -49,15 +50,24 @@ class Producer:
 
     ``async with Producer(bootstrap_servers=…) as producer`` starts and closes it. Its settings are
     Kafka's producer configurations in snake case (``ProducerConfigs``). It belongs to one event
-    loop. Raises KafkaConfigurationError for a setting that is unknown or not valid.
+    loop. Raises KafkaConfigurationError for a setting that is unknown or not valid. ``cluster``: a
+    view of the cluster that is used instead of an own one, and closed too; ``clock``: for the
+    timestamps of records.
     """
 
-    def __init__(self, **configs: Unpack[ProducerConfigs]) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: Cluster | None = None,
+        clock: Clock | None = None,
+        **configs: Unpack[ProducerConfigs],
+    ) -> None:
         settings = producer_settings(configs, type(self))
         self._key_of = serializer_of(settings.key_serializer, "key")
         self._value_of = serializer_of(settings.value_serializer, "value")
         self._takes_bytes = not (settings.key_serializer or settings.value_serializer)
-        self._cluster = Cluster(bootstrap_of(configs), settings.cluster)
+        self._cluster = cluster or Cluster(bootstrap_of(configs), settings.cluster)
+        self._clock = clock
         self._settings = settings.send
         self._sender: RecordSender | None = None
         self._closed = False
@@ -79,7 +89,7 @@ class Producer:
         except BaseException:
             await self._cluster.close()
             raise
-        self._sender = RecordSender(self._cluster, self._settings)
+        self._sender = RecordSender(self._cluster, self._settings, clock=self._clock)
 
     async def stop(self) -> None:
         """Send what is accepted, wait for all outcomes, and close; aiokafka's name of ``close``."""

@@ -13,7 +13,12 @@ import random
 import traceback
 from typing import Any
 
-from tests.order.aware_clients import GroupOfMembers, Writer
+from tests.order.aware_clients import GroupOfMembers, Member, Writer
+from tests.order.consumer_members import (
+    ConsumerMember,
+    CooperativeKeysMember,
+    CooperativeMember,
+)
 from tests.order.history import (
     Commit,
     CommitsLost,
@@ -26,6 +31,7 @@ from tests.order.history import (
     Stored,
     UncleanElection,
 )
+from tests.order.public_writers import SimulatedWriter
 from tests.simulation.cluster import store
 from tests.simulation.cluster.clients import Outside
 from tests.simulation.cluster.disks import record_values
@@ -160,6 +166,8 @@ class Elastic:
             self.note(UncleanElection(place.partition, self.now))
         elif place.topic == OFFSETS_TOPIC:
             self.note(CommitsLost(self.now))
+            for group in self.groups.values():
+                group.store.is_fencing = False
 
     def _cuts(self, resize_epoch: int, listed: range) -> dict[int, int]:
         """Return the fence or seal of each partition: all are committed before it is published."""
@@ -197,11 +205,19 @@ class Elastic:
         return Cluster([f"{node.host}:{PORT}" for node in self.nodes.brokers], settings)
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Start the writers, two groups, and the polls of metadata."""
-        self.writers = [Writer(self, "w1", 1_000), Writer(self, "w2", 300_000)]
+        """Start the writers, two groups, and the polls of metadata.
+
+        One writer is the public producer. The members of one group are public consumers with state
+        of keys, those of the other cooperative ones, or they stand on the group's reader alone.
+        """
+        draw = self.random("kinds")
+        soon, late = draw.sample((SimulatedWriter, Writer), 2)
+        self.writers = [soon(self, "w1", 1_000), late(self, "w2", 300_000)]
+        keyed = draw.choice((ConsumerMember, CooperativeKeysMember))
+        other = draw.choice((CooperativeMember, Member))
         self.groups = {
-            "all": GroupOfMembers(self, "all", OffsetReset.EARLIEST, 2),
-            "newest": GroupOfMembers(self, "newest", OffsetReset.LATEST, 2),
+            "all": GroupOfMembers(self, "all", OffsetReset.EARLIEST, 2, keyed),
+            "newest": GroupOfMembers(self, "newest", OffsetReset.LATEST, 2, other),
         }
         work = [writer.run() for writer in self.writers]
         work += [member.run() for group in self.groups.values() for member in group.members]
@@ -230,7 +246,7 @@ class Elastic:
         for name, group in self.groups.items():
             positions: dict[int, int] = {}
             for member in group.members:
-                found = {} if member.reader is None else member.reader._fetcher.positions()
+                found = {} if member.reader is None else member.reader.positions()
                 positions.update((where.partition, at) for where, at in found.items())
                 if member.in_hand:
                     missing.append(f"{member.name} has {member.in_hand} pieces in hand")

@@ -22,6 +22,8 @@ from tests.simulation.scenarios.course import Course
 from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.groups import group_reader, reader_controls
 from tidelog.client.groups.gating import Gating
+from tidelog.client.groups.held_keys import HeldKeys
+from tidelog.client.groups.key_turns import KeyTurns
 from tidelog.client.groups.topic_gates import TopicGates
 from tidelog.client.producing.turning import TopicEpochs
 from tidelog.controller import requests
@@ -33,6 +35,7 @@ from tidelog.metadata.records import PartitionNode, ResizeStep
 ORDER = ("order_of_keys",)
 FIRST = ("fences_come_first",)
 LOST = ("order_of_keys: C9",)
+STATE = ("order_of_keys: C17",)
 TWICE = ("order_of_keys: C3", "order_of_keys: C6", "order_of_keys: C7")
 
 
@@ -102,7 +105,8 @@ def deliver_beyond_gates(patch: Patch) -> None:
 
 
 def report_before_the_callback(patch: Patch) -> None:
-    """A position is reported as soon as its batches are handed to the application."""
+    """A position is reported as soon as its batches are handed to the application, whose state is
+    not flushed yet."""
     poll = Fetcher.poll
     gatings: dict[int, Gating] = {}
     begin = Gating.__init__
@@ -122,6 +126,24 @@ def report_before_the_callback(patch: Patch) -> None:
 
     patch.setattr(Gating, "__init__", noted)
     patch.setattr(Fetcher, "poll", early)
+    patch.setattr(HeldKeys, "done_with", lambda _, positions: dict(positions))
+
+
+def commit_without_a_flush(patch: Patch) -> None:
+    """A position is committed when its records are processed, and their keys' state not flushed."""
+
+    async def nothing(_: KeyTurns) -> None:
+        pass
+
+    patch.setattr(KeyTurns, "flush_received", nothing)
+    patch.setattr(KeyTurns, "done_with", lambda self: self._positions())
+
+
+def keep_the_state_when_a_gate_opens(patch: Patch) -> None:
+    """State that was loaded before keys came into a partition is not loaded again."""
+    were_loaded, to_flush = HeldKeys.were_loaded, HeldKeys.to_flush
+    patch.setattr(HeldKeys, "were_loaded", lambda self, found, _: were_loaded(self, found, {}))
+    patch.setattr(HeldKeys, "to_flush", lambda self, at, _, fences: to_flush(self, at, {}, fences))
 
 
 def pass_older_batches(patch: Patch) -> None:
@@ -155,12 +177,15 @@ PLANTED = (
         complete_with_children,
         ("only_a_growth_makes_partitions",),
         resized({"bounce_broker": 4.0, "cut": 3.0}, resizes=(0.0, 0.2), pause=(0.05, 0.4)),
+        first_seed=9,
     ),
-    Planted(read_without_counts, ORDER, resized(AWAY), first_seed=12),
-    Planted(show_a_plan, ORDER, resized(AWAY)),
+    Planted(read_without_counts, ORDER, resized(AWAY), first_seed=14),
+    Planted(show_a_plan, ORDER, resized(AWAY), first_seed=10),
     Planted(begin_again_at_0, ORDER, resized(AWAY), first_seed=1),
     Planted(begin_nowhere_at_a_birth, LOST, resized(AWAY)),
     Planted(deliver_beyond_gates, ORDER, resized(AWAY)),
-    Planted(report_before_the_callback, ORDER, resized(AWAY), first_seed=1),
-    Planted(pass_older_batches, TWICE, resized(AWAY), first_seed=1),
+    Planted(report_before_the_callback, ORDER, resized(AWAY)),
+    Planted(commit_without_a_flush, STATE, resized(AWAY), first_seed=2),
+    Planted(keep_the_state_when_a_gate_opens, STATE, resized(AWAY), first_seed=1),
+    Planted(pass_older_batches, TWICE, resized(AWAY), first_seed=29),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tests.simulation.cluster import faults
 from tests.simulation.cluster.elastic import INITIAL, NAME
-from tests.simulation.scenarios.cluster import REST_SECONDS, SEGMENTS
+from tests.simulation.scenarios.cluster import REST_SECONDS
 from tests.simulation.scenarios.course import Course
 from tests.simulation.scenarios.resizes import ResizesRun
 
@@ -40,9 +40,6 @@ class AloneRun(ResizesRun):
     ) -> None:
         super().__init__(seed, course, enough)
         self.group.members.clear()  # of the other topics
-
-    def _topic_configs(self) -> dict[str, str]:
-        return {**SEGMENTS, "min.insync.replicas": "2", "retired.purge": "drained"}
 
     async def _create_topics(self) -> None:
         await self.admin.create(NAME, INITIAL, 3, self._topic_configs())

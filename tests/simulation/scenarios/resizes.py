@@ -64,8 +64,10 @@ class ResizesRun(ClusterRun):
 
     async def _create_topics(self) -> None:
         await super()._create_topics()
-        configs = {**SEGMENTS, "min.insync.replicas": "2", "retired.purge": "drained"}
-        await self.admin.create(NAME, INITIAL, 3, configs)
+        await self.admin.create(NAME, INITIAL, 3, self._topic_configs())
+
+    def _topic_configs(self) -> dict[str, str]:
+        return {**SEGMENTS, "min.insync.replicas": "2", "retired.purge": "drained"}
 
     def _start_clients(self) -> list[asyncio.Task[None]]:
         background = super()._start_clients()
@@ -78,12 +80,16 @@ class ResizesRun(ClusterRun):
 
     async def _recover(self) -> None:
         await super()._recover()
+        await self._end_resizes()
+        await self._until(lambda: self.resizer.is_at_rest, "the resize ends", REST_SECONDS)
+        self.say("no resize is under way")
+
+    async def _end_resizes(self) -> None:
+        """Let no client ask for a resize any more."""
         assert self._resizing is not None
         if self._resizing.done():
             self._resizing.result()
         self._resizing.cancel()
-        await self._until(lambda: self.resizer.is_at_rest, "the resize ends", REST_SECONDS)
-        self.say("no resize is under way")
 
     async def _come_to_rest(self) -> None:
         await self._rest_elastic()
