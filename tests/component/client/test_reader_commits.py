@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.client.errors import ConnectionLost
+from tidelog.client.errors import ConnectionLost, Refused
 from tidelog.client.groups.committed_offsets import Position
-from tidelog.client.groups.reader_commits import Commits
+from tidelog.client.groups.reader_commits import COMMIT_LOST, Commits
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 WHERE = TopicPartition("t", 0)
@@ -100,5 +101,59 @@ def test_a_cancelled_commit_is_in_flight_still() -> None:
         assert member.sent == [5, 6]
         member.answers[1].set_result(None)
         await second
+
+    asyncio.run(main())
+
+
+def test_one_automatic_commit_is_in_flight_at_a_time() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        commits.aside({WHERE: 5})
+        await turns()
+        commits.aside({WHERE: 6})
+        await turns()
+        assert member.sent == [5]
+        member.answers[0].set_result(None)
+        await turns()
+        commits.aside({WHERE: 7})
+        await turns()
+        assert member.sent == [5, 7]
+        member.answers[1].set_result(None)
+        await commits.settle()
+        assert commits.committed == {WHERE: 7}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("code", sorted(COMMIT_LOST))
+def test_a_commit_of_an_ended_generation_is_dropped_and_not_noted(code: ErrorCode) -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        first = asyncio.get_running_loop().create_task(commits.up_to({WHERE: 5}))
+        await turns()
+        member.answers[0].set_exception(Refused(code, "group g"))
+        await first
+        assert commits.committed == {}
+
+    asyncio.run(main())
+
+
+def test_no_position_in_a_former_topic_is_committed() -> None:
+    """The topic that has the name now begins without commits."""
+
+    async def main() -> None:
+        member = SlowMember()
+        former: set[str] = {WHERE.topic}
+        commits = Commits(member, lambda *_: -1, lambda: former, auto_ms=None)  # type: ignore[arg-type]
+        await commits.up_to({WHERE: 5})
+        assert member.sent == [] and commits.committed == {}
+        former.clear()
+        again = asyncio.get_running_loop().create_task(commits.up_to({WHERE: 5}))
+        await turns()
+        assert member.sent == [5]
+        member.answers[0].set_result(None)
+        await again
 
     asyncio.run(main())

@@ -6,16 +6,19 @@ import asyncio
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 
 from tidelog.client.errors import ConnectionLost, Refused
 from tidelog.client.producing.send_queue import BatchResult, ProducerBatch, SendQueue
+from tidelog.client.stamps import Stamp
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import crc_is_right, read_header
 from tidelog.records.builder import Producer
 from tidelog.records.reader import read_batch
+from tidelog.replication.resize_rules import Named
 
 WHERE = TopicPartition("t", 0)
 ONE, TWO = Producer(1, 0), Producer(2, 0)
@@ -459,3 +462,78 @@ def test_another_leader_and_another_identity_are_to_be_known_first(
     assert queue.answered(batches[3], OK)
     assert queue.answered(batches[2], refused(ErrorCode.INVALID_RECORD))
     assert [send(2, TWO), send(2, TWO)] == [batches[4], None]
+
+
+def test_the_place_of_a_batch_that_was_taken_back_is_free_again(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """What was not appended pushes nothing out: the open batch is still one of the last five."""
+    sending = Sending(loop)
+    batches = [sending.add() for _ in range(5)]
+    for batch in batches:
+        assert sending.send() is not None
+        sending.queue.is_known = True
+        assert batch in sending.queue.in_flight
+    for batch in reversed(batches[1:]):
+        sending.queue.take_back(batch)
+    later = sending.add()
+    assert sending.send() == (later, ONE.producer_id, 1)
+
+
+def test_without_an_identity_what_was_sent_once_may_be_in_the_log(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    sending = Sending(loop, idempotent=False)
+    first, second = sending.add(), sending.add()
+    sending.send()
+    assert not sending.queue.answered(first, LOST)
+    assert list(sending.queue.waiting) == [first, second]
+    assert sending.queue.unsent() == [second]
+
+
+def test_an_expired_batch_in_flight_is_before_no_place(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    first = sending.add()
+    sending.send()
+    sending.queue.fail(first, ConnectionLost("too late"))
+    assert sending.queue.in_flight == [first]
+    assert not sending.queue.has_before((first.number[0] + 1,))
+    for outcome, *_ in first.outcomes:
+        assert outcome.exception() is not None
+
+
+def test_a_leader_that_acknowledged_an_expired_batch_does_not_know_the_next_identity(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    sending = Sending(loop, is_known=False)
+    expired, second, third = (sending.add() for _ in range(3))
+    assert sending.send() == (expired, 1, 0)
+    sending.queue.fail(expired, ConnectionLost("too late"))
+    assert expired.outcomes[0][0].exception() is not None
+    assert sending.queue.answered(expired, OK)
+    assert sending.queue.is_known
+    sending.identity = TWO
+    assert sending.send() == (second, 2, 0)
+    assert sending.send() is None
+    assert sending.queue.answered(second, OK)
+    assert sending.send() == (third, 2, 1)
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_halves_are_of_the_count_of_their_batch(
+    loop: asyncio.AbstractEventLoop, is_fixed: bool
+) -> None:
+    """Without it a leader would take them for those of a writer that knows no counts."""
+    stamp = Stamp(UUID(int=1), 4, 2)
+    queue = SendQueue(WHERE, 5, idempotent=True, batch_bytes=1 << 20, partition_epoch=7)
+    batch = queue.open(stamp=stamp, is_fixed=is_fixed)
+    for number in range(2):
+        batch.builder.append(1, b"k", b"%d" % number, [])
+        batch.outcomes.append((loop.create_future(), 1))
+    assert queue.next(ONE) is batch
+    queue.sent(batch)
+    assert queue.answered(batch, refused(ErrorCode.MESSAGE_TOO_LARGE))
+    assert len(batch.halves) == 2
+    for half in batch.halves:
+        assert half.is_fixed is is_fixed
+        assert queue.stamp_of(half) == Named(4, 2, 7)

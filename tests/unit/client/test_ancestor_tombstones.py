@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 from uuid import UUID
 
+from tidelog.client.cluster import Cluster
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.client.producing.ancestor_tombstones import (
+    AncestorTombstones,
     RecentKeys,
     Voided,
     rounds_of,
@@ -15,7 +18,9 @@ from tidelog.client.producing.ancestor_tombstones import (
 )
 from tidelog.client.stamps import Stamp, stamp_of
 from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import FastBuilder
 from tidelog.replication.resize_rules import Named
+from tidelog.runtime.clock import RealClock
 
 
 def topic(count: int, initial: int = 4, births: tuple[int, ...] = (1,)) -> Topic:
@@ -84,3 +89,22 @@ def test_a_request_has_one_key_of_each_partition() -> None:
     a, b, d = (Voided(one, key, now) for key in (b"a", b"b", b"d"))
     c = Voided(two, b"c", now)
     assert rounds_of([a, b, c, d]) == [{one: a, two: c}, {one: b}, {one: d}]
+
+
+def test_a_batch_of_an_older_resize_epoch_leaves_no_key_remembered() -> None:
+    """The next write of the key, in the present epoch, still needs its tombstones."""
+    now = topic(16)
+    tombstones = AncestorTombstones(cast("Cluster", None), RealClock())
+    batch = batch_of(b"k", None)
+    older = stamp(now)._replace(resize_epoch=0)
+    assert tombstones._voided(now, 13, older, batch) == []
+    found = tombstones._voided(now, 13, stamp(now), batch)
+    assert [(each.ancestor.partition, each.key) for each in found] == [(5, b"k"), (1, b"k")]
+    assert tombstones._voided(now, 13, stamp(now), batch) == []
+
+
+def batch_of(*keys: bytes | None) -> bytes:
+    builder = FastBuilder(1 << 20)
+    for key in keys:
+        builder.append(1, key, b"v", [])
+    return builder.build()

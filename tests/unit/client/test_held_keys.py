@@ -128,3 +128,12 @@ def test_no_position_counts_beyond_its_flush_and_callbacks_alternate(
         for partition in (PARENT, CHILD):
             assert limits.get(partition, 99) <= ends.get(partition, 99)
             assert partition in has or limits[partition] == 0
+
+
+def test_a_position_that_equals_the_fence_has_reached_it_and_is_flushed_once() -> None:
+    keys = begun({PARENT: 3}, {})
+    assert keys.to_flush({PARENT: 10}, {}, FENCE) == [PARENT]
+    keys.flushed({PARENT: 10})
+    keys.were_loaded([PARENT], {})
+    assert keys.to_flush({PARENT: 10}, {}, FENCE) == []
+    assert keys.to_flush({PARENT: 12}, {}, FENCE) == []

@@ -190,3 +190,53 @@ def test_a_position_is_reported_where_the_fence_is_the_first_record() -> None:
     """A topic that grew before anything was written to it: its children waited for ever."""
     assert must_report(0, None, upto=0)
     assert not must_report(5, 0, upto=0)
+
+
+def test_a_reader_without_a_group_answers_for_its_own_partitions_only() -> None:
+    gates = TopicGates(GROWN, [1], is_alone=True)
+    assert gates.ends({1: 0}) == {1: 0}, "the fences are not known yet"
+    gates.resolve(OF_GROWN)
+    assert gates.ends({1: 0}) == {}
+    both = TopicGates(GROWN, [0, 1], is_alone=True)
+    both.resolve(OF_GROWN)
+    assert both.ends({0: 9, 1: 0}) == {1: 0}
+
+
+TWICE = topic(2, 4, partition(0), *(partition(each, birth=each // 2 + 1) for each in (1, 2, 3)))
+OF_TWICE = {
+    0: fences((1, 10), (2, 20)),
+    1: fences((1, 0), (2, 5)),
+    2: fences((2, 0)),
+    3: fences((2, 0)),
+}
+
+
+def test_a_parent_is_reported_up_to_the_last_fence_that_a_gate_waits_for() -> None:
+    gates = TopicGates(TWICE, [0])
+    gates.resolve(OF_TWICE)
+    assert gates.reported() == {0: 20}
+
+
+def test_what_a_prerequisite_waits_for_is_asked_as_well() -> None:
+    gates = TopicGates(TWICE, [3])
+    gates.resolve(OF_TWICE)
+    assert gates.wanted([3]) == {1, 0}
+    gates.learn({1: Position(5), 0: Position(9)})
+    assert gates.ends({3: 0}) == {3: 0}
+    gates.learn({0: Position(10)})
+    assert gates.ends({3: 0}) == {}
+
+
+def test_a_member_knows_its_own_positions_better_than_the_coordinator() -> None:
+    gates = TopicGates(GROWN, [0, 1])
+    gates.resolve(OF_GROWN)
+    gates.learn({0: Position(99)})
+    assert gates.ends({0: 9, 1: 0}) == {1: 0}
+    assert gates.waits_for(1) == [(0, 9, 10)]
+
+
+def test_the_gate_of_a_later_incarnation_is_where_it_began() -> None:
+    again = replace(partition(1, birth=1), birth_offset=7)
+    gates = TopicGates(topic(1, 2, partition(0), again), [1])
+    gates.resolve({0: fences((1, 10)), 1: fences((1, 7))})
+    assert gates.ends({1: 7}) == {1: 7}

@@ -1,0 +1,236 @@
+"""The turns of a topic one by one: what is hashed again, what waits, and what is let go."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from tests.support.network_server import until
+from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeaders
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ConnectionLost, GaveUp
+from tidelog.client.metadata import Topic
+from tidelog.client.producing.bulk_sender import BulkSender
+from tidelog.client.producing.send_queue import BatchResult, SendQueue
+from tidelog.client.producing.settings import SendSettings
+from tidelog.client.producing.turning import TopicEpochs
+from tidelog.client.stamps import Stamp, stamp_of
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.hashing import hash_of_key
+from tidelog.protocol import messages
+from tidelog.records.builder import Producer
+from tidelog.records.reader import read_batch
+
+LATER_MS = 60_000
+ONE = Producer(1, 0)
+
+
+class Turns:
+    """A sender, and metadata that change when the test says so."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.leaders = ResizingLeaders(random.Random(1))
+        self.cluster = ResizingCluster(self.leaders, random.Random(1))
+        self.sender = BulkSender(cast("Cluster", self.cluster), SendSettings(**settings))
+
+    @property
+    def topic(self) -> Topic:
+        return self.leaders.described.topics[NAME]
+
+    async def show(self, **changed: Any) -> None:
+        """Let metadata show another topic, and the sender look at them."""
+        shown = replace(self.topic, **changed)
+        self.leaders.described = replace(self.leaders.described, topics={NAME: shown})
+        self.cluster.view = self.leaders.described
+        self.sender._drain()
+
+    async def grow(self) -> None:
+        """Double the partitions."""
+        topic = self.topic
+        count = 2 * topic.count
+        grown = {
+            index: replace(
+                topic.partitions[0], index=index, partition_epoch=index, birth_epoch=index // 2
+            )
+            for index in range(count)
+        }
+        epoch = topic.resize_epoch + 1
+        await self.show(
+            partitions=grown,
+            undeleted_partition_count=count,
+            resize_epoch=epoch,
+            max_partition_epoch=count - 1,
+        )
+
+    def waiting(self) -> dict[int, list[bytes | None]]:
+        """The values that wait to be sent, by partition."""
+        found: dict[int, list[bytes | None]] = {}
+        for queue in self.sender._queues.values():
+            for batch in queue.waiting:
+                values = [record.value for record in read_batch(batch.builder.build())]
+                found.setdefault(queue.partition.partition, []).extend(values)
+        return found
+
+    async def end(self) -> None:
+        """Close it, whatever is not sent."""
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await self.sender.close()
+
+
+def story(of: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        troubles: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: troubles.append(what))
+        await of()
+        assert not troubles
+
+    asyncio.run(whole())
+
+
+def key_of(place: int, count: int) -> bytes:
+    """Return a key whose partition is ``place`` at a count."""
+    return next(key for n in range(999) if hash_of_key(key := b"k%d" % n) % count == place)
+
+
+def test_a_record_stays_in_the_partition_that_was_named_through_each_turn() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        goes = await turns.sender.send(NAME, b"hashed", key_of(7, 8))
+        stays = await turns.sender.send(NAME, b"named", key_of(7, 8), partition=1)
+        assert turns.waiting() == {1: [b"hashed", b"named"]}
+        await turns.grow()
+        assert turns.waiting() == {3: [b"hashed"], 1: [b"named"]}
+        await turns.grow()
+        assert turns.waiting() == {7: [b"hashed"], 1: [b"named"]}
+        await turns.end()
+        assert goes.exception() and stays.exception()
+
+    story(of)
+
+
+def test_a_refusal_of_a_batch_that_has_expired_changes_nothing() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=0, delivery_timeout_ms=30)
+        first = await turns.sender.send(NAME, b"0", b"k")
+        await until(lambda: any(turns.cluster.waiting.values()))
+        ((_, ((request, answer),)),) = turns.cluster.waiting.items()
+        turns.cluster.waiting.clear()
+        await until(first.done)
+        assert isinstance(first.exception(), GaveUp)
+        answer.set_result(refusal_of(request))
+        await asyncio.sleep(0)
+        assert not turns.sender._topics[NAME].is_turning
+        assert turns.sender.buffered == 0
+        later = await turns.sender.send(NAME, b"1", b"k")
+        await until(lambda: any(turns.cluster.waiting.values()))
+        await until(later.done)
+        assert later.exception()
+
+    story(of)
+
+
+def test_metadata_are_asked_of_others_where_the_broker_that_refused_is_gone() -> None:
+    class Gone(ResizingCluster):
+        async def describe(self, _: Any, *, node_id: int) -> None:
+            raise ConnectionLost(f"broker {node_id} is gone")
+
+    async def of() -> None:
+        turns = Turns(linger_ms=0)
+        turns.cluster.__class__ = Gone
+        sent = await turns.sender.send(NAME, b"0", b"k")
+        await until(lambda: any(turns.cluster.waiting.values()))
+        ((_, ((request, answer),)),) = turns.cluster.waiting.items()
+        turns.cluster.waiting.clear()
+        shown = replace(turns.topic, resize_epoch=1)
+        turns.leaders.described = replace(turns.leaders.described, topics={NAME: shown})
+        answer.set_result(refusal_of(request))
+        await until(lambda: any(turns.cluster.waiting.values()))
+        ((_, ((request, _),)),) = turns.cluster.waiting.items()
+        assert request.topic_data[0].resize_epoch == 1
+        await turns.end()
+        assert sent.exception()
+
+    story(of)
+
+
+def test_batches_of_a_deleted_topic_and_of_the_next_one_are_not_in_one_request() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        await turns.sender.send(NAME, b"0", key_of(0, 2))
+        turns.sender._topics[NAME].is_turning = True
+        # As if it had been sent before: it has its numbers, so it is not hashed again.
+        (queue,) = turns.sender._queues.values()
+        (batch,) = queue.waiting
+        queue.next(ONE)
+        queue.sent(batch, -1)
+        queue.answered(batch, BatchResult(ConnectionLost("gone")))
+        led = {index: replace(each, leader=0) for index, each in turns.topic.partitions.items()}
+        moved = {index: replace(each, partition_epoch=9 + index) for index, each in led.items()}
+        await turns.show(topic_id=UUID(int=2), partitions=moved, resize_epoch=0)
+        await turns.sender.send(NAME, b"1", key_of(1, 2))
+        turns.sender._identity = ONE
+        flushing = asyncio.ensure_future(turns.sender.flush())
+        await until(lambda: len(turns.cluster.waiting.get(0, ())) == 2)
+        requests = [request for request, _ in turns.cluster.waiting[0]]
+        assert [len(request.topic_data[0].partition_data) for request in requests] == [1, 1]
+        flushing.cancel()
+        await turns.end()
+
+    story(of)
+
+
+def refusal_of(request: messages.ProduceRequest) -> messages.ProduceResponse:
+    response = messages.ProduceResponse
+    (topic,) = request.topic_data
+    code = ErrorCode.INVALID_PARTITION_METADATA
+    parts = [
+        response.PartitionProduceResponse(part.index, code, -1) for part in topic.partition_data
+    ]
+    return response(responses=[response.TopicProduceResponse(NAME, parts)])
+
+
+def test_each_time_the_order_is_switched_the_queues_wait_for_another_identity() -> None:
+    """The log goes on, and so would its sequence numbers, from where another queue left them."""
+
+    async def of() -> None:
+        turns = Turns(linger_ms=0)
+        ordered = turns.topic.undeleted_partition_count
+        for count in (-1, ordered, -1):
+            sent = await turns.sender.send(NAME, b"0", b"k")
+            while not sent.done():
+                turns.cluster.answer()
+                await asyncio.sleep(0)
+            former = turns.sender._identity
+            assert former is not None
+            await turns.show(undeleted_partition_count=count)
+            assert not turns.sender._queues
+            queue = turns.sender._queue_of(turns.sender._topics[NAME], 0)
+            assert queue.needs_identity(former)
+            turns.sender._identity = former._replace(producer_id=former.producer_id + 1)
+            for leader in turns.leaders.leaders.values():
+                leader.sequences.clear()
+                leader.known.clear()
+
+    story(of)
+
+
+def test_a_batch_of_a_deleted_topic_does_not_hold_a_turn_up() -> None:
+    found = Stamp(UUID(int=2), 4, 0)
+    queue = SendQueue(TopicPartition(NAME, 0), 5, idempotent=True)
+    topic = ResizingLeaders(random.Random(1)).described.topics[NAME]
+    epochs = TopicEpochs(topic, stamp_of(topic))
+    of_former = queue.open(stamp=stamp_of(topic))
+    of_same = queue.open(stamp=found)
+    unordered = queue.open(stamp=None)
+    assert epochs.may_end(found, [of_former])
+    assert not epochs.may_end(found, [of_former, of_same])
+    assert not epochs.may_end(found, [unordered])
+    assert not epochs.may_end(None, [of_former])
