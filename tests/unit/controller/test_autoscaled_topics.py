@@ -24,7 +24,7 @@ from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, RequestRefusal
 from tidelog.controller.decisions.nodes import load
 from tidelog.metadata import layout
-from tidelog.metadata.records import ConfigNode
+from tidelog.metadata.records import ConfigNode, DeletionMark
 from tidelog.model.admin_requests import AlterOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import level_of
@@ -326,3 +326,25 @@ def test_a_topic_cannot_be_created_with_partitions_auto_alone() -> None:
         TopicToCreate("u", 1, 1, configs=(*alone, ("retired.purge", "retention")))
     )
     assert created.refusal is None
+
+
+def test_a_topic_that_shrinks_or_is_marked_for_deletion_is_left_alone() -> None:
+    """All its partitions have nodes then: only the plan and the mark say it."""
+    shrinking = Scaled(2)
+    shrinking.ask(4)
+    shrinking.settle()
+    assert autoscaled_names(shrinking.cluster) == ["t"]
+    assert shrinking.ask(2) is None
+    assert autoscaled_names(shrinking.cluster) == []
+    marked = Scaled()
+    marked.commit((Put(layout.deletion_mark("t"), DeletionMark()),))
+    assert autoscaled_names(marked.cluster) == []
+
+
+def test_a_rate_counts_for_the_whole_of_its_time() -> None:
+    world = Scaled()
+    world.take(700)
+    world.now_ms += FRESH_MS
+    assert observed(world.cluster, "t", world.times).rates == (700,) * 4
+    world.now_ms += 1
+    assert observed(world.cluster, "t", world.times).rates == (None,) * 4

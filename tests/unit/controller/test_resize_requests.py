@@ -8,9 +8,9 @@ import pytest
 from tests.support.resizing_world import NOW_MS, ResizingWorld
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import new_partitions, resize_requests
-from tidelog.controller.decisions.cluster import NO_ID
+from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER
 from tidelog.controller.decisions.creation import TopicToCreate
-from tidelog.controller.decisions.decision import Put, Remove
+from tidelog.controller.decisions.decision import Put, Remove, RequestRefusal
 from tidelog.controller.decisions.growth import Growth
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.rebalance import imbalanced
@@ -21,6 +21,7 @@ from tidelog.controller.decisions.resize_requests import (
     begun_again,
     resize_topics,
     unaware_clients,
+    unaware_writers,
 )
 from tidelog.controller.decisions.resizing import advance
 from tidelog.controller.decisions.settlement import put_state
@@ -347,3 +348,16 @@ def test_each_resize_leaves_audit_lines() -> None:
         if world.history.resize is not None and not world.plan.published:
             world.report()
     assert said == ["resize of topic t done: it has 3 partitions, after 2, resize epoch 3"]
+
+
+def test_an_epoch_of_its_own_waits_for_the_moves_of_its_topic() -> None:
+    refusal = begun_again(moving().cluster, "t")
+    assert isinstance(refusal, RequestRefusal)
+    assert refusal.error is E.REASSIGNMENT_IN_PROGRESS
+
+
+def test_a_partition_without_a_leader_has_none_to_ask_for_writers() -> None:
+    world = leaderless()
+    leaders = {world.state(index).leader for index in range(2)}
+    assert NO_LEADER in leaders
+    assert unaware_writers(world.cluster, "t")[1] == sorted(leaders - {NO_LEADER})

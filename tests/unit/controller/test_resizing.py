@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import msgspec
 import pytest
 
@@ -16,7 +18,9 @@ from tidelog.controller.decisions.resizing import Advanced, Progress, advance, w
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.pending import changes_of
 from tidelog.metadata import layout
+from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
+    DeletionNode,
     FormerPartition,
     PartitionNode,
     ResizeKind,
@@ -427,3 +431,44 @@ def test_a_growth_of_1000_partitions_takes_linear_writes() -> None:
     assert written[1000][0] <= 9
     assert written[1000][1] <= 3 * 1000 + 2 * written[1000][0]
     assert written[1000][2] < 2.2 * written[500][2] < 1_000_000
+
+
+def test_a_plan_rests_while_its_store_cannot_be_believed() -> None:
+    world = ResizingWorld(2)
+    world.ask(4)
+    world.cluster.went_back = "it is a copy of yesterday"
+    assert advance(world.cluster, "t").answer == Advanced(Progress.NONE)
+    world.cluster.went_back = None
+    path = layout.topic_history("t")
+    world.cluster.damaged[path] = Damaged(path, "torn")
+    assert advance(world.cluster, "t").answer == Advanced(Progress.NONE)
+    del world.cluster.damaged[path]
+    assert world.advance() == Advanced(Progress.WROTE)
+
+
+def test_a_child_begins_above_the_leader_epochs_of_a_deleted_topic_of_the_name() -> None:
+    """A stop of that one's partition may still be on its way (decision 0016)."""
+    world = ResizingWorld(2)
+    gone = DeletionNode("t", {2: [1]}, {2: 7})
+    world.commit((Put(layout.deletion(UUID(int=9)), gone),))
+    world.ask(4)
+    world.write_all()
+    world.report()
+    assert world.advance() == Advanced(Progress.WROTE)
+    assert [world.state(index).leader_epoch for index in (2, 3)] == [8, 0]
+
+
+def test_an_undo_waits_for_a_child_whose_state_cannot_be_read() -> None:
+    world = ResizingWorld(2)
+    world.ask(4)
+    world.write_all()
+    world.report()
+    world.write_all()
+    assert world.advance(is_late=True).progress is Progress.UNDONE
+    while world.plan.cursor < world.plan.to_count:
+        world.advance()
+    kept = world.cluster.states.pop(TopicPartition("t", 3))
+    decided = advance(world.cluster, "t")
+    assert (decided.answer, decided.writes) == (Advanced(Progress.WAITS, (3,)), ())
+    world.cluster.states[TopicPartition("t", 3)] = kept
+    assert world.write_all() == Advanced(Progress.PUBLISHED)

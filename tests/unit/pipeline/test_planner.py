@@ -13,7 +13,7 @@ from tidelog.pipeline.errors import OptionRefused, PipelineError
 from tidelog.pipeline.places import Place, PlaceKind
 from tidelog.pipeline.planning.admission import AdmissionLimits, admit
 from tidelog.pipeline.planning.losses import LossKind, epochs_to_ask, judge
-from tidelog.pipeline.planning.planner import plan
+from tidelog.pipeline.planning.planner import plan, prerequisites
 from tidelog.pipeline.planning.positions import SENTINEL, Pid, Positions, is_sentinel
 from tidelog.pipeline.planning.ranges import (
     OffsetRange,
@@ -491,3 +491,58 @@ def test_what_is_lost_is_clipped_off_before_ranges_are_split() -> None:
     kept, lost = clip(whole[1:], {P[1]: 100})
     assert kept == [OffsetRange(P[1], 9, 9)] and lost == {P[1]: whole[1]}
     assert split(kept, 4, 100) == kept, "what tells of a loss is a task too"
+
+
+# Resize epochs of positions
+
+
+def resized(epoch: int | None, *bounds: tuple[int, int], topic_id: str = "id") -> Snapshot:
+    """A snapshot in a resize epoch; None: keys are not kept in order any more."""
+    pids = [Pid("t", number, topic_id) for number in range(len(bounds))]
+    states = {pid: PartitionSnapshot(*bound) for pid, bound in zip(pids, bounds, strict=True)}
+    epochs = {} if epoch is None else {"t": epoch}
+    return Snapshot({"t": topic_id}, states, resize_epochs=epochs)
+
+
+def test_positions_keep_the_newest_resize_epoch_that_was_seen() -> None:
+    start = replace(at(0), resize_epochs={"t": 3})
+    assert plan(start, resized(4, (0, 5)), NO_LIMITS, 0).end.resize_epochs == {"t": 4}
+    made = plan(start, resized(None, (0, 5)), NO_LIMITS, 0).end
+    assert made.at == {P[0]: 5} and made.resize_epochs == {"t": 3}
+
+
+def test_no_partition_joins_by_metadata_that_are_older_than_the_positions() -> None:
+    start = replace(at(0), resize_epochs={"t": 3})
+    assert set(judge(start, resized(2, (0, 5), (0, 5))).at) == {P[0]}
+    assert set(judge(start, resized(3, (0, 5), (0, 5))).at) == {P[0], P[1]}
+
+
+def test_the_metadata_of_another_topic_of_the_name_are_not_older() -> None:
+    start = replace(at(0), resize_epochs={"t": 3})
+    judged = judge(start, resized(0, (0, 5), topic_id="another"))
+    assert judged.behind == set() and judged.doubted == {P[0]}
+
+
+def test_a_partition_that_was_removed_unseen_and_came_back_has_its_loss_in_the_range() -> None:
+    start = replace(at(0), resize_epochs={"t": 1})
+    came_back = replace(
+        resized(4, (0, 5), (9, 12)),
+        former={P[1]: FormerEnd(8, 9, resize_epoch=3)},
+    )
+    states = {**came_back.partitions, P[1]: PartitionSnapshot(9, 12, first=9)}
+    judged = judge(start, replace(came_back, partitions=states))
+    assert [(loss.position, loss.resumes_at) for loss in judged.losses] == [(0, 8)]
+    assert judged.new == {P[1]: 0} and judged.at[P[1]] == 9
+
+
+def test_a_partition_at_the_fence_holds_no_other_back() -> None:
+    shut = replace(log((0, 9), (0, 9)), gates={"t": {1: [gate(1, 0, 0, 5)]}})
+    assert prerequisites(judge(at(4, 0), shut), shut) == {P[0]}
+    assert prerequisites(judge(at(5, 0), shut), shut) == frozenset()
+
+
+def test_a_loss_is_not_kept_back_until_a_batch_is_large_enough() -> None:
+    limits = AdmissionLimits(min_offsets=20, max_trigger_delay_ms=1000)
+    made = plan(at(0), log((3, 5)), limits, 0)
+    assert [loss.kind for loss in made.losses] == [LossKind.RETENTION]
+    assert made.end.at == {P[0]: 5}
