@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -96,3 +96,50 @@ def test_state_that_was_loaded_too_late_opens_nothing() -> None:
     application = Application(None, None, lose)
     turned(application, member, keys)
     assert application.calls == ["load"] and keys.loaded == []
+
+
+class Watched(OneFence):
+    """Notes what may be delivered whenever it is told that this has changed."""
+
+    def __init__(self, keys: HeldKeys, ends: dict[TopicPartition, int]) -> None:
+        self.keys, self.ends = keys, ends
+        self.limits: list[dict[TopicPartition, int]] = []
+
+    def fences(self) -> dict[TopicPartition, list[int]]:
+        return {}
+
+    def apply(self) -> None:
+        self.limits.append(self.keys.limits(self.ends, [WHERE]))
+
+
+def done(work: Coroutine[Any, Any, None]) -> None:
+    with pytest.raises(StopIteration):
+        work.send(None)
+
+
+def test_a_gate_that_opens_while_the_application_loads_lets_it_load_again() -> None:
+    """It has read the state of the keys that were there: others come in with the gate."""
+    keys, member = HeldKeys(), Member()
+    gating: Any = Watched(keys, {WHERE: FENCE})
+
+    def opens() -> None:
+        gating.ends = {}
+
+    application = Application(None, None, opens)
+    turns = KeyTurns(keys, member, gating, application, lambda: {WHERE: 0})  # type: ignore[arg-type]
+    done(turns.turn())
+    assert application.calls == ["load", "flush", "load"]
+    assert gating.limits[-1] == {}
+
+
+def test_after_a_flush_before_a_commit_nothing_is_delivered_until_state_is_loaded() -> None:
+    keys, member = HeldKeys(), Member()
+    gating: Any = Watched(keys, {})
+    application = Application(None, None)
+    turns = KeyTurns(keys, member, gating, application, lambda: {WHERE: application.position})  # type: ignore[arg-type]
+    done(turns.turn())
+    assert gating.limits == [{}]
+    application.position = 3
+    done(turns.flush_received())
+    assert application.calls == ["load", "flush"]
+    assert gating.limits == [{}, {WHERE: 0}]
