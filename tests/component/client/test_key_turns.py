@@ -99,7 +99,7 @@ def test_state_that_was_loaded_too_late_opens_nothing() -> None:
 
 
 class Watched(OneFence):
-    """Notes what may be delivered whenever it is told that this has changed."""
+    """Notes what may be delivered at each change of it."""
 
     def __init__(self, keys: HeldKeys, ends: dict[TopicPartition, int]) -> None:
         self.keys, self.ends = keys, ends
