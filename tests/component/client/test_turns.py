@@ -234,3 +234,63 @@ def test_a_batch_of_a_deleted_topic_does_not_hold_a_turn_up() -> None:
     assert not epochs.may_end(found, [of_former, of_same])
     assert not epochs.may_end(found, [unordered])
     assert not epochs.may_end(None, [of_former])
+
+
+def test_a_record_that_is_hashed_again_keeps_its_deadline() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        await turns.sender.send(NAME, b"0", key_of(7, 8))
+        ((before,),) = (queue.waiting for queue in turns.sender._queues.values())
+        await asyncio.sleep(0.02)
+        await turns.grow()
+        (after,) = [batch for q in turns.sender._queues.values() for batch in q.waiting]
+        assert after is not before and after.deadline == before.deadline
+        await turns.end()
+
+    story(of)
+
+
+def test_each_record_that_is_held_expires_at_its_own_deadline() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=0, delivery_timeout_ms=60)
+        await turns.sender.topic(NAME)
+        epochs = turns.sender._epochs_of(turns.topic)
+        epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
+        first = await turns.sender.send(NAME, b"0", b"k")
+        await asyncio.sleep(0.03)
+        second = await turns.sender.send(NAME, b"1", b"k")
+        await until(first.done)
+        assert not second.done()
+        await until(second.done)
+        assert isinstance(first.exception(), GaveUp) and isinstance(second.exception(), GaveUp)
+        assert turns.sender.buffered == 0
+        await turns.sender.close()
+
+    story(of)
+
+
+def test_an_error_of_the_whole_producer_fails_what_is_held() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=0)
+        epochs = turns.sender._epochs_of(turns.topic)
+        epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
+        held = await turns.sender.send(NAME, b"0", b"k")
+        turns.sender._fail_all(ConnectionLost("for good"))
+        assert isinstance(held.exception(), ConnectionLost)
+        assert turns.sender.buffered == 0
+        await turns.sender.close()
+
+    story(of)
+
+
+def test_a_retired_partition_takes_no_record_that_names_it() -> None:
+    topic = ResizingLeaders(random.Random(1)).described.topics[NAME]
+    retired = replace(topic.partitions[1], retirement_epoch=3)
+    topic = replace(topic, partitions={**topic.partitions, 1: retired})
+    epochs = TopicEpochs(topic, stamp_of(topic))
+    assert epochs.why_not(0) is None
+    why = epochs.why_not(1)
+    assert why is not None and why.code == ErrorCode.POLICY_VIOLATION
+    unknown = epochs.why_not(2)
+    assert unknown is not None and unknown.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert TopicEpochs(topic, None).why_not(1) is None
