@@ -38,12 +38,6 @@ class HeldKeys:
         """Forget everything: another generation begins, in which nothing is loaded."""
         self._loaded, self._flushed = {}, {}
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that are not this member's any more."""
-        for partition in partitions:
-            self._loaded.pop(partition, None)
-            self._flushed.pop(partition, None)
-
     @property
     def loaded(self) -> list[TopicPartition]:
         """The partitions whose state the application has."""
