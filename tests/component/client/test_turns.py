@@ -222,6 +222,10 @@ def test_each_time_the_order_is_switched_the_queues_wait_for_another_identity() 
     story(of)
 
 
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 def test_a_batch_of_a_deleted_topic_does_not_hold_a_turn_up() -> None:
     found = Stamp(UUID(int=2), 4, 0)
     queue = SendQueue(TopicPartition(NAME, 0), 5, idempotent=True)
@@ -241,7 +245,8 @@ def test_a_record_that_is_hashed_again_keeps_its_deadline() -> None:
         turns = Turns(linger_ms=LATER_MS)
         await turns.sender.send(NAME, b"0", key_of(7, 8))
         ((before,),) = (queue.waiting for queue in turns.sender._queues.values())
-        await asyncio.sleep(0.02)
+        begun = now()
+        await until(lambda: now() - begun > 0.02)
         await turns.grow()
         (after,) = [batch for q in turns.sender._queues.values() for batch in q.waiting]
         assert after is not before and after.deadline == before.deadline
@@ -257,11 +262,15 @@ def test_each_record_that_is_held_expires_at_its_own_deadline() -> None:
         epochs = turns.sender._epochs_of(turns.topic)
         epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
         first = await turns.sender.send(NAME, b"0", b"k")
-        await asyncio.sleep(0.03)
+        begun = now()
+        await until(lambda: now() - begun > 0.03)
+        sent = now()
         second = await turns.sender.send(NAME, b"1", b"k")
+        ended: list[float] = []
+        second.add_done_callback(lambda _: ended.append(now()))
         await until(first.done)
-        assert not second.done()
         await until(second.done)
+        assert ended[0] - sent > 0.059, "not with the first one"
         assert isinstance(first.exception(), GaveUp) and isinstance(second.exception(), GaveUp)
         assert turns.sender.buffered == 0
         await turns.sender.close()
