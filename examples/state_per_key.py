@@ -1,49 +1,53 @@
 """State per key that goes where its key goes, while a topic grows and shrinks.
 
-Run it with a cluster's address: ``python examples/state_per_key.py 127.0.0.1:9092``. Start it
-several times beside each other, add partitions with ``tidelog topics --alter --partitions``, and
-stop one of them: the counts go on.
+Run it on a topic that has records with keys:
 
-Each process counts the records of each key. It keeps the counts in memory, writes them to a file
-when its keys may go elsewhere, and forgets them; it reads them again when keys come. The file
-stands for a database: it refuses to be written by a member of an older generation than the newest
-that wrote.
+    python examples/state_per_key.py 127.0.0.1:9092 [topic] [file] [number]
+
+Without further arguments the topic is ``events``, the file ``counts.db``, and it runs for ever
+rather than until it has counted that number of records. Start it several times beside each other,
+add partitions with ``tidelog topics --alter --partitions``, and stop one of them: the counts go on.
+
+Each process counts the records of each key. It keeps the counts in memory, writes them to a
+database when its keys may go elsewhere, and forgets them; it reads them again when keys come. The
+database refuses the count of a member of an older generation than the one that wrote last.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Collection
-from pathlib import Path
 
 from tidelog import Consumer, PartitionKeyRebalanceListener, TopicPartition
 
+TABLE = """CREATE TABLE IF NOT EXISTS counts
+    (key TEXT PRIMARY KEY, count INTEGER NOT NULL, generation INTEGER NOT NULL)"""
+WRITE = """INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE
+    SET count = excluded.count, generation = excluded.generation
+    WHERE generation <= excluded.generation"""
+
 
 class Store:
-    """The counts of all keys, each with the generation that wrote it, in one file."""
+    """The counts of all keys, each with the generation that wrote it; many processes share it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.touch()
+    def __init__(self, path: str) -> None:
+        self.database = sqlite3.connect(path, timeout=30)
+        with self.database:
+            self.database.execute(TABLE)
 
-    def read(self) -> dict[str, tuple[int, int]]:
-        """Return count and generation of each key."""
-        return {key: tuple(each) for key, each in json.loads(self.path.read_text() or "{}").items()}
+    def read(self) -> dict[str, int]:
+        """Return the count of each key."""
+        return dict(self.database.execute("SELECT key, count FROM counts"))
 
     def write(self, counts: dict[str, int], generation: int) -> None:
-        """Write these counts, except where a newer generation has written."""
-        with self.path.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            stored = json.loads(file.read() or "{}")
+        """Write these counts, all or none, except where a newer generation has written."""
+        with self.database:
             for key, count in counts.items():
-                if stored.get(key, [0, -1])[1] <= generation:
-                    stored[key] = [count, generation]
-            file.seek(0)
-            file.truncate()
-            file.write(json.dumps(stored))
+                done = self.database.execute(WRITE, (key, count, generation))
+                if not done.rowcount:
+                    print(f"{key}: a newer owner has written, {count} is dropped", file=sys.stderr)
 
 
 class CountPerKey(PartitionKeyRebalanceListener):
@@ -66,7 +70,7 @@ class CountPerKey(PartitionKeyRebalanceListener):
         self, partitions: Collection[TopicPartition], generation: int, member: str
     ) -> None:
         """Read what others have written since."""
-        self.loaded = {key: count for key, (count, _) in self.store.read().items()}
+        self.loaded = self.store.read()
 
     def on_partition_key_lost(self, partitions: Collection[TopicPartition]) -> None:
         """Forget: another process has these keys, and uncommitted records come again."""
@@ -82,7 +86,7 @@ class CountPerKey(PartitionKeyRebalanceListener):
 
 def main(bootstrap: str, topic: str, path: str, until: int | None = None) -> None:
     """Count the records of a topic, for ever or until so many were counted here."""
-    state = CountPerKey(Store(Path(path)))
+    state = CountPerKey(Store(path))
     consumer = Consumer(
         bootstrap_servers=bootstrap, group_id="counting", auto_offset_reset="earliest"
     )
@@ -93,7 +97,8 @@ def main(bootstrap: str, topic: str, path: str, until: int | None = None) -> Non
             for records in consumer.poll(timeout_ms=500).values():
                 for record in records:
                     seen += 1
-                    print(f"{record.key.decode()}: {state.count(record.key.decode())}")
+                    key = (record.key or b"").decode()
+                    print(f"{key}: {state.count(key)}")
 
 
 if __name__ == "__main__":
@@ -101,6 +106,6 @@ if __name__ == "__main__":
     main(
         arguments[0] if arguments else "127.0.0.1:9092",
         arguments[1] if len(arguments) > 1 else "events",
-        arguments[2] if len(arguments) > 2 else "counts.json",
+        arguments[2] if len(arguments) > 2 else "counts.db",
         int(arguments[3]) if len(arguments) > 3 else None,
     )

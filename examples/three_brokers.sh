@@ -2,10 +2,14 @@
 # Three brokers from files of their own with `tidelog server`; the first one is the controller, too.
 # What `tidelog up --brokers 3` does, by hand:  sh examples/three_brokers.sh /tmp/three
 # Other ports than 9092 to 9094 and 9095 (the controller's): PORTS="19092 19093 19094 19095".
-# Ctrl-C stops all three.
+# Each prints a line when it is ready, or says why not in its log. Ctrl-C stops all three.
 set -eu
 folder=${1:?which folder?}
 tidelog=${TIDELOG:-tidelog}
+command -v "${tidelog%% *}" >/dev/null || {
+    echo "$tidelog is not on the PATH: set TIDELOG, such as TIDELOG=.venv/bin/tidelog" >&2
+    exit 1
+}
 set -- ${PORTS:-9092 9093 9094 9095}
 controller=$4
 
@@ -34,4 +38,10 @@ END
     processes="$processes $!"
     shift
 done
-wait
+# A broker that ends by itself has said why in its log.
+id=0
+for process in $processes; do
+    id=$((id + 1))
+    wait "$process" || echo "broker $id ended: see $folder/broker-$id.log" >&2
+done
+exit 1

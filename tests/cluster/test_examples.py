@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +52,7 @@ def test_resume_with_a_group(bootstrap: str) -> None:
 def test_state_per_key_goes_on_through_a_growth(
     bootstrap: str, topic_name: str, tmp_path: Path
 ) -> None:
-    counts = tmp_path / "counts.json"
+    counts = tmp_path / "counts.db"
     run = [sys.executable, str(EXAMPLES / "state_per_key.py"), bootstrap, topic_name, str(counts)]
     topics = [sys.executable, "-m", "tidelog", "topics", "--topic", topic_name]
     produce = [sys.executable, "-m", "tidelog", "produce", "--topic", topic_name]
@@ -64,9 +66,9 @@ def test_state_per_key_goes_on_through_a_growth(
         lines = "".join(f"{name}:x\n" for name in names * 3)
         subprocess.run(produce, input=lines, text=True, check=True, timeout=DEADLINE_S)
         output_of([*run, str(len(names) * 3)])
-    assert {key: count for key, (count, _) in json.loads(counts.read_text()).items()} == (
-        dict.fromkeys(names, 6)
-    )
+    with contextlib.closing(sqlite3.connect(counts)) as database:
+        stored = dict(database.execute("SELECT key, count FROM counts"))
+    assert stored == dict.fromkeys(names, 6)
 
 
 def test_the_tour_of_the_commands(bootstrap: str) -> None:
