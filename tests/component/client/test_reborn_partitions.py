@@ -1,13 +1,15 @@
-"""A member keeps its partitions, and one of them was removed and created again meanwhile."""
+"""A partition, or the topic itself, was removed and created again since a member read it."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ConnectionLost
+from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.model.topics import TopicPartition
@@ -63,5 +65,28 @@ def test_a_reborn_partition_is_read_from_where_the_coordinator_says() -> None:
         finally:
             await reader._gating.stop()
             await reader._fetcher.close()
+
+    asyncio.run(story())
+
+
+def test_a_position_of_a_former_topic_counts_in_no_generation_of_the_next_one() -> None:
+    """A commit that was on its way while the topic was created again hid its first records."""
+
+    async def story() -> None:
+        reader = GroupReader(cast("Cluster", NoBrokers()), "g", ["t"])
+        reader._assigned = [KEPT]
+        found = []
+        # The former topic, the one of its name, and that one in the generation after it.
+        for number in (2, 1, 1):
+            named = replace(topic(7, 12), topic_id=UUID(int=number))
+            reader._cluster.view = ClusterMetadata(topics={"t": named})  # type: ignore[misc]
+            reader._has_begun = False
+            await reader._begin_generation()
+            await reader._gating.stop()
+            found.append(reader._is_of_former(KEPT, Position(30, 0)))
+            # A birth offset is of the present topic.
+            assert not reader._is_of_former(KEPT, Position(30))
+        await reader._fetcher.close()
+        assert found == [False, True, False]
 
     asyncio.run(story())

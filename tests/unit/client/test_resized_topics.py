@@ -6,6 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from tidelog.client.groups.resized_topics import (
+    deleted_topics,
     former_topics,
     is_resized,
     ordered_topics,
@@ -62,6 +63,16 @@ def test_another_topic_of_the_same_name_asks_for_another_round() -> None:
     for view in (VIEW, ClusterMetadata(), deleted):
         assert former_topics(seen, view) == set()
         assert not is_resized(seen, own, view)
+
+
+def test_no_position_in_a_deleted_topic_is_committed() -> None:
+    """A topic of its name may be there when the request arrives, and be read from that offset."""
+    seen = {"t": ORDERED}
+    deleted = seen_later(replace(ORDERED, topic_id=UUID(int=0), error=3))
+    another = seen_later(replace(ORDERED, topic_id=UUID(int=2), resize_epoch=0))
+    assert deleted_topics(seen, deleted) == deleted_topics(seen, another) == {"t"}
+    for view in (VIEW, ClusterMetadata(), seen_later(replace(ORDERED, error=5))):
+        assert deleted_topics(seen, view) == set()
 
 
 def test_the_removal_of_an_own_partition_asks_for_another_round() -> None:

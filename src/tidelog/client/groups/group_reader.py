@@ -335,6 +335,7 @@ class GroupReader(ReaderControls):
         errors: dict[TopicPartition, Refused] = {}
         if wanted and not self._member.is_alone:
             found, errors = await look_up_committed(self._cluster, group, wanted)
+            found = {at: each for at, each in found.items() if not self._is_of_former(at, each)}
         positions = {partition: item.offset for partition, item in found.items()}
         self._commits.committed.update(positions)
         wanted = [where for where in wanted if where in self._unplaced]
@@ -353,6 +354,14 @@ class GroupReader(ReaderControls):
             errors.setdefault(where, unanswered)
         return errors
 
+    def _is_of_former(self, where: TopicPartition, committed: Position) -> bool:
+        """Whether a position was committed after a record of a topic that had the name before.
+
+        Commits are by name, so one that was on its way while the topic was created again counts in
+        the new one. A birth offset, and one that nothing was read before, has no leader epoch.
+        """
+        return where.topic in self._reborn_topics and committed.leader_epoch >= 0
+
     async def _begin_generation(self) -> None:
         """Get metadata that are as new as those of the assignment, and begin with its gates."""
         if self._has_begun:
@@ -364,6 +373,9 @@ class GroupReader(ReaderControls):
             await self._cluster.describe(unknown)
         self._seen = ordered_topics(self._cluster.view, names) if self._is_aware else {}
         self._unordered = frozenset(names - self._seen.keys() if self._is_aware else ())
+        ids = {name: topic.topic_id for name, topic in self._seen.items()}
+        self._reborn_topics = {name for name in ids if self._ids.get(name, ids[name]) != ids[name]}
+        self._ids |= ids
         stamps = stamps_of(self._seen, self._fetcher.positions())
         self._begin_lives_again(reborn(self._fetcher.named(), stamps))
         self._fetcher.restamp(stamps)

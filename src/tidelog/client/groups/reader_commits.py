@@ -36,7 +36,7 @@ class Commits:
     """The commits of one reader.
 
     ``epoch_before`` gives the leader epoch before a position; ``former`` the topics that were
-    deleted, and created again since this generation began.
+    deleted since this generation began, whether they were created again or not.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from uuid import UUID
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import WrongState
@@ -30,7 +31,7 @@ from tidelog.client.groups.key_turns import KeyTurns
 from tidelog.client.groups.reader_commits import Commits
 from tidelog.client.groups.reader_hooks import ReaderHooks
 from tidelog.client.groups.reader_positions import ReaderPositions
-from tidelog.client.groups.resized_topics import former_topics, stamps_of
+from tidelog.client.groups.resized_topics import deleted_topics, stamps_of
 from tidelog.client.groups.self_assigned import SelfAssigned
 from tidelog.client.metadata import Topic
 from tidelog.client.offsets import IsolationLevel
@@ -91,7 +92,7 @@ class ReaderControls:
         self._commits = Commits(
             self._member,
             self._positions.epoch_before,
-            lambda: former_topics(self._seen, cluster.view),
+            lambda: deleted_topics(self._seen, cluster.view),
             auto_commit_ms,
         )
         self._resets = Resets(cluster, reset, isolation, self._member, self._commits)
@@ -104,6 +105,11 @@ class ReaderControls:
     def _begin_empty(self, heartbeat_interval_ms: int) -> None:
         self._seen: dict[str, Topic] = {}
         """The ordered topics of this generation, by the metadata that it reads with."""
+        self._ids: dict[str, UUID] = {}
+        """The id of each topic that this member has read, in the newest generation that did."""
+        self._reborn_topics: set[str] = set()
+        """Topics of this generation that were deleted and created again since this member read
+        them: a position of a record in them was committed by one that read the former topic."""
         self._unordered: frozenset[str] = frozenset()
         """Its other topics: one that becomes ordered has gates, and lets the member join again."""
         self._assigned: list[TopicPartition] = []

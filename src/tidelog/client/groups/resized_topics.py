@@ -88,6 +88,18 @@ def former_topics(seen: Mapping[str, Topic], view: ClusterMetadata) -> set[str]:
     }
 
 
+def deleted_topics(seen: Mapping[str, Topic], view: ClusterMetadata) -> set[str]:
+    """Return the names of which metadata show no topic, or another one, than a generation reads.
+
+    A position in such a topic is not committed: by the time that the request arrives, another topic
+    may have been created with the name, and the position would count in it. A broker that does not
+    know the topic yet only delays a commit.
+    """
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    gone = {name for name in seen if name in view.topics and view.topics[name].error == unknown}
+    return gone | former_topics(seen, view)
+
+
 def is_resized(
     seen: Mapping[str, Topic], own: Iterable[TopicPartition], view: ClusterMetadata
 ) -> bool:
