@@ -213,17 +213,26 @@ def test_what_was_removed_unread_is_a_loss_and_said(cluster: TidelogCluster) -> 
     }
 
 
-@pytest.mark.parametrize("look", ["former", "fences"])
+@pytest.mark.parametrize(
+    ("look", "poll_ms"),
+    [("former", 120_000), ("fences", 120_000), ("fences", 1_000)],
+    ids=["before its fences", "before a fetch", "before a fetch that gives up"],
+)
 @pytest.mark.parametrize("is_read", [True, False], ids=["read", "unread"])
 def test_a_partition_is_removed_between_two_requests_of_a_task(
-    cluster: TidelogCluster, monkeypatch: pytest.MonkeyPatch, look: str, is_read: bool
+    cluster: TidelogCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    look: str,
+    poll_ms: int,
+    is_read: bool,
 ) -> None:
     """Its range ends with the seal. A task waited an hour for brokers that know the partition."""
     quick = partial(ClusterSettings, default_api_timeout_ms=2_000)
     monkeypatch.setattr(brokers, "ClusterSettings", quick)
     cluster.create_topic(TOPIC, INITIAL)
     writer = Writer(cluster)
-    stream = MicroBatches(options(cluster))
+    given = options(cluster, **{"kafkaConsumer.pollTimeoutMs": str(poll_ms)})
+    stream = MicroBatches(given)
     writer.resize(3)
     writer.write()
     if is_read:

@@ -158,6 +158,24 @@ class _Reading:
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows up to the end of the range, or up to where the rest of it is lost."""
         decoder = self._decoder
+        try:
+            yield from self._all_fetched()
+        except Refused as error:
+            # The partition may have been removed while it was read.
+            former = None
+            if _says_unknown(error):
+                former = self._access.former(self._pid, self._options)
+            if former is None:
+                raise
+            left = OffsetRange(self._pid, decoder.next_offset, decoder.end)
+            yield from _lose_removed(self._options, former, left)
+            return
+        if decoder.end < self._planned_end:
+            lost = PartitionLoss(self._pid, LossKind.REWOUND, self._planned_end, self._log_end)
+            yield from _lose(self._options, lost, decoder.end, self._planned_end)
+
+    def _all_fetched(self) -> Iterator[pa.RecordBatch]:
+        decoder = self._decoder
         while decoder.next_offset < decoder.end:
             try:
                 yield from self._fetched()
@@ -169,17 +187,6 @@ class _Reading:
                 yield from self._out_of_range()
             except GaveUp as error:
                 self._silent(error)
-            except Refused as error:
-                # It may have been removed while it was read.
-                former = self._access.former(self._pid, self._options)
-                if not _says_unknown(error) or former is None:
-                    raise
-                left = OffsetRange(self._pid, decoder.next_offset, decoder.end)
-                yield from _lose_removed(self._options, former, left)
-                return
-        if decoder.end < self._planned_end:
-            lost = PartitionLoss(self._pid, LossKind.REWOUND, self._planned_end, self._log_end)
-            yield from _lose(self._options, lost, decoder.end, self._planned_end)
 
     def _fetched(self) -> Iterator[pa.RecordBatch]:
         decoder = self._decoder
