@@ -90,3 +90,20 @@ def test_a_position_of_a_former_topic_counts_in_no_generation_of_the_next_one() 
         assert found == [False, True, False]
 
     asyncio.run(story())
+
+
+def test_a_kept_partition_of_another_topic_of_the_name_is_not_read_on() -> None:
+    """Its incarnation has the same number: only the topic id says that it is another one."""
+
+    async def story() -> None:
+        reader = GroupReader(cast("Cluster", NoBrokers()), "g", ["t"])
+        reader._assigned = [KEPT]
+        reader._ids = {"t": UUID(int=2)}
+        reader._fetcher.add({KEPT: 40}, named={KEPT: Named(2, 3, 7)})
+        await reader._begin_generation()
+        await reader._gating.stop()
+        assert reader.positions() == {} and reader._unplaced == [KEPT]
+        assert reader.given == [KEPT]
+        await reader._fetcher.close()
+
+    asyncio.run(story())

@@ -377,7 +377,8 @@ class GroupReader(ReaderControls):
         self._reborn_topics = {name for name in ids if self._ids.get(name, ids[name]) != ids[name]}
         self._ids |= ids
         stamps = stamps_of(self._seen, self._fetcher.positions())
-        self._begin_lives_again(reborn(self._fetcher.named(), stamps))
+        kept = [at for at in self._fetcher.positions() if at.topic in self._reborn_topics]
+        self._begin_lives_again(list({*kept, *reborn(self._fetcher.named(), stamps)}))
         self._fetcher.restamp(stamps)
         self._resets.ordered = frozenset(self._seen)
         self._gating.start(self._seen, self._assigned)
