@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import pytest
@@ -42,6 +42,13 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+async def begun(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start it, and let it go on up to where it waits for an answer."""
+    task = asyncio.get_running_loop().create_task(work)
+    await turns()
+    return task
+
+
 @pytest.mark.parametrize("which", ["up_to", "exactly", "attempt"])
 def test_a_report_waits_for_the_commit_in_flight_and_does_not_go_back(which: str) -> None:
     """Seed 355 of the simulation: 127 was committed after 128, and a record delivered again."""
@@ -50,11 +57,8 @@ def test_a_report_waits_for_the_commit_in_flight_and_does_not_go_back(which: str
         member = SlowMember()
         commits = commits_of(member)
         wanted: Any = {WHERE: Position(128, -1) if which == "exactly" else 128}
-        loop = asyncio.get_running_loop()
-        first = loop.create_task(getattr(commits, which)(wanted))
-        await turns()
-        report = loop.create_task(commits.before_report({WHERE: 127}))
-        await turns()
+        first = await begun(getattr(commits, which)(wanted))
+        report = await begun(commits.before_report({WHERE: 127}))
         assert member.sent == [128]
         member.answers[0].set_result(None)
         await asyncio.gather(first, report)
@@ -68,11 +72,8 @@ def test_after_a_failed_commit_the_next_one_is_sent() -> None:
     async def main() -> None:
         member = SlowMember()
         commits = commits_of(member)
-        loop = asyncio.get_running_loop()
-        first = loop.create_task(commits.up_to({WHERE: 5}))
-        await turns()
-        second = loop.create_task(commits.before_report({WHERE: 4}))
-        await turns()
+        first = await begun(commits.up_to({WHERE: 5}))
+        second = await begun(commits.before_report({WHERE: 4}))
         member.answers[0].set_exception(ConnectionLost("gone"))
         with pytest.raises(ConnectionLost):
             await first
@@ -89,12 +90,9 @@ def test_a_cancelled_commit_is_in_flight_still() -> None:
     async def main() -> None:
         member = SlowMember()
         commits = commits_of(member)
-        loop = asyncio.get_running_loop()
-        first = loop.create_task(commits.up_to({WHERE: 5}))
-        await turns()
+        first = await begun(commits.up_to({WHERE: 5}))
         first.cancel()
-        second = loop.create_task(commits.up_to({WHERE: 6}))
-        await turns()
+        second = await begun(commits.up_to({WHERE: 6}))
         assert member.sent == [5]
         member.answers[0].set_result(None)
         await turns()
