@@ -20,7 +20,8 @@ help:
 	@echo "make test          everything that must pass, in about 15 minutes on two cores"
 	@echo "make demo          the main job: flights through the log into a lake, audited"
 	@echo "make bench         side by side with Apache Kafka, how the controller grows, and our Python clients"
-	@echo "                       beside aiokafka and kafka-python; writes benchmarks/*.md"
+	@echo "                       beside aiokafka and kafka-python; writes benchmarks/*.md; QUICK=1 with"
+	@echo "                       smaller rows and fewer rounds (40 minutes), ROUNDS=N"
 	@echo "make bench AGAINST=COMMIT   two versions of tidelog beside each other: a ratio and a verdict"
 	@echo "                       per row; ROWS=word,word ROUNDS=N QUICK=1 for less"
 	@echo "make chaos         the long forms of the kill and fault runs; ONLY=resizes takes the ten minutes"
@@ -68,7 +69,7 @@ demo: setup java
 
 bench: setup java
 ifeq ($(AGAINST),)
-	@$(BIN)/python -m benchmarks.run
+	@$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick) $(if $(ROUNDS),--rounds $(ROUNDS))
 	@$(BIN)/python -m benchmarks.controller_scale
 	@$(BIN)/python -m benchmarks.resizing
 	@$(BIN)/python -m benchmarks.python_producers
