@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,6 +33,7 @@ from benchmarks import (
 )
 from benchmarks.clusters import ClusterTarget
 from benchmarks.cores import Cores, machine, pin_clients, pinned
+from benchmarks.ending import end_on_sigterm
 from benchmarks.memory import have_memory_at_hand
 from benchmarks.nodes import Target
 from benchmarks.ratios import LEAST_ROUNDS, Compared, Verdict, table
@@ -125,15 +125,6 @@ def circumstances(versions: Sequence[Version], rounds: int, cores: Cores) -> str
         f"{new.name} against {old.name}, {when}. {rounds} rounds after {WARM_UP_ROUNDS} to warm "
         f"up; {machine()}; {cores}; load average at the end {load}."
     )
-
-
-def end_on_sigterm() -> None:
-    """Have SIGTERM raise SystemExit: what runs is left as at its end, the servers stopped."""
-
-    def end(number: int, _frame: object) -> None:
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, end)
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ from tests.support.cluster import ControllerNode
 from tests.support.processes import tree_cpu_s, tree_resident_bytes
 
 from benchmarks.cores import machine
+from benchmarks.ending import end_on_sigterm
 from benchmarks.fake_brokers import FakeBroker
 from benchmarks.measuring import number
 from benchmarks.pauses import Pauses
@@ -361,6 +362,7 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="a folder for cProfile's files")
     parser.add_argument("--out", type=Path, default=HERE / "CONTROLLER.md")
     options = parser.parse_args()
+    end_on_sigterm()
     scenes = []
     for size in map(int, options.partitions.split(",")):
         with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:

@@ -35,6 +35,7 @@ from tests.support.server import TidelogNode
 
 import tidelog
 import tidelog.aio
+from benchmarks.ending import end_on_sigterm
 from benchmarks.python_producers import Taken, cpu_table
 
 VALUE = b"x" * 100
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
+    end_on_sigterm()
     found = measure(asked.records, asked.rounds)
     print("\n".join(cpu_table("consumer", "how", ("iterate", "poll"), found, asked.records)))
 

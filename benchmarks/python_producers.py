@@ -35,6 +35,7 @@ from tests.support.server import TidelogNode
 
 import tidelog
 import tidelog.aio
+from benchmarks.ending import end_on_sigterm
 
 VALUE = b"x" * 100
 KEYS = [b"key-%d" % number for number in range(1_000)]
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
+    end_on_sigterm()
     found = measure(asked.records, asked.rounds)
     shown = {(name, "yes" if keys else "no"): taken for (name, keys), taken in found.items()}
     print("\n".join(cpu_table("producer", "keys", ("no", "yes"), shown, asked.records)))

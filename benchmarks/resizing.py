@@ -26,6 +26,7 @@ from pathlib import Path
 
 from tests.support.cluster import TidelogCluster
 
+from benchmarks.ending import end_on_sigterm
 from tidelog.client.admin import topics as admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    end_on_sigterm()
     config = {"retired.check.interval.ms": 1000}
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -37,6 +37,7 @@ from benchmarks import (
 )
 from benchmarks.clusters import CLUSTER_MAKERS, ClusterTarget
 from benchmarks.cores import Cores, machine, pin_clients, pinned
+from benchmarks.ending import end_on_sigterm
 from benchmarks.measuring import Metric, Samples, table
 from benchmarks.memory import have_memory_at_hand
 from benchmarks.nodes import MAKERS, Target
@@ -166,6 +167,7 @@ def main() -> None:
     parser.add_argument("--control", action="store_true", help="Apache Kafka in both places")
     parser.add_argument("--out", type=Path, default=HERE / "RESULTS.md", help="where to write")
     options = parser.parse_args()
+    end_on_sigterm()
     reason = missing()
     if reason is not None:
         sys.exit(reason)

@@ -9,7 +9,8 @@ import signal
 from contextlib import ExitStack
 
 import pytest
-from benchmarks.against import ALL_ROWS, chosen_rows, end_on_sigterm
+from benchmarks.against import ALL_ROWS, chosen_rows
+from benchmarks.ending import end_on_sigterm
 from benchmarks.measuring import Metric
 from benchmarks.ratios import Compared, Interval, Verdict, cut_off, interval, table, verdict
 
