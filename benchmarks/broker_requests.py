@@ -1,7 +1,9 @@
 """What one request costs a broker: CPU of its process per Produce and per Fetch, over loopback.
 
 The broker (without a controller) is a child process; the client sends ready-made frames, so many in
-flight at a time, and reads the answers. CPU is user + system of the broker from /proc. Run:
+flight at a time, and reads the answers. CPU is user + system of the broker from /proc. The last
+table is what a count costs where nothing was ever resized: a topic without one (below level 1.5)
+beside a topic with one, read and written by clients that name it (aware) and that do not. Run:
 ``python benchmarks/broker_requests.py [--profile]``. Result: docs/internals/broker.md.
 """
 
@@ -11,6 +13,7 @@ import asyncio
 import os
 import signal
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -23,19 +26,23 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.lone_broker import LoneBroker  # noqa: E402
 from tests.support.processes import resident_bytes  # noqa: E402
+from tests.support.resized import count_in, put  # noqa: E402
 
 from tidelog.protocol import codec, messages  # noqa: E402
 from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
+from tidelog.replication.resize_rules import NOT_NAMED, Named  # noqa: E402
 from tidelog.runtime.loop import run, tame_collector  # noqa: E402
 from tidelog.runtime.seams import Seams  # noqa: E402
 
 IN_FLIGHT = 5
+COUNT_ROUNDS = 11
 
 
 async def serve(folder: Path, config: dict[str, object], profile: str | None) -> None:
     lone = LoneBroker(folder, config, Seams())
     await lone.start()
     lone.lead("t")
+    put(lone.lead("c"), undeleted_count=1, resize_epoch=0)
     tame_collector()
     print(lone.port, flush=True)
     ended = asyncio.Event()
@@ -53,21 +60,23 @@ async def serve(folder: Path, config: dict[str, object], profile: str | None) ->
     await lone.stop()
 
 
-def produce_frame(value_bytes: int, version: int = 9) -> bytes:
+def produce_frame(value_bytes: int, name: str = "t", named: Named = NOT_NAMED) -> bytes:
     batch = build_batch([NewRecord(int(time.time() * 1000), None, b"x" * value_bytes)])
     request = messages.ProduceRequest
     part = request.PartitionProduceData(index=0, records=batch)
-    topic = request.TopicProduceData(name="t", partition_data=[part])
-    whole = request(acks=-1, timeout_ms=30000, topic_data=[topic])
-    return b"".join(codec.encode_request(0, version, 1, "bench", whole))
+    topic = request.TopicProduceData(name=name, partition_data=[part])
+    whole = count_in(request(acks=-1, timeout_ms=30000, topic_data=[topic]), named)
+    return b"".join(codec.encode_request(0, 9, 1, "bench", whole))
 
 
-def fetch_frame(offset: int, max_bytes: int, name: str = "t") -> bytes:
+def fetch_frame(
+    offset: int, max_bytes: int, name: str = "t", version: int = 11, named: Named = NOT_NAMED
+) -> bytes:
     request = messages.FetchRequest
     part = request.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
     topic = request.FetchTopic(topic=name, partitions=[part])
     whole = request(max_wait_ms=500, min_bytes=1, max_bytes=max_bytes, topics=[topic])
-    return b"".join(codec.encode_request(1, 11, 1, "bench", whole))
+    return b"".join(codec.encode_request(1, version, 1, "bench", count_in(whole, named)))
 
 
 class Client:
@@ -113,11 +122,43 @@ def measure(name: str, pid: int, client: Client, frame: bytes, count: int) -> No
     )
 
 
+def measure_counts(pid: int, client: Client) -> None:
+    """Print what a count costs a request, in turns with the same request without one."""
+    named = Named(undeleted_count=1, resize_epoch=0, partition_epoch=0)
+    topics = {"no count": ("t", NOT_NAMED), "unaware": ("c", NOT_NAMED), "aware": ("c", named)}
+    for request, count in (("Produce 100 B", 10000), ("Fetch 16 kB", 4000)):
+        frames = {
+            client_is: produce_frame(100, name, numbers)
+            if request.startswith("Produce")
+            else fetch_frame(0, 17_000, name, 12, numbers)
+            for client_is, (name, numbers) in topics.items()
+        }
+        took: dict[str, list[float]] = {client_is: [] for client_is in frames}
+        for turn in range(COUNT_ROUNDS):
+            for client_is in sorted(frames, reverse=turn % 2 == 0):
+                before = run_us(pid)
+                client.exchange(frames[client_is], count)
+                took[client_is].append((run_us(pid) - before) / count)
+        for client_is, each in took.items():
+            ratios = [mine / base for mine, base in zip(each, took["no count"], strict=True)]
+            print(
+                f"{request:14s} {client_is:9s} {statistics.median(each):6.1f} us CPU each, "
+                f"{statistics.median(ratios):.3f} of that without a count",
+                flush=True,
+            )
+
+
 def cpu_us(pid: int) -> tuple[float, float]:
     """User and system CPU of a process, in microseconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     tick_us = 1e6 / os.sysconf("SC_CLK_TCK")
     return int(fields[11]) * tick_us, int(fields[12]) * tick_us
+
+
+def run_us(pid: int) -> float:
+    """Microseconds that all threads of a process have run: finer than the clock ticks above."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1000
 
 
 def main() -> None:
@@ -140,6 +181,7 @@ def main() -> None:
             measure("Produce 1 MB, acks=all", child.pid, client, produce_frame(1_000_000), 400)
             measure("Fetch 1 MB", child.pid, client, fetch_frame(42000, 1_000_000), 3000)
             measure("Fetch 16 kB", child.pid, client, fetch_frame(42000, 17_000), 20000)
+            measure_counts(child.pid, client)
             print(f"after: {resident_bytes(child.pid) / 1e6:.1f} MB resident")
         finally:
             child.send_signal(signal.SIGTERM)
