@@ -539,7 +539,7 @@ def test_a_step_that_fails_holds_up_no_other_step_and_no_other_partition(
                 resigned.append(key.partition)
 
             monkeypatch.setattr(broker.isr_changes, "began", fails)
-            monkeypatch.setattr(broker.followers, "applied", apply)
+            monkeypatch.setattr(broker.followers, "created", apply)
             monkeypatch.setattr(broker.data_loss, "stopped", fails)
             monkeypatch.setattr(broker.coordinator, "resign", resign)
             monkeypatch.setattr(broker.loss_reports, "removed", fails)

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from tests.support.broker_pair import Pair, append, until_same
-from tests.support.controller_commands import OK, A, B, leader_and_isr, order, run, running, stop
+from tests.support.controller_commands import (
+    OK,
+    A,
+    B,
+    fetched,
+    follow,
+    leader_and_isr,
+    order,
+    run,
+    running,
+    stop,
+)
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile
 from tests.support.watched_disk import WatchedDisk
@@ -94,6 +105,23 @@ def test_a_new_role_waits_for_the_cut_and_holds_up_no_other_partition(tmp_path: 
             ]
             assert errors == [OK] * 2 and await cut is None
             assert (epoch(lone, 0), log.end_offset, log.changing) == (1, 4, False)
+
+    run(work())
+
+
+def test_new_replicas_do_not_wait_for_the_cut_of_another_log(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = HeldDisk()
+        async with running(tmp_path, disk) as (lone, channel):
+            await led(channel, lone)
+            log, cut = await being_cut(lone, disk)
+            asked = asyncio.create_task(channel.ask(follow(range(9), leader_epoch=1), 5))
+            await until(lambda: fetched(lone) == 8)
+            assert log.cutting and not asked.done()
+            disk.may_go.set()
+            await asked
+            await cut
+            assert fetched(lone) == 9
 
     run(work())
 

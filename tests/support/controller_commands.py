@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from tests.support.controlled_broker import ControlledBroker, commanded
-from tests.support.lone_broker import Peer
+from tests.support.lone_broker import LoneBroker, Peer
 from tests.support.storage_logs import QuickDisk
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -68,6 +68,21 @@ def leader_and_isr(
             for name, (topic_id, partitions) in topics.items()
         ],
     )
+
+
+def follow(indexes: Iterable[int], leader_epoch: int = 0) -> Any:
+    """Follow broker 2 in partitions of t."""
+    request = leader_and_isr({"t": (A, dict.fromkeys(indexes, (leader_epoch, 0)))})
+    for state in request.topic_states[0].partition_states:
+        state.leader, state.isr, state.replicas = 2, [2], [2, 1]
+    return request
+
+
+def fetched(lone: LoneBroker) -> int:
+    """How many partitions of t this broker fetches from broker 2."""
+    fetcher = lone.broker.followers._fetchers.get(2)
+    of_topic = lone.broker.partitions.by_topic.get("t", {})
+    return sum(fetcher is not None and fetcher.follows(x.key) for x in of_topic.values())
 
 
 def stop(

@@ -8,6 +8,7 @@ the other steps nor another partition's command from being carried out, for the 
 | a LeaderAndIsr was applied (``become``) | a leadership ended: the groups of the partition go |
 | | a leadership began: ISR changes, reports of losses and fences, the groups of the partition |
 | | in each case: the data-loss handling, the fetcher that follows the leader |
+| all new replicas of a request are there (``follow_new``) | their fetchers |
 | a fence was written later (``fenced``) | its report |
 | a replica serves no longer (``resign``) | its handling, its fetcher; of a leader the groups |
 | a replica goes (``remove``), after ``resign`` | the notes of what it lost |
@@ -53,10 +54,16 @@ class RoleSteps:
         self._followers = followers
 
     def become(
-        self, partition: HostedPartition, *, led_until: int | None, leads_new_epoch: bool
+        self,
+        partition: HostedPartition,
+        *,
+        led_until: int | None,
+        leads_new_epoch: bool,
+        is_new: bool,
     ) -> None:
         """A LeaderAndIsr was applied. ``led_until`` is the epoch of a leadership that ended;
-        ``leads_new_epoch``: this broker leads in a new epoch, also where it led before."""
+        ``leads_new_epoch``: this broker leads in a new epoch, also where it led before.
+        ``is_new``: the replica was just created; it fetches from ``follow_new`` on."""
         if led_until is not None:
             _do(self._coordinator.resign, partition.key, led_until)
         if leads_new_epoch:
@@ -65,7 +72,12 @@ class RoleSteps:
             _do(self._fence_reports.began, partition)
             _do(self._coordinator.lead, partition)
         _do(self._data_loss.applied, partition)
-        _do(self._followers.applied, partition)
+        _do(self._followers.created if is_new else self._followers.applied, partition)
+
+    def follow_new(self) -> None:
+        """The commands that create replicas together have been applied."""
+        for partition in self._followers.taken_new():
+            _do(self._followers.applied, partition)
 
     def fenced(self, partition: HostedPartition) -> None:
         """A leader has written the fence or seal that it owed, when its disk had room again."""

@@ -223,7 +223,7 @@ class Control:
             stale |= self._stale(commands, is_full=kind is LeaderAndIsrType.FULL)
         if stale:
             error = await self._drop_stale(stale, stuck, request, connection, deadline_s)
-        if not error and self._reuses_names(key for key, _ in commands):
+        if not error and self._partitions.reuses_names(key for key, _ in commands):
             # Once, in a thread: the first creation would otherwise write it on the loop.
             await self._checkpoint()
             error = self.check(request, connection)
@@ -232,20 +232,23 @@ class Control:
         ordered = sorted(pairs, key=lambda pair: self._is_changing(pair[0][0]))
         adopted: list[tuple[int, HostedPartition]] = []
         turn = self._turn()
-        for (key, command), state in ordered:
-            is_at_rest = await self._at_rest(key, deadline_s)
-            error = error or self.check(request, connection)
-            if error:
-                return error
-            found = ErrorCode.KAFKA_STORAGE_ERROR
-            if is_at_rest and key not in stuck:
-                found, hosted = self._lead_or_follow(key, command, state)
-                if hosted is not None:
-                    adopted.append((len(results), hosted))
-            results.append((key.topic, command.topic_id, key.partition, found))
-            if turn.is_over():
-                error = await self._yield(request, connection)
-                turn = self._turn()
+        try:
+            for (key, command), state in ordered:
+                is_at_rest = await self._at_rest(key, deadline_s)
+                error = error or self.check(request, connection)
+                if error:
+                    return error
+                found = ErrorCode.KAFKA_STORAGE_ERROR
+                if is_at_rest and key not in stuck:
+                    found, hosted = self._lead_or_follow(key, command, state)
+                    if hosted is not None:
+                        adopted.append((len(results), hosted))
+                results.append((key.topic, command.topic_id, key.partition, found))
+                if turn.is_over():
+                    error = await self._yield(request, connection)
+                    turn = self._turn()
+        finally:
+            self._partitions.steps.follow_new()
         for at, hosted in adopted:
             if not await self._write_identity(hosted):
                 results[at] = (*results[at][:3], ErrorCode.KAFKA_STORAGE_ERROR)
@@ -267,16 +270,12 @@ class Control:
     async def _at_rest(self, key: TopicPartition, deadline_s: float) -> bool:
         """Wait until no thread is changing the log; False after the deadline."""
         hosted = self._partitions.get(*key)
+        if hosted is not None and hosted.log.changing:
+            self._partitions.steps.follow_new()  # they do not wait for it
         if hosted is None or await self._log_work.until_free(hosted.log, deadline_s):
             return True
         logger.error("%s: a change of its log (cut, moved) takes long: the command is resent", key)
         return False
-
-    def _reuses_names(self, keys: Iterable[TopicPartition]) -> bool:
-        """Whether checkpoints hold entries of former replicas of the partitions to create."""
-        directories = self._partitions.directories
-        sound = [each for each in directories if each.failed is None]
-        return any(directory.is_noted(key) for key in keys for directory in sound)
 
     def _undeleted_results(self) -> Errors:
         failed = ErrorCode.KAFKA_STORAGE_ERROR
@@ -420,9 +419,9 @@ class Control:
         if decision.adopt_identity:
             partitions.adopt_identity(*key, state.topic_id, state.partition_epoch)
         if decision.action is Action.CREATE:
-            if self._reuses_names([key]):
+            if partitions.reuses_names([key]):
                 raise StorageFailed("the checkpoints still hold entries of its former replica")
-            partitions.apply(partitions.create(*key, state), state)
+            partitions.apply(partitions.create(*key, state), state, is_new=True)
         elif decision.action in (Action.BECOME, Action.UPDATE):
             hosted = partitions.get(*key)
             assert hosted is not None

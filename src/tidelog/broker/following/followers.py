@@ -8,7 +8,7 @@ partitions waits, without a connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.following.source_fetcher import FollowerFetcher, Shared
@@ -30,26 +30,38 @@ class Followers:
         self._node_id = shared.configs.node_id
         self._fetchers: dict[int, FollowerFetcher] = {}
         self._of: dict[TopicPartition, tuple[HostedPartition, int, int]] = {}
+        self._new: dict[TopicPartition, HostedPartition] = {}
+        """New replicas that are not fetched yet."""
 
     def applied(self, partition: HostedPartition) -> None:
         """LeaderAndIsr was applied to a partition: follow its leader, or stop following."""
+        if self._is_to_follow(partition) and self.copies.may_fetch(partition):
+            self._begin(partition.key)
+
+    def created(self, partition: HostedPartition) -> None:
+        """Do as ``applied`` for a new replica, which is fetched after ``taken_new``."""
+        if self._is_to_follow(partition):
+            self._new[partition.key] = partition
+
+    def _is_to_follow(self, partition: HostedPartition) -> bool:
+        """Note which leader a partition follows now; return whether it follows any."""
         key, state = partition.key, partition.state
         leader = state.leader
-        follows = leader >= 0 and leader != self._node_id and partition.offline_reason is None
-        present = (partition, leader, state.leader_epoch)
-        if follows and self._of.get(key) == present:
-            if self.copies.may_fetch(partition):
-                self._begin(key)
-            return
-        if not follows:
+        if leader < 0 or leader == self._node_id or partition.offline_reason is not None:
             self.stopped(key)
-            return
-        self._leave(key)
-        self._of[key] = present
-        if leader not in self._fetchers:
-            self._fetchers[leader] = FollowerFetcher(self._shared, leader)
-        if self.copies.may_fetch(partition):
-            self._begin(key)
+            return False
+        present = (partition, leader, state.leader_epoch)
+        if self._of.get(key) != present:
+            self._leave(key)
+            self._of[key] = present
+            if leader not in self._fetchers:
+                self._fetchers[leader] = FollowerFetcher(self._shared, leader)
+        return True
+
+    def taken_new(self) -> Iterable[HostedPartition]:
+        """Return the new replicas, for ``applied``, and forget that they are new."""
+        new, self._new = self._new, {}
+        return new.values()
 
     def stopped(self, key: TopicPartition) -> None:
         """Stop following a partition; a response in flight is ignored."""
@@ -59,6 +71,7 @@ class Followers:
     def _leave(self, key: TopicPartition) -> None:
         self._pause(key)
         self._of.pop(key, None)
+        self._new.pop(key, None)
 
     def _begin(self, key: TopicPartition) -> None:
         """Fetch a partition from now on, unless it is fetched already."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -132,6 +132,11 @@ class Partitions:
                 return directory
         raise KeyError(str(partition.key))
 
+    def reuses_names(self, keys: Iterable[TopicPartition]) -> bool:
+        """Whether checkpoints hold entries of former replicas of partitions that are created."""
+        sound = [each for each in self.directories if each.failed is None]
+        return any(directory.is_noted(key) for key in keys for directory in sound)
+
     def inventory(self) -> list[Any]:
         """Return the local replicas for BrokerRegistration (tag 10002)."""
         return inventory(chain(self.all(), *self._undecided.values()))
@@ -248,8 +253,11 @@ class Partitions:
                 directory.resources.fail(f"{other.log.path} cannot be quarantined: {error}")
         return decided
 
-    def apply(self, partition: HostedPartition, state: LeaderAndIsrState) -> None:
-        """Lead or follow as ``state`` says, then perform the steps of the other parts."""
+    def apply(
+        self, partition: HostedPartition, state: LeaderAndIsrState, *, is_new: bool = False
+    ) -> None:
+        """Lead or follow as ``state`` says, then perform the steps of the other parts. What
+        ``is_new`` fetches from ``steps.follow_new`` on."""
         if partition.key in self._undecided and state.topic_id != NO_UUID:
             self._decide(partition.key, state)
         led, epoch = partition.is_leader, partition.leader_epoch
@@ -265,6 +273,7 @@ class Partitions:
             partition,
             led_until=epoch if led and not leads else None,
             leads_new_epoch=leads and not (led and partition.leader_epoch == epoch),
+            is_new=is_new,
         )
 
     def write_fences_again(self) -> None:

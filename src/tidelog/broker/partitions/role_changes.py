@@ -17,10 +17,20 @@ class RoleChanges(Protocol):
     """The steps of the other parts of the broker after a change of a replica's role."""
 
     def become(
-        self, partition: HostedPartition, /, *, led_until: int | None, leads_new_epoch: bool
+        self,
+        partition: HostedPartition,
+        /,
+        *,
+        led_until: int | None,
+        leads_new_epoch: bool,
+        is_new: bool,
     ) -> None:
         """LeaderAndIsr was applied: ``led_until`` is the epoch of a leadership that ended,
-        ``leads_new_epoch`` whether this broker leads in a new epoch."""
+        ``leads_new_epoch`` whether this broker leads in a new epoch, ``is_new`` whether the replica
+        was just created: it follows its leader from ``follow_new`` on."""
+
+    def follow_new(self) -> None:
+        """Replicas that are created together are all there."""
 
     def fenced(self, partition: HostedPartition, /) -> None:
         """A leader has written the fence or seal that it owed."""
@@ -36,6 +46,9 @@ class NoSteps:
     """No steps: for a broker that is not completely assembled."""
 
     def become(self, *_: object, **__: object) -> None:
+        """Do nothing."""
+
+    def follow_new(self) -> None:
         """Do nothing."""
 
     def fenced(self, *_: object) -> None:

@@ -1,0 +1,48 @@
+"""Replicas that one LeaderAndIsr creates are fetched together, when all of them are there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.support.controlled_broker import open_channel
+from tests.support.controller_commands import fetched, follow, run, running
+from tests.support.lone_broker import LoneBroker, Peer, until
+from tidelog.broker.control_plane.control_channel import COMMANDS_PER_TURN
+
+MANY = 5 * COMMANDS_PER_TURN
+
+
+def hosted(lone: LoneBroker) -> int:
+    return len(lone.broker.partitions.by_topic.get("t", {}))
+
+
+def test_new_replicas_are_fetched_once_all_are_there(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            asked = asyncio.create_task(channel.ask(follow(range(MANY)), 5))
+            seen: list[tuple[int, int]] = []
+            while not asked.done():
+                seen.append((hosted(lone), fetched(lone)))
+                await asyncio.sleep(0)
+            assert len({made for made, _ in seen if 0 < made < MANY}) > 1
+            assert all(count == 0 for made, count in seen if made < MANY)
+            assert fetched(lone) == MANY
+
+    run(work())
+
+
+def test_the_new_replicas_of_a_request_that_became_stale_are_fetched(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            newer = await Peer.connect(lone.port)
+            asked = asyncio.create_task(channel.ask(follow(range(MANY)), 5))
+            await until(lambda: hosted(lone))
+            await open_channel(newer, 1, 2)
+            await asyncio.wait([asked])
+            assert asked.exception() is not None
+            made = hosted(lone)
+            assert 0 < made < MANY
+            assert fetched(lone) == made
+
+    run(work())
