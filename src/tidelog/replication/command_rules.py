@@ -127,6 +127,9 @@ class Refusal:
     why: str
 
 
+_CREATE = Apply(Action.CREATE)
+
+
 def decide_leader_and_isr(
     local: LocalReplica | None, command: LeaderAndIsrCommand
 ) -> Apply | Refusal:
@@ -134,7 +137,7 @@ def decide_leader_and_isr(
     if command.leader == -1 and command.leader_epoch == -1:
         return Apply(Action.IGNORE, why="its state is damaged in the store")
     if local is None:
-        return Apply(Action.CREATE)
+        return _CREATE
     adopt = False
     if command.topic_id != NO_TOPIC_ID:
         if local.topic_id == NO_TOPIC_ID:

@@ -89,8 +89,8 @@ class Disk(Protocol):
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a directory."""
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; an existing one is fine."""
+    def make_directory(self, path: str) -> bool:
+        """Make a directory and its parents; False for one that exists."""
 
     def rename(self, source: str, target: str) -> None:
         """Rename atomically, replacing a target file."""
@@ -274,7 +274,7 @@ class RealDisk:
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str) -> bool:
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileNotFoundError:
@@ -283,11 +283,13 @@ class RealDisk:
             if not above or os.path.isdir(above):
                 raise  # some file systems, as /proc, take no directory and say ENOENT
             self.make_directory(above)
-            self.make_directory(path)
+            return self.make_directory(path)
         except FileExistsError:
             # A file of that name is an error.
             if not os.path.isdir(path):
                 raise
+            return False
+        return True
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

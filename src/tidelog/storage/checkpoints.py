@@ -72,8 +72,10 @@ class MetaProperties:
     directory_id: uuid.UUID
 
 
+@lru_cache(maxsize=64)
 def encode_uuid(value: uuid.UUID) -> str:
     """Return a UUID as Kafka prints it: URL-safe base64 without padding, 22 characters."""
+    # Cached: a topic of 1,000 partitions has its id encoded once.
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 

@@ -406,16 +406,19 @@ class DiskView:
         self.check_alive(path)
         return sorted(self.disk.directory(path).entries)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str) -> bool:
         self.check_alive(path)
+        is_new = False
         parts = _parts(path)
         for depth in range(1, len(parts) + 1):
             partial = "/" + "/".join(parts[:depth])
             node = self.disk.lookup(partial)
             if isinstance(node, FileNode):
                 raise _error(errno.EEXIST, partial)
-            if node is None:
+            is_new = node is None
+            if is_new:
                 self._make_one(partial)
+        return is_new
 
     def _make_one(self, path: str) -> None:
         parent, name = self.disk.parent(path)

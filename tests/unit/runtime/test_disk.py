@@ -28,7 +28,7 @@ def no_mask() -> Iterator[None]:
 def test_other_users_read_nothing_that_it_makes(tmp_path: Path) -> None:
     disk = RealDisk()
     folder = tmp_path / "t-0"
-    disk.make_directory(str(folder))
+    assert disk.make_directory(str(folder)) and not disk.make_directory(str(folder))
     disk.open(str(folder / "log"), create=True).close()
     disk.replace(str(folder / "checkpoint"), b"0\n0\n")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}

@@ -32,7 +32,7 @@ from tidelog.broker.partitions.leadership import Leadership
 from tidelog.broker.partitions.plain_append import append_plain
 from tidelog.broker.partitions.read_limit import read_limit
 from tidelog.broker.partitions.state import NO_LEADER as NO_LEADER
-from tidelog.broker.partitions.state import NO_VERSION
+from tidelog.broker.partitions.state import NO_VERSION, UNASSIGNED
 from tidelog.broker.partitions.state import LeaderAndIsrState as LeaderAndIsrState
 from tidelog.broker.partitions.state import Role as Role
 from tidelog.broker.partitions.state import StorageFailed as StorageFailed
@@ -91,7 +91,7 @@ class HostedPartition:
     ) -> None:
         self.key = key
         self.log = log
-        self.state = LeaderAndIsrState()
+        self.state = UNASSIGNED
         self.is_leader = False
         self.leader_epoch = log.latest_epoch  # before the first LeaderAndIsr (KIP-570's fencing)
         self.offline_reason: str | None = log.failed

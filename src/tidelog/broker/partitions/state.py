@@ -79,3 +79,7 @@ class LeaderAndIsrState:
             return self
         before = former.original if former.targets else former.replicas
         return replace(self, original=before or self.replicas)
+
+
+UNASSIGNED = LeaderAndIsrState()
+"""The state of a replica before its first LeaderAndIsr. It cannot change, so all share it."""

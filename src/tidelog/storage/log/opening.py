@@ -49,9 +49,9 @@ def create_log(
 
     Durable with the log's next sync, which includes the directory above.
     """
-    is_new = not resources.disk.exists(path)
+    is_new = False
     try:
-        resources.disk.make_directory(path)
+        is_new = resources.disk.make_directory(path)
         if start_offset:
             segment = new_segment(resources, path, start_offset, now_ms)
         else:
