@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
+from math import inf
 from typing import Any
 
 import confluent_kafka
@@ -24,6 +26,7 @@ from tidelog import (
 )
 from tidelog.errors import (
     CommitFailedError,
+    KafkaConfigurationError,
     KafkaError,
     NoBrokersAvailable,
     RecordUnreadableError,
@@ -297,6 +300,13 @@ def test_iterating_ends_after_the_timeout(opened: Callable[..., Consumer], topic
     assert next(consumer, None) is None
 
 
+def test_iterating_waits_for_ever_with_the_default_of_kafka_python(
+    opened: Callable[..., Consumer], topic: str
+) -> None:
+    consumer = opened(topic, consumer_timeout_ms=inf)
+    assert len(list(islice(consumer, RECORDS))) == RECORDS
+
+
 def test_topics_and_offsets(opened: Callable[..., Consumer], topic: str) -> None:
     consumer = opened()
     assert topic in consumer.topics()
@@ -424,7 +434,7 @@ def test_an_unreadable_record_is_named_and_passed(
 def test_wrong_settings_are_named(bootstrap: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Consumer(bootstrap_servers=bootstrap, **options)
-    with pytest.raises(TypeError):
+    with pytest.raises(KafkaConfigurationError, match="has no setting 'no_such_setting'"):
         Consumer(bootstrap_servers=bootstrap, no_such_setting=1)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -38,6 +39,9 @@ pytestmark = [
     pytest.mark.long(40),
     pytest.mark.skipif(TARGET != "tidelog", reason="Kafka's topics do not shrink"),
 ]
+
+LIMIT_S = 5
+"""Longer than a member needs to join and to fetch the first time."""
 
 
 class Store:
@@ -213,6 +217,24 @@ def test_counts_of_keys_go_on_through_resizes_and_rebalances(
             each.end()
     assert not store.wrong, store.wrong[:5]
     assert set(store.last.values()) == {writing.sent // len(KEYS) - 1}
+
+
+def test_iterating_over_a_resized_topic_ends_after_the_timeout_and_no_earlier(
+    bootstrap: str, topic_name: str
+) -> None:
+    """A fetch that brings fences alone ends a wait, and no record has come then."""
+    clients.create_topic(bootstrap, topic_name, 2)
+    resize(bootstrap, topic_name, 4)
+    with Consumer(
+        topic_name,
+        bootstrap_servers=bootstrap,
+        group_id=f"g-{topic_name}",
+        consumer_timeout_ms=LIMIT_S * 1000,
+        **FAST,
+    ) as consumer:
+        began = time.monotonic()
+        assert next(iter(consumer), None) is None
+        assert time.monotonic() - began >= LIMIT_S
 
 
 def test_a_seek_into_a_partition_with_a_shut_gate_waits_and_says_so(

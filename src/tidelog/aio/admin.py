@@ -23,7 +23,7 @@ from tidelog.aio.admin_types import (
 from tidelog.aio.arguments import (
     group_names,
     milliseconds,
-    partition_number,
+    partition_count,
     topic_name,
     topic_names,
 )
@@ -157,7 +157,7 @@ class Admin:
         topic although producers that send no count may write to it. Raises InvalidPartitionsError
         and other refusals, each with the reason and a way out.
         """
-        wanted = {topic_name(topic): partition_number(count)}
+        wanted = {topic_name(topic): partition_count(count)}
         asked = topic_requests.create_partitions(
             self._cluster, wanted, validate_only=validate_only, force=force
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from tidelog.aio.arguments import topic_name
+from tidelog.aio.arguments import offset_number, topic_name
 from tidelog.client.admin import topics
 from tidelog.client.errors import ConfigurationRefused
 from tidelog.client.groups.committed_offsets import Position
@@ -114,10 +114,15 @@ def partitions_of(
 
 
 def position_of(given: Any) -> Position:
-    """Return a position from an offset, or from an object like kafka-python's OffsetAndMetadata."""
-    if isinstance(given, int):
-        return Position(given)
-    return Position(given.offset, getattr(given, "leader_epoch", -1), given.metadata or "")
+    """Return a position from an offset, or from an object like kafka-python's OffsetAndMetadata.
+
+    Raises TypeError and ConfigurationRefused for what is no offset, such as a negative number.
+    """
+    if not hasattr(given, "offset"):
+        return Position(offset_number(given))
+    return Position(
+        offset_number(given.offset), getattr(given, "leader_epoch", -1), given.metadata or ""
+    )
 
 
 def config_changes(resource: ConfigResource) -> list[tuple[str, AlterOperation, str | None]]:

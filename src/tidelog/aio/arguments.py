@@ -82,6 +82,11 @@ def partition_number(index: Any) -> int:
     return _number(index, "a partition", MOST_PARTITION)
 
 
+def partition_count(count: Any) -> int:
+    """Return a number of partitions."""
+    return _number(count, "a partition count", MOST_PARTITION)
+
+
 def offset_number(offset: Any) -> int:
     """Return an offset."""
     return _number(offset, "an offset", MOST_OFFSET)

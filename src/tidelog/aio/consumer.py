@@ -21,7 +21,7 @@ from tidelog.aio import arguments
 from tidelog.aio.arguments import milliseconds, most_records, offset_number, place, places
 from tidelog.aio.consumer_commits import ConsumerCommits
 from tidelog.aio.consumer_hooks import Call, ConsumerHooks, call_here
-from tidelog.aio.consumer_settings import ConsumerSettings
+from tidelog.aio.consumer_settings import settings_of
 from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, ConfigurationRefused, Wakeup, WrongState
@@ -62,7 +62,7 @@ class Consumer(ConsumerCommits):
         cluster: Cluster | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(ConsumerSettings(**settings), call, cluster)
+        super().__init__(settings_of(type(self), settings), call, cluster)
         self._now = now
         self._fast = FastReader()
         self._queue = RecordQueue(self._decode)

@@ -6,12 +6,13 @@ are in ms, all sizes in bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tidelog.aio.arguments import milliseconds
-from tidelog.aio.cluster_configs import flag, function, text, whole
+from tidelog.aio.cluster_configs import check_names, flag, function, text, whole
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ConfigurationRefused
 from tidelog.client.fetching.consumer_record import Deserializer
@@ -137,6 +138,12 @@ class ConsumerSettings:
         return self.auto_commit_interval_ms if is_on else None
 
     @property
+    def idle_limit_ms(self) -> float:
+        """How long an iteration waits for a record; infinite: for ever."""
+        limit_ms = self.consumer_timeout_ms
+        return inf if limit_ms is None else max(float(limit_ms), 0.0)
+
+    @property
     def isolation(self) -> IsolationLevel:
         """The isolation level of fetches and of the ends of logs."""
         return IsolationLevel[self.isolation_level.upper()]
@@ -159,3 +166,10 @@ class ConsumerSettings:
             self.fetch_max_bytes,
             self.max_partition_fetch_bytes,
         )
+
+
+def settings_of(kind: type[Any], given: Mapping[str, Any]) -> ConsumerSettings:
+    """Return the settings of a client of this class. Raises ConfigurationRefused."""
+    known = ConsumerSettings.__dataclass_fields__
+    check_names(given, kind, known)
+    return ConsumerSettings(**{name: value for name, value in given.items() if name in known})

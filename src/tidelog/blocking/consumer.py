@@ -26,7 +26,7 @@ from tidelog.aio.arguments import milliseconds, most_records
 from tidelog.aio.consumer import Consumer as AsyncConsumer
 from tidelog.aio.consumer import Records
 from tidelog.aio.consumer_commits import checked
-from tidelog.aio.consumer_settings import ConsumerSettings
+from tidelog.aio.consumer_settings import settings_of
 from tidelog.aio.consumer_types import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -41,6 +41,9 @@ Result = TypeVar("Result")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 Committed = Callable[[Any, BaseException | None], object]
 
+IDLE_MS = 1_000.0
+"""How long one wait of an iteration lasts at most."""
+
 
 class Consumer:
     """Reads records: ``for record in Consumer("t", group_id="g")``, or ``poll``.
@@ -51,7 +54,7 @@ class Consumer:
 
     def __init__(self, *topics: str, **settings: Any) -> None:
         # Before a thread is started for it.
-        self._settings = ConsumerSettings(**settings)
+        self._settings = settings_of(type(self), settings)
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._is_calling, self._caller = False, -1
         self._ended: deque[Callable[[], object]] = deque()
@@ -203,19 +206,22 @@ class Consumer:
 
         It ends when no record has come for consumer_timeout_ms, if that is set.
         """
-        limit_ms = self._settings.consumer_timeout_ms
-        wait_ms = 1_000.0 if limit_ms is None else limit_ms
+        limit_ms = self._settings.idle_limit_ms
         take_one = self._consumer.take_one
+        ends_ms: float | None = None
         while True:
             record = take_one()
             if record is None:
+                # attend may return early, for example because partitions were assigned.
+                now_ms = time.monotonic() * 1000
+                if ends_ms is None:
+                    ends_ms = now_ms + limit_ms
+                elif now_ms >= ends_ms:
+                    return
                 self._call_back()
-                self._wait(self._consumer.attend(wait_ms))
-                record = take_one()
-                if record is None:
-                    if limit_ms is not None:
-                        return
-                    continue
+                self._wait(self._consumer.attend(min(ends_ms - now_ms, IDLE_MS)))
+                continue
+            ends_ms = None
             yield record
 
     def __next__(self) -> ConsumerRecord:
@@ -251,7 +257,11 @@ class Consumer:
         return self._wait(self._consumer.position(partition))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until ``resume``; the group stays as it is."""
+        """Return no records of these partitions until ``resume``; the group stays as it is.
+
+        As in Kafka, a rebalance that revokes all partitions ends it, and a resize causes one: with
+        cooperative-sticky it lasts.
+        """
         self._do(self._consumer.pause, *partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:

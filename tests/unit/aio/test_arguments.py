@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+import tidelog.aio
 from tidelog.aio import arguments as given
-from tidelog.aio.admin_types import topics_to_create
+from tidelog.aio.admin_types import position_of, topics_to_create
 from tidelog.aio.consumer_commits import checked
 from tidelog.aio.consumer_settings import LEAST, ConsumerSettings
 from tidelog.aio.consumer_types import ConsumerRebalanceListener, OffsetAndMetadata
@@ -100,6 +101,22 @@ def test_whole_numbers_of_a_consumer_are_checked(name: str) -> None:
     for value in (LEAST[name] - 1, "5", True, 2**70):
         with pytest.raises(KafkaConfigurationError, match=name):
             ConsumerSettings(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [tidelog.Consumer, tidelog.aio.Consumer])
+def test_an_unknown_setting_of_a_consumer_is_refused_with_the_nearest_one(kind: Any) -> None:
+    with pytest.raises(KafkaConfigurationError, match="no setting 'group': did you mean group_id"):
+        kind("t", group="g")
+    with pytest.raises(KafkaConfigurationError, match="sasl_mechanism is not supported"):
+        kind("t", sasl_mechanism="PLAIN")
+
+
+def test_committed_offsets_and_partition_counts_are_named_in_refusals() -> None:
+    for value in (-5, OffsetAndMetadata(-5)):
+        with pytest.raises(KafkaConfigurationError, match="an offset must be from 0"):
+            position_of(value)
+    with pytest.raises(KafkaConfigurationError, match="a partition count must be from 0"):
+        given.partition_count(-1)
 
 
 @pytest.mark.parametrize(
