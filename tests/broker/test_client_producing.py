@@ -170,7 +170,7 @@ def test_a_close_that_is_cancelled_gives_up_what_is_not_written(tmp_path: Path) 
             closing.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await closing
-            with pytest.raises(ClientError, match="was closed before this was written"):
+            with pytest.raises(ClientError, match="closed before this was acknowledged"):
                 await open_one
             await flushing
             assert not sender._tasks

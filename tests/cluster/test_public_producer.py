@@ -201,7 +201,7 @@ def test_records_without_an_outcome_fail_when_close_times_out(
             ):
                 producer.flush(timeout=0.1)
             producer.close(timeout=0.2)
-            with pytest.raises(IllegalStateError, match="closed before this was written"):
+            with pytest.raises(IllegalStateError, match="before this was acknowledged: it may be"):
                 future.get(0)
         finally:
             os.kill(pid, signal.SIGCONT)

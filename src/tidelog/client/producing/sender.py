@@ -25,6 +25,10 @@ from tidelog.records.builder import NewRecord
 from tidelog.records.record import Header
 from tidelog.runtime.tasks import call_off
 
+CLOSED = "the producer was closed before this was written"
+TRIED = "the producer was closed before this was acknowledged: it may be written"
+"""The outcomes of records that were sent to no leader, and of those that were."""
+
 LAST_WAIT_S = 1.0
 """How long ``close`` waits for ancestor tombstones, which may be lost."""
 
@@ -198,9 +202,9 @@ class RecordSender(TurningDelivery):
                 self._timer.cancel()
             for queue in self._queues.values():
                 for batch in (*queue.waiting, *queue.in_flight):
-                    queue.fail(batch, WrongState("the producer was closed before this was written"))
+                    queue.fail(batch, WrongState(TRIED if batch.attempts else CLOSED))
                     self._finish(batch)
-            self._fail_held(WrongState("the producer was closed before this was written"))
+            self._fail_held(WrongState(CLOSED))
             await call_off(self._tasks.values())
 
     @property
