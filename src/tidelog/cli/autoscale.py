@@ -49,13 +49,13 @@ REPLAYED = ("Time", "Partitions", "Bytes/s each", "Decision", "Why")
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),
-    help="With --replay: the initial count. Default: that of the recording.",
+    help="With --replay: the initial count; recorded configurations do not count then.",
 )
 @click.option(
     "--config",
     multiple=True,
     metavar="NAME=VALUE",
-    help="With --replay: a topic configuration, instead of those of the recording.",
+    help="With --replay: a topic configuration; all others have their defaults then.",
 )
 @json_option
 def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
@@ -87,7 +87,8 @@ async def _show(cluster: Cluster, topic: str | None, as_json: bool) -> None:
         if not rows:
             raise Failed(
                 f"topic {topic} is not resized by its load: set partitions.auto=true and "
-                "retired.purge (tidelog configs --alter), or it is being resized right now"
+                "retired.purge (tidelog configs --alter); or it does not exist, or is being "
+                "resized right now"
             )
     if as_json:
         _print_lines(rows)

@@ -47,6 +47,9 @@ HOW_ESTIMATED = {
 }
 """How the bytes of a growth, and of a shrink, are found."""
 
+MOST_SHOWN = 128
+"""Most pairs of partitions in the table."""
+
 
 @dataclass(slots=True)
 class DryRun:
@@ -291,10 +294,12 @@ def _print_moves(found: DryRun) -> None:
                 percent(move.share_of_source),
                 None if move.size is None else readable(move.size),
             ]
-            for move in found.moves
+            for move in found.moves[:MOST_SHOWN]
         ],
         right=columns,
     )
+    if len(found.moves) > MOST_SHOWN:
+        say(f"And {len(found.moves) - MOST_SHOWN:,} pairs more: --json has all of them.")
 
 
 def until_it_grows(purge: str, kept_until_ms: int | None, *, has_records: bool = True) -> str:
