@@ -83,6 +83,14 @@ def test_the_removal_of_an_own_partition_asks_for_another_round() -> None:
     assert not is_resized(seen, [TopicPartition("t", 0), TopicPartition("plain", 1)], later)
 
 
+def test_a_partition_that_this_member_does_not_know_was_not_removed() -> None:
+    """The leader of the group knew more: joining again would give it the same assignment."""
+    seen = {"t": ORDERED}
+    kept = {0: ORDERED.partitions[0]}
+    later = seen_later(replace(ORDERED, partitions=kept, undeleted_partition_count=1))
+    assert not is_resized(seen, [TopicPartition("t", 0), TopicPartition("t", 5)], later)
+
+
 def test_a_partition_that_was_removed_and_created_again_is_another_one() -> None:
     one, other, new = (TopicPartition("t", index) for index in range(3))
     before = {one: Named(2, 3, 7), other: Named(2, 3, 8)}

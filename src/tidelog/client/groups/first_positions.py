@@ -69,7 +69,7 @@ class Resets:
         found = await reset_offsets(
             self._cluster, self.policy, partitions, self._isolation, failed=failed, taken=taken
         )
-        if commits_first and found:
+        if commits_first:
             positions = {each: at.offset for each, at in found.items()}
             try:
                 await self._commits.moved(positions)

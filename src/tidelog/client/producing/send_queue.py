@@ -250,7 +250,7 @@ class SendQueue:
         (self.waiting if batch in self.waiting else self.in_flight).remove(batch)
         batch.done = True
         self._forget(batch)
-        if batch.producer is None or self.broken:
+        if batch.producer is None:
             return
         if self._taken_back is None or batch.number < self._taken_back:
             self._taken_back = batch.number
@@ -295,7 +295,6 @@ class SendQueue:
                 return None
             self._identity, self._next_sequence, self.broken = current, 0, False
             self.is_known = False
-            self._newest.clear()
         return None if self._would_push_out_another(self.waiting[0]) else self.waiting[0]
 
     def may_go_to(self, node_id: int) -> bool:

@@ -309,8 +309,8 @@ class TurningDelivery(BatchDelivery):
         if not epochs.is_turning:
             self._begin_turn(epochs)
         epochs.refused_by = answer.node_id
-        if epochs.refused is None or is_newer(batch.stamp, epochs.refused):
-            epochs.refused = batch.stamp
+        # All batches of a topic that are on their way in one turn have the same stamp.
+        epochs.refused = batch.stamp
         self._take_back(epochs, queue, batch)
         return True
 
