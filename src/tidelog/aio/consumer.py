@@ -33,7 +33,7 @@ from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.self_assigned import SelfAssigned
 from tidelog.client.offsets import EARLIEST, LATEST
-from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+from tidelog.model.topics import TopicPartition
 from tidelog.records.reader import FastReader
 
 ATTEND_S = 0.05
@@ -111,8 +111,7 @@ class Consumer(ConsumerCommits):
             return
         self._hooks.refuse_in_callback("close")
         self._is_closing = True
-        if self._watching is not None:
-            self._watching.cancel()
+        self._stop_watching()
         try:
             await self.leave_former(autocommit)
             if self._reader is not None:
@@ -161,6 +160,7 @@ class Consumer(ConsumerCommits):
         same_listeners = self._hooks.has(listener, partition_key_listener)
         self._pattern = None if pattern is None else arguments.compiled(pattern)
         self._topics = frozenset(names)
+        self._stop_watching()
         if self._reader is None or not same_listeners:
             self._set_reader_aside()
             self._hooks = ConsumerHooks(self._queue, self._call, listener, partition_key_listener)
@@ -193,9 +193,8 @@ class Consumer(ConsumerCommits):
     def _set_reader_aside(self) -> None:
         if self._reader is not None:
             self._left.append((self._reader, self._hooks))
-        if self._watching is not None:
-            self._watching.cancel()
-        self._reader = self._member = self._watching = None
+        self._stop_watching()
+        self._reader = self._member = None
         self._paused, self._sought, self._queue.paused = set(), {}, set()
 
     async def ready(self) -> GroupReader:
@@ -205,11 +204,16 @@ class Consumer(ConsumerCommits):
         if self._left:
             await self.leave_former()
             self._queue.drop()
+        while self._pattern is not None and self._watching is None:
+            pattern = self._pattern
+            found = await self._matching(pattern)
+            if pattern is self._pattern and self._watching is None:
+                self._member_of(found)
+                watch = self._watch_pattern(pattern)
+                self._watching = asyncio.get_running_loop().create_task(watch)
         if self._reader is not None:
             return self._reader
         settings = self.settings
-        if self._pattern is not None:
-            self._topics = await self._matching(self._pattern)
         if self._partitions is None and not self._topics and self._pattern is None:
             raise WrongState("the consumer has not subscribed to topics nor assigned partitions")
         if self._partitions is not None or settings.group_id is None:
@@ -232,9 +236,6 @@ class Consumer(ConsumerCommits):
                 is_aware=settings.enable_ordered_delivery,
             )
         self._reader = self._reader_of(self._member)
-        if self._pattern is not None:
-            watch = self._watch_pattern(self._pattern)
-            self._watching = asyncio.get_running_loop().create_task(watch)
         return self._reader
 
     def _reader_of(self, member: GroupMember | SelfAssigned) -> GroupReader:
@@ -256,16 +257,16 @@ class Consumer(ConsumerCommits):
         reader.seek_first(self._sought)
         return reader
 
-    async def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
-        view = await self._cluster.all_topics()
-        hidden = INTERNAL_TOPICS if self.settings.exclude_internal_topics else frozenset()
-        return frozenset(name for name in view.topics if pattern.fullmatch(name)) - hidden
-
     async def _watch_pattern(self, pattern: re.Pattern[str]) -> None:
         while True:
             await asyncio.sleep(self.settings.metadata_max_age_ms / 1000)
             with contextlib.suppress(ClientError):
                 self._member_of(await self._matching(pattern))
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
 
     def subscription(self) -> set[str]:
         """Return the topics subscribed to."""

@@ -5,6 +5,7 @@ Owns these methods, which ``Consumer`` inherits. Not subscription and reading: s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from tidelog.aio.arguments import by_place, place, places, timestamp_ms, topic_name
@@ -14,7 +15,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import WrongState
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 
 class ConsumerQueries:
@@ -60,6 +61,11 @@ class ConsumerQueries:
         """Return the names of all topics."""
         await self.start()
         return set((await self._cluster.all_topics()).topics)
+
+    async def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
+        """Return the topics whose whole names match a pattern, the internal ones as configured."""
+        found = frozenset(name for name in await self.topics() if pattern.fullmatch(name))
+        return found - INTERNAL_TOPICS if self.settings.exclude_internal_topics else found
 
     async def fetch_partitions(self, topic: str) -> set[int] | None:
         """Return the partitions of a topic from fresh metadata; None if there is no such topic."""
