@@ -12,82 +12,13 @@ from tests.support.lone_broker import LoneBroker
 from tests.support.processes import DEADLINE_S
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import LogTruncated
-from tidelog.client.fetching.assigned import Assigned
-from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
-from tidelog.client.fetching.truncation import must_ask, was_cut
 from tidelog.client.metadata import Partition
 from tidelog.client.offsets import EpochEnd
 from tidelog.client.producing.sender import RecordSender
 from tidelog.model.topics import TopicPartition
 
 T = TopicPartition("t", 0)
-
-
-@pytest.mark.parametrize(
-    ("epoch", "leader_epoch", "asked_in", "expected"),
-    [
-        (-1, 5, -1, False),  # Nothing is known of what was read.
-        (5, 5, -1, False),  # The leader itself wrote it.
-        (4, 5, -1, True),
-        (4, 5, 4, True),
-        (4, 5, 5, False),
-        (0, 1, -1, True),
-        (4, -1, -1, False),  # Brokers that name no epochs.
-    ],
-)
-def test_when_the_leader_must_be_asked_for_the_end_of_an_epoch(
-    epoch: int, leader_epoch: int, asked_in: int, expected: bool
-) -> None:
-    assert must_ask(epoch, leader_epoch, asked_in) is expected
-
-
-@pytest.mark.parametrize(
-    ("offset", "end", "expected"),
-    [
-        (5, EpochEnd(3, 5), False),
-        (5, EpochEnd(3, 9), False),
-        (5, EpochEnd(3, 4), True),
-        (5, EpochEnd(2, 0), True),
-        (0, EpochEnd(2, 0), False),
-        (5, EpochEnd(-1, -1), False),
-    ],
-)
-def test_what_counts_as_cut(offset: int, end: EpochEnd, expected: bool) -> None:
-    assert was_cut(offset, end) is expected
-
-
-def piece(offset: int, next_offset: int, epoch: int, size: int) -> Fetched:
-    records = memoryview(bytes(size))
-    return Fetched(T, offset, next_offset, records, 99, 99, 0, None, epoch)
-
-
-def assigned() -> Assigned:
-    """Handed out up to 3 (epoch 1), fetched up to 9 in two pieces."""
-    state = Assigned(T, 3, 9, epoch=1, fetch_epoch=3)
-    state.buffered += [piece(3, 6, 2, 10), piece(6, 9, 3, 20)]
-    state.buffered_bytes = 30
-    return state
-
-
-@pytest.mark.parametrize(
-    ("end", "dropped", "position", "fetch"),
-    [
-        (EpochEnd(3, 8), 20, (3, 1), (6, 2)),
-        (EpochEnd(2, 6), 20, (3, 1), (6, 2)),
-        (EpochEnd(2, 5), 30, (3, 1), (3, 1)),
-        (EpochEnd(1, 3), 30, (3, 1), (3, 1)),
-        (EpochEnd(0, 2), 30, (2, 0), (2, 0)),
-    ],
-)
-def test_what_is_left_of_what_was_fetched(
-    end: EpochEnd, dropped: int, position: tuple[int, int], fetch: tuple[int, int]
-) -> None:
-    state = assigned()
-    assert state.cut_back(end) == dropped
-    assert state.buffered_bytes == 30 - dropped
-    assert (state.position, state.epoch) == position
-    assert (state.fetch_offset, state.fetch_epoch) == fetch
 
 
 def with_reader(

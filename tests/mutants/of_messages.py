@@ -133,14 +133,14 @@ MUTANTS = (
         "src/tidelog/client/fetching/truncation.py",
         "    return 0 <= epoch < leader_epoch != asked_in\n",
         "    return False\n",
-        "tests/broker/test_client_truncation.py",
+        "tests/unit/client/test_truncation.py",
     ),
     Mutant(
         "a log that was cut is not noticed",
         "src/tidelog/client/fetching/truncation.py",
         "    return 0 <= end.end_offset < offset\n",
         "    return False\n",
-        "tests/broker/test_client_truncation.py",
+        "tests/unit/client/test_truncation.py",
     ),
     Mutant(
         "keys go to other partitions than those of stock clients",

@@ -51,9 +51,14 @@ class Waiting:
 
 
 def answer_of(
-    found: dict[TopicPartition, bytes | ErrorCode], *, high: int = 100, **other: Any
+    found: dict[TopicPartition, bytes | ErrorCode],
+    *,
+    high: int = 100,
+    stable: int | None = None,
+    aborted: tuple[int, ...] = (),
+    **other: Any,
 ) -> messages.FetchResponse:
-    """Return a response with batches or errors of partitions."""
+    """Return a response with batches or errors of partitions; ``high``, ``stable``: its ends."""
     response = messages.FetchResponse
     topics = []
     for where, what in found.items():
@@ -62,7 +67,11 @@ def answer_of(
             partition_index=where.partition,
             error_code=int(what) if is_error else 0,
             high_watermark=high,
-            last_stable_offset=high,
+            last_stable_offset=high if stable is None else stable,
+            log_start_offset=0,
+            aborted_transactions=[
+                response.AbortedTransaction(producer_id=7, first_offset=at) for at in aborted
+            ],
             records=None if is_error else memoryview(what),
         )
         topics.append(response.FetchableTopicResponse(topic=where.topic, partitions=[part]))

@@ -64,6 +64,8 @@ class ScriptedCluster(Cluster):
         """What brokers answer to the next request for metadata."""
         self.answers = dict(answers or {})
         self.asked: list[tuple[int, Any]] = []
+        self.timeouts_ms: list[int | None] = []
+        """The time-out of each request to the connection of a broker."""
         self.refreshes = 0
         self.described_by: list[int | None] = []
         self._view = view
@@ -139,7 +141,8 @@ class _Connection:
     def version_of(self, _: Any) -> int:
         return NEWEST
 
-    async def send(self, request: Any, *_: Any) -> Any:
+    async def send(self, request: Any, _: Any = None, timeout_ms: int | None = None) -> Any:
+        self.cluster.timeouts_ms.append(timeout_ms)
         return await self.cluster.answered(self.node_id, request)
 
     def submit(self, request: Any, *_: Any, answered: bool) -> asyncio.Future[Any]:

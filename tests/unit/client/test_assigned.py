@@ -1,9 +1,16 @@
-"""What a reader returns of a partition whose gate is shut."""
+"""One partition that is read: what it returns, when it is fetched, what an error leads to."""
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
+from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.client.fetching.assigned import Assigned
 from tidelog.client.fetching.batches import Fetched, split_at
+from tidelog.client.offsets import EpochEnd
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, build_batch
 
@@ -78,3 +85,104 @@ def test_without_batches_before_the_gate_the_position_is_at_the_gate() -> None:
 def test_a_reader_that_began_after_the_gate_waits() -> None:
     state = reading(fetched(batch(5), offset=5, end=6), gate=4)
     assert not state.is_ready()
+
+
+def test_a_position_has_the_epoch_of_the_batch_before_it() -> None:
+    state = reading(fetched(batch(0, 3), batch(3), offset=0, end=4), gate=4)
+    assert state.take() is not None
+    assert (state.position, state.epoch) == (4, 3)
+
+
+def test_a_piece_that_ends_at_the_gate_is_returned_as_it_is() -> None:
+    piece = fetched(batch(0, 3), offset=0, end=3)
+    assert reading(piece, gate=3).take() is piece
+
+
+def test_a_paused_partition_returns_nothing() -> None:
+    state = reading(fetched(batch(0), offset=0, end=1), gate=None)
+    state.paused = True
+    assert not state.is_ready()
+
+
+def test_when_a_partition_is_fetched() -> None:
+    def wants(**other: object) -> bool:
+        state = Assigned(WHERE, 0, 5)
+        for name, value in other.items():
+            setattr(state, name, value)
+        return state.wants_more(100)
+
+    assert wants() and wants(stop=6) and wants(buffered_bytes=99)
+    assert not wants(busy=True)
+    assert not wants(paused=True)
+    assert not wants(problem=ClientError("for good"))
+    assert not wants(stop=5)
+    assert not wants(buffered_bytes=100)
+
+
+def test_a_leader_of_an_older_epoch_is_taken_after_so_long() -> None:
+    state = Assigned(WHERE, 5, 5, epoch=3, fetch_epoch=4)
+    assert state.least_epoch(1_000.0, 500) == 4
+    state.behind_since = 1_000.0
+    assert state.least_epoch(1_000.5, 500) == 4
+    assert state.least_epoch(1_000.6, 500) == -1
+
+
+PASSING = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t-0")
+UNKNOWN = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t-0")
+FINAL = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-0")
+
+
+def test_a_failure_that_may_pass_lets_the_leader_be_looked_for() -> None:
+    for error in (PASSING, UNKNOWN, ConnectionLost("gone")):
+        state = Assigned(WHERE, 0, 0, leader=2, waits_for="truncation 2")
+        assert not state.fails_for_good(error, 10.0, 500)
+        assert (state.leader, state.waits_for, state.problem) == (-1, "", None)
+        assert state.failing_since == 10.0
+
+
+def test_a_final_failure_stops_the_partition() -> None:
+    state = Assigned(WHERE, 0, 0)
+    assert state.fails_for_good(FINAL, 10.0, 500) and state.problem is FINAL
+
+
+def test_a_partition_that_stays_unknown_is_an_error_in_the_end() -> None:
+    state = Assigned(WHERE, 0, 0)
+    assert not state.fails_for_good(UNKNOWN, 10.0, 500)
+    assert not state.fails_for_good(UNKNOWN, 10.5, 500)
+    assert state.fails_for_good(UNKNOWN, 10.6, 500) and state.problem is UNKNOWN
+
+
+def test_a_failure_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    state = Assigned(WHERE, 0, 0)
+    with caplog.at_level(logging.WARNING):
+        for now in (10.0, 10.5, 11.0, 11.5):
+            assert not state.fails_for_good(PASSING, now, 500)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "t-0: nothing could be read for 1000 ms: t-0: NOT_LEADER_OR_FOLLOWER"
+
+
+@pytest.mark.parametrize(
+    ("end", "dropped", "position", "fetch"),
+    [
+        # Handed out up to 3 (epoch 1); fetched up to 6 (epoch 2) and 9 (epoch 3).
+        (EpochEnd(3, 9), 0, (3, 1), (9, 3)),
+        (EpochEnd(3, 8), 20, (3, 1), (6, 2)),
+        (EpochEnd(2, 6), 20, (3, 1), (6, 2)),
+        (EpochEnd(2, 5), 30, (3, 1), (3, 1)),
+        (EpochEnd(0, 3), 30, (3, 1), (3, 1)),
+        (EpochEnd(0, 2), 30, (2, 0), (2, 0)),
+    ],
+)
+def test_what_is_left_where_the_log_was_cut(
+    end: EpochEnd, dropped: int, position: tuple[int, int], fetch: tuple[int, int]
+) -> None:
+    state = Assigned(WHERE, 3, 9, epoch=1, fetch_epoch=3)
+    for offset, next_offset, epoch, size in ((3, 6, 2, 10), (6, 9, 3, 20)):
+        records = memoryview(bytes(size))
+        piece = Fetched(WHERE, offset, next_offset, records, 99, 99, 0, None, epoch)
+        state.buffered.append(piece)
+        state.buffered_bytes += size
+    assert state.cut_back(end) == dropped
+    assert state.buffered_bytes == 30 - dropped
+    assert (state.position, state.epoch) == position
+    assert (state.fetch_offset, state.fetch_epoch) == fetch

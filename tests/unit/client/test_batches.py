@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.fetching.batches import Fetched, no_batch, whole_batches
+from tidelog.client.fetching.batches import Fetched, no_batch, split_at, whole_batches
+from tidelog.client.fetching.consumer_record import decoded
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (
@@ -24,6 +25,7 @@ from tidelog.records.control_records import (
     change_batch,
     control_key,
 )
+from tidelog.records.reader import FastReader
 from tidelog.records.record import CorruptRecords, encode_record
 
 WHERE = TopicPartition("t", 0)
@@ -122,6 +124,103 @@ def test_two_aborts_of_one_producer() -> None:
         ]
     )
     assert offsets(fetched(records, aborted=[(7, 4), (7, 0)])) == [2]
+
+
+def split(
+    records: bytes, end: int, aborted: list[tuple[int, int]]
+) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+    """Split at a gate: the offsets on both sides, and the transactions aborted after it."""
+    before, after = split_at(fetched(records, aborted=aborted), end)
+    assert before is not None and after is not None and after.aborted is not None
+    return offsets(before), offsets(after), after.aborted
+
+
+def test_a_transaction_that_was_aborted_before_a_gate_hides_nothing_after_it() -> None:
+    records = b"".join(
+        [
+            data(0, 1, producer_id=7),
+            marker(1, 7, ABORT),
+            data(2, 1),
+            data(3, 1, producer_id=7),
+            marker(4, 7, COMMIT),
+        ]
+    )
+    assert split(records, 2, [(7, 0)]) == ([], [2, 3], [])
+
+
+def test_the_open_end_of_an_aborted_transaction_is_hidden_after_a_gate() -> None:
+    records = b"".join(
+        [
+            data(0, 1, producer_id=7),
+            marker(1, 7, ABORT),
+            data(2, 1, producer_id=8),
+            data(3, 1, producer_id=7),
+            # Of other transactions: neither ends that of 7.
+            marker(4, 8, COMMIT),
+            data(5, 1),
+            data(6, 1, producer_id=7),
+            marker(7, 7, ABORT),
+        ]
+    )
+    # In any order; two of one producer, the first of which ends before the gate.
+    for aborted in ([(7, 3), (7, 0)], [(7, 0), (7, 3)]):
+        assert split(records, 5, aborted) == ([2], [5], [(7, 3)])
+
+
+def test_an_abort_ends_no_transaction_that_begins_after_it() -> None:
+    """A transaction without records in these bytes: its marker is not that of the next one."""
+    records = b"".join(
+        [
+            marker(0, 7, ABORT),
+            data(1, 1),
+            data(2, 1, producer_id=7),
+            marker(3, 7, ABORT),
+        ]
+    )
+    assert split(records, 2, [(7, 2)]) == ([1], [], [(7, 2)])
+
+
+def test_the_abort_of_another_producer_ends_no_transaction() -> None:
+    records = b"".join(
+        [
+            data(0, 1, producer_id=7),
+            data(1, 1, producer_id=8),
+            marker(2, 8, ABORT),
+            data(3, 1),
+            data(4, 1, producer_id=7),
+            marker(5, 7, ABORT),
+        ]
+    )
+    assert split(records, 3, [(7, 0), (8, 1)]) == ([], [3], [(7, 0)])
+
+
+def test_the_part_after_a_gate_begins_where_the_reader_is() -> None:
+    whole = fetched(data(0, 2) + data(2, 4), offset=4)
+    _, after = split_at(whole, 2)
+    assert after is not None and after.offset == 4 and offsets(after) == [4, 5]
+    assert split_at(whole, 6) == (whole, None)
+
+
+def test_the_position_does_not_go_back_to_the_end_of_an_older_batch() -> None:
+    """After a compaction the last batch that a leader returns may end before the position."""
+    assert whole_batches(memoryview(data(0, 2)), 5)[1] == 5
+
+
+def test_records_of_a_log_with_append_times_have_that_of_their_batch() -> None:
+    from tidelog.records.batch import HEADER_SIZE, LOG_APPEND_TIME_BIT, read_header
+
+    batch = data(0, 2)
+    header = read_header(batch)
+    header = header._replace(
+        attributes=header.attributes | LOG_APPEND_TIME_BIT, max_timestamp=5_000
+    )
+    found = fetched(seal_batch(header, batch[HEADER_SIZE:]))
+    assert [row.timestamp for row in found.rows()] == [5_000, 5_000]
+    assert [row.timestamp for row in fetched(batch).rows()] == [1_000, 1_001]
+    records = [record for batch in decoded(found, FastReader()) for record in batch]
+    assert [(each.timestamp, each.timestamp_type) for each in records] == [(5_000, 1)] * 2
+    records = [record for batch in decoded(fetched(batch), FastReader()) for record in batch]
+    assert [(each.timestamp, each.timestamp_type) for each in records] == [(1_000, 0), (1_001, 0)]
 
 
 def test_the_readable_end_follows_the_isolation() -> None:

@@ -79,6 +79,17 @@ def test_an_error_starts_over() -> None:
     assert session.ask({A: at(2)}) == SessionRequest(0, 0, {A: at(2)}, [])
 
 
+def test_a_session_that_begins_again_names_the_one_that_it_ends() -> None:
+    session = FetchSession()
+    session.ask({A: at(1)})
+    session.answered(7)
+    session.begin_again()
+    assert session.open_id == 7
+    assert session.ask({A: at(1)}) == SessionRequest(7, 0, {A: at(1)}, [])
+    session.answered(8)
+    assert session.ask({A: at(1)}) == SessionRequest(8, 1, {}, [])
+
+
 def test_a_broker_that_ends_the_session_is_believed() -> None:
     session = FetchSession()
     session.ask({A: at(1)})

@@ -49,6 +49,17 @@ def test_records_come_in_order_up_to_the_limit_with_positions_between() -> None:
     assert queue.epoch_before(A, 3) == 4 and queue.epoch_before(A, 2) == -1
 
 
+def test_positions_between_two_batches_and_two_pieces_are_after_what_was_returned() -> None:
+    queue = queue_of(
+        piece(A, 0, batch(0, b"0", b"1"), batch(4, b"4"), end=5), piece(A, 5, batch(5, b"5"), end=6)
+    )
+    assert values(queue.take(2)) == {A: [b"0", b"1"]}
+    assert queue.epoch_before(A, 2) == 4 and queue.epoch_before(A, 1) == -1
+    assert queue.positions() == {A: Place(2, 4)}, "not 4: what is left out there may come yet"
+    assert values(queue.take(1)) == {A: [b"4"]}
+    assert queue.positions() == {A: Place(5)}
+
+
 def test_a_record_has_what_the_wire_says() -> None:
     queue = queue_of(piece(B, 5, batch(5, b"five", None), end=7))
     first, second = queue.take(2)[B]
@@ -104,10 +115,42 @@ def test_a_deserializer_that_raises_stops_its_partition_at_the_record() -> None:
         value=read,
     )
     assert values(queue.take(9)) == {A: [0], B: [7]}
+    assert queue.has() and queue.has([A]) and not queue.has([B]), "its error is to be raised"
     for _ in range(2):
         with pytest.raises(RecordUnreadable, match=r"a-0 at offset 1.*deserializer"):
             queue.take(9)
     assert queue.positions() == {A: Place(1, 4)}
+
+
+def test_of_two_unreadable_records_the_first_one_is_the_error() -> None:
+    queue = queue_of(
+        piece(A, 0, batch(0, b"no"), end=1), piece(B, 0, batch(0, b"no"), end=1), value=int
+    )
+    with pytest.raises(RecordUnreadable, match="a-0 at offset 0"):
+        queue.take(9)
+
+
+def test_what_is_decoded_of_a_paused_partition_is_not_taken() -> None:
+    queue = queue_of(piece(A, 0, batch(0, b"0", b"1"), end=2))
+    assert queue.take_one() is not None
+    queue.paused = {A}
+    assert queue.take_one() is None and not queue.has()
+    queue.paused = set()
+    assert queue.take_one() is not None
+
+
+def test_deserializers_get_keys_and_values_and_no_null() -> None:
+    queue = queue_of(
+        piece(A, 0, batch(0, b"0", None), end=2),
+        key=lambda data: ("key", data),
+        value=lambda data: ("value", data),
+    )
+    first, second = queue.take(2)[A]
+    assert (first.key, first.value) == (("key", b"k"), ("value", b"0"))
+    assert second.value is None and second.serialized_value_size == -1
+    no_key = build_batch([NewRecord(1, None, b"x")], base_offset=0, leader_epoch=4)
+    (record,) = queue_of(piece(A, 0, no_key, end=1), key=len).take(1)[A]
+    assert record.key is None
 
 
 def test_a_damaged_batch_is_an_error_unless_it_is_not_checked() -> None:
@@ -115,5 +158,9 @@ def test_a_damaged_batch_is_an_error_unless_it_is_not_checked() -> None:
     data[-2] ^= 1
     with pytest.raises(RecordUnreadable, match="wrong CRC"):
         queue_of(piece(A, 0, bytes(data), end=1)).take(1)
+    with pytest.raises(RecordUnreadable) as raised:
+        queue_of(piece(A, 7, batch(7, b"7") + bytes(data), end=9)).take_one()
+        queue_of(piece(A, 7, bytes(data), end=9)).take(1)
+    assert raised.value.offset == 7
     unchecked = queue_of(piece(A, 0, bytes(data), end=1), check_crcs=False)
     assert len(unchecked.take(1)[A]) == 1

@@ -482,8 +482,7 @@ class Fetcher:
         except ClientError as error:
             self._failed(state, error)
             return
-        if self._assigned.get(where) is not state:
-            return
+        # Of a state that ``seek`` has replaced meanwhile nothing is read any more.
         state.fetch_offset, state.fetch_epoch = found[where].offset, -1
         if not state.buffered:
             state.position, state.epoch = state.fetch_offset, -1

@@ -1,0 +1,231 @@
+"""The commits of a consumer and its questions: what is sent, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.support.fetch_answers import Fetches
+from tests.support.processes import DEADLINE_S
+from tests.support.scripted_cluster import ScriptedCluster, listed_offsets, topic, view_of
+from tidelog.aio import Consumer
+from tidelog.aio.consumer_types import OffsetAndMetadata, OffsetAndTimestamp
+from tidelog.client.errors import CommitFailed, Refused
+from tidelog.client.groups.committed_offsets import Position
+from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Committing:
+    """A consumer that assigns itself, with a group whose offsets are here."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.fetches = Fetches()
+        self.code = ErrorCode.NONE
+        self.stored: dict[TopicPartition, Position] = {}
+        self.cluster = ScriptedCluster(
+            view_of(topic("t", [1, 2], ordered=False)),
+            {
+                messages.FetchRequest: self.fetches,
+                messages.OffsetCommitRequest: self._commit,
+                messages.OffsetFetchRequest: self._fetch,
+                messages.ListOffsetsRequest: lambda _, asked: listed_offsets(asked, {A: 0, B: 0}),
+            },
+        )
+        settings = {"group_id": "g", "enable_auto_commit": False, **settings}
+        self.consumer = Consumer(cluster=self.cluster, auto_offset_reset="earliest", **settings)
+
+    def _commit(self, _: int, request: Any) -> Any:
+        response = messages.OffsetCommitResponse
+        topics = []
+        for each in request.topics:
+            parts = []
+            for part in each.partitions:
+                where = TopicPartition(each.name, part.partition_index)
+                if not self.code:
+                    self.stored[where] = Position(
+                        part.committed_offset, part.committed_leader_epoch, part.committed_metadata
+                    )
+                parts.append(
+                    response.OffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=int(self.code)
+                    )
+                )
+            topics.append(response.OffsetCommitResponseTopic(name=each.name, partitions=parts))
+        return response(topics=topics)
+
+    def _fetch(self, _: int, request: Any) -> Any:
+        response = messages.OffsetFetchResponse
+        parts = [
+            response.OffsetFetchResponsePartitions(
+                partition_index=where.partition,
+                committed_offset=each.offset,
+                committed_leader_epoch=each.leader_epoch,
+                metadata=each.metadata,
+            )
+            for where, each in self.stored.items()
+        ]
+        topics = [response.OffsetFetchResponseTopics(name="t", partitions=parts)]
+        group = response.OffsetFetchResponseGroup(group_id="g", topics=topics)
+        return response(groups=[group])
+
+    async def read(self, count: int) -> None:
+        self.consumer.assign([A])
+        self.fetches.write(A, *(b"%d" % n for n in range(count)))
+        while not await self.consumer.poll(10**8):
+            pass
+
+
+def story(of: Callable[[], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await of()
+
+    asyncio.run(whole())
+
+
+def test_a_commit_is_of_what_was_returned_or_of_what_is_given() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(3)
+        assert await one.consumer.places() == {A: OffsetAndMetadata(3, "", 3)}
+        await one.consumer.commit()
+        assert one.stored == {A: Position(3, 3, "")}
+        await one.consumer.commit({A: 1})
+        assert one.stored == {A: Position(1, -1, "")}
+        await one.consumer.commit({B: OffsetAndMetadata(9, "note", 2)})
+        assert one.stored == {A: Position(1), B: Position(9, 2, "note")}
+        assert await one.consumer.committed(A) == 1
+        assert await one.consumer.committed(B, metadata=True) == OffsetAndMetadata(9, "note", 2)
+        assert await one.consumer.committed(TopicPartition("t", 7)) is None
+        assert one.consumer.metrics()["consumer-metrics"]["commit-total"] == 3
+        await one.consumer.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.ILLEGAL_GENERATION, CommitFailed),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, Refused),
+    ],
+)
+def test_a_commit_of_a_group_that_has_gone_on_says_so(code: ErrorCode, kind: type[Refused]) -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(1)
+        one.code = code
+        with pytest.raises(kind) as raised:
+            await one.consumer.commit()
+        assert raised.value.code == code
+        assert isinstance(raised.value, CommitFailed) == (kind is CommitFailed)
+        assert ("gone on without this consumer" in str(raised.value)) == (kind is CommitFailed)
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_a_commit_aside_says_how_it_ended() -> None:
+    async def of() -> None:
+        one = Committing()
+        await one.read(2)
+        ended: list[Any] = []
+        await (await one.consumer.commit_async(callback=lambda *got: ended.append(got)))
+        assert ended == [({A: OffsetAndMetadata(2, "", 3)}, None)]
+        one.code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        task = await one.consumer.commit_async({A: 1}, callback=lambda *got: ended.append(got))
+        await task
+        offsets, error = ended[1]
+        assert offsets == {A: OffsetAndMetadata(1)} and isinstance(error, Refused)
+        with pytest.raises(Refused):
+            await (await one.consumer.commit_async({A: 1}))
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_a_consumer_reads_from_what_was_committed() -> None:
+    async def of() -> None:
+        one = Committing()
+        one.stored[A] = Position(1, 3)
+        one.fetches.write(A, b"0")
+        one.fetches.write(A, b"1")
+        one.consumer.assign([A])
+        assert await one.consumer.position(A) == 1
+        record = await one.consumer.getone()
+        assert (record.offset, record.value) == (1, b"1")
+        await one.consumer.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize("is_automatic", [True, False])
+def test_positions_are_committed_at_the_end_where_that_is_wanted(is_automatic: bool) -> None:
+    async def of() -> None:
+        for autocommit in (True, False):
+            one = Committing(enable_auto_commit=is_automatic, auto_commit_interval_ms=10**8)
+            await one.read(2)
+            await one.consumer.close(autocommit=autocommit)
+            is_wanted = is_automatic and autocommit
+            assert one.stored.get(A, Position(0)).offset == (2 if is_wanted else 0)
+
+    story(of)
+
+
+def test_offsets_of_logs_and_of_times() -> None:
+    async def of() -> None:
+        one = Committing(isolation_level="read_committed")
+        asked = []
+
+        def answer(_: int, request: Any) -> Any:
+            asked.append(request)
+            response = messages.ListOffsetsResponse
+            part = response.ListOffsetsPartitionResponse
+            of_each = {
+                0: part(partition_index=0, offset=0, timestamp=70, leader_epoch=2),
+                1: part(partition_index=1, offset=-1, timestamp=-1, leader_epoch=-1),
+            }
+            parts = [of_each[each.partition_index] for each in request.topics[0].partitions]
+            named = response.ListOffsetsTopicResponse(name="t", partitions=parts)
+            return response(topics=[named])
+
+        one.cluster.answers[messages.ListOffsetsRequest] = answer
+        assert await one.consumer.offsets_for_times({A: 60, B: 61}) == {
+            A: OffsetAndTimestamp(0, 70, 2),
+            B: None,
+        }
+        assert await one.consumer.beginning_offsets([A]) == {A: 0}
+        assert await one.consumer.end_offsets([A]) == {A: 0}
+        wanted = [each.topics[0].partitions[0].timestamp for each in asked]
+        assert sorted(wanted[:2]) == [60, 61] and wanted[2:] == [EARLIEST, LATEST]
+        assert {each.isolation_level for each in asked} == {IsolationLevel.READ_COMMITTED}
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_topics_and_their_partitions() -> None:
+    async def of() -> None:
+        one = Committing()
+        assert await one.consumer.topics() == {"t"}
+        assert one.consumer.partitions_for_topic("t") == {0, 1}
+        assert one.consumer.partitions_for_topic("u") is None
+        one.cluster.show(topic("t", [1], error=3))
+        assert one.consumer.partitions_for_topic("t") is None
+        one.cluster.described = view_of(topic("t", [1, 2, 1], ordered=False))
+        one.cluster.show()
+        one.cluster.described = view_of(topic("t", [1, 2, 1], ordered=False))
+        assert await one.consumer.fetch_partitions("t") == {0, 1, 2}
+        assert one.consumer.bootstrap_connected()
+        await one.consumer.close()
+        assert not one.consumer.bootstrap_connected()
+
+    story(of)
