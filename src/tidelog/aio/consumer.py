@@ -163,7 +163,7 @@ class Consumer(ConsumerCommits):
         self._stop_watching()
         if self._reader is None or not same_listeners:
             self._set_reader_aside()
-            self._hooks = ConsumerHooks(self._queue, self._call, listener, partition_key_listener)
+            self._hooks = self._hooks.followed_by(listener, partition_key_listener)
         elif self._pattern is None:
             self._member_of(self._topics)
         self._attend_at = 0.0

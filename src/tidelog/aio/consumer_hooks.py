@@ -28,6 +28,15 @@ async def call_here(function: Callable[..., Any], *args: Any) -> None:
         await result
 
 
+class _Calls:
+    """The callbacks of one consumer, one at a time, whatever subscription they are of."""
+
+    def __init__(self) -> None:
+        self.one = asyncio.Lock()
+        self.calling: asyncio.Task[Any] | None = None
+        """The task in which a callback runs now."""
+
+
 class ConsumerHooks(ReaderHooks):
     """The hooks of one consumer, with the listeners of its present subscription."""
 
@@ -40,13 +49,19 @@ class ConsumerHooks(ReaderHooks):
     ) -> None:
         self.follows_keys = key_listener is not None
         self.rebalances = 0
-        self.calling: asyncio.Task[Any] | None = None
-        """The task in which a callback runs now."""
-        self._one = asyncio.Lock()
+        self._calls = _Calls()
         self._queue = queue
         self._call = call
         self._listener = listener
         self._keys = key_listener
+
+    def followed_by(
+        self, listener: Any, key_listener: PartitionKeyRebalanceListener | None
+    ) -> ConsumerHooks:
+        """Return the hooks of the next subscription, with other listeners."""
+        found = ConsumerHooks(self._queue, self._call, listener, key_listener)
+        found._calls, found.rebalances = self._calls, self.rebalances
+        return found
 
     def has(self, listener: Any, key_listener: PartitionKeyRebalanceListener | None) -> bool:
         """Whether these are its listeners."""
@@ -93,7 +108,7 @@ class ConsumerHooks(ReaderHooks):
     async def keys_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Call ``on_partition_key_lost``, which a listener need not have."""
         if self._keys is not None and hasattr(self._keys, "on_partition_key_lost"):
-            await self._call(self._keys.on_partition_key_lost, set(partitions))
+            await self._called(self._keys.on_partition_key_lost, set(partitions))
 
     def undelivered(self) -> Mapping[TopicPartition, Place]:
         """Return the positions within what was fetched and not returned."""
@@ -113,14 +128,15 @@ class ConsumerHooks(ReaderHooks):
 
     def refuse_in_callback(self, what: str) -> None:
         """Raise WrongState in a callback: there the consumer is in the middle of ``poll``."""
-        if self.calling is not None and self.calling is asyncio.current_task():
+        calling = self._calls.calling
+        if calling is not None and calling is asyncio.current_task():
             raise WrongState(f"{what} was called in a callback: call it when poll has returned")
 
     async def _called(self, function: Callable[..., Any], *args: Any) -> None:
         """Call back, one at a time: ``close`` of another task waits for a callback of ``poll``."""
-        async with self._one:
-            self.calling = asyncio.current_task()
+        async with self._calls.one:
+            self._calls.calling = asyncio.current_task()
             try:
                 await self._call(function, *args)
             finally:
-                self.calling = None
+                self._calls.calling = None

@@ -400,6 +400,9 @@ def test_callbacks_are_called_for_what_comes_and_goes() -> None:
         class Listener:
             def on_partitions_revoked(self, revoked: Any) -> None:
                 calls.append(("revoked", revoked))
+                # Also where it is of the former subscription, and the next one has others.
+                with pytest.raises(WrongState, match="in a callback"):
+                    one.consumer.subscribe(["t"])
 
             async def on_partitions_assigned(self, assigned: Any) -> None:
                 calls.append(("assigned", assigned))
@@ -422,7 +425,7 @@ def test_callbacks_are_called_for_what_comes_and_goes() -> None:
             ("assigned", {*both("u")}),
             ("revoked", {*both("t"), *both("u")}),
         ]
-        assert one.consumer.metrics()["consumer-metrics"]["rebalance-total"] == 1
+        assert one.consumer.metrics()["consumer-metrics"]["rebalance-total"] == 3
         await one.consumer.close()
         await one.consumer.close()
         assert len(calls) == 3

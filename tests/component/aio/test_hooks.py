@@ -124,14 +124,42 @@ def test_a_second_callback_waits_for_the_first() -> None:
 
 
 def test_what_must_not_be_called_in_a_callback_is_refused_there_and_only_there() -> None:
+    """In each of them; also where it is of the subscription before the present one."""
+
     async def main() -> None:
         class Calling:
-            def on_partitions_revoked(self, _: Any) -> None:
-                hooks.refuse_in_callback("close")
+            def __getattr__(self, name: str) -> Any:
+                if not name.startswith("on_partition"):
+                    raise AttributeError(name)
+                return lambda *_: (hooks.refuse_in_callback("close"), calls.append(name))
 
-        hooks = hooks_of(Calling())
-        with pytest.raises(WrongState, match="close was called in a callback"):
-            await hooks.revoked([A])
-        hooks.refuse_in_callback("close")
+        calls: list[str] = []
+        former = hooks_of(Calling(), Calling())
+        for hooks in (former, former.followed_by(None, None)):
+            for calling in (
+                former.revoked([A]),
+                former.assigned([A]),
+                former.lost([A]),
+                former.keys_maybe_revoked([A], MEMBERSHIP),
+                former.keys_assigned([A], MEMBERSHIP),
+                former.keys_lost([A]),
+            ):
+                with pytest.raises(WrongState, match="close was called in a callback"):
+                    await calling
+                hooks.refuse_in_callback("close")
+        assert calls == []
+
+    asyncio.run(main())
+
+
+def test_the_hooks_of_the_next_subscription_go_on_counting() -> None:
+    async def main() -> None:
+        former = hooks_of()
+        await former.assigned([A])
+        keys = Noting(*KEYS)
+        hooks = former.followed_by(None, keys)  # type: ignore[arg-type]
+        await hooks.assigned([A])
+        assert hooks.rebalances == 2
+        assert hooks.follows_keys and hooks.has(None, keys)  # type: ignore[arg-type]
 
     asyncio.run(main())

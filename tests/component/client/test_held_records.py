@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,10 @@ from tidelog.client.errors import ConnectionLost, GaveUp
 from tidelog.client.producing.send_queue import BatchResult, SendQueue, SendTally
 from tidelog.client.producing.turning import HeldRecord, records_of
 from tidelog.client.stamps import Stamp, stamp_of
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord
+from tidelog.runtime.backoff import steady
 
 
 def held_until(deadline: float) -> HeldRecord:
@@ -202,3 +205,118 @@ def test_the_memory_of_a_batch_is_shared_out_to_the_byte() -> None:
     assert [record.size for record in held] == [35, 33, 33]
     assert {record.deadline for record in held} == {7.0}
     assert [record.record.value for record in held] == [b"v0", b"v1", b"v2"]
+
+
+def test_what_was_held_is_hashed_in_the_order_of_send() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        epochs = turns.sender._epochs_of(turns.topic)
+        turns.sender._begin_turn(epochs)
+        epochs.refused = stamp_of(turns.topic)
+        a, b, c = (next(turns.sender._numbers) for _ in range(3))
+        for number in ((c,), (a,), (b, 1), (b, 0)):
+            record = NewRecord(0, b"k", str(number).encode(), [])
+            turns.sender._hold(epochs, HeldRecord(number, record, 10, now() + 300))
+        await turns.grow()
+        (values,) = turns.waiting().values()
+        assert values == [str(each).encode() for each in ((a,), (b, 0), (b, 1), (c,))]
+        await turns.end()
+
+    story(of)
+
+
+def test_a_broker_that_knows_nothing_newer_is_asked_again_after_a_while() -> None:
+    class Asked(ResizingCluster):
+        nodes: list[int]
+
+        async def describe(self, _: Any, *, node_id: int) -> None:
+            self.nodes.append(node_id)
+
+    async def of() -> None:
+        turns = Turns(linger_ms=0)
+        turns.cluster.settings = replace(turns.cluster.settings, backoff=steady(10_000, 40_000))
+        turns.cluster.__class__ = Asked
+        asked = turns.cluster.nodes = []  # type: ignore[attr-defined]
+        await turns.send(b"0", b"k")
+        await until(lambda: any(turns.cluster.waiting.values()))
+        ((_, ((request, answer),)),) = turns.cluster.waiting.items()
+        turns.cluster.waiting.clear()
+        answer.set_result(refusal_of(request))
+        await until(lambda: asked)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(asked) == 1
+        await turns.end()
+
+    story(of)
+
+
+def test_while_metadata_are_newer_no_broker_is_asked() -> None:
+    """The turn waits for the outcome of a batch then, and not for metadata."""
+
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        epochs = turns.sender._epochs_of(turns.topic)
+        epochs.refused = stamp_of(turns.topic)
+        turns.sender._begin_turn(epochs)
+        queue = turns.sender._queue(TopicPartition(NAME, 0), 0)
+        batch = queue.open(stamp=epochs.stamp)
+        batch.builder.append(0, b"k", b"v", [])
+        assert queue.next(ONE) is batch
+        queue.sent(batch, 0)
+        await turns.grow()
+        assert epochs.is_turning and not turns.sender._tasks
+        queue.answered(batch, BatchResult(None, 0))
+        turns.sender._drain()
+        assert not epochs.is_turning
+        await turns.sender.close()
+
+    story(of)
+
+
+def test_metadata_that_do_not_know_the_topic_begin_no_turn() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        await turns.send(b"0", key_of(1, 2))
+        epochs, seen = turns.sender._topics[NAME], turns.topic
+        await turns.show(error=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), partitions={})
+        assert not epochs.is_turning and epochs.seen is seen
+        assert turns.waiting() == {1: [b"0"]}
+        await turns.end()
+
+    story(of)
+
+
+def test_records_of_two_tallies_are_in_two_batches() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        epochs = turns.sender._epochs_of(turns.topic)
+        record = NewRecord(0, b"k", b"v", [])
+        first, second = SendTally(), SendTally()
+        batches = [
+            turns.sender._append(epochs, 0, record, tally=tally)
+            for tally in (first, first, second, None)
+        ]
+        assert batches[0] is batches[1] and len(set(map(id, batches))) == 3
+        await turns.end()
+
+    story(of)
+
+
+def test_what_was_written_to_a_partition_with_ancestors_is_noted() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        await turns.grow()
+        turns.sender._epochs_of(turns.topic)
+        noted: list[int] = []
+        turns.sender._tombstones.note = lambda where, *_: noted.append(where.partition)  # type: ignore[assignment, method-assign, func-returns-value]
+        for index in range(4):
+            queue = turns.sender._queue(TopicPartition(NAME, index), index)
+            batch = queue.open(stamp=stamp_of(turns.topic))
+            batch.builder.append(0, b"k", None, [])
+            turns.sender._acknowledged(queue, batch)
+            queue.waiting.clear()
+        assert noted == [2, 3]
+        await turns.sender.close()
+
+    story(of)
