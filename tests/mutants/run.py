@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from tests.mutants import (
     of_autoscaling,
+    of_clients,
     of_control,
     of_counts,
     of_groups,
@@ -41,6 +42,7 @@ MUTANTS = (
     *of_messages.MUTANTS,
     *of_groups.MUTANTS,
     *of_counts.MUTANTS,
+    *of_clients.MUTANTS,
     *of_autoscaling.MUTANTS,
     *of_pipeline.MUTANTS,
     *of_suite.MUTANTS,

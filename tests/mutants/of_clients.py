@@ -1,0 +1,168 @@
+"""Broken rules of the clients: what is fetched, committed, sent again, and subscribed to."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+CLIENT = "src/tidelog/client"
+FETCHER = f"{CLIENT}/fetching/fetcher.py"
+FETCHES = "tests/component/client/test_fetcher.py"
+ERRORS = "tests/component/client/test_fetcher_errors.py"
+ASSIGNED = "tests/unit/client/test_assigned.py"
+BATCHES = "tests/unit/client/test_batches.py"
+RESETS = "tests/component/client/test_first_positions.py"
+POSITIONS = "tests/unit/client/test_reader_positions.py"
+COMMITS = "tests/component/client/test_committed_offsets.py"
+HELD = "tests/component/client/test_held_records.py"
+DELIVERY = "tests/component/client/test_delivery.py"
+CONSUMER = "tests/component/aio/test_consumer.py"
+
+MUTANTS = (
+    Mutant(
+        "a member reads from a reset that it has not committed",
+        f"{CLIENT}/groups/first_positions.py",
+        "        return topic in self.ordered and isinstance(self._member, GroupMember)\n",
+        "        return False\n",
+        RESETS,
+    ),
+    Mutant(
+        "a member reads where its commit of a reset was refused",
+        f"{CLIENT}/groups/first_positions.py",
+        " for each, at in positions.items() if known.get(each) == at})\n",
+        " for each, at in positions.items()})\n",
+        RESETS,
+    ),
+    Mutant(
+        "what a gate forbids stays with the application",
+        f"{CLIENT}/groups/reader_positions.py",
+        "beyond_gates and not (where in limits and fetched[where] > limits[where])\n",
+        "beyond_gates\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "what was committed is sent again with what was not",
+        f"{CLIENT}/groups/committed_offsets.py",
+        "                left.pop(where, None)\n",
+        "",
+        COMMITS,
+    ),
+    Mutant(
+        "a member joins again for a partition that it does not know",
+        f"{CLIENT}/groups/resized_topics.py",
+        "        and where.partition in seen[where.topic].partitions\n",
+        "",
+        "tests/unit/client/test_resized_topics.py",
+    ),
+    Mutant(
+        "a record that expires first does not set the timer of a turn",
+        f"{CLIENT}/producing/turning.py",
+        "        if epochs.timer is None or epochs.timer_at > record.deadline:\n",
+        "        if epochs.timer is None:\n",
+        HELD,
+    ),
+    Mutant(
+        "a turn lets go of a queue with a batch that has no outcome",
+        f"{CLIENT}/producing/turning.py",
+        "            elif queue.partition.topic == newest.name and queue.empty:\n",
+        "            elif queue.partition.topic == newest.name:\n",
+        HELD,
+    ),
+    Mutant(
+        "another broker than the one that refused is asked for the newer epoch",
+        f"{CLIENT}/producing/turning.py",
+        "        epochs.refused_by = answer.node_id\n",
+        "",
+        HELD,
+    ),
+    Mutant(
+        "the halves of a batch never expire",
+        f"{CLIENT}/producing/delivery.py",
+        "            self._expire_at(until, queue, half)\n",
+        "",
+        DELIVERY,
+    ),
+    Mutant(
+        "the memory of the halves of a batch is free",
+        f"{CLIENT}/producing/delivery.py",
+        "            self._buffered += half.size\n",
+        "",
+        DELIVERY,
+    ),
+    Mutant(
+        "an answer from before a seek moves the position",
+        FETCHER,
+        "if state is not None and incarnations.get(partition) == state.incarnation:\n",
+        "if state is not None:\n",
+        FETCHES,
+    ),
+    Mutant(
+        "bytes that were dropped count as buffered for ever",
+        FETCHER,
+        "        self._free(state, state.buffered_bytes)\n",
+        "        pass\n",
+        FETCHES,
+    ),
+    Mutant(
+        "what is fetched beyond shut gates takes the memory of open ones",
+        FETCHER,
+        "            self._buffered_bytes - gated_bytes < self._prefetch_bytes\n",
+        "            self._buffered_bytes < self._prefetch_bytes\n",
+        FETCHES,
+    ),
+    Mutant(
+        "an error is raised before the records that were fetched before it",
+        FETCHER,
+        "            if state.problem is not None and not state.buffered:\n",
+        "            if state.problem is not None:\n",
+        ERRORS,
+    ),
+    Mutant(
+        "a reset passes over what was fetched before",
+        FETCHER,
+        "        if not state.buffered:\n            state.position, state.epoch",
+        "        if True:\n            state.position, state.epoch",
+        ERRORS,
+    ),
+    Mutant(
+        "the epoch of what was fetched last is not known to the next leader",
+        FETCHER,
+        "state.fetch_offset, state.fetch_epoch = fetched.next_offset, fetched.leader_epoch\n",
+        "state.fetch_offset = fetched.next_offset\n",
+        ERRORS,
+    ),
+    Mutant(
+        "a deposed leader is read from as soon as it is named",
+        f"{CLIENT}/fetching/assigned.py",
+        "self.behind_since is not None and (now - self.behind_since) * 1000 > longest_ms:\n",
+        "self.behind_since is not None:\n",
+        ASSIGNED,
+    ),
+    Mutant(
+        "a partition that is not known yet is an error at once",
+        f"{CLIENT}/fetching/assigned.py",
+        "(unknown and lasted_ms > limit_ms)",
+        "unknown",
+        ASSIGNED,
+    ),
+    Mutant(
+        "a transaction that was aborted before a gate hides the next one of its producer",
+        f"{CLIENT}/fetching/batches.py",
+        "                aborted.remove(ended)\n",
+        "                pass\n",
+        BATCHES,
+    ),
+    Mutant(
+        "a former pattern takes the subscription back",
+        "src/tidelog/aio/consumer.py",
+        "        self._topics = frozenset(names)\n        self._stop_watching()\n",
+        "        self._topics = frozenset(names)\n",
+        CONSUMER,
+    ),
+    Mutant(
+        "a consumer returns records at hand for ever without a look at its group",
+        "src/tidelog/aio/consumer.py",
+        "            or self._now() >= self._attend_at\n",
+        "",
+        CONSUMER,
+    ),
+)
