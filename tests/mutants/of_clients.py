@@ -16,6 +16,7 @@ COMMITS = "tests/component/client/test_committed_offsets.py"
 HELD = "tests/component/client/test_held_records.py"
 DELIVERY = "tests/component/client/test_delivery.py"
 CONSUMER = "tests/component/aio/test_consumer.py"
+SUBSCRIPTIONS = "tests/component/aio/test_subscriptions.py"
 
 MUTANTS = (
     Mutant(
@@ -156,7 +157,7 @@ MUTANTS = (
         "src/tidelog/aio/consumer.py",
         "        self._topics = frozenset(names)\n        self._stop_watching()\n",
         "        self._topics = frozenset(names)\n",
-        CONSUMER,
+        SUBSCRIPTIONS,
     ),
     Mutant(
         "a consumer returns records at hand for ever without a look at its group",

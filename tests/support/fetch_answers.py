@@ -46,8 +46,12 @@ class Waiting:
     def answer(
         self, found: dict[TopicPartition, bytes | ErrorCode] | None = None, **other: Any
     ) -> None:
-        """Answer it with batches or errors of partitions; without any: nothing is new."""
-        self.future.set_result(answer_of(found or {}, **other))
+        """Answer it with batches or errors of partitions; without any: nothing is new.
+
+        Of a reader that was closed meanwhile it is cancelled.
+        """
+        if not self.future.done():
+            self.future.set_result(answer_of(found or {}, **other))
 
 
 def answer_of(
