@@ -209,8 +209,6 @@ class _Reading:
         if not 0 <= self._planned_in < fetched.leader_epoch:
             return
         for header, _ in fetched.all_batches():
-            if header.base_offset >= self._decoder.end:
-                return
             if header.leader_epoch > self._planned_in:
                 self._cut_at(header.base_offset)
                 return
@@ -218,7 +216,8 @@ class _Reading:
     def _cut_at(self, offset: int) -> None:
         """Stop reading at the offset of the truncation."""
         decoder = self._decoder
-        self._log_end = offset
+        # At or above the end it cuts nothing off.
+        self._log_end = min(self._log_end, offset)
         decoder.end = max(decoder.next_offset, min(decoder.end, offset))
 
     def _out_of_range(self) -> Iterator[pa.RecordBatch]:

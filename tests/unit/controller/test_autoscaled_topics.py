@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from tests.support.resizing_world import NOW_MS, ResizingWorld
@@ -28,7 +29,7 @@ from tidelog.metadata.records import ConfigNode, DeletionMark
 from tidelog.model.admin_requests import AlterOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import level_of
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 AUTO = {
     "partitions.auto": "true",
@@ -348,3 +349,23 @@ def test_a_rate_counts_for_the_whole_of_its_time() -> None:
     assert observed(world.cluster, "t", world.times).rates == (700,) * 4
     world.now_ms += 1
     assert observed(world.cluster, "t", world.times).rates == (None,) * 4
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_an_internal_topic_is_left_alone(name: str) -> None:
+    """Groups and transactions are placed by its count."""
+    world = Scaled()
+    world.create(TopicToCreate(name, 2, 1))
+    world.commit((Put(layout.topic_configs(name), ConfigNode(AUTO)),))
+    assert settings_of(world.cluster, name) is not None
+    assert autoscaled_names(world.cluster) == ["t"]
+    assert world.do(autoscale(world.cluster, name, world.times, None, world.chance)) is None
+
+
+@pytest.mark.parametrize(("initial", "names"), [(4, ["t"]), (5, [])])
+def test_a_topic_below_its_initial_count_is_left_alone(initial: int, names: list[str]) -> None:
+    """Linear hashing has no home for a key there."""
+    world = Scaled(4)
+    history = msgspec.structs.replace(world.history, initial_partition_count=initial)
+    world.commit((Put(layout.topic_history("t"), history),))
+    assert autoscaled_names(world.cluster) == names

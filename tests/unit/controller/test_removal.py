@@ -410,3 +410,15 @@ def test_offsets_and_leader_epochs_go_on_through_the_lives_of_a_partition() -> N
         owed = {x: set(y.values()) for x, y in world.history.stop_partition_epochs.items()}
         assert all(owed[index] >= {lives[index]} for index in (2, 3))
         assert world.shown == (2, 2 * life + 2, 2)
+
+
+def test_a_partition_is_retired_when_its_node_says_so_and_not_before() -> None:
+    """The count alone is the first write of a shrink: the leaders have not sealed anything."""
+    world = ResizingWorld(2)
+    world.ask(4)
+    world.settle()
+    assert world.ask(2) is None
+    assert topics_with_retired(world.cluster) == ["t"]
+    assert list(retired_from_the_top(world.cluster, "t")) == []
+    world.advance()
+    assert list(retired_from_the_top(world.cluster, "t")) == [3, 2]

@@ -27,7 +27,7 @@ from tidelog.controller.decisions.resizing import advance
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.soft_state import note_clients
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionMark, FormerPartition, UncleanDebt
+from tidelog.metadata.records import DeletionMark, FormerPartition, TopicHistory, UncleanDebt
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
 
@@ -361,3 +361,36 @@ def test_a_partition_without_a_leader_has_none_to_ask_for_writers() -> None:
     leaders = {world.state(index).leader for index in range(2)}
     assert NO_LEADER in leaders
     assert unaware_writers(world.cluster, "t")[1] == sorted(leaders - {NO_LEADER})
+
+
+def test_the_limit_of_a_topic_is_a_count_that_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resize_requests, "MAX_PARTITIONS", 6)
+    world = small()
+    refusal = world.ask(7)
+    assert refusal is not None
+    assert refusal.sentence == "The number of partitions must be at most 6."
+    assert world.ask(6) is None
+
+
+def test_a_record_has_room_for_a_leader_epoch_of_each_partition_that_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first step of a shrink from 6 to 4 partitions adds four epochs of six digits to it."""
+    world = grown()
+    assert world.ask(4, validate_only=True) is None
+    growth = [Growth("t", 4, force=True)]
+    written = resize_topics(world.cluster, growth, world.chance, NOW_MS).writes
+    (planned,) = (x.record for x in written if isinstance(x, Put) and "/tidelog/" in x.path)
+    assert isinstance(planned, TopicHistory) and planned.resize is not None
+    noted = msgspec.structs.replace(planned.resize, leader_epochs=[999_999] * 4)
+    with_epochs = msgspec.structs.replace(planned, resize=noted)
+    bare = msgspec.structs.replace(noted, leader_epochs=[0])
+    around = len(layout.encode(msgspec.structs.replace(planned, resize=bare))) - len("0")
+    assert len(layout.encode(with_epochs)) == around + 4 * resize_requests.EPOCH_BYTES - len(",")
+    least = len(layout.encode(planned)) + 4 * resize_requests.EPOCH_BYTES
+    monkeypatch.setattr(resize_requests, "MOST_RECORD_BYTES", least - 1)
+    refusal = world.ask(4)
+    assert refusal is not None
+    assert "its own record in the metadata store has" in refusal.sentence
+    monkeypatch.setattr(resize_requests, "MOST_RECORD_BYTES", least)
+    assert world.ask(4) is None

@@ -334,3 +334,17 @@ def test_one_entry_for_each_partition_that_comes_or_goes() -> None:
     gates = gates_of(4, 2, listed)
     assert sum(len(gate.needs) for each in gates.values() for gate in each) == 2 * (count - 4)
     assert {len(gates[each][0].needs) for each in range(4)} == {31}
+
+
+def test_a_shut_gate_one_offset_before_a_prerequisite_shuts_the_next_one() -> None:
+    """A shrink and a growth with no record in between: the fences of partition 0 are neighbours.
+
+    A reader began above both, and has not read the partition that retired.
+    """
+    listed = {
+        0: ResizedPartition(fences=(Fence(1, 10, 10), Fence(2, 20, 20), Fence(3, 21, 20))),
+        1: ResizedPartition(1, 0, 2, (Fence(1, 0, 0), Fence(2, 5, 5))),
+    }
+    gates = gates_of(1, 3, listed) | {2: [Gate(3, 0, (Prerequisite(0, Fence(3, 21, 20)),))]}
+    assert deliverable_ends(gates, {0: Position(30), 1: Position(4)}) == {0: 20, 2: 0}
+    assert deliverable_ends(gates, {0: Position(30), 1: Position(5)}) == {}
