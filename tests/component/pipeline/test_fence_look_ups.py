@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError, Refused, VersionUnsupported
 from tidelog.client.fences import DescribedFence, DescribedFences
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.model.errors import ErrorCode
@@ -116,3 +116,31 @@ def test_a_partition_without_its_newest_fence_is_silent_in_a_look_up(
     assert set(found.failed) == (set() if is_known else places)
     ((gate,),) = found.gates["t"].values()
     assert [need.upto is not None for need in gate.needs] == [is_known]
+
+
+def test_fences_of_a_topic_whose_keys_are_not_kept_in_order_are_asked_for_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its metadata say no resize epoch, so they do not say when another fence was written."""
+    cluster = asked(monkeypatch, Answers(replace(TOPIC, resize_epoch=-1), (1,), (1, 2)))
+    cache = FenceCache()
+    assert asyncio.run(cache.of(cluster, WHERE, 0, 1_000)) == ((10, 1),)
+    assert asyncio.run(cache.of(cluster, WHERE, 0, 1_000)) == ((10, 1), (20, 2))
+    # Apache Kafka says no partition epochs either, and is not asked.
+    plain = replace(TOPIC, resize_epoch=-1, max_partition_epoch=-1)
+    cluster = asked(monkeypatch, Answers(plain))
+    assert asyncio.run(FenceCache().of(cluster, WHERE, 0, 1_000)) == ()
+    assert cluster.asked == 0
+
+
+def test_a_cluster_that_cannot_name_fences_has_none_where_no_resize_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise VersionUnsupported("DescribeFences")
+
+    cluster = asked(monkeypatch, Answers(replace(TOPIC, resize_epoch=-1)))
+    monkeypatch.setattr(resized_topics, "describe_fences", refuse)
+    assert asyncio.run(FenceCache().of(cluster, WHERE, 0, 1_000)) == ()
+    with pytest.raises(VersionUnsupported):
+        asyncio.run(FenceCache().of(cluster, WHERE, 1, 1_000))

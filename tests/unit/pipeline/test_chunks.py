@@ -289,3 +289,23 @@ def test_times_that_do_not_fit_are_refused_and_do_not_wrap() -> None:
         1,
         2,
     ]
+
+
+def test_a_batch_at_the_end_of_the_range_is_not_decoded() -> None:
+    """It may be of any form that a later version writes."""
+    data = build_batch([NewRecord(1000, None, b"v")] * 2, base_offset=0)
+    data += marked(build_batch([NewRecord(1000, None, b"v")], base_offset=2), bits=7)
+    assert [row["offset"] for row in decode(data, 0, 2)] == [0, 1]
+    with pytest.raises(CorruptRecords):
+        decode(data, 0, 3)
+
+
+def test_a_range_that_ends_in_a_gap_is_read_to_its_end() -> None:
+    """Compaction left no batch at the end; otherwise the same batches would be fetched for ever."""
+    data = build_batch([NewRecord(1000, None, b"v")], base_offset=0)
+    beyond = build_batch([NewRecord(1000, None, b"v")], base_offset=9)
+    decoder = Decoder(Origin("t", 3), ALL, 0, 5)
+    assert sum(batch.num_rows for batch in decoder.decode(data)) == 1
+    assert decoder.next_offset == 1
+    assert not list(decoder.decode(beyond))
+    assert decoder.next_offset == 5

@@ -23,6 +23,10 @@ def test_only_ordered_topics_that_were_resized_cost_a_look_up() -> None:
     assert not was_resized(topic(2, epoch=0))
     # enable.ordered.delivery=false, and Apache Kafka.
     assert not was_resized(topic(2, epoch=-1, initial=-1, undeleted=-1))
+    # A partition without an epoch was made below level 1.5.
+    older = topic(2)
+    first = replace(older.partitions[0], partition_epoch=-1)
+    assert not was_resized(replace(older, partitions={**older.partitions, 0: first}))
 
 
 def test_ends_of_removed_partitions_hold_while_the_same_are_listed() -> None:

@@ -114,10 +114,9 @@ class TopicJudge:
             text = f"offsets to {header.last_offset} after {self._next_offset[partition] - 1}"
             self.findings.add(Kind.OFFSET, Example(partition, header.base_offset, text))
         self._next_offset[partition] = max(self._next_offset[partition], header.next_offset)
-        if not header.control:
-            back = self._producers[partition].step_back(header)
-            if back is not None:
-                self.findings.add(Kind.PRODUCER, Example(partition, header.base_offset, back))
+        back = self._producers[partition].step_back(header)
+        if back is not None:
+            self.findings.add(Kind.PRODUCER, Example(partition, header.base_offset, back))
 
     def _take_control(self, partition: int, header: BatchHeader, batch: memoryview) -> None:
         for offset, change in changes_in(header, batch):
@@ -149,7 +148,9 @@ class TopicJudge:
             homes = [partition_of(key_hash, initial, count) for count in counts]
             if partition not in homes:
                 facts.misplaced += 1
-                text = f"belongs in partition {homes[-1]} in resize epoch {span.resize_epoch}"
+                # Several where a growth may have been undone.
+                home = " or ".join(map(str, dict.fromkeys(homes)))
+                text = f"belongs in partition {home} in resize epoch {span.resize_epoch}"
                 example = Example(partition, record.offset, text, bytes(record.key))
                 self.findings.add(Kind.HOME, example)
                 continue

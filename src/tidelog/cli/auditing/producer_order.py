@@ -26,7 +26,10 @@ class ProducersOfPartition:
         self._last: dict[int, tuple[int, int]] = {}
 
     def step_back(self, header: BatchHeader) -> str | None:
-        """Take up the next batch; return what runs backwards in it, or None."""
+        """Take up the next batch; return what runs backwards in it, or None.
+
+        The marker of a transaction has no sequence number.
+        """
         producer, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         if producer < 0 or first < 0:
             return None

@@ -71,11 +71,7 @@ def audited_of(
         newer = [each for each in known if each.fence.resize_epoch > topic.resize_epoch]
         if newer:
             end = max(begin, min(end, newer[0].fence.offset))
-        below = tuple(
-            each
-            for each in known
-            if each.fence.offset < end and each.fence.resize_epoch <= topic.resize_epoch
-        )
+        below = tuple(each for each in known if each.fence.offset < end)
         partitions[index] = AuditedPartition(begin, end, listed.is_retired, below)
     initial = topic.initial_partition_count if is_counted else len(topic.partitions)
     births = {each.birth_epoch for each in topic.partitions.values()}

@@ -34,6 +34,8 @@ def admit(
 ) -> dict[Pid, int]:
     """How many offsets of each partition are taken, at least one of each that has any.
 
+    `ready` is not above zero where nothing can be read from the position on.
+
     Half of the budget goes to the partitions in `first`, which hold others back; the rest to all in
     proportion to what is left of them.
     """

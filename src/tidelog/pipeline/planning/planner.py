@@ -47,8 +47,7 @@ def plan(
     at, readable = judged.at, judged.readable
     shut = shut_ends(judged, snapshot)
     ready = {
-        pid: max(0, min(state.end, shut.get(pid, state.end)) - at[pid])
-        for pid, state in readable.items()
+        pid: min(state.end, shut.get(pid, state.end)) - at[pid] for pid, state in readable.items()
     }
     # Gated records count as available: they may wait only for this query's own progress.
     available = sum(max(0, state.end - at[pid]) for pid, state in readable.items())

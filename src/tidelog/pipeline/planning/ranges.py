@@ -67,7 +67,7 @@ def without_former_tails(
     """
     kept = []
     for each in ranges:
-        start = min(past_former(each.start, former.get(each.pid)), each.end)
+        start = past_former(each.start, former.get(each.pid))
         if start < each.end:
             kept.append(OffsetRange(each.pid, start, each.end))
     return kept
