@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.lone_broker import Peer
 from tests.support.produce_fetch import batch, run, running
 from tests.support.resized import COUNT, EPOCH, LIFE, OLDER, OWN, fence, put
+from tidelog.broker.handlers import describe_fences
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
+from tidelog.records.control_records import ChangeKind
 from tidelog.replication.resize_rules import NOT_NAMED, Named
+from tidelog.storage.log.fences import FenceEntry, Fences
 
 NEWER = Named(COUNT, EPOCH + 1, LIFE)
 
@@ -37,6 +42,9 @@ def test_the_fences_below_the_watermark_are_answered(tmp_path: Path) -> None:
             (found,) = part.fences
             assert (part.error_code, part.leader_epoch) == (0, hosted.leader_epoch)
             assert (found.resize_epoch, found.offset, found.kind) == (EPOCH, 2, 0)
+            hosted.log.fences = Fences((FenceEntry(EPOCH, COUNT, ChangeKind.FENCE, 2, 1),))
+            (found,) = (await ask(peer)).fences
+            assert (found.offset, found.data_end_offset) == (2, 1)
             hosted.log.high_watermark = 2
             assert list((await ask(peer)).fences) == [], "it may be lost with this leader"
 
@@ -61,5 +69,22 @@ def test_the_numbers_of_a_request_go_together_and_name_the_incarnation(tmp_path:
             put(hosted, sealed=True)
             assert E((await ask(peer, NEWER)).error_code) == E.NONE, "a sealed one keeps its epoch"
             assert E((await ask(peer, index=7)).error_code) == E.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(main())
+
+
+def test_many_partitions_are_looked_up_in_steps_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(describe_fences, "AT_ONCE", 2)
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            lone.lead("t")
+            request = messages.DescribeFencesRequest
+            asked = request(topics=[request.Topic("t", [request.Partition(x) for x in range(5)])])
+            (topic,) = (await peer.ask(asked, 0)).topics
+            assert [part.partition for part in topic.partitions] == [0, 1, 2, 3, 4]
+            assert [bool(part.error_code) for part in topic.partitions] == [False] + [True] * 4
 
     run(main())

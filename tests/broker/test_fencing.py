@@ -284,3 +284,49 @@ def test_a_fence_above_the_watermark_and_one_of_a_former_epoch_are_not_reported(
             await lone.broker.fence_reports.stop()
 
     run(work())
+
+
+def test_more_fences_than_fit_into_one_report_are_reported_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence_reports, "MAX_REPORTED", 1)
+
+    async def work() -> None:
+        async with running(tmp_path) as (lone, peer):
+            session = Session()
+            lone.session = session
+            await sent(peer, Side(2, 0, (0, 1, 2)))
+            await sent(peer, Side(4, 1, (0, 1, 2), leader_epoch=1))
+            lone.broker.fence_reports.start()
+            await until(lambda: len(session.reported) == 3)
+            assert session.asked == 3
+            await lone.broker.fence_reports.stop()
+
+    run(work())
+
+
+def test_a_fence_of_a_later_leader_epoch_is_reported_after_the_answer_to_the_former_one(
+    tmp_path: Path,
+) -> None:
+    """It became due while the report of the former one was on its way."""
+
+    async def work() -> None:
+        async with running(tmp_path) as (lone, peer):
+            session = Session()
+            lone.session = session
+            await sent(peer, Side(2, 0))
+            await sent(peer, Side(4, 1, leader_epoch=1))
+            answer = session.request
+
+            async def slow(request: Any) -> Any:
+                if not session.asked:
+                    await sent(peer, Side(4, 1, leader_epoch=2))
+                return await answer(request)
+
+            session.request = slow  # type: ignore[method-assign]
+            lone.broker.fence_reports.start()
+            await until(lambda: len(session.reported) == 2)
+            assert session.reported == [(0, 3, 1, 1), (0, 3, 2, 1)]
+            await lone.broker.fence_reports.stop()
+
+    run(work())

@@ -69,4 +69,18 @@ MUTANTS = (
         "            pass\n",
         OF_RATES,
     ),
+    Mutant(
+        "an internal topic is resized by its load",
+        TOPICS,
+        "        and name not in INTERNAL_TOPICS\n",
+        "",
+        OF_TOPICS,
+    ),
+    Mutant(
+        "a topic below its initial count is resized by its load",
+        TOPICS,
+        "        and count_of(node) >= history.initial_partition_count\n",
+        "",
+        OF_TOPICS,
+    ),
 )

@@ -443,4 +443,11 @@ MUTANTS = (
         ":\n",
         "tests/broker/test_fence_copies.py",
     ),
+    Mutant(
+        "a record has no room for the leader epochs of a step",
+        f"{DECISIONS}/resize_requests.py",
+        "record + EPOCH_BYTES * min(now, count) > MOST",
+        "record > MOST",
+        "tests/unit/controller/test_resize_requests.py",
+    ),
 )

@@ -141,4 +141,25 @@ MUTANTS = (
         "                    topic.removed[state.partition_index] = -1\n",
         OF_CACHE,
     ),
+    Mutant(
+        "a consumer reads up to a fence that is not committed",
+        CHECKS,
+        "min(mark, fence.offset)",
+        "fence.offset",
+        OF_CHECKS,
+    ),
+    Mutant(
+        "DescribeFences says that the data ends at the fence",
+        f"{BROKER}/handlers/describe_fences.py",
+        "each.kind, each.data_end)",
+        "each.kind, each.offset)",
+        "tests/broker/test_describe_fences.py",
+    ),
+    Mutant(
+        "a fence that became due during a report is forgotten",
+        f"{BROKER}/control_plane/fence_reports.py",
+        "            if self._due.get(key) == due:\n",
+        "            if key in self._due:\n",
+        "tests/broker/test_fencing.py",
+    ),
 )

@@ -149,4 +149,18 @@ MUTANTS = (
         "    return False\n",
         HOMES,
     ),
+    Mutant(
+        "reports in a former topic of the name keep those in the present one out",
+        f"{GROUPS}/positions.py",
+        "        if topic is None or topic.topic_id != topic_id:\n            topic = known",
+        "        if topic is None:\n            topic = known",
+        POSITIONS,
+    ),
+    Mutant(
+        "positions in flight do not count among those that a commit removes",
+        f"{GROUPS}/first_sights.py",
+        "return len(group.offsets.get(topic, ())) + len(group.in_flight)",
+        "return len(group.offsets.get(topic, ()))",
+        "tests/unit/groups/test_removals.py",
+    ),
 )

@@ -13,6 +13,8 @@ SOURCE = "tests/cluster/test_source_resizes.py"
 
 AUDIT = "src/tidelog/cli/auditing"
 AUDITING = "tests/unit/cli/auditing/test_judging.py"
+AUDITING_BOUNDS = "tests/unit/cli/auditing/test_judging_bounds.py"
+BOUNDS = "tests/unit/pipeline/test_planner_bounds.py"
 
 MUTANTS = (
     Mutant(
@@ -161,5 +163,82 @@ MUTANTS = (
         "            possible.insert(0, before)\n",
         "            possible.insert(0, count)\n",
         "tests/unit/partitioning/test_epoch_spans.py",
+    ),
+    Mutant(
+        "two neighbouring fences count as one",
+        "src/tidelog/partitioning/gates.py",
+        "need.upto.offset) >= need.upto.offset\n",
+        "need.upto.offset) >= need.upto.offset - 1\n",
+        "tests/unit/partitioning/test_gates.py",
+    ),
+    Mutant(
+        "a topic that was created again keeps the resize epoch of the former one",
+        f"{PIPELINE}/planning/planner.py",
+        " if start.topic_ids.get(topic) == topic_id else 0",
+        "",
+        BOUNDS,
+    ),
+    Mutant(
+        "a position in doubt holds up a whole resized topic",
+        f"{PIPELINE}/planning/planner.py",
+        " if pid not in snapshot.partitions}\n    for",
+        "}\n    for",
+        BOUNDS,
+    ),
+    Mutant(
+        "a gate waits for a partition that is lost for good",
+        f"{PIPELINE}/planning/losses.py",
+        "    made.ended.add(pid)\n",
+        "",
+        BOUNDS,
+    ),
+    Mutant(
+        "a leader of the same epoch is believed that a position is lost",
+        f"{PIPELINE}/planning/losses.py",
+        "0 <= epoch < state.leader_epoch)",
+        "0 <= epoch <= state.leader_epoch)",
+        BOUNDS,
+    ),
+    Mutant(
+        "a position goes back where very many partitions hold others back",
+        f"{PIPELINE}/planning/admission.py",
+        "{pid: max(1, count) for",
+        "{pid: count for",
+        BOUNDS,
+    ),
+    Mutant(
+        "a range that ends in a gap is never read to its end",
+        f"{PIPELINE}/decoding/chunks.py",
+        "                reached = self.end\n",
+        "",
+        "tests/unit/pipeline/test_chunks.py",
+    ),
+    Mutant(
+        "what a later audit compared counts among the batches before",
+        f"{PIPELINE}/audit/since.py",
+        "    if not 0 <= known.batch <= whole.batch:\n",
+        "    if not 0 <= known.batch:\n",
+        "tests/unit/pipeline/test_audit_bounds.py",
+    ),
+    Mutant(
+        "a resize that is not published says that no order was promised before",
+        f"{AUDIT}/snapshot.py",
+        "        if epoch <= topic.resize_epoch\n",
+        "",
+        AUDITING_BOUNDS,
+    ),
+    Mutant(
+        "the audit of a live topic judges what lies above the end",
+        f"{AUDIT}/judging.py",
+        "if span.begin <= record.offset < span.end]",
+        "if span.begin <= record.offset]",
+        AUDITING_BOUNDS,
+    ),
+    Mutant(
+        "a plain producer has another clock in each of its epochs",
+        f"{AUDIT}/judging.py",
+        "header.producer_epoch if header.transactional else _ANY_EPOCH",
+        "header.producer_epoch",
+        AUDITING_BOUNDS,
     ),
 )

@@ -130,4 +130,11 @@ MUTANTS = (
         "        return max(ends)\n",
         RESTORED,
     ),
+    Mutant(
+        "a partition counts as retired before its node says so",
+        f"{DECISIONS}/removal.py",
+        "known is None or known.retirement_epoch < 0 or least",
+        "known is None or least",
+        f"{UNIT}/test_removal.py",
+    ),
 )

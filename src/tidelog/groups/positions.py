@@ -80,8 +80,7 @@ def of_no_group(event: ReportPositions) -> PositionsResult:
 
 def grows_by(group: Group, event: ReportPositions) -> int:
     """Return how many bytes more the members of a group may take for a ConsumerGroupPosition."""
-    known = group.positions
-    if not event.member_id or (known is not None and known.generation == group.generation):
+    if not event.member_id or group.positions is not None:
         return 0
     # An index takes four bytes in an assignment, a topic six.
     held = min(group.assignment_bytes // 4, limits.MAX_OWNED) * limits.HELD_BY_OWNED
@@ -112,7 +111,7 @@ def _why_not(group: Group, event: ReportPositions, now_ms: int) -> ErrorCode:
 def _of_generation(group: Group, out: DecisionBuilder) -> Positions:
     """Return the positions of the present generation; the first request begins them."""
     known = group.positions
-    if known is None or known.generation != group.generation:
+    if known is None:
         known = group.positions = _owners(group)
         if not known.is_complete:
             out.note("the owners of partitions are not known", generation=group.generation)
@@ -129,13 +128,13 @@ def _owners(group: Group) -> Positions:
                 entries += 1
                 partitions += len(given)
                 if partitions > limits.MAX_OWNED or entries > limits.MAX_OWNED_TOPICS:
-                    return Positions(group.generation, {}, False, 0, {})
+                    return Positions({}, False, 0, {})
                 owners.setdefault(topic, {}).update(dict.fromkeys(given, member.member_id))
         except Malformed:
             is_complete = False
     held = sum(map(len, owners.values())) * limits.HELD_BY_OWNED
     held += len(owners) * limits.HELD_BY_OWNED_TOPIC
-    return Positions(group.generation, owners, is_complete, held, {})
+    return Positions(owners, is_complete, held, {})
 
 
 def _take(group: Group, known: Positions, event: ReportPositions, now_ms: int) -> None:

@@ -100,9 +100,7 @@ def _position(
 ) -> dict[str, Any]:
     if owner is not None and owner.aware is not False:
         known = group.positions
-        reported = None
-        if known is not None and known.generation == group.generation:
-            reported = known.reported.get(topic)
+        reported = None if known is None else known.reported.get(topic)
         if reported is None or reported.topic_id != present_id(group, topic):
             return _row(None, None, is_commit=False)
         moved_ms = reported.moved_ms.get(index)

@@ -27,9 +27,8 @@ class ReportedTopic(NamedTuple):
 
 @dataclass(slots=True)
 class Positions:
-    """The owners and the reports of one generation."""
+    """The owners and the reports of one generation: the next one begins without."""
 
-    generation: int
     owners: dict[str, dict[int, str]]
     is_complete: bool
     """Whether every partition that has an owner is among them."""

@@ -11,10 +11,19 @@ import pytest
 from tests.support.append_paths import Hosted
 from tests.support.resized import EPOCH, OLDER, OWN, fence, put
 from tests.support.storage_logs import NOW_MS, TOPIC_ID
+from tidelog.broker.metadata.cache import MetadataCache
+from tidelog.broker.metadata.shown_epochs import ShownEpochs
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
-from tidelog.broker.partitions.resize_checks import why_not_appended
+from tidelog.broker.partitions.resize_checks import (
+    is_aware,
+    limit_of_consumer,
+    why_not_appended,
+    why_not_read,
+    why_not_shown,
+)
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control_records import ChangeKind
@@ -136,3 +145,51 @@ def test_only_a_leader_refuses(partition: HostedPartition) -> None:
 @pytest.mark.parametrize("records", [b"", b"x" * 60, b"x" * 100, batch()[:-1]])
 def test_no_payload_is_known_by_accident(partition: HostedPartition, records: bytes) -> None:
     assert refused(partition, OLDER, records) is ErrorCode.INVALID_PARTITION_METADATA
+
+
+@pytest.mark.parametrize(
+    ("named", "watermark", "limit"),
+    [
+        (OLDER, 2, 1),
+        (OLDER, 1, 1),
+        # A fence that is not committed is no reason to read to it.
+        (OLDER, 0, 0),
+        (OWN, 2, 2),
+        (NOT_NAMED, 2, 2),
+    ],
+)
+def test_a_consumer_reads_up_to_the_fence_that_it_has_not_seen_and_to_the_watermark(
+    partition: HostedPartition, named: Named, watermark: int, limit: int
+) -> None:
+    partition.log.high_watermark = watermark
+    assert limit_of_consumer(partition, named) == limit
+
+
+def test_a_partition_without_a_count_limits_no_consumer(partition: HostedPartition) -> None:
+    """Below level 1.5, although its log has fences from above it."""
+    put(partition, undeleted_count=-1, resize_epoch=0)
+    assert limit_of_consumer(partition, OLDER) == 2
+    assert why_not_read(partition, OLDER, ShownEpochs(MetadataCache())) is ErrorCode.NONE
+    assert not is_aware(partition, NOT_NAMED)
+
+
+def test_a_partition_of_a_growth_that_was_shown_once_takes_records_without_a_count(
+    partition: HostedPartition,
+) -> None:
+    """Also when its topic is missing in this broker's metadata afterwards."""
+    put(partition, birth_epoch=1)
+    metadata = MetadataCache()
+    found = why_not_shown(partition, NOT_NAMED, metadata)
+    assert found is not None and found.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert why_not_shown(partition, OWN, metadata) is None
+    update = messages.UpdateMetadataRequest
+    for life, is_shown in ((1, False), (0, True)):
+        state = update.UpdateMetadataPartitionState(
+            partition_index=0, leader=1, replicas=[1], partition_epoch=life
+        )
+        topic = update.UpdateMetadataTopicState(
+            topic_name="t", topic_id=TOPIC_ID, partition_states=[state]
+        )
+        metadata.apply(update(controller_id=1, topic_states=[topic]), complete=False)
+        assert (why_not_shown(partition, NOT_NAMED, metadata) is None) == is_shown
+    assert why_not_shown(partition, NOT_NAMED, MetadataCache()) is None

@@ -19,8 +19,10 @@ NEED = Awaited(2, MOVING, 1_377, MEMBER, False)
     ("need", "words"),
     [
         (NEED, None),
-        (replace(NEED, progress=replace(MOVING, still_ms=40_000)), "paused, or busy"),
-        (replace(NEED, member=replace(MEMBER, silent_ms=16_000)), "crashed or stopped"),
+        (replace(NEED, progress=replace(MOVING, still_ms=9_999)), None),
+        (replace(NEED, progress=replace(MOVING, still_ms=10_000)), "paused, or busy"),
+        (replace(NEED, member=replace(MEMBER, silent_ms=15_000)), None),
+        (replace(NEED, member=replace(MEMBER, silent_ms=15_001)), "crashed or stopped"),
         (replace(NEED, member=None), "no member owns it"),
         (replace(NEED, progress=PartitionProgress("c-1")), "has not reported"),
         (replace(NEED, progress=replace(MOVING, is_commit=True)), "its commits count"),
@@ -86,6 +88,7 @@ def test_what_is_not_known_is_said_to_be() -> None:
         (0, "0.0 s"),
         (9_949, "9.9 s"),
         (40_900, "40 s"),
+        (10_000, "10 s"),
         (9**7, "4,782 s"),
     ],
 )

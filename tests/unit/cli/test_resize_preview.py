@@ -35,7 +35,9 @@ def test_a_retired_partition_loses_all_its_keys_to_its_survivor() -> None:
     assert total_share(moves) == Fraction(1, 4)
 
 
-@pytest.mark.parametrize(("initial", "before", "after"), [(-1, 4, 8), (4, 8, 8), (4, 8, 3)])
+@pytest.mark.parametrize(
+    ("initial", "before", "after"), [(-1, 4, 8), (4, 8, 8), (4, 8, 3), (4, 3, 8)]
+)
 def test_a_count_that_no_resize_can_have_moves_nothing(
     initial: int, before: int, after: int
 ) -> None:

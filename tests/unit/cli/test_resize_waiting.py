@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidelog.cli.resizing.waiting import outcome_of, progress_line
+from tidelog.cli.resizing.waiting import _say, outcome_of, progress_line
 from tidelog.client.admin.resizes import ResizePlan, TopicResize
 from tidelog.model.errors import ErrorCode as E
 
@@ -28,7 +28,10 @@ NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
         (replace(QUIET, resize_epoch=4), E.NOT_ENOUGH_REPLICAS, "it has 4 partitions"),
         # An undo of before, and a request that did not arrive.
         (replace(QUIET, last_undo=(1, "It was undone.")), E.REQUEST_TIMED_OUT, "send it again"),
+        (replace(QUIET, last_undo=(2, "It was undone.")), E.REQUEST_TIMED_OUT, "send it again"),
         (QUIET, E.REQUEST_TIMED_OUT, "send it again"),
+        # It had the count before: the request began nothing.
+        (replace(QUIET, partition_count=8), E.REQUEST_TIMED_OUT, "send it again"),
     ],
 )  # fmt: skip
 def test_how_a_resize_ended(state: TopicResize | None, code: E | None, words: str) -> None:
@@ -51,3 +54,17 @@ def test_the_line_says_what_is_awaited_and_when_the_resize_is_undone() -> None:
     assert progress_line("t", published, NOW) == (
         "t shrinks from 4 to 8 partitions: published, not every broker has been sent it"
     )
+
+
+def test_a_line_is_printed_when_something_else_is_awaited(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The time at which a resize is undone is no change."""
+    said: dict[str, str] = {}
+    later = replace(BEGUN, plan=replace(PLAN, undone_in_ms=60_000))
+    other = replace(BEGUN, plan=replace(PLAN, why="no leader has reported partition 2"))
+    for state in (None, QUIET, BEGUN, later, other, QUIET, other):
+        _say({"t": state}, said)
+    _say(None, said)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("reported ")[1][:11] for line in lines] == ["partition 1", "partition 2"]

@@ -207,6 +207,15 @@ def test_later_assignments_write_no_first_sight() -> None:
     d.sync(member_id, joined.generation, {member_id: assignment(t=range(8))})
     assert shown(d) == ["t is 2", "group", "group"]
     assert d.group.first_sights == {"t": FirstSight(PRESENT, 0, 4)}
+    assert not d.group.first_joins, "nothing is kept of a topic that was seen"
+
+
+def test_a_topic_without_a_first_sight_has_none_to_remove() -> None:
+    d = Driver()
+    d.commit_offsets({("t", 0): 1, ("u", 0): 2})
+    places = (TopicPartition("t", 0), TopicPartition("u", 0))
+    d.send(DeleteOffsets(d.pending_response(), places))
+    assert shown(d, 2) == ["t-0 at -", "u-0 at -"]
 
 
 def test_a_commit_that_was_first_gets_its_assignment_later() -> None:

@@ -127,6 +127,7 @@ def test_positions_in_a_former_topic_of_the_name_are_forgotten() -> None:
     p.again(p.first, p0=9)
     p.driver.topics["t"] = FirstSight(UUID(int=6), 0, -1)
     assert p.again(p.other, 0) == {0: SHUT}
+    assert p.again(p.first, 0, p0=3) == {0: (3, False)}
 
 
 # Stock members, no member, no members -------------------------------------------------------
@@ -257,6 +258,18 @@ def test_a_generation_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None
     assert p.again(p.first, 0, 9, p0=1) == {0: SHUT, 9: SHUT}
     assert p.driver.group.positions is not None
     assert p.driver.group.positions.held_bytes == 0
+    monkeypatch.setattr(limits, "MAX_OWNED", 4)
+    assert pair().again(p.first, 9) == {9: NONE_COMMITTED}
+
+
+@pytest.mark.parametrize(("most", "shown"), [(1, SHUT), (2, NONE_COMMITTED)])
+def test_a_generation_with_too_many_topics(
+    monkeypatch: pytest.MonkeyPatch, most: int, shown: tuple[int, bool]
+) -> None:
+    """Each member's part of a topic counts."""
+    monkeypatch.setattr(limits, "MAX_OWNED_TOPICS", most)
+    p = pair()
+    assert p.again(p.first, 9) == {9: shown}
 
 
 def test_the_memory_of_owners_counts_as_the_members(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -326,3 +326,14 @@ def test_so_much_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         left = max(0, left - 5)
         assert len(positions(d)) == left
     assert len(d.table) == len(d.reloaded().table) == 0
+
+
+def test_positions_in_flight_count_among_those_that_a_commit_in_a_next_life_removes() -> None:
+    d = Driver(hold=True, in_parts=True)
+    d.commit_offsets({("t", at): 7 for at in range(3 * PART)}, topic_id=FORMER)
+    pending_response = commit_in_next_incarnation(d)
+    rest(d)
+    assert max(len(write.records) for write in list(d.in_flight)[1:]) <= PART
+    d.commit()
+    assert d.error_of(pending_response) is E.NONE
+    assert positions(d) == positions(d.reloaded()) == {("t", 0), ("u", 1), ("t", 1)}

@@ -86,9 +86,10 @@ class FenceReports:
     def began(self, partition: HostedPartition) -> None:
         """Report the partition's fence once it is committed: a leader epoch began, or the fence was
         written later."""
-        if not partition.is_leader or partition.fence_unwritten:
+        if not partition.is_leader:
             return
         epoch = partition.state.resize_epoch
+        # None while the fence is unwritten.
         fence = partition.log.fences.of(epoch) if epoch > 0 else None
         if fence is not None:
             committed = partial(self._committed, partition, partition.leader_epoch)

@@ -75,10 +75,10 @@ def _derived(lines: pa.Table, now: pa.Array) -> pa.Table:
         lines.column(name)
         for name in ("start", "end", "log_from", "below", "lost", "missing_first")
     )
-    begin = pc.min_element_wise(pc.max_element_wise(start, log_from), end)
-    compared = pc.subtract(end, begin)
+    # Within the piece: `reading` sees to it.
+    compared = pc.subtract(end, log_from)
     # Manifests of version 1 do not say what was lost; a hole the log cannot explain may be a loss.
-    hole = pc.max_element_wise(pc.subtract(pc.subtract(begin, start), below), 0)
+    hole = pc.max_element_wise(pc.subtract(pc.subtract(log_from, start), below), 0)
     added = {
         "compared": compared,
         "compared_now": pc.if_else(now, compared, 0),
