@@ -348,6 +348,9 @@ def test_a_retired_partition_that_was_removed_and_made_again_meanwhile(tmp_path:
                 assert await fetch(lone, [0, 2]) == LOADING
                 assert await fetch(lone, [0, 3]) == {0: 7, 3: 6}
                 assert await fetch(lone, None) == {0: 7, 2: 6, 3: 6}
+                # A group without a commit there has none that would skip records.
+                await commit(lone, 0, 1, "h")
+                assert await fetch(lone, [0, 2], group="h") == {0: 1, 2: -1}
                 hosted = lone.broker.partitions.get("t", 3)
                 assert hosted is not None
                 hosted.leader_epoch = 1
@@ -357,5 +360,24 @@ def test_a_retired_partition_that_was_removed_and_made_again_meanwhile(tmp_path:
                 assert await fetch(lone, [0, 2]) == {0: 7, 2: 6}
         finally:
             await other.stop()
+
+    run(work())
+
+
+def test_a_topic_and_a_group_that_are_named_twice_are_in_the_response_once(tmp_path: Path) -> None:
+    """All partitions of a topic count, and the last entry of a group."""
+
+    async def work() -> None:
+        async with coordinator(tmp_path) as lone:
+            request = messages.OffsetFetchRequest
+            topic, group = request.OffsetFetchRequestTopics, request.OffsetFetchRequestGroup
+            both = [topic("t", [0]), topic("t", [2])]
+            asked = request(groups=[group("g", topics=[topic("t", [3])]), group("g", topics=both)])
+            (found,) = (await lone.ask(offset_fetch, asked, 9)).groups
+            (named,) = found.topics
+            assert {part.partition_index: part.committed_offset for part in named.partitions} == {
+                0: 7,
+                2: 5,
+            }
 
     run(work())

@@ -14,6 +14,7 @@ from tests.support.resized import COUNT, EPOCH, LIFE, OLDER, OWN, count_in, fenc
 from tidelog.broker.partitions import delayed_produce
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
+from tidelog.records.batch import CONTROL_BIT, HEADER_SIZE, read_header, seal_batch
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control_records import AncestorTombstone, ChangeKind, Fence, change_batch
 from tidelog.replication.resize_rules import NOT_NAMED, Named
@@ -151,6 +152,11 @@ def tombstone() -> bytes:
     return change_batch(AncestorTombstone(b"k"), leader_epoch=-1, timestamp_ms=1)
 
 
+def changed(made: bytes, **fields: int) -> bytes:
+    return seal_batch(read_header(made)._replace(**fields), made[HEADER_SIZE:])
+
+
+PRODUCED = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 FENCE = change_batch(Fence(ChangeKind.FENCE, 4, 16), leader_epoch=-1, timestamp_ms=1)
 
 
@@ -165,6 +171,9 @@ FENCE = change_batch(Fence(ChangeKind.FENCE, 4, 16), leader_epoch=-1, timestamp_
         (tombstone()[:-1] + b"?", OWN, 2, E.CORRUPT_MESSAGE),
         (tombstone()[:-1], OWN, 2, E.CORRUPT_MESSAGE),
         (tombstone() + tombstone(), OWN, 2, E.INVALID_RECORD),
+        # It would take a sequence number, which no check of duplicates has seen.
+        (changed(tombstone(), **PRODUCED), OWN, 2, E.INVALID_RECORD),
+        (changed(tombstone(), attributes=CONTROL_BIT | 1), OWN, 2, E.INVALID_RECORD),
     ],
     ids=[
         "a tombstone",
@@ -175,6 +184,8 @@ FENCE = change_batch(Fence(ChangeKind.FENCE, 4, 16), leader_epoch=-1, timestamp_
         "a flipped bit",
         "cut",
         "two",
+        "a producer id",
+        "compressed",
     ],
 )
 def test_the_only_control_batch_of_a_client_is_a_tombstone_for_an_ancestor(

@@ -14,6 +14,7 @@ from tests.support.storage_logs import NOW_MS, TOPIC_ID
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.shown_epochs import ShownEpochs
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
+from tidelog.broker.partitions.read_limit import is_at_limit
 from tidelog.broker.partitions.resize_checks import (
     is_aware,
     limit_of_consumer,
@@ -193,3 +194,15 @@ def test_a_partition_of_a_growth_that_was_shown_once_takes_records_without_a_cou
         metadata.apply(update(controller_id=1, topic_states=[topic]), complete=False)
         assert (why_not_shown(partition, NOT_NAMED, metadata) is None) == is_shown
     assert why_not_shown(partition, NOT_NAMED, MetadataCache()) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "is_there"),
+    [(4, 5, False), (5, 5, True), (6, 5, True), (9, 5, True), (10, 5, False), (9, 9, True),
+     (10, 9, False)],
+)  # fmt: skip
+def test_a_position_between_a_fence_and_the_watermark_waits(
+    offset: int, limit: int, is_there: bool
+) -> None:
+    """Another member committed it: it is not out of range, and nothing is read there."""
+    assert is_at_limit(offset, limit, high_watermark=9) == is_there

@@ -26,6 +26,7 @@ NEED = Awaited(2, MOVING, 1_377, MEMBER, False)
         (replace(NEED, member=None), "no member owns it"),
         (replace(NEED, progress=PartitionProgress("c-1")), "has not reported"),
         (replace(NEED, progress=replace(MOVING, is_commit=True)), "its commits count"),
+        (replace(NEED, progress=PartitionProgress("c-1", is_commit=True)), "its commits count"),
         (replace(NEED, upto=None), "its fence is not known"),
         (replace(NEED, is_gated=True), "it waits itself"),
     ],

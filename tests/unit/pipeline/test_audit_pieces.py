@@ -298,6 +298,18 @@ def test_a_batch_is_decoded_a_second_way() -> None:
         again.offer(header, raw)
         again.compare(wrong)
         assert again.differing == differing
+    # A record that the other decoder gives twice shifts all after it.
+    again = Again()
+    again.offer(header, raw)
+    twice = pa.Table.from_batches([rows.slice(0, 1), rows]).combine_chunks().to_batches()[0]
+    again.compare(twice)
+    assert again.differing == 9
+    # The first batch of a range is the one that is decoded.
+    again = Again()
+    again.offer(header, raw)
+    short = memoryview(build_batch(records[:2], base_offset=9))
+    again.offer(read_header(short), short)
+    assert again.rows == 9
     # Records that a decoder never gave differ all.
     again = Again()
     again.offer(header, raw)

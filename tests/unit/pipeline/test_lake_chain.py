@@ -35,7 +35,7 @@ from tidelog.pipeline.lake.offsets import (
     leader_epochs,
     losses_between,
 )
-from tidelog.pipeline.lake.summary import Part
+from tidelog.pipeline.lake.summary import Part, Summary
 
 
 @pytest.fixture
@@ -132,6 +132,7 @@ def test_where_partitions_begin() -> None:
     assert losses_between(at(5), at(9, topic_id="other")) == [SkippedRange(HOME, 5, -1, "deleted")]
     assert losses_between(at(50), at(40)) == [SkippedRange(HOME, 40, 50, "rewound")]
     assert losses_between(None, at(40)) == losses_between(at(4), at(40)) == []
+    assert losses_between(at(40), at(40)) == []
 
 
 @pytest.mark.parametrize(
@@ -309,3 +310,78 @@ def test_the_records_stay_where_they_are(layout: Layout) -> None:
         write_batch(layout, batch, 10 * batch - 10, 10 * batch - 1)
     fold(layout, 2)
     assert offsets(layout) == list(range(50))
+
+
+def test_a_reading_that_goes_on_misses_the_manifest_that_is_next(layout: Layout) -> None:
+    for batch in range(3):
+        write_batch(layout, batch, 10 * batch, 10 * batch + 9)
+    layout.manifest(1).unlink()
+    with pytest.raises(LakeRefused, match="no manifest of batch 1"):
+        list(read_manifests(layout, after=0))
+
+
+def test_a_manifest_that_is_merged_before_it_is_read_is_read_from_the_checkpoint(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive job goes on while an audit reads, here after the folder was listed."""
+    for batch in range(3):
+        write_batch(layout, batch, 10 * batch, 10 * batch + 9)
+    read_single = chain._single
+
+    def merged_first(layout: Layout, batch: int) -> Manifest:
+        if batch == 0:
+            assert fold(layout, least=2) == 1
+        return read_single(layout, batch)
+
+    monkeypatch.setattr(chain, "_single", merged_first)
+    assert [each.batch for each in read_manifests(layout)] == [0, 1, 2]
+
+
+def test_a_lake_without_its_newest_manifest_is_not_summed_up(layout: Layout) -> None:
+    """It is never merged, so it was lost."""
+    for batch in range(3):
+        write_batch(layout, batch, 10 * batch, 10 * batch + 9)
+    assert fold(layout, least=2) == 1
+    assert summary(layout)[0].batch == 2
+    layout.manifest(2).unlink()
+    with pytest.raises(LakeRefused, match="no manifest after batch 1"):
+        summary(layout)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_no_checkpoint_is_made_over_a_manifest_that_is_missing(layout: Layout, gone: int) -> None:
+    for batch in range(4):
+        write_batch(layout, batch, 10 * batch, 10 * batch + 9)
+    layout.manifest(gone).unlink()
+    before = sorted(layout.manifests.iterdir())
+    with pytest.raises(LakeRefused, match=f"no manifest of batch {gone}: put it back"):
+        fold(layout, least=2)
+    assert sorted(layout.manifests.iterdir()) == before
+
+
+def test_no_checkpoint_is_made_of_manifests_that_do_not_follow_one_another(layout: Layout) -> None:
+    for batch in range(3):
+        write_batch(layout, batch, 10 * batch, 10 * batch + 9)
+    made = json.loads(layout.manifest(1).read_text())
+    layout.manifest(1).write_text(json.dumps({**made, "queryId": "another"}))
+    before = sorted(layout.manifests.iterdir())
+    with pytest.raises(LakeRefused, match="another"):
+        fold(layout, least=2)
+    assert sorted(layout.manifests.iterdir()) == before
+
+
+def test_a_lake_begins_where_its_first_batch_says(layout: Layout) -> None:
+    """A query that began with the latest offsets."""
+    chain_of = [Manifest(0, "q", None, at(7)), Manifest(1, "q", at(7), at(9))]
+    for each in chain_of:
+        layout.manifest(each.batch).write_text(each.to_line())
+    whole, _ = summary(layout)
+    assert whole.parts == {HOME: Part(7, 9)}
+    assert whole.bounds == {HOME: 9}
+
+
+def test_records_reach_as_far_as_the_last_file_in_whatever_order_they_are_listed() -> None:
+    whole = Summary()
+    files = tuple(LakeFile(f"{first}", HOME, first, first + 9, 10, 100) for first in (0, 10))
+    whole.add(Manifest(0, "q", at(0), at(15), files[::-1]))
+    assert whole.reached == whole.bounds == {HOME: 20}, "also of what is no longer read"
