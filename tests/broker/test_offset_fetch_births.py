@@ -381,3 +381,23 @@ def test_a_topic_and_a_group_that_are_named_twice_are_in_the_response_once(tmp_p
             }
 
     run(work())
+
+
+@pytest.mark.parametrize("version", [7, 9])
+def test_a_group_that_moved_while_its_births_were_asked_for_has_no_offsets_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    async def work() -> None:
+        async with coordinator(tmp_path) as lone:
+            ask = first_offsets.FirstOffsets.ask
+            groups = lone.broker.coordinator
+
+            async def then_moved(*asked: Any) -> Any:
+                found = await ask(*asked)
+                monkeypatch.setattr(groups, "table_of", lambda _: E.NOT_COORDINATOR)
+                return found
+
+            monkeypatch.setattr(first_offsets.FirstOffsets, "ask", then_moved)
+            assert await fetch(lone, [0, 2], version) == int(E.NOT_COORDINATOR)
+
+    run(work())

@@ -274,6 +274,17 @@ def test_headers_are_counted_range_by_range() -> None:
         assert counted.rows == wanted
 
 
+def test_a_batch_up_to_the_end_of_a_range_lies_in_it_and_no_offset_is_counted_twice() -> None:
+    counted = HeaderCount(0, [5, 20])
+    for first, size, at_ in ((0, 5, 0), (3, 2, 0), (3, 7, None), (5, 15, 1), (15, 6, None)):
+        assert counted.range_of(read_header(made_batch(first, range(size), size - 1))) == at_
+    # Another leader's batch after a loss lies in part below what was counted.
+    for first, size in ((5, 5), (8, 7)):
+        made = made_batch(first, range(size), size - 1)
+        counted.add(read_header(made), made)
+    assert counted.rows == [0, 10]
+
+
 def decoded(raw: memoryview, end: int) -> pa.RecordBatch:
     columns = ("key", "value", "offset", "timestamp", "headers")
     (rows,) = Decoder(Origin("t", 0), columns, 0, end).decode(raw)
