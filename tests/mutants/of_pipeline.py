@@ -241,4 +241,11 @@ MUTANTS = (
         "header.producer_epoch",
         AUDITING_BOUNDS,
     ),
+    Mutant(
+        "a file below the log's start counts as compared by less than nothing",
+        f"{PIPELINE}/audit/reading.py",
+        "return min(self.piece.end, max(self.piece.start, self.log_start))",
+        "return max(self.piece.start, self.log_start)",
+        "tests/unit/pipeline/test_audit_pieces.py",
+    ),
 )

@@ -108,6 +108,8 @@ def test_the_log_is_read_on_over_pieces_that_follow() -> None:
             each.begin == each.end
             for each in [PieceToCompare(p, start, end, (1, 1)) for p in pieces]
         )
+    # What is compared begins within the piece, so that no share of it is below zero.
+    assert [PieceToCompare(p, 15, 100, (1, 1)).begin for p in pieces] == [10, 15, 20, 40]
     changed = [wanted[0], replace(wanted[1], piece=replace(pieces[1], isolation="read_committed"))]
     assert len(list(runs(changed))) == 2
 
