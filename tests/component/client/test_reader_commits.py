@@ -68,6 +68,66 @@ def test_a_report_waits_for_the_commit_in_flight_and_does_not_go_back(which: str
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("which", ["up_to", "attempt", "before_report"])
+def test_what_was_flushed_before_a_reset_is_not_committed_after_it(which: str) -> None:
+    """Seed 352 of the simulation: 15 was committed after the reset to 16, where the log begins."""
+
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        reset = await begun(commits.reset(WHERE, 16))
+        flushed = await begun(getattr(commits, which)({WHERE: 15}))
+        assert member.sent == [16]
+        member.answers[0].set_result(None)
+        await asyncio.gather(reset, flushed)
+        assert member.sent == [16]
+        assert commits.committed == {WHERE: 16}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("goes_on", ["further", "elsewhere", "in another generation", "as given"])
+def test_a_reset_holds_back_nothing_once_the_application_goes_on(goes_on: str) -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        reset = await begun(commits.reset(WHERE, 16))
+        member.answers[0].set_result(None)
+        await reset
+        if goes_on == "further":
+            more = await begun(commits.up_to({WHERE: 17}))
+            member.answers[1].set_result(None)
+            await more
+        elif goes_on == "elsewhere":
+            commits.sought(WHERE)
+        elif goes_on == "in another generation":
+            commits.forget_all()
+        else:
+            commits.forget(WHERE)
+        again = await begun(commits.up_to({WHERE: 15}))
+        member.answers[-1].set_result(None)
+        await again
+        assert member.sent[-1] == 15
+
+    asyncio.run(main())
+
+
+def test_a_reset_that_is_not_committed_holds_back_nothing() -> None:
+    async def main() -> None:
+        member = SlowMember()
+        commits = commits_of(member)
+        reset = await begun(commits.reset(WHERE, 16))
+        member.answers[0].set_exception(ConnectionLost("gone"))
+        with pytest.raises(ConnectionLost):
+            await reset
+        again = await begun(commits.up_to({WHERE: 15}))
+        member.answers[1].set_result(None)
+        await again
+        assert member.sent == [16, 15]
+
+    asyncio.run(main())
+
+
 def test_after_a_failed_commit_the_next_one_is_sent() -> None:
     async def main() -> None:
         member = SlowMember()

@@ -50,7 +50,7 @@ class Resets:
     async def within(self, partition: TopicPartition, offset: int) -> None:
         """Take up a reset of a partition that had a position before, out of range."""
         if self._commits_first(partition.topic):
-            await self._commits.moved({partition: offset})
+            await self._commits.reset(partition, offset)
 
     async def of_topic(
         self, partitions: list[TopicPartition], begin: Callable[[Offsets], None]

@@ -253,7 +253,7 @@ class GroupReader(ReaderControls):
                 self._sought, self.paused = {}, set()
             self._assigned, self._unplaced = [], []
             self._seen, self._unordered = {}, frozenset()
-            self._commits.committed = {}
+            self._commits.forget_all()
             self._has_begun = False
             return
         self._fetcher.remove(partitions)
@@ -262,7 +262,7 @@ class GroupReader(ReaderControls):
         self._assigned = [each for each in self._assigned if each not in gone]
         self._unplaced = [each for each in self._unplaced if each not in gone]
         for partition in partitions:
-            self._commits.committed.pop(partition, None)
+            self._commits.forget(partition)
             self._sought.pop(partition, None)
 
     async def _enter(self) -> None:

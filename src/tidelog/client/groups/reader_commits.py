@@ -48,6 +48,8 @@ class Commits:
     ) -> None:
         self.committed: dict[TopicPartition, int] = {}
         """What this generation has committed, or found as committed."""
+        self._reset_to: dict[TopicPartition, int] = {}
+        """Where resets went on, until the application is done with more than that."""
         self.auto_ms = auto_ms
         self.running: asyncio.Task[None] | None = None
         self._member = member
@@ -123,6 +125,39 @@ class Commits:
             raise
         self._note_committed(positions, ())
 
+    async def reset(self, partition: TopicPartition, offset: int) -> None:
+        """Commit where a reset goes on, before anything is read there.
+
+        What the application is done with may be less for a while, because it is asked to flush
+        meanwhile. That is not committed: the next owner would be out of range there, too, and with
+        ``latest`` it would skip what has been written since.
+        """
+        self._reset_to[partition] = offset
+        try:
+            await self._alone(partial(self.moved, {partition: offset}))
+        except ClientError:
+            self._reset_to.pop(partition, None)
+            raise
+
+    def sought(self, partition: TopicPartition) -> None:
+        """The application goes on elsewhere: its positions there count, lower ones, too."""
+        self._reset_to.pop(partition, None)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition is read no longer."""
+        self.committed.pop(partition, None)
+        self._reset_to.pop(partition, None)
+
+    def forget_all(self) -> None:
+        """The generation is over."""
+        self.committed, self._reset_to = {}, {}
+
+    def _is_short_of_reset(self, partition: TopicPartition, offset: int) -> bool:
+        reset_to = self._reset_to.get(partition)
+        if reset_to is not None and offset > reset_to:
+            del self._reset_to[partition]
+        return reset_to is not None and offset < reset_to
+
     async def moved(self, positions: Offsets, timeout_ms: int | None = None) -> None:
         """Commit where positions have changed; one of an ended generation is dropped."""
         # The topic that has the name of a deleted one now begins without commits.
@@ -130,7 +165,9 @@ class Commits:
         changed = {
             partition: Position(offset, self._epoch_before(partition, offset))
             for partition, offset in positions.items()
-            if self.committed.get(partition) != offset and partition.topic not in former
+            if self.committed.get(partition) != offset
+            and partition.topic not in former
+            and not self._is_short_of_reset(partition, offset)
         }
         if not changed:
             return

@@ -209,6 +209,7 @@ class ReaderControls:
 
         Beyond a shut gate it is delivered when the gate opens; a line in the log says so.
         """
+        self._commits.sought(partition)
         if partition in self._fetcher.positions():
             self._positions.set(partition, offset)
         elif partition in self._assigned or partition in self._given:
