@@ -60,13 +60,15 @@ async def serve(folder: Path, config: dict[str, object], profile: str | None) ->
     await lone.stop()
 
 
-def produce_frame(value_bytes: int, name: str = "t", named: Named = NOT_NAMED) -> bytes:
+def produce_frame(
+    value_bytes: int, version: int = 9, name: str = "t", named: Named = NOT_NAMED
+) -> bytes:
     batch = build_batch([NewRecord(int(time.time() * 1000), None, b"x" * value_bytes)])
     request = messages.ProduceRequest
     part = request.PartitionProduceData(index=0, records=batch)
     topic = request.TopicProduceData(name=name, partition_data=[part])
     whole = count_in(request(acks=-1, timeout_ms=30000, topic_data=[topic]), named)
-    return b"".join(codec.encode_request(0, 9, 1, "bench", whole))
+    return b"".join(codec.encode_request(0, version, 1, "bench", whole))
 
 
 def fetch_frame(
@@ -128,7 +130,7 @@ def measure_counts(pid: int, client: Client) -> None:
     topics = {"no count": ("t", NOT_NAMED), "unaware": ("c", NOT_NAMED), "aware": ("c", named)}
     for request, count in (("Produce 100 B", 10000), ("Fetch 16 kB", 4000)):
         frames = {
-            client_is: produce_frame(100, name, numbers)
+            client_is: produce_frame(100, 9, name, numbers)
             if request.startswith("Produce")
             else fetch_frame(0, 17_000, name, 12, numbers)
             for client_is, (name, numbers) in topics.items()
