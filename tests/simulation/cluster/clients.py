@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -258,17 +258,18 @@ class Administrator:
 
         await self.outside.until(request, is_fine)
 
-    async def id_of(self, name: str, former: UUID | None) -> UUID:
-        """Return the id of a topic that exists, as soon as a broker knows a life after another.
+    async def id_of(self, name: str, former: Collection[UUID]) -> UUID:
+        """Return the id of a topic that exists, as soon as a broker knows a life after all others.
 
-        One that knows no ids cannot tell: then it is the store's.
+        A broker that is cut off may show any of these. One that knows no ids cannot tell: then it
+        is the store's.
         """
         while True:
             with contextlib.suppress(ClientError, OSError):
                 found: UUID = (await self.outside.topic(name)).topic_id
                 if found == NO_UUID:
                     found = layout.parse_id(self.outside.states.id_of(name)) or NO_UUID
-                if found not in (former, NO_UUID):
+                if found != NO_UUID and found not in former:
                     return found
             await asyncio.sleep(0.1)
 

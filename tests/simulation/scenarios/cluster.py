@@ -12,6 +12,7 @@ import asyncio
 import random
 import traceback
 from collections.abc import Callable
+from uuid import UUID
 
 from tests.simulation.clients import SimulatedProducer, SimulatedReader, read_whole, send_once
 from tests.simulation.cluster import verdict
@@ -337,12 +338,13 @@ class ClusterRun:
     async def _churn(self) -> None:
         """Create a topic, write to it, read it, delete it: again and again under one name."""
         rng = self.world.random("churn")
-        topic_id = None
+        former: list[UUID] = []
         while True:
             self.lives += 1
-            former = "" if topic_id is None else layout.id_text(topic_id)
-            await self.admin.create(TEMPORARY, 1, 3, {"min.insync.replicas": "2"}, former)
-            topic_id = await self.admin.id_of(TEMPORARY, topic_id)
+            last = layout.id_text(former[-1]) if former else ""
+            await self.admin.create(TEMPORARY, 1, 3, {"min.insync.replicas": "2"}, last)
+            topic_id = await self.admin.id_of(TEMPORARY, former)
+            former.append(topic_id)
             where = target(self.outside, TEMPORARY, 0, f"@{self.lives}", topic_id)
             for number in range(rng.randint(0, 8)):
                 await send_once(self.history, where, "t", number, size=100)
