@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from tidelog.client.errors import (
 )
 from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.fetcher import OffsetReset
-from tidelog.client.offsets import IsolationLevel
+from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
 
 
 def test_a_refusal_that_may_pass_lets_the_leader_be_looked_for_after_a_while() -> None:
@@ -239,6 +241,33 @@ def test_a_reset_is_taken_up_before_anything_is_fetched_there() -> None:
         assert (await one.asked()).offsets == {A: 20}
         assert one.fetcher.positions() == {A: 20}
         assert one.fetcher.epoch_before(A, 20) == -1 == one.state().fetch_epoch
+        await one.fetcher.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize("policy", list(OffsetReset))
+@pytest.mark.parametrize("offset", [9, 10])
+def test_a_position_from_before_the_birth_of_a_partition_goes_to_its_start(
+    policy: OffsetReset, offset: int
+) -> None:
+    """Seed 950 of the simulation: a member with `latest` had not read past the seal at 9."""
+
+    async def of() -> None:
+        one = Fetching([1], reset=policy)
+        shown = topic("t", [1])
+        born = replace(shown.partitions[0], birth_epoch=1, birth_offset=10)
+        one.cluster.show(replace(shown, partitions={0: born}))
+        one.lists[A] = 20
+        one.fetcher.assign({A: offset})
+        (await one.asked()).answer({A: ErrorCode.OFFSET_OUT_OF_RANGE})
+        if offset == 10 and policy is OffsetReset.NONE:
+            await until(lambda: one.state().problem is not None)
+        else:
+            assert (await one.asked()).offsets == {A: 20}
+            ((_, asked),) = one.cluster.asked_for(messages.ListOffsetsRequest)
+            is_start = offset < 10 or policy is OffsetReset.EARLIEST
+            assert asked.topics[0].partitions[0].timestamp == (EARLIEST if is_start else LATEST)
         await one.fetcher.close()
 
     story(of)

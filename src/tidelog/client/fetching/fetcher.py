@@ -31,7 +31,7 @@ from tidelog.client.fetching.fetch_requests import (
 )
 from tidelog.client.fetching.fetch_sessions import FetchSession, PartitionFetch
 from tidelog.client.fetching.resets import OffsetReset as OffsetReset
-from tidelog.client.fetching.resets import reset_offsets
+from tidelog.client.fetching.resets import reset_of, reset_offsets
 from tidelog.client.fetching.truncation import ask_ends, must_ask, was_cut
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
@@ -470,13 +470,14 @@ class Fetcher:
         self.interrupt()
 
     async def _out_of_range(self, state: Assigned) -> None:
-        if self._reset is OffsetReset.NONE:
-            state.problem = OffsetOutOfRange(state.partition, state.fetch_offset)
+        where = state.partition
+        reset = reset_of(self._cluster.view.partition(where), state.fetch_offset, self._reset)
+        if reset is OffsetReset.NONE:
+            state.problem = OffsetOutOfRange(where, state.fetch_offset)
             self._wake()
             return
-        where = state.partition
         try:
-            found = await reset_offsets(self._cluster, self._reset, [where], self._isolation)
+            found = await reset_offsets(self._cluster, reset, [where], self._isolation)
             if self._on_reset is not None:
                 await self._on_reset(where, found[where].offset)
         except ClientError as error:

@@ -12,6 +12,7 @@ from enum import Enum
 from tidelog.client import offsets
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
+from tidelog.client.metadata import Partition
 from tidelog.client.offsets import FoundOffset, IsolationLevel
 from tidelog.model.topics import TopicPartition
 
@@ -22,6 +23,18 @@ class OffsetReset(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     NONE = "none"
+
+
+def reset_of(partition: Partition | None, offset: int, wanted: OffsetReset) -> OffsetReset:
+    """Return how a position outside the log is reset.
+
+    One from before a partition's birth goes to its start, whatever the policy, as OffsetFetch does
+    it (docs/design/elastic.md): all that is in the partition came after what was read, and
+    ``latest`` would skip it. A member has such a position where a retired partition was removed
+    before the member read past its seal, and the topic has grown again since.
+    """
+    is_of_former = partition is not None and offset < partition.birth_offset
+    return OffsetReset.EARLIEST if is_of_former else wanted
 
 
 async def reset_offsets(
