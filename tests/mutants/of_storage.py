@@ -115,9 +115,16 @@ MUTANTS = (
     Mutant(
         "compaction forgets where a silent producer stands",
         "src/tidelog/storage/compaction/cleaner.py",
-        "                    kept.last_of_producer[header.producer_id] = header.last_offset\n",
+        "                    kept.last_of_producer[header.producer_id] = known\n",
         "                    pass\n",
         "tests/unit/storage/test_compaction.py",
+    ),
+    Mutant(
+        "compaction keeps only the last batch of a producer",
+        "src/tidelog/storage/compaction/cleaner.py",
+        "(*known[1 - BATCHES_REMEMBERED :], header.last_offset)\n",
+        "(header.last_offset,)\n",
+        "tests/unit/storage/test_compacted_producers.py",
     ),
     Mutant(
         "an epoch without records keeps its place before the next one",

@@ -15,10 +15,15 @@ and changes nothing else. Rules, as Apache Kafka's cleaner has them:
 | no key                                              | no: a compacted topic has none           |
 | any other in a control batch: markers, fences,      | yes                                      |
 | seals                                               |                                          |
-| last of an idempotent producer in the cleaned range | if it goes, its batch stays, empty       |
+| in one of the last five batches of an idempotent    | if all go, its batch stays, empty        |
+| producer in the cleaned range                       |                                          |
 | in a batch that is not what its header says         | yes, the batch as it is                  |
 | last of the group of segments                       | the same: neighbouring segments stay     |
 |                                                     | without a gap, so a lost tail is seen    |
+
+Kafka keeps the last batch of a producer only. A replica that copies the cleaned log would then not
+recognize the retry of one before it: after a resize it would refuse that batch as one that is not
+in the log, and the client would write its records a second time in another partition.
 
 Offsets never change: a batch keeps its base offset and last offset. The delete horizon (the time
 of the first cleaning that saw a tombstone + ``delete.retention.ms``) is kept in the batch:
@@ -60,6 +65,7 @@ from tidelog.storage.compaction.plan import (
     CompactionResult,
     SourceSegment,
 )
+from tidelog.storage.log.producers import BATCHES_REMEMBERED
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan, sound_batches
 from tidelog.storage.segments.segment import Segment
@@ -86,8 +92,8 @@ class _Counts:
 class _Kept:
     """Batches that stay although no record of them has to."""
 
-    last_of_producer: dict[int, int] = field(default_factory=dict)
-    """Producer id -> last offset of its last batch."""
+    last_of_producer: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Producer id -> last offsets of its last batches, as many as leaders recognize."""
     before_fence: set[int] = field(default_factory=set)
     """Ancestor tombstones with nothing but control batches up to the next fence or seal: without
     them, a replica that copies the log would find a gap there, and a higher end of the data."""
@@ -166,8 +172,8 @@ def _newest_offsets(shared: Resources, plan: CompactionPlan) -> tuple[dict[bytes
 def _kept_batches(shared: Resources, plan: CompactionPlan) -> _Kept:
     """Find the batches that stay for the sake of others; reads headers, and control batches.
 
-    The last batch of a producer is that in the cleaned range, not in the log: batches after the
-    range may be cut or lost with a power loss, and then this batch has its last sequence.
+    The last batches of a producer are those in the cleaned range, not in the log: batches after
+    the range may be cut or lost with a power loss, and then these have its last sequences.
     """
     kept = _Kept()
     run: list[int] = []
@@ -177,8 +183,10 @@ def _kept_batches(shared: Resources, plan: CompactionPlan) -> _Kept:
             path = f"{plan.directory}/{names.file_name(source.base_offset, names.LOG)}"
             file = shared.files.get(path)
             for at, header in scan(file, 0, source.size, check=False, chunk_bytes=HEADERS_BYTES):
-                if header.producer_id in plan.producers:
-                    kept.last_of_producer[header.producer_id] = header.last_offset
+                if header.producer_id in plan.producers and not header.control:
+                    known = kept.last_of_producer.get(header.producer_id, ())
+                    known = (*known[1 - BATCHES_REMEMBERED :], header.last_offset)
+                    kept.last_of_producer[header.producer_id] = known
                 if not header.control or header.base_offset != run_end:
                     run = []
                 if not header.control:
@@ -303,7 +311,8 @@ def _clean_batch(
         kept.append(span)
     counts.records_kept += len(kept)
     if not kept:
-        if not ends_group and stays.last_of_producer.get(header.producer_id) != header.last_offset:
+        last = stays.last_of_producer.get(header.producer_id, ())
+        if not ends_group and header.last_offset not in last:
             return None
         return _empty_batch(header) if header.record_count else batch
     # While tombstones are kept their time does not run: it begins when no reader can find an older
