@@ -105,6 +105,9 @@ def run(part: Part) -> tuple[int, list[str], float]:
     if part.processes > 1:
         # A file's tests stay together: they share nodes that are theirs.
         command += ["-n", str(part.processes), "--dist", "loadfile", "--no-loadscope-reorder"]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So a shell starts what it runs in the background, and pytest would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # As on a machine that has never run a test: paths of tests are the same there and here.
     folder = tempfile.mkdtemp(prefix="tidelog-")
     process = subprocess.Popen(
