@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.log import epoch_file, syncing
+from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.snapshots import PendingSnapshot
 from tidelog.storage.log.syncing import PendingSync
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
@@ -107,6 +109,33 @@ def test_one_trip_takes_so_many_logs_and_the_others_go_with_the_next(
     asyncio.run(main())
     assert sum(trips) >= 5
     assert max(trips) == 2
+
+
+def test_a_log_that_is_deleted_while_its_epochs_are_written_fails_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, deleted = threading.Event(), threading.Event()
+
+    def held(epochs: Sequence[PendingEpochs], synced: Sequence[PendingSync] = ()) -> None:
+        if len(epochs) > 1:
+            begun.set()
+            assert deleted.wait(DEADLINE_S)
+        syncing.write_all_epochs(epochs, synced)
+
+    monkeypatch.setattr(group_commit, "write_all_epochs", held)
+
+    async def main() -> None:
+        lone, logs = await two_logs(tmp_path, Shy())
+        for each in logs:
+            append(each)
+        await until(begun.is_set)
+        lone.broker.partitions.stop("t", 0, delete=True, reason="of the test")
+        deleted.set()
+        await until(lambda: logs[1].high_watermark == 1 or logs[1].offline_reason)
+        assert logs[1].offline_reason is None
+        assert await closes_cleanly(lone)
+
+    asyncio.run(main())
 
 
 def planted(*_: object, **__: object) -> None:

@@ -38,6 +38,13 @@ MUTANTS = (
         "tests/unit/storage/test_faults.py",
     ),
     Mutant(
+        "T11: that the directory of a deleted log is gone counts as a failed disk for other logs",
+        "src/tidelog/storage/log/syncing.py",
+        "            if each.error is not None and not (each.is_refused or each.overtaken):\n",
+        "            if each.error is not None and not each.is_refused:\n",
+        "tests/unit/storage/test_faults.py tests/broker/test_group_commit.py",
+    ),
+    Mutant(
         "T11: what an earlier life found damaged is cut as a torn tail",
         "src/tidelog/storage/log/recovery.py",
         "    elif ending.was_damaged and not ending.unsynced_may_be_gone:\n"

@@ -197,6 +197,16 @@ def test_epochs_that_a_full_disk_refuses_are_no_failure_of_the_others(tmp_path: 
     assert [each.is_written for each in epochs] == [False, True]
 
 
+def test_epochs_of_a_deleted_log_are_no_failure_of_the_others(tmp_path: Path) -> None:
+    """CI, 2026-11-27: a topic was deleted right after a resize, and the broker served nothing."""
+    epochs = epochs_of(tmp_path, FaultyDisk(), "one/t-0", "one/t-1", "one/t-2")
+    epochs[0].call_off()
+    (tmp_path / "one/t-0").rename(tmp_path / "one/t-0.deleted")
+    write_all_epochs(epochs)
+    assert [each.is_written for each in epochs] == [False, True, True]
+    assert epochs[0].overtaken and epochs[1].error is None
+
+
 def test_the_recovery_point_moves_only_when_a_sync_is_handed_back(
     log: PartitionLog, disk: FaultyDisk
 ) -> None:

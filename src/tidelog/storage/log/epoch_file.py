@@ -64,6 +64,11 @@ class PendingEpochs:
         """Whether it failed for a shortage that can pass (a full disk): no disk failed."""
         return isinstance(self.error, OSError) and self._resources.is_full(self.error)
 
+    @property
+    def overtaken(self) -> bool:
+        """Whether the log's directory was renamed meanwhile (deleted, stray): no disk failed."""
+        return isinstance(self.error, FileNotFoundError)
+
     def run(self) -> None:
         """Write and sync all, the checksum before the epochs. Blocks; ``error`` has a failure."""
         try:

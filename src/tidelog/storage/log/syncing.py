@@ -133,6 +133,7 @@ def write_all_epochs(epochs: Sequence[PendingEpochs], synced: Sequence[PendingSy
     """Write the leader epochs and fences of many logs, in any thread, after the syncs of others.
 
     After a failure nothing else of its log directory is written: each of these files has a sync.
+    That the directory of one log is gone says nothing of the others.
     """
     failed: dict[str, Exception] = {}
     for pending in synced:
@@ -142,7 +143,7 @@ def write_all_epochs(epochs: Sequence[PendingEpochs], synced: Sequence[PendingSy
         each.error = failed.get(each.log_directory)
         if each.error is None:
             each.run()
-            if each.error is not None and not each.is_refused:
+            if each.error is not None and not (each.is_refused or each.overtaken):
                 failed[each.log_directory] = each.error
 
 
