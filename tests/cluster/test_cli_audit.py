@@ -75,6 +75,8 @@ def test_a_topic_that_grew_and_shrank_is_right_until_a_record_is_planted(
     assert found["keys_in_sequence"] == KEYS
     # Two fences of each survivor, a birth fence and a seal or fence of each child.
     assert found["control"] == 2 * 8
+    unknown = tide("audit", "--topic", topic_name, "--sequence", "m")
+    unknown.failed(f"none of {6 * KEYS} records", "the JSON field 'm'", status=2)
     # The planted records: one key in the partition of another, and one that goes back in its own.
     homes = {key: partition_of(hash_of_key(key), 2, 3) for key in (b"k0", b"k1")}
     wrong = (homes[b"k0"] + 1) % 3

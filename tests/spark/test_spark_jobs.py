@@ -115,6 +115,9 @@ def test_the_order_of_each_key_by_a_field(
     result = audited(spark, topic, lake, sequence="n")
     assert rules(result) == {"sequence"} and result.facts.keys.keys == 2
     assert result.facts.keys.out_of_sequence_examples == ("a (record 4)",)
+    unknown = audited(spark, topic, lake, sequence="none")
+    assert (unknown.facts.keys.keys, unknown.facts.keys.keys_without) == (0, 2)
+    assert not unknown.is_right and unknown.status == 3
 
 
 def test_retention_and_lag_are_notes(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:

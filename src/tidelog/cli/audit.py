@@ -16,7 +16,7 @@ from tidelog.cli.auditing.facts import AuditedTopic
 from tidelog.cli.auditing.judging import TopicJudge
 from tidelog.cli.auditing.reading import Changes, Progress, read
 from tidelog.cli.auditing.snapshot import look
-from tidelog.cli.auditing.words import COLUMNS, as_json, as_text, rows
+from tidelog.cli.auditing.words import COLUMNS, as_json, as_text, rows, why_unproven
 from tidelog.cli.connecting import cluster_options, json_option, run
 from tidelog.cli.failures import explain
 from tidelog.cli.output import print_json, print_table, say
@@ -84,6 +84,9 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         raise NoAudit(f"{error}; the records after it cannot be read") from None
     except Failed as error:
         raise NoAudit(str(error)) from None
+    unproven = why_unproven(judge, field)
+    if unproven is not None and not judge.findings.counts:
+        raise NoAudit(unproven)
     if flags["as_json"]:
         shown_id = topic_id_text(audited.topic.topic_id)
         print_json(as_json(audited, judge, changes, field, shown_id))

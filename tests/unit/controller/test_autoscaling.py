@@ -99,7 +99,9 @@ def test_the_table(observation: Observation, state: State, count: int, cause: Ca
         (replace(TOPIC, shrink_utilization=0.0), seen(8, 0), Cause.FITS, "between 0 bytes/s"),
         (TOPIC, seen(4, 1_500), Cause.GROW, "take 1,500 bytes/s on average, above 1,000 bytes/s"),
         (TOPIC, seen(4, 0, rates=(-5, 0, 0, 0)), Cause.UNKNOWN,
-         "what brokers report of partitions 0 is no rate: -5 bytes/s"),
+         "what brokers report of partition 0 is no rate: -5 bytes/s"),
+        (TOPIC, seen(4, 0, rates=(None, 0, None, 0)), Cause.UNKNOWN,
+         "no rate is known yet of partitions 0, 2"),
     ],
 )  # fmt: skip
 def test_the_sentence(

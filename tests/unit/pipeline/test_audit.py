@@ -201,6 +201,14 @@ def test_keys_in_order_is_said_only_with_what_proves_it() -> None:
     )
 
 
+def test_a_field_that_no_record_has_proves_nothing() -> None:
+    lacking = replace(RIGHT, keys=KeyFacts(sequence="n", keys_without=3))
+    assert word(lacking) is Verdict.INCOMPLETE
+    assert judge(lacking)[0].text.startswith("3 keys have no number in the JSON field n, and none")
+    some = replace(RIGHT, keys=KeyFacts(sequence="n", keys=2, keys_without=3))
+    assert word(some) is Verdict.RIGHT and rules(some) == [("sequence", NOTE)]
+
+
 def test_reports_say_the_same_in_three_forms() -> None:
     part = replace(PART, topic="<t>", missing=2, missing_first=3, missing_last=4)
     facts = replace(RIGHT, partitions=(part,))

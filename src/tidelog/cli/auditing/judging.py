@@ -75,10 +75,12 @@ class TopicJudge:
         self.findings = Findings()
         self.timed = 0
         """Records whose time was compared, or is the first of their key and producer."""
+        self.without_number = 0
+        """Records with a key whose value has no number in the field, if one was asked for."""
 
     @property
     def keys(self) -> int:
-        """How many keys were found, if the order of a field was asked for; otherwise 0."""
+        """How many keys have a number in the field, if one was asked for; otherwise 0."""
         return len(self._numbers)
 
     def take(self, fetched: Fetched, span: EpochSpan) -> None:
@@ -174,6 +176,7 @@ class TopicJudge:
         assert self._field is not None
         number = number_in(record.value, self._field)
         if number is None:
+            self.without_number += 1
             return
         now = Remembered(number, partition, span.resize_epoch, record.offset)
         before = self._numbers.step_back(record.key, now)

@@ -50,7 +50,7 @@ def as_text(
         lines += [f"  {_place(each)}" for each in judge.findings.examples[kind]]
         if kind in ADVICE:
             lines.append(f"  {ADVICE[kind]}")
-    lines += [f"note: {each}" for each in remarks(audited, judge, changes)]
+    lines += [f"note: {each}" for each in remarks(audited, judge, changes, field)]
     lines.append(verdict(audited, judge, field))
     return lines
 
@@ -88,7 +88,20 @@ def verdict(audited: AuditedTopic, judge: TopicJudge, field: str | None) -> str:
     return said
 
 
-def remarks(audited: AuditedTopic, judge: TopicJudge, changes: Changes) -> list[str]:
+def why_unproven(judge: TopicJudge, field: str | None) -> str | None:
+    """Return why the order of a field is not known at all, though there are records to judge."""
+    if field is None or judge.keys or not judge.without_number:
+        return None
+    count = _many(judge.without_number, "record")
+    return (
+        f"none of {count} with a key has a number in the JSON field {field!r}, so that it proves "
+        "nothing: name a field that the values have with --sequence, or leave it out"
+    )
+
+
+def remarks(
+    audited: AuditedTopic, judge: TopicJudge, changes: Changes, field: str | None
+) -> list[str]:
     """Return what a reader should know of the audit itself."""
     total = _sum(judge)
     said = []
@@ -103,6 +116,9 @@ def remarks(audited: AuditedTopic, judge: TopicJudge, changes: Changes) -> list[
         )
     if total.aborted:
         said.append(f"{_many(total.aborted, 'record')} of aborted transactions not judged")
+    if judge.without_number:
+        count = _many(judge.without_number, "record")
+        said.append(f"{count} with a key without a number in the JSON field {field!r}")
     if total.lost:
         said.append(f"retention removed {_many(total.lost, 'offset')} before they were read")
     if changes.removed:
@@ -164,7 +180,7 @@ def as_json(
             }
             for kind, count in sorted(found.counts.items())
         ],
-        "remarks": remarks(audited, judge, changes),
+        "remarks": remarks(audited, judge, changes, field),
     }
 
 

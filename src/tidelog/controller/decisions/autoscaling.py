@@ -236,12 +236,13 @@ def _why_unknown(seen: Observation, rates: Sequence[int | None]) -> str:
     if wrong:
         return f"what brokers report of {_named(wrong)} is no rate: {seen.rates[wrong[0]]} bytes/s"
     lacking = [index for index, rate in enumerate(rates) if rate is None]
-    return f"{_named(lacking)} have no rate yet" if lacking else "it has no rates yet"
+    return f"no rate is known yet of {_named(lacking)}" if lacking else "it has no rates yet"
 
 
 def _named(indexes: Sequence[int]) -> str:
     more = f" and {len(indexes) - SHOWN} more" if len(indexes) > SHOWN else ""
-    return f"partitions {', '.join(map(str, indexes[:SHOWN]))}{more}"
+    what = "partition" if len(indexes) == 1 else "partitions"
+    return f"{what} {', '.join(map(str, indexes[:SHOWN]))}{more}"
 
 
 def _rate(bytes_per_second: float) -> str:

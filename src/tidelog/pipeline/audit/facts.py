@@ -196,7 +196,8 @@ class PartitionFacts:
 class KeyFacts:
     """Where keys lie, and whether a field of their records ever runs backwards.
 
-    `keys` is how many there are; it is counted with the sequence only.
+    `keys` is how many have a number in the field, `keys_without` how many have none; both are
+    counted with the sequence only.
     """
 
     unkeyed: int = 0
@@ -205,6 +206,7 @@ class KeyFacts:
     away_examples: tuple[str, ...] = ()
     sequence: str = ""
     keys: int = 0
+    keys_without: int = 0
     out_of_sequence: int = 0
     out_of_sequence_examples: tuple[str, ...] = ()
 

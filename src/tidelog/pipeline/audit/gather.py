@@ -183,6 +183,7 @@ def _keys(
         made,
         sequence=question.sequence,
         keys=steps.keys,
+        keys_without=steps.without,
         out_of_sequence=steps.back,
         out_of_sequence_examples=steps.examples,
     )

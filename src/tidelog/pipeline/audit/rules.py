@@ -240,3 +240,10 @@ def _keys(keys: KeyFacts) -> Iterator[AuditFinding]:
             "keys",
             f"{keys.out_of_sequence} records run backwards in {keys.sequence}: {examples}",
         )
+    if keys.keys_without:
+        said = f"{keys.keys_without} keys have no number in the JSON field {keys.sequence}"
+        if keys.keys:
+            yield AuditFinding("sequence", "keys", f"{said}, which says nothing of them", _NOTE)
+        else:
+            text = f"{said}, and none has: their order is not known by it"
+            yield AuditFinding("sequence", "keys", text, Weight.SKIPPED)

@@ -23,9 +23,11 @@ _WINDOW = "OVER (PARTITION BY key ORDER BY epoch, offset)"
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How many keys there are, how many records run backwards, and some of them."""
+    """How many keys have a number in the field, how many have none, how many records run backwards,
+    and some of them."""
 
     keys: int = 0
+    without: int = 0
     back: int = 0
     examples: tuple[str, ...] = ()
 
@@ -40,6 +42,7 @@ def steps_back(spark: SparkSession, layout: Layout, lines: pa.Table, name: str) 
     ]
     return Steps(
         sum(each.keys for each in found),
+        sum(each.without for each in found),
         sum(each.back for each in found),
         tuple(text for each in found for text in each.examples)[:_EXAMPLES],
     )
@@ -68,16 +71,22 @@ def _steps_of_topic(spark: SparkSession, layout: Layout, files: list[str], name:
             f"lag(number) IGNORE NULLS {_WINDOW} AS before",
         )
     )
+    is_first = sql.col("number").isNotNull() & sql.col("before").isNull()
     is_back = sql.col("number") < sql.col("before")
     counted = steps.agg(
-        sql.sum((sql.col("nth") == 1).cast("long")).alias("keys"),
+        sql.sum((sql.col("nth") == 1).cast("long")).alias("all_keys"),
+        sql.sum(is_first.cast("long")).alias("keys"),
         sql.sum(is_back.cast("long")).alias("back"),
     ).first()
     assert counted is not None, "an aggregate has one row"
     keys, back = counted["keys"] or 0, counted["back"] or 0
+    without = (counted["all_keys"] or 0) - keys
     shown = steps.where(is_back).limit(_EXAMPLES).collect() if back else []
     return Steps(
-        keys, back, tuple(f"{key_text(line['key'])} (record {line['nth']})" for line in shown)
+        keys,
+        without,
+        back,
+        tuple(f"{key_text(line['key'])} (record {line['nth']})" for line in shown),
     )
 
 

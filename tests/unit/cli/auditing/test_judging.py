@@ -22,7 +22,7 @@ from tests.support.audited_logs import (
 from tidelog.cli.auditing.facts import EXAMPLES, Kind
 from tidelog.cli.auditing.key_order import TooManyKeys
 from tidelog.cli.auditing.reading import Changes
-from tidelog.cli.auditing.words import as_json, as_text, rows
+from tidelog.cli.auditing.words import as_json, as_text, rows, why_unproven
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.records.batch import LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT
 from tidelog.records.builder import NO_PRODUCER, Producer
@@ -175,7 +175,23 @@ def test_a_field_that_runs_backwards_is_found_whoever_writes_it() -> None:
     (example,) = judge.findings.examples[Kind.SEQUENCE]
     assert example.text == "n=3 after 4 in partition 0 offset 0"
     assert judge.keys == 1
-    assert "sequence: 1 records run backwards in n" in as_text(audited, judge, NONE, "n")
+    lines = as_text(audited, judge, NONE, "n")
+    assert "sequence: 1 records run backwards in n" in lines
+    assert "note: 5 records with a key without a number in the JSON field 'n'" in lines
+
+
+def test_a_field_that_no_value_has_proves_nothing() -> None:
+    logs = two()
+    audited = topic_of(*logs)
+    assert why_unproven(judged(audited, *logs, field="n"), "n") is None, "an empty topic"
+    logs[0].add(STAYS, value=b'{"m": 1}')
+    logs[0].add(None, value=b'{"m": 1}')
+    audited = topic_of(*logs)
+    judge = judged(audited, *logs, field="n")
+    said = why_unproven(judge, "n")
+    assert said is not None and said.startswith("none of 1 record with a key has a number in the")
+    assert why_unproven(judged(audited, *logs), None) is None
+    assert why_unproven(judged(audited, *logs, field="m"), "m") is None
 
 
 @pytest.mark.parametrize(
