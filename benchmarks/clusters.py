@@ -10,7 +10,7 @@ import itertools
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -134,6 +134,17 @@ class Cluster:
                 return False
         return True
 
+    def all_served(self, topic: str, partitions: int) -> bool:
+        """Whether the leader of each partition, as one broker names them, tells its end offset."""
+        seen = describe(next(iter(self.brokers.values())).port, topic)[1]
+        led: dict[int, list[int]] = {}
+        for index, (leader, _) in seen.items():
+            led.setdefault(leader, []).append(index)
+        return len(seen) == partitions and all(
+            leader in self.brokers and serves(self.brokers[leader].port, topic, indexes)
+            for leader, indexes in led.items()
+        )
+
     def __enter__(self) -> Cluster:
         kafka = [node for node in self.nodes if isinstance(node, KafkaNode)]
         with ThreadPoolExecutor(len(self.nodes)) as threads:
@@ -229,16 +240,43 @@ def describe(port: int, topic: str | None = None) -> tuple[set[int], Seen]:
 
     Nothing of a topic that it does not know, and nothing at all while it does not answer.
     """
-    names = [] if topic is None else [topic.encode()]
-    body = struct.pack(">hhih", 3, 1, 1, 5) + b"bench" + struct.pack(">i", len(names))
-    body += b"".join(struct.pack(">h", len(name)) + name for name in names)
+    names = [] if topic is None else [_text(topic)]
+    answer = _ask(port, 3, struct.pack(">i", len(names)) + b"".join(names))
+    return (set(), {}) if answer is None else _read_metadata(_Cursor(answer, 4))
+
+
+def serves(port: int, topic: str, indexes: Sequence[int]) -> bool:
+    """Whether a broker tells the end offset of each of these partitions (ListOffsets v1)."""
+    asked = b"".join(struct.pack(">iq", index, -1) for index in indexes)
+    head = struct.pack(">ii", -1, 1) + _text(topic) + struct.pack(">i", len(indexes))
+    answer = _ask(port, 2, head + asked)
+    if answer is None:
+        return False
+    cursor = _Cursor(answer, 4)
+    cursor.take(">i")
+    cursor.skip_text()
+    for _ in range(cursor.take(">i")):
+        cursor.take(">i")
+        if cursor.take(">h"):
+            return False
+        cursor.take(">q")
+        cursor.take(">q")
+    return True
+
+
+def _text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def _ask(port: int, api_key: int, body: bytes) -> bytes | None:
+    """Version 1 of a request and its response; None from a broker that does not answer."""
+    request = struct.pack(">hhi", api_key, 1, 1) + _text("bench") + body
     try:
         with socket.create_connection(("127.0.0.1", port), 10) as connection:
-            connection.sendall(struct.pack(">i", len(body)) + body)
-            answer = receive_frame(connection)
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            return receive_frame(connection)
     except OSError:
-        return set(), {}
-    return _read_metadata(_Cursor(answer, 4))
+        return None
 
 
 class _Cursor:
