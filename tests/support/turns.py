@@ -103,10 +103,11 @@ def key_of(place: int, count: int) -> bytes:
     return next(key for n in range(999) if hash_of_key(key := b"k%d" % n) % count == place)
 
 
-def refusal_of(request: messages.ProduceRequest) -> messages.ProduceResponse:
+def refusal_of(
+    request: messages.ProduceRequest, code: ErrorCode = ErrorCode.INVALID_PARTITION_METADATA
+) -> messages.ProduceResponse:
     response = messages.ProduceResponse
     (topic,) = request.topic_data
-    code = ErrorCode.INVALID_PARTITION_METADATA
     parts = [
         response.PartitionProduceResponse(part.index, code, -1) for part in topic.partition_data
     ]

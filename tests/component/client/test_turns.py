@@ -17,6 +17,7 @@ from tidelog.client.producing.turning import TopicEpochs
 from tidelog.client.stamps import Stamp, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.records.reader import read_batch
 
 
 def test_a_record_stays_in_the_partition_that_was_named_through_each_turn() -> None:
@@ -143,6 +144,96 @@ def test_a_batch_of_a_deleted_topic_does_not_hold_a_turn_up() -> None:
     assert not epochs.may_end(found, [of_former, of_same])
     assert not epochs.may_end(found, [unordered])
     assert not epochs.may_end(None, [of_former])
+
+
+def created_again(turns: Turns) -> None:
+    """Let brokers describe another topic of the same name."""
+    listed = turns.topic.partitions
+    others = {index: replace(each, partition_epoch=50 + index) for index, each in listed.items()}
+    topic = replace(turns.topic, topic_id=UUID(int=2), partitions=others, max_partition_epoch=60)
+    turns.leaders.described = replace(turns.leaders.described, topics={NAME: topic})
+
+
+async def next_request(turns: Turns) -> tuple[Any, asyncio.Future[Any]]:
+    """Wait for a request that is on its way; return it with the future of its response."""
+    await until(lambda: any(turns.cluster.waiting.values()))
+    waiting = next(each for each in turns.cluster.waiting.values() if each)
+    return waiting.pop(0)
+
+
+def test_a_batch_that_the_leader_of_a_deleted_topic_refused_goes_to_the_next_topic() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=0)
+        key = key_of(0, 2)
+        await turns.send(b"0", key)
+        request, answer = await next_request(turns)
+        created_again(turns)
+        answer.set_result(refusal_of(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        request, _ = await next_request(turns)
+        (topic,) = request.topic_data
+        assert [part.partition_epoch for part in topic.partition_data] == [50]
+        await turns.end()
+
+    story(of)
+
+
+def test_what_is_on_its_way_to_a_deleted_topic_stays_before_what_is_sent_later() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=0)
+        key = key_of(0, 2)
+        await turns.send(b"0", key)
+        request, answer = await next_request(turns)
+        created_again(turns)
+        await turns.cluster.refresh()
+        turns.sender._drain()
+        await turns.send(b"1", key)
+        assert turns.waiting() == {}
+        answer.set_result(refusal_of(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        request, _ = await next_request(turns)
+        (part,) = request.topic_data[0].partition_data
+        assert part.partition_epoch == 50
+        assert [record.value for record in read_batch(part.records)] == [b"0", b"1"]
+        await turns.end()
+
+    story(of)
+
+
+def test_a_batch_whose_connection_broke_goes_to_the_next_topic_when_it_is_refused() -> None:
+    async def of() -> None:
+        turns = Turns(linger_ms=0)
+        await turns.send(b"0", key_of(0, 2))
+        _, answer = await next_request(turns)
+        created_again(turns)
+        answer.set_exception(ConnectionLost("gone"))
+        request, answer = await next_request(turns)
+        assert request.topic_data[0].partition_data[0].partition_epoch == 0
+        answer.set_result(refusal_of(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        request, _ = await next_request(turns)
+        assert request.topic_data[0].partition_data[0].partition_epoch == 50
+        await turns.end()
+
+    story(of)
+
+
+def test_a_batch_whose_partition_was_removed_fails_at_once_and_holds_no_other_up() -> None:
+    """Until its delivery time-out every later record of the topic waited for it."""
+
+    async def of() -> None:
+        turns = Turns(linger_ms=0, delivery_timeout_ms=LATER_MS)
+        initial = turns.topic
+        await turns.grow()
+        lost = await turns.sender.send(NAME, b"0", key_of(3, 4))
+        _, answer = await next_request(turns)
+        answer.set_exception(ConnectionLost("gone"))
+        await turns.show(partitions=initial.partitions, undeleted_partition_count=2, resize_epoch=2)
+        await turns.send(b"1", key_of(1, 2))
+        await until(lost.done)
+        assert "it may be written" in str(lost.exception())
+        request, _ = await next_request(turns)
+        assert request.topic_data[0].resize_epoch == 2
+        await turns.end()
+
+    story(of)
 
 
 def test_a_record_that_is_hashed_again_keeps_its_deadline() -> None:

@@ -12,6 +12,10 @@ At the begin of a turn the batches that were never sent are taken back. While it
 that leaders refuse: they are certainly not in the log. A batch without an outcome is sent again to
 its partition under its numbers, until its delivery time-out. At the end everything that is held is
 hashed under the new stamp, in the order of ``send``: so no record of a key passes an earlier one.
+
+Two outcomes come from metadata. A batch that was refused, of a topic that was deleted and created
+again since, is taken back: whatever its former topic had is gone. A batch whose partition was
+retired and removed fails at once: no leader can say any longer whether it was written.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from tidelog.client.producing.settings import SendSettings
 from tidelog.client.stamps import Stamp, is_newer, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.builder import NewRecord, Producer
 from tidelog.records.reader import read_batch
 from tidelog.runtime.clock import Clock
@@ -130,6 +135,22 @@ class TopicEpochs:
     def partition_epoch(self, partition: int) -> int:
         """Return the incarnation that a record of a partition is for."""
         return -1 if self.stamp is None else self.seen.partitions[partition].partition_epoch
+
+
+def is_of_former(stamp: Stamp | None, newest: Topic | None) -> bool:
+    """Whether a batch is of a topic that was deleted and created again since."""
+    if stamp is None or newest is None or newest.error:
+        return False
+    return NO_UUID not in (stamp.topic_id, newest.topic_id) and stamp.topic_id != newest.topic_id
+
+
+def was_removed(queue: SendQueue, batch: ProducerBatch, newest: Topic) -> bool:
+    """Whether the incarnation of a partition that a batch is for was retired and removed since."""
+    found, stamp = stamp_of(newest), batch.stamp
+    if found is None or stamp is None or found.resize_epoch <= stamp.resize_epoch:
+        return False
+    listed = newest.partitions.get(queue.partition.partition)
+    return listed is None or listed.partition_epoch != queue.partition_epoch
 
 
 class TurningDelivery(BatchDelivery):
@@ -273,8 +294,11 @@ class TurningDelivery(BatchDelivery):
                 epochs.seen = newest
                 return
             self._begin_turn(epochs)
-        undetermined = [each for queue in self._queues_of(epochs) for each in queue.undetermined()]
-        if epochs.may_end(found, undetermined):
+        self._let_go(epochs, newest)
+        queues = self._queues_of(epochs)
+        undetermined = [each for queue in queues for each in queue.undetermined()]
+        in_flight = any(is_of_former(each.stamp, newest) for q in queues for each in q.in_flight)
+        if epochs.may_end(found, undetermined) and not in_flight:
             self._end_turn(epochs, newest, found)
         elif epochs.refused is not None and not is_newer(found, epochs.refused):
             self._run(("resized", newest.name), partial(self._ask_again, epochs))
@@ -289,6 +313,21 @@ class TurningDelivery(BatchDelivery):
             for batch in queue.unsent():
                 self._take_back(epochs, queue, batch)
 
+    def _let_go(self, epochs: TopicEpochs, newest: Topic) -> None:
+        """Take back, or fail, the waiting batches that no leader will ever acknowledge."""
+        for queue in self._queues_of(epochs):
+            for batch in list(queue.waiting):
+                if is_of_former(batch.stamp, newest):
+                    # Otherwise it may be on the way to a broker that still has the former topic.
+                    if isinstance(batch.trouble, Refused):
+                        self._take_back(epochs, queue, batch)
+                elif was_removed(queue, batch, newest):
+                    said = "it was removed before a leader could say whether this was written"
+                    gave_up = GaveUp(f"{queue.partition}: {said}: it may be written")
+                    gave_up.__cause__ = batch.trouble
+                    queue.fail(batch, gave_up)
+                    self._finish(batch)
+
     def _take_back(self, epochs: TopicEpochs, queue: SendQueue, batch: ProducerBatch) -> None:
         self._deadlines.pop(batch).cancel()
         self._due.pop(batch, None)
@@ -300,17 +339,20 @@ class TurningDelivery(BatchDelivery):
 
     def _took_back(self, queue: SendQueue, batch: ProducerBatch, answer: BatchResult) -> bool:
         error = answer.error
-        is_refused = (
-            isinstance(error, Refused) and error.code == ErrorCode.INVALID_PARTITION_METADATA
-        )
-        if not is_refused or batch.stamp is None or batch.done:
+        if not isinstance(error, Refused) or batch.stamp is None or batch.done:
             return False
         epochs = self._topics[queue.partition.topic]
+        is_former = error.retriable and is_of_former(
+            batch.stamp, self._cluster.view.topics.get(queue.partition.topic)
+        )
+        if not is_former and error.code != ErrorCode.INVALID_PARTITION_METADATA:
+            return False
         if not epochs.is_turning:
             self._begin_turn(epochs)
-        epochs.refused_by = answer.node_id
-        # All batches of a topic that are on their way in one turn have the same stamp.
-        epochs.refused = batch.stamp
+        if not is_former:
+            epochs.refused_by = answer.node_id
+            # All batches of a topic that are on their way in one turn have the same stamp.
+            epochs.refused = batch.stamp
         self._take_back(epochs, queue, batch)
         return True
 
