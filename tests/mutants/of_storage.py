@@ -45,6 +45,34 @@ MUTANTS = (
         "tests/unit/storage/test_faults.py tests/broker/test_group_commit.py",
     ),
     Mutant(
+        "T11: a search in a log that is deleted meanwhile takes its directory out of service",
+        "src/tidelog/storage/log/service.py",
+        "    if is_overtaken(log, error):\n        return out_of_service(log)\n"
+        "    passing = log.resources.refused_for(error)\n"
+        "    if passing is not None:\n"
+        '        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {log.path}")\n'
+        '    log.resources.fail(f"a read',
+        "    passing = log.resources.refused_for(error)\n"
+        "    if passing is not None:\n"
+        '        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {log.path}")\n'
+        '    log.resources.fail(f"a read',
+        "tests/unit/storage/test_deleted_meanwhile.py",
+    ),
+    Mutant(
+        "T11: work in pieces on a log that is deleted meanwhile counts as a failed write",
+        "src/tidelog/storage/log/service.py",
+        "    if is_overtaken(log, error):\n        return out_of_service(log)\n"
+        "    passing = log.resources.refused_for(error)\n"
+        "    if passing is not None:\n"
+        '        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {log.path}")\n'
+        '    log.resources.fail(f"a write',
+        "    passing = log.resources.refused_for(error)\n"
+        "    if passing is not None:\n"
+        '        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {log.path}")\n'
+        '    log.resources.fail(f"a write',
+        "tests/unit/storage/test_deleted_meanwhile.py",
+    ),
+    Mutant(
         "T11: what an earlier life found damaged is cut as a torn tail",
         "src/tidelog/storage/log/recovery.py",
         "    elif ending.was_damaged and not ending.unsynced_may_be_gone:\n"

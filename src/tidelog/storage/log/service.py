@@ -39,11 +39,19 @@ def found_damaged(log: LogState, reason: str) -> Rejected:
 
 def write_failed(log: LogState, error: OSError) -> Rejected:
     """A full disk heals (promise 28); any other failed write is final (promise 25)."""
+    if is_overtaken(log, error):
+        return out_of_service(log)
     passing = log.resources.refused_for(error)
     if passing is not None:
         return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {log.path}")
     log.resources.fail(f"a write to {log.path} failed: {error}")
     return out_of_service(log)
+
+
+def is_overtaken(log: LogState, error: OSError) -> bool:
+    """Whether work in pieces met a log that was deleted, quarantined or moved meanwhile: its
+    directory has another name, and no disk failed."""
+    return log.closed and isinstance(error, FileNotFoundError)
 
 
 def undo_write(log: LogState, error: OSError) -> Rejected:
@@ -70,6 +78,8 @@ def unreadable(log: LogState, error: OSError | CorruptRecords) -> Rejected:
     if isinstance(error, CorruptRecords):
         # As its producer sent it: no byte was damaged here.
         return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{log.partition}: {error}")
+    if is_overtaken(log, error):
+        return out_of_service(log)
     passing = log.resources.refused_for(error)
     if passing is not None:
         return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {log.path}")
