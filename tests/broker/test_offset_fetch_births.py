@@ -237,6 +237,23 @@ def test_a_removed_partition_takes_the_last_commit_and_is_not_listed(tmp_path: P
     run(work())
 
 
+def test_a_coordinator_that_does_not_know_the_growth_yet_lists_what_was_committed_there(
+    tmp_path: Path,
+) -> None:
+    """In the first resize epoch no partition was removed: one that is not known will come."""
+
+    async def work() -> None:
+        async with coordinator(tmp_path) as lone:
+            await commit(lone, 2, 8)
+            known = lone.broker.metadata.topics["t"]
+            known.resize_epoch = known.resize_epoch - 1  # as another broker, with older metadata
+            for index in (2, 3):
+                del known.partitions[index]
+            assert known.resize_epoch == 0 and await fetch(lone, None) == {0: 7, 2: 8}
+
+    run(work())
+
+
 def test_children_that_are_not_published_do_not_exist(tmp_path: Path) -> None:
     plan = ResizePlan(ResizeKind.GROW, 2, 4, 1, "fences")
     assert not plan.published

@@ -8,10 +8,18 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from tests.support.network_server import until
 from tests.support.resizing_leaders import NAME, ResizingCluster
 from tests.support.turns import LATER_MS, ONE, Turns, key_of, now, refusal_of, story
-from tidelog.client.errors import ConnectionLost, GaveUp
+from tidelog.client.errors import (
+    ClientError,
+    ConnectionLost,
+    GaveUp,
+    Refused,
+    VersionUnsupported,
+)
 from tidelog.client.producing.send_queue import BatchResult, SendQueue, SendTally
 from tidelog.client.producing.turning import HeldRecord, records_of
 from tidelog.client.stamps import Stamp, stamp_of
@@ -107,6 +115,37 @@ def test_the_broker_that_refused_is_asked_for_metadata() -> None:
         await until(lambda: any(turns.cluster.waiting.values()))
         assert not turns.sender._topics[NAME].is_turning
         await turns.end()
+
+    story(of)
+
+
+@pytest.mark.parametrize(
+    ("error", "asks"), [(ConnectionLost("gone"), 1), (VersionUnsupported("too old"), 0)]
+)
+def test_any_broker_is_asked_only_where_the_one_that_refused_cannot_be_reached(
+    error: ClientError, asks: int
+) -> None:
+    """What another error says of it is what the records that expire name."""
+
+    class Failing(ResizingCluster):
+        asked: int
+
+        async def describe(self, *_: Any, node_id: int) -> None:
+            raise error
+
+        async def refresh(self) -> None:
+            self.asked += 1
+
+    async def of() -> None:
+        turns = Turns(linger_ms=LATER_MS)
+        epochs = turns.sender._epochs_of(turns.topic)
+        epochs.refused = stamp_of(turns.topic)
+        turns.cluster.__class__ = Failing
+        turns.cluster.asked = 0  # type: ignore[attr-defined]
+        with pytest.raises(Refused if asks else VersionUnsupported):
+            await turns.sender._ask_again(epochs)
+        assert turns.cluster.asked == asks  # type: ignore[attr-defined]
+        await turns.sender.close()
 
     story(of)
 

@@ -22,7 +22,8 @@ GONE = (-1, -1)
 class Live:
     """`bounds` are log start and readable end of each partition, under the id of its topic now.
 
-    `resized`: the counts of topics that were resized; `data_ends`: where removed partitions ended.
+    `resized`: the counts of topics that were resized; `data_ends`: where removed partitions ended,
+    also those that have come back since, which have bounds again.
     """
 
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +79,6 @@ def look(topics: Collection[str], options: Mapping[str, str]) -> Live:
         {
             (pid.topic, pid.topic_id, pid.partition): end.data_end
             for pid, end in snapshot.former.items()
-            if snapshot.is_removed(pid)
         },
     )
 
