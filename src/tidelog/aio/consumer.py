@@ -69,7 +69,7 @@ class Consumer(ConsumerCommits):
         self._hooks = ConsumerHooks(self._queue, call)
         self._reader: GroupReader | None = None
         self._member: GroupMember | SelfAssigned | None = None
-        self._left: list[tuple[GroupReader, ConsumerHooks]] = []
+        self._left: list[GroupReader] = []
         """Readers of former subscriptions, to be closed by the next call that waits."""
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
@@ -132,8 +132,7 @@ class Consumer(ConsumerCommits):
     async def leave_former(self, autocommit: bool = True) -> None:
         """Leave the groups of former subscriptions."""
         while self._left:
-            reader, _ = self._left.pop()
-            await self._leave(reader, autocommit)
+            await self._leave(self._left.pop(), autocommit)
 
     # Subscription
 
@@ -192,7 +191,7 @@ class Consumer(ConsumerCommits):
 
     def _set_reader_aside(self) -> None:
         if self._reader is not None:
-            self._left.append((self._reader, self._hooks))
+            self._left.append(self._reader)
         self._stop_watching()
         self._reader = self._member = None
         self._paused, self._sought, self._queue.paused = set(), {}, set()

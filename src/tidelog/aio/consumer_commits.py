@@ -108,7 +108,5 @@ def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     return found
 
 
-def _position(offset: OffsetAndMetadata | int) -> Position:
-    if isinstance(offset, int):
-        return Position(offset)
+def _position(offset: OffsetAndMetadata) -> Position:
     return Position(offset.offset, offset.leader_epoch, offset.metadata or "")

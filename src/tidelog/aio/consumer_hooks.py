@@ -112,7 +112,7 @@ class ConsumerHooks(ReaderHooks):
 
     def undelivered(self) -> Mapping[TopicPartition, Place]:
         """Return the positions within what was fetched and not returned."""
-        return self._queue.positions() if len(self._queue) else {}
+        return self._queue.positions()
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
         """Return the leader epoch of the record before a position; -1 where it is not known."""

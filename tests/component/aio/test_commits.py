@@ -13,7 +13,7 @@ from tests.support.processes import DEADLINE_S
 from tests.support.scripted_cluster import ScriptedCluster, listed_offsets, topic, view_of
 from tidelog.aio import Consumer
 from tidelog.aio.consumer_types import OffsetAndMetadata, OffsetAndTimestamp
-from tidelog.client.errors import CommitFailed, Refused
+from tidelog.client.errors import CommitFailed, Refused, WrongState
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel
 from tidelog.model.errors import ErrorCode
@@ -105,7 +105,10 @@ def test_a_commit_is_of_what_was_returned_or_of_what_is_given() -> None:
         assert await one.consumer.committed(A) == 1
         assert await one.consumer.committed(B, metadata=True) == OffsetAndMetadata(9, "note", 2)
         assert await one.consumer.committed(TopicPartition("t", 7)) is None
-        assert one.consumer.metrics()["consumer-metrics"]["commit-total"] == 3
+        await one.consumer.commit({B: OffsetAndMetadata(8, None)})  # type: ignore[arg-type]
+        await one.consumer.commit({A: (7, "tuple")})  # type: ignore[dict-item]
+        assert one.stored == {A: Position(7, -1, "tuple"), B: Position(8)}
+        assert one.consumer.metrics()["consumer-metrics"]["commit-total"] == 5
         await one.consumer.close()
 
     story(of)
@@ -147,6 +150,19 @@ def test_a_commit_aside_says_how_it_ended() -> None:
         assert offsets == {A: OffsetAndMetadata(1)} and isinstance(error, Refused)
         with pytest.raises(Refused):
             await (await one.consumer.commit_async({A: 1}))
+        one.code = ErrorCode.NONE
+        await (await one.consumer.commit_async({A: 1}))
+        assert one.stored[A].offset == 1 and len(ended) == 2
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_in_the_middle_of_a_batch_a_commit_has_the_epoch_of_the_record_before() -> None:
+    async def of() -> None:
+        one = Committing(max_poll_records=1)
+        await one.read(3)
+        assert await one.consumer.places() == {A: OffsetAndMetadata(1, "", 3)}
         await one.consumer.close()
 
     story(of)
@@ -212,6 +228,48 @@ def test_offsets_of_logs_and_of_times() -> None:
     story(of)
 
 
+QUESTIONS: list[Callable[[Consumer], Awaitable[Any]]] = [
+    lambda consumer: consumer.committed(A),
+    lambda consumer: consumer.topics(),
+    lambda consumer: consumer.fetch_partitions("t"),
+    lambda consumer: consumer.offsets_for_times({A: 1}),
+    lambda consumer: consumer.beginning_offsets([A]),
+]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_first_question_reaches_the_cluster_and_none_does_after_the_end(
+    question: Callable[[Consumer], Awaitable[Any]],
+) -> None:
+    async def of() -> None:
+        one, opened = Committing(), 0
+
+        async def opening() -> None:
+            nonlocal opened
+            opened += 1
+
+        one.cluster.open = opening  # type: ignore[method-assign, assignment]
+        assert not one.consumer.bootstrap_connected()
+        for _ in range(2):
+            await question(one.consumer)
+            assert opened == 1 and one.consumer.bootstrap_connected()
+        await one.consumer.close()
+        with pytest.raises(WrongState, match="this consumer is closed"):
+            await question(one.consumer)
+
+    story(of)
+
+
+def test_a_consumer_reaches_the_cluster_that_its_settings_name() -> None:
+    async def of() -> None:
+        consumer = Consumer(bootstrap_servers="a:1,b:2", client_id="c")
+        assert consumer._cluster._bootstrap == [("a", 1), ("b", 2)]
+        assert consumer._cluster.settings.client_id == "c"
+        await consumer.close()
+
+    story(of)
+
+
 def test_topics_and_their_partitions() -> None:
     async def of() -> None:
         one = Committing()
@@ -224,6 +282,8 @@ def test_topics_and_their_partitions() -> None:
         one.cluster.show()
         one.cluster.described = view_of(topic("t", [1, 2, 1], ordered=False))
         assert await one.consumer.fetch_partitions("t") == {0, 1, 2}
+        with pytest.raises(Refused, match="INVALID_TOPIC"):
+            await one.consumer.fetch_partitions("a b")
         assert one.consumer.bootstrap_connected()
         await one.consumer.close()
         assert not one.consumer.bootstrap_connected()

@@ -217,7 +217,11 @@ def test_callbacks_are_called_for_what_comes_and_goes() -> None:
 
             async def on_partitions_assigned(self, assigned: Any) -> None:
                 calls.append(("assigned", assigned))
-                for wrong in (lambda: one.consumer.subscribe(["t"]), one.consumer.unsubscribe):
+                for wrong in (
+                    lambda: one.consumer.subscribe(["t"]),
+                    lambda: one.consumer.assign([A]),
+                    one.consumer.unsubscribe,
+                ):
                     with pytest.raises(WrongState, match="in a callback"):
                         wrong()
                 with pytest.raises(WrongState, match="close was called in a callback"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import DEADLINE_S
 from tidelog.aio.consumer_hooks import ConsumerHooks, call_here
 from tidelog.client.errors import WrongState
 from tidelog.client.fetching.record_queue import RecordQueue
@@ -148,6 +149,24 @@ def test_what_must_not_be_called_in_a_callback_is_refused_there_and_only_there()
                     await calling
                 hooks.refuse_in_callback("close")
         assert calls == []
+
+    asyncio.run(main())
+
+
+def test_outside_of_a_task_no_callback_is_assumed() -> None:
+    """A consumer may subscribe before its loop runs, and in a function that the loop calls."""
+    hooks_of().refuse_in_callback("subscribe")
+
+    async def main() -> None:
+        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def call() -> None:
+            hooks_of().refuse_in_callback("subscribe")
+            called.set_result(None)
+
+        asyncio.get_running_loop().call_soon(call)
+        async with asyncio.timeout(DEADLINE_S):
+            await called
 
     asyncio.run(main())
 

@@ -95,9 +95,12 @@ def test_a_subscription_takes_either_topics_or_a_pattern_and_no_assignment_besid
         with pytest.raises(WrongState, match="unsubscribe first"):
             one.consumer.subscribe(["t"])
         one.consumer.unsubscribe()
-        one.consumer.subscribe(["t"])
-        with pytest.raises(WrongState, match="unsubscribe first"):
-            one.consumer.assign([A])
+        for subscription in ({"topics": ["t"]}, {"pattern": "t"}):
+            one.consumer.subscribe(**subscription)  # type: ignore[arg-type]
+            with pytest.raises(WrongState, match="unsubscribe first"):
+                one.consumer.assign([A])
+        with pytest.raises(TypeError, match="a listener needs on_partitions_revoked"):
+            one.consumer.subscribe(["t"], listener=5)
         await one.consumer.close()
         for call in (lambda: one.consumer.subscribe(["t"]), lambda: one.consumer.assign([A])):
             with pytest.raises(WrongState, match="closed"):
@@ -154,6 +157,60 @@ def test_close_calls_back_once_and_leaves_nothing_open() -> None:
         assert listener.calls == ["assigned", "revoked"] and closed == 1
         with pytest.raises(WrongState, match="closed"):
             await one.consumer.poll()
+
+    story(of)
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_close_leaves_a_former_subscription_as_well(is_replaced: bool) -> None:
+    """Its listener may still ask where it is, and commit, but not poll."""
+
+    async def of() -> None:
+        one, found = Reading(names=("t", "u")), []
+
+        class Asking(Listener):
+            async def on_partitions_revoked(self, _: Any) -> None:  # type: ignore[override]
+                found.append((await one.consumer.position(A), await one.consumer.places()))
+                with pytest.raises(WrongState, match="poll was called while it runs"):
+                    await one.consumer.poll()
+
+        one.consumer.subscribe(["t"], listener=Asking())
+        one.fetches.write(A, b"0", b"1")
+        assert await one.read(2) == {A: [b"0", b"1"]}
+        reader: Any = one.consumer._reader
+        if is_replaced:
+            one.consumer.subscribe(["u"])
+        await one.consumer.close()
+        assert reader._closed and [at for at, _ in found] == [2]
+        assert [places[A].offset for _, places in found] == [2]
+
+    story(of)
+
+
+def test_a_consumer_opens_and_closes_as_a_context_and_stops() -> None:
+    async def of() -> None:
+        one = Reading("t")
+        async with one.consumer as entered:
+            assert entered is one.consumer and entered.bootstrap_connected()
+        other = Reading("t")
+        await other.consumer.stop()
+        for each in (one, other):
+            with pytest.raises(WrongState, match="closed"):
+                await each.poll()
+
+    story(of)
+
+
+def test_a_pattern_that_finds_what_is_read_already_changes_nothing() -> None:
+    async def of() -> None:
+        one, listener = Reading(), Listener()
+        one.consumer.subscribe(["t"], listener=listener)
+        await one.assigned(*both("t"))
+        one.consumer.subscribe(pattern="t", listener=listener)
+        await one.poll()
+        assert one.consumer.subscription() == {"t"} and listener.calls == ["assigned"]
+        assert one.consumer.metrics()["consumer-metrics"]["rebalance-total"] == 1
+        await one.consumer.close()
 
     story(of)
 

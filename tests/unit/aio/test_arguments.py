@@ -50,6 +50,7 @@ WRONG: list[tuple[Callable[[Any], Any], Any, type[Exception], str]] = [
     (checked, [5], TypeError, "a dict by TopicPartition, not list"),
     (checked, {WHERE: "5"}, TypeError, "an offset must be an int, not '5'"),
     (checked, {WHERE: -1}, KafkaConfigurationError, "an offset must be from 0"),
+    (checked, {WHERE: OffsetAndMetadata(-1)}, KafkaConfigurationError, "an offset must be from 0"),
     (checked, {WHERE: OffsetAndMetadata(1, 5)}, TypeError, "metadata of a commit must be a str"),  # type: ignore[arg-type]
     (checked, {WHERE: OffsetAndMetadata(1, "\udc80")}, KafkaConfigurationError, "not Unicode"),
     (checked_headers, 7, TypeError, "headers must be a list of tuples"),
