@@ -17,6 +17,7 @@ from tidelog.client.producing.turning import TopicEpochs
 from tidelog.client.stamps import Stamp, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import read_header
 from tidelog.records.reader import read_batch
 
 
@@ -172,6 +173,37 @@ def test_a_batch_that_the_leader_of_a_deleted_topic_refused_goes_to_the_next_top
         request, _ = await next_request(turns)
         (topic,) = request.topic_data
         assert [part.partition_epoch for part in topic.partition_data] == [50]
+        await turns.end()
+
+    story(of)
+
+
+def test_a_broker_that_still_knows_the_former_topic_lets_no_batch_be_written_twice() -> None:
+    """Its leader has written it, and the response was lost: a newer leader does not know it yet."""
+
+    async def of() -> None:
+        turns = Turns(linger_ms=0)
+        former = replace(turns.topic, resize_epoch=5)
+        created_again(turns)
+        await turns.cluster.refresh()
+        turns.sender._drain()
+        await turns.send(b"0", key_of(0, 2))
+        _, answer = await next_request(turns)
+        turns.leaders.described = replace(turns.leaders.described, topics={NAME: former})
+        answer.set_exception(ConnectionLost("gone"))
+        request, answer = await next_request(turns)
+        answer.set_result(refusal_of(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        (queue,) = (each for each in turns.sender._queues.values() if each.undetermined())
+        await until(lambda: queue.waiting or queue.in_flight)
+        (batch,) = queue.undetermined()
+        turns.sender._drain()
+        assert batch in queue.undetermined()
+        created_again(turns)
+        request, _ = await next_request(turns)
+        (part,) = request.topic_data[0].partition_data
+        assert part.partition_epoch == 50
+        assert read_header(part.records).base_sequence == 0
+        assert queue.undetermined() == [batch]
         await turns.end()
 
     story(of)

@@ -137,17 +137,26 @@ class TopicEpochs:
         return -1 if self.stamp is None else self.seen.partitions[partition].partition_epoch
 
 
-def is_of_former(stamp: Stamp | None, newest: Topic | None) -> bool:
-    """Whether a batch is of a topic that was deleted and created again since."""
-    if stamp is None or newest is None or newest.error:
+def is_of_former(queue: SendQueue, batch: ProducerBatch, newest: Topic | None) -> bool:
+    """Whether a batch is of a topic that was deleted and created again since.
+
+    A cluster numbers its partitions as it creates them. Where any of this other topic has a lower
+    number, the metadata come from a broker that does not know of the deletion yet.
+    """
+    if batch.stamp is None or newest is None or newest.error:
         return False
-    return NO_UUID not in (stamp.topic_id, newest.topic_id) and stamp.topic_id != newest.topic_id
+    ids = batch.stamp.topic_id, newest.topic_id
+    if NO_UUID in ids or ids[0] == ids[1] or not newest.partitions:
+        return False
+    return next(iter(newest.partitions.values())).partition_epoch > queue.partition_epoch
 
 
 def was_removed(queue: SendQueue, batch: ProducerBatch, newest: Topic) -> bool:
     """Whether the incarnation of a partition that a batch is for was retired and removed since."""
     found, stamp = stamp_of(newest), batch.stamp
-    if found is None or stamp is None or found.resize_epoch <= stamp.resize_epoch:
+    if found is None or stamp is None or found.topic_id != stamp.topic_id:
+        return False
+    if found.resize_epoch <= stamp.resize_epoch:
         return False
     listed = newest.partitions.get(queue.partition.partition)
     return listed is None or listed.partition_epoch != queue.partition_epoch
@@ -297,7 +306,7 @@ class TurningDelivery(BatchDelivery):
         self._let_go(epochs, newest)
         queues = self._queues_of(epochs)
         undetermined = [each for queue in queues for each in queue.undetermined()]
-        in_flight = any(is_of_former(each.stamp, newest) for q in queues for each in q.in_flight)
+        in_flight = any(is_of_former(q, each, newest) for q in queues for each in q.in_flight)
         if epochs.may_end(found, undetermined) and not in_flight:
             self._end_turn(epochs, newest, found)
         elif epochs.refused is not None and not is_newer(found, epochs.refused):
@@ -317,7 +326,7 @@ class TurningDelivery(BatchDelivery):
         """Take back, or fail, the waiting batches that no leader will ever acknowledge."""
         for queue in self._queues_of(epochs):
             for batch in list(queue.waiting):
-                if is_of_former(batch.stamp, newest):
+                if is_of_former(queue, batch, newest):
                     # Otherwise it may be on the way to a broker that still has the former topic.
                     if isinstance(batch.trouble, Refused):
                         self._take_back(epochs, queue, batch)
@@ -343,7 +352,7 @@ class TurningDelivery(BatchDelivery):
             return False
         epochs = self._topics[queue.partition.topic]
         is_former = error.retriable and is_of_former(
-            batch.stamp, self._cluster.view.topics.get(queue.partition.topic)
+            queue, batch, self._cluster.view.topics.get(queue.partition.topic)
         )
         if not is_former and error.code != ErrorCode.INVALID_PARTITION_METADATA:
             return False
