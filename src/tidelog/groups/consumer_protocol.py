@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Container, Iterable, Iterator
 
-from tidelog.groups.primitives import FieldReader, Malformed
+from tidelog.groups.primitives import Malformed
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose metadata this module can read."""
@@ -22,25 +22,61 @@ MOST_TOPICS_READ = 20_000
 """Most entries of a topic, over all members, that are read in the assignments of a generation: some
 15 ms."""
 
+MOST_SUBSCRIBED = 200_000
+"""Most entries of a topic, over the different subscriptions of a group, that are read: some 60 ms.
+"""
+
+MOST_OF_A_TOPIC = 200_000
+"""Most partitions of an entry in an assignment: four times what a topic may have."""
+
 _HEAD, _LENGTH, _COUNT = struct.Struct(">hi"), struct.Struct(">h"), struct.Struct(">i")
 
 MOST_PARTITIONS = 2**31 - 1
 """The greatest count that a record of a first sight can have."""
 
 
-def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """Return the topics of one member's subscription, or None when the bytes are none."""
-    reader = FieldReader(subscription)
+def subscribed_topics(subscription: bytes, most: int = MOST_SUBSCRIBED) -> frozenset[str] | None:
+    """Return the topics of one member's subscription; None when the bytes are none, or have more
+    than ``most`` entries."""
+    found = set()
     try:
-        if reader.int16() < 0:
+        version, count = _HEAD.unpack_from(subscription)
+        if version < 0 or not 0 <= count <= most:
             return None
-        count = reader.int32()
-        # A topic takes two bytes at least, so a wrong count ends here and not in a long loop.
-        if not 0 <= count <= len(subscription) // 2:
-            return None
-        return frozenset(reader.string() for _ in range(count))
-    except Malformed:
+        at = _HEAD.size
+        # Without a FieldReader: a group may have very many entries, and this takes a third.
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(subscription, at)
+            end = at + _LENGTH.size + length
+            if length < 0 or end > len(subscription):
+                return None
+            found.add(str(subscription[at + _LENGTH.size : end], "utf-8"))
+            at = end
+    except (struct.error, UnicodeDecodeError):
         return None
+    return frozenset(found)
+
+
+def all_subscribed(
+    subscriptions: Iterable[bytes], most: int = MOST_SUBSCRIBED
+) -> frozenset[str] | None:
+    """Return the topics of all members' subscriptions, each different one read once; None when one
+    cannot be read, or they have more than ``most`` entries together."""
+    found: set[str] = set()
+    for subscription in set(subscriptions):
+        topics = subscribed_topics(subscription, most)
+        if topics is None:
+            return None
+        most -= entries_in(subscription)
+        found |= topics
+    return frozenset(found)
+
+
+def entries_in(data: bytes) -> int:
+    """Return how many topics a subscription or an assignment says that it names, as far as they
+    can be in it."""
+    count = int(_HEAD.unpack_from(data)[1]) if len(data) >= _HEAD.size else 0
+    return max(0, min(count, len(data) // 2))
 
 
 def assigned_partitions(assignment: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -61,7 +97,7 @@ def assigned_partitions(assignment: bytes) -> Iterator[tuple[str, tuple[int, ...
             (length,) = _LENGTH.unpack_from(assignment, at)
             end = at + _LENGTH.size + length
             (given,) = _COUNT.unpack_from(assignment, end)
-            if length < 0 or not 0 <= given <= len(assignment) // 4:
+            if length < 0 or not 0 <= given <= min(len(assignment) // 4, MOST_OF_A_TOPIC):
                 raise Malformed(f"{given} partitions of a topic, its name in {length} bytes")
             topic = str(assignment[at + _LENGTH.size : end], "utf-8")
             at = end + _COUNT.size + 4 * given

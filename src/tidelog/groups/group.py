@@ -29,7 +29,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from tidelog.groups import limits
-from tidelog.groups.consumer_protocol import AWARE_PREFIX, PROTOCOL_TYPE, subscribed_topics
+from tidelog.groups.consumer_protocol import AWARE_PREFIX, PROTOCOL_TYPE, all_subscribed
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import JoinedMember, PendingResponse
 from tidelog.groups.limits import text_bytes
@@ -391,13 +391,8 @@ class Group:
         """Return the topics of all members' subscriptions, or None when they cannot be read."""
         if not self.consumes:
             return None
-        found: set[str] = set()
-        for member in self.members.values():
-            topics = subscribed_topics(member.protocols.get(self.protocol_name or "", b""))
-            if topics is None:
-                return None
-            found |= topics
-        return frozenset(found)
+        name = self.protocol_name or ""
+        return all_subscribed(each.protocols.get(name, b"") for each in self.members.values())
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether members read ``topic``; of unreadable subscriptions the answer is yes."""

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Generator
 from typing import Any
 from uuid import UUID
 
-from tidelog.groups import first_sights
+from tidelog.groups import first_sights, limits
 from tidelog.groups.consumer_protocol import assigned_partitions
 from tidelog.groups.group import Group, Member, session_of
 from tidelog.groups.positions import present_id
 from tidelog.groups.primitives import Malformed
 
 AT_ONCE = 500
-"""Partitions or members of one step."""
+"""Partitions, members or topics of one step."""
 
 MOST_CHARACTERS = 255
 """How much of a client id, which may have 32 kB, is shown."""
@@ -64,13 +64,22 @@ def progress_of(
 def _owners(
     group: Group, topics: Collection[str]
 ) -> Generator[None, None, dict[str, dict[int, str]]]:
+    """Return the owners, in steps; those beyond the limits of a generation are shown as none."""
+    wanted = frozenset(topics)
     found: dict[str, dict[int, str]] = {}
+    entries = partitions = 0
     for count, member in enumerate(list(group.members.values())):
         if count % AT_ONCE == 0:
             yield
         try:
             for topic, given in assigned_partitions(member.assignment):
-                if topic in topics:
+                entries += 1
+                partitions += len(given)
+                if partitions > limits.MAX_OWNED or entries > limits.MAX_OWNED_TOPICS:
+                    return found
+                if entries % AT_ONCE == 0:
+                    yield
+                if topic in wanted:
                     found.setdefault(topic, {}).update(dict.fromkeys(given, member.member_id))
         except Malformed:
             # Its partitions are shown without an owner.
