@@ -11,8 +11,9 @@ from tests.support.lone_broker import Peer
 from tests.support.produce_fetch import batch, run, running
 from tests.support.resized import COUNT, EPOCH, LIFE, OLDER, OWN, fence, put
 from tidelog.broker.handlers import describe_fences
+from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
-from tidelog.protocol import messages
+from tidelog.protocol import codec, messages
 from tidelog.records.control_records import ChangeKind
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.storage.log.fences import FenceEntry, Fences
@@ -86,5 +87,52 @@ def test_many_partitions_are_looked_up_in_steps_each_once(
             (topic,) = (await peer.ask(asked, 0)).topics
             assert [part.partition for part in topic.partitions] == [0, 1, 2, 3, 4]
             assert [bool(part.error_code) for part in topic.partitions] == [False] + [True] * 4
+
+    run(main())
+
+
+class ControllerWithFormer:
+    """A session whose controller knows former incarnations of two topics."""
+
+    async def forward(self, inner: bytes, *_: object) -> bytes:
+        response = messages.DescribeFencesResponse
+        api = ApiKey.DESCRIBE_FENCES
+        frame = memoryview(inner)
+        header = codec.decode_request_header(frame)
+        asked = codec.decode_request(api, 0, frame, header.body)
+        names = dict.fromkeys(topic.topic for topic in asked.topics)
+        former = [response.Former(index, 1, 5, 6, 2) for index in range(3)]
+        found = response(topics=[response.Topic(name, [], former) for name in names])
+        return b"".join(codec.encode_response(api, 0, 0, found))[4:]
+
+
+def test_a_topic_that_is_named_often_has_its_former_incarnations_once(tmp_path: Path) -> None:
+    """A request of 76 kB got a response of 550 MB, built in memory, from a topic that had once had
+    1,000 partitions."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            lone.session = ControllerWithFormer()
+            lone.lead("t")
+            request = messages.DescribeFencesRequest
+            named = [request.Topic("t", [request.Partition(0)]), request.Topic("u")]
+            answer = await peer.ask(request(include_former=True, topics=named * 1_000), 0)
+            assert [topic.topic for topic in answer.topics] == ["t", "u"] * 1_000
+            assert [len(topic.former) for topic in answer.topics] == [3, 3] + [0] * 1_998
+            assert {len(topic.partitions) for topic in answer.topics[::2]} == {1}
+
+    run(main())
+
+
+def test_the_memory_of_former_incarnations_is_stated_while_the_response_grows(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, _):
+            request, response = messages.DescribeFencesRequest, messages.DescribeFencesResponse
+            former = {"t": [response.Former(index, 1, 5, 6, 2) for index in range(9)]}
+            asked = request(include_former=True, topics=[request.Topic("t")])
+            grown = list(describe_fences._joined(lone.broker, asked, former))
+            assert sum(grown) >= 9 * describe_fences.FORMER_BYTES
 
     run(main())

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 AT_ONCE = 500
 """Partitions looked up in one step."""
 
-FENCE_BYTES, PARTITION_BYTES, TOPIC_BYTES = 150, 200, 150
-"""Memory of a fence, a partition and a topic in a response under construction."""
+FENCE_BYTES, FORMER_BYTES, PARTITION_BYTES, TOPIC_BYTES = 150, 150, 200, 150
+"""Memory of each of these, and of a topic, in a response under construction."""
 
 _Response = messages.DescribeFencesResponse
 _Topic = messages.DescribeFencesResponse.Topic
@@ -106,16 +106,20 @@ async def _with_former(
         _, found = codec.decode_response(api, 0, memoryview(answer))
     except (ControllerUnreachable, ForwardingRefused, ClientError, codec.DecodeError):
         return _refuse_all(request, ErrorCode.REQUEST_TIMED_OUT, 0)
-    former = {each.topic: each.former for each in found.topics}
-    steps = _described(broker, request)
-    try:
-        while True:
-            next(steps)
-            await asyncio.sleep(0)
-    except StopIteration as end:
-        response = end.value
+    return _joined(broker, request, {each.topic: each.former for each in found.topics})
+
+
+def _joined(
+    broker: Broker, request: messages.DescribeFencesRequest, former: dict[str, Any]
+) -> Steps:
+    """Describe the partitions of this broker; ``former`` goes to the first mention of each topic.
+
+    A small request may name a topic thousands of times, and a topic have thousands of them.
+    """
+    response = yield from _described(broker, request)
     for topic in response.topics:
-        topic.former = former.get(topic.topic, [])
+        topic.former = former.pop(topic.topic, [])
+        yield FORMER_BYTES * len(topic.former)
     return response
 
 
