@@ -6,12 +6,10 @@ Owns both. Not the responses: see ``fetch_answers``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.support.fetch_answers import Fetches, Waiting
 from tests.support.network_server import until
-from tests.support.processes import DEADLINE_S
 from tests.support.scripted_cluster import ScriptedCluster, listed_offsets, topic, view_of
 from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.model.errors import ErrorCode
@@ -79,14 +77,3 @@ class Fetching:
 
     async def poll(self, most: int | None = None) -> dict[TopicPartition, list[bytes]]:
         return self.values(await self.fetcher.poll(0, most))
-
-
-def story(of: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        troubles: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: troubles.append(what))
-        async with asyncio.timeout(DEADLINE_S):
-            await of()
-        assert not troubles
-
-    asyncio.run(whole())

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.support.fetch_answers import Fetches
-from tests.support.processes import DEADLINE_S
+from tests.support.network_server import until
 from tests.support.scripted_cluster import ScriptedCluster, listed_offsets, topic, view_of
 from tidelog.aio import Consumer
+from tidelog.client.fetching.consumer_record import ConsumerRecord
 from tidelog.client.metadata import ClusterMetadata
 from tidelog.client.offsets import EARLIEST
 from tidelog.model.topics import TopicPartition
@@ -62,26 +62,21 @@ class Reading:
                 got.setdefault(where, []).extend(values)
         return got
 
+    async def polling(self) -> asyncio.Task[dict[TopicPartition, list[ConsumerRecord]]]:
+        """Begin a poll that waits until something comes."""
+        found = asyncio.ensure_future(self.consumer.poll(10**8))
+        await until(lambda: self.consumer._is_polling)
+        return found
+
     async def assigned(self, *wanted: tuple[str, int]) -> None:
-        """Poll until these partitions are assigned."""
+        """Poll until these partitions are assigned; no record is returned meanwhile."""
         while self.consumer.assignment() != set(wanted):
-            await self.poll()
+            assert await self.poll() == {}
             await asyncio.sleep(0)
 
 
 def view_of_all(*names: str) -> ClusterMetadata:
     return view_of(*(topic(name, [1, 2], ordered=False) for name in names))
-
-
-def story(of: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        troubles: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: troubles.append(what))
-        async with asyncio.timeout(DEADLINE_S):
-            await of()
-        assert not troubles
-
-    asyncio.run(whole())
 
 
 def both(name: str) -> list[tuple[str, int]]:

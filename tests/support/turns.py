@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -86,16 +85,6 @@ class Turns:
                 await self.sender.close()
         for each in self.sent:
             each.exception()
-
-
-def story(of: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        troubles: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: troubles.append(what))
-        await of()
-        assert not troubles
-
-    asyncio.run(whole())
 
 
 def key_of(place: int, count: int) -> bytes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from tests.support.fetch_answers import Fetches
-from tests.support.processes import DEADLINE_S
 from tests.support.scripted_cluster import ScriptedCluster, listed_offsets, topic, view_of
+from tests.support.stories import story
 from tidelog.aio import Consumer
 from tidelog.aio.consumer_types import OffsetAndMetadata, OffsetAndTimestamp
 from tidelog.client.errors import CommitFailed, Refused, WrongState
@@ -81,14 +80,6 @@ class Committing:
         self.fetches.write(A, *(b"%d" % n for n in range(count)))
         while not await self.consumer.poll(10**8):
             pass
-
-
-def story(of: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await of()
-
-    asyncio.run(whole())
 
 
 def test_a_commit_is_of_what_was_returned_or_of_what_is_given() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from tests.support.network_server import until
-from tests.support.reading import A, B, Reading, both, story
+from tests.support.reading import A, B, Reading, both
+from tests.support.stories import story
 from tidelog.aio import consumer as of_consumer
-from tidelog.client.errors import Wakeup, WrongState
+from tidelog.client.errors import ConfigurationRefused, Wakeup, WrongState
 from tidelog.model.topics import TopicPartition
 
 
@@ -46,15 +45,39 @@ def test_only_the_wanted_partitions_are_returned() -> None:
         one = Reading()
         one.consumer.assign([A, B])
         one.fetches.write(A, b"0")
-        one.fetches.write(B, b"x")
+        one.fetches.write(B, b"x", b"y")
         record = await one.consumer.getone(B)
         assert (record.topic, record.partition, record.value) == ("t", 1, b"x")
+        assert (await one.consumer.getone(B)).value == b"y"
         assert (await one.consumer.getone()).value == b"0"
         figures = one.consumer.metrics()["consumer-metrics"]
-        assert figures["records-consumed-total"] == 2
+        assert figures["records-consumed-total"] == 3
         assert figures["bytes-consumed-total"] > 100
         assert figures["assigned-partitions"] == 2
         assert one.consumer.highwater(A) == 100 and one.consumer.highwater(("u", 0)) is None  # type: ignore[arg-type]
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_a_poll_waits_as_long_as_it_is_asked_to_in_all() -> None:
+    async def of() -> None:
+        one, waits = Reading(), []
+        one.consumer.assign([A])
+        await one.poll()
+
+        async def attend(timeout_ms: float, *_: Any) -> None:
+            waits.append(round(timeout_ms))
+            one.time += 0.3
+
+        one.consumer.attend = attend  # type: ignore[method-assign]
+        assert await one.consumer.poll(1_000) == {}
+        assert waits == [1_000, 700, 400, 100, 0]
+        del one.consumer.attend  # type: ignore[method-assign]
+        with pytest.raises(ConfigurationRefused, match="max_records must be at least 1"):
+            await one.consumer.poll(0, 0)
+        with pytest.raises(TypeError, match="a partition is a TopicPartition"):
+            await one.consumer.getmany("t")  # type: ignore[arg-type]
         await one.consumer.close()
 
     story(of)
@@ -82,8 +105,7 @@ def test_a_wakeup_ends_the_poll_that_waits_or_the_next_one_once() -> None:
         one = Reading()
         one.consumer.assign([A])
         await one.poll()
-        polling = asyncio.ensure_future(one.consumer.poll(10**8))
-        await until(lambda: one.consumer._is_polling)
+        polling = await one.polling()
         one.consumer.wakeup()
         with pytest.raises(Wakeup):
             await polling
@@ -97,15 +119,45 @@ def test_a_wakeup_ends_the_poll_that_waits_or_the_next_one_once() -> None:
     story(of)
 
 
+def test_what_the_group_asks_for_and_a_wakeup_come_before_records_at_hand() -> None:
+    async def of() -> None:
+        one = Reading(max_poll_records=1)
+        one.consumer.assign([A])
+        one.fetches.write(A, b"0", b"1", b"2")
+        assert await one.read(1) == {A: [b"0"]}
+        polls = one.consumer.metrics()["consumer-metrics"]["poll-total"]
+        assert not one.consumer.is_due()
+        one.consumer.wakeup()
+        with pytest.raises(Wakeup):
+            await one.consumer.poll()
+        assert one.consumer.is_due() and one.consumer.take_one() is None, "after any error"
+        assert await one.read(1) == {A: [b"1"]}
+        assert one.consumer.metrics()["consumer-metrics"]["poll-total"] == polls + 1
+        assert not one.consumer.is_due()
+        reader: Any = one.consumer._reader
+        reader._gating.has_shut = True
+        assert one.consumer.is_due() and one.consumer.take_one() is None
+        reader._gating.has_shut = False
+        record = one.consumer.take_one()
+        assert record is not None and record.value == b"2" and one.consumer.take_one() is None
+        assert one.consumer.metrics()["consumer-metrics"]["records-consumed-total"] == 3
+        reader._member.rejoin()
+        assert one.consumer.is_due()
+        await one.consumer.close()
+
+    story(of)
+
+
 def test_one_poll_runs_at_a_time() -> None:
     async def of() -> None:
         one = Reading()
         one.consumer.assign([A])
         await one.poll()
-        polling = asyncio.ensure_future(one.consumer.poll(10**8))
-        await until(lambda: one.consumer._is_polling)
+        polling = await one.polling()
         with pytest.raises(WrongState, match="poll was called while it runs"):
             await one.consumer.poll()
+        with pytest.raises(WrongState, match="poll was called while it runs"):
+            await anext(aiter(one.consumer))
         one.fetches.write(A, b"0")
         assert [each.value for each in (await polling)[A]] == [b"0"]
         await one.consumer.close()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.network_server import until
-from tests.support.reading import CHECK_MS, A, B, Reading, both, story, view_of_all
+from tests.support.reading import CHECK_MS, A, B, Reading, both, view_of_all
+from tests.support.stories import story
 from tidelog.client.errors import ConfigurationRefused, WrongState
 from tidelog.model.topics import TopicPartition
 
@@ -69,6 +70,49 @@ def test_topics_of_a_pattern_that_come_later_are_read() -> None:
         await one.consumer.close()
         await asyncio.wait([watching])
         assert one.consumer._watching is None
+
+    story(of)
+
+
+def test_a_pattern_that_matches_nothing_yet_reads_nothing() -> None:
+    async def of() -> None:
+        one = Reading(names=("b",))
+        one.consumer.subscribe(pattern="a.*")
+        assert await one.poll() == {} and one.consumer.subscription() == set()
+        one.cluster.described = view_of_all("aa", "b")
+        await one.assigned(*both("aa"))
+        await one.consumer.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_the_topics_of_a_pattern_are_looked_up_once_and_count_only_while_it_holds(
+    is_replaced: bool,
+) -> None:
+    async def of() -> None:
+        one = Reading(names=("aa", "b"), metadata_max_age_ms=10**8)
+        describe, may_end, looks = one.cluster.describe, asyncio.Event(), 0
+
+        async def slow(names: Any, **other: Any) -> Any:
+            nonlocal looks
+            looks += names is None
+            await may_end.wait()
+            return await describe(names, **other)
+
+        one.cluster.describe = slow  # type: ignore[method-assign]
+        one.consumer.subscribe(pattern="a.*")
+        asking = [asyncio.ensure_future(one.consumer.ready()) for _ in range(2)]
+        await until(lambda: looks == 2)
+        if is_replaced:
+            one.consumer.subscribe(["b"])
+        may_end.set()
+        first, second = await asyncio.gather(*asking)
+        assert first is second
+        assert one.consumer.subscription() == ({"b"} if is_replaced else {"aa"})
+        names = [str(task.get_coro()) for task in asyncio.all_tasks()]
+        assert sum("_watch_pattern" in each for each in names) == (0 if is_replaced else 1)
+        await one.consumer.close()
 
     story(of)
 
@@ -166,7 +210,7 @@ def test_close_leaves_a_former_subscription_as_well(is_replaced: bool) -> None:
     """Its listener may still ask where it is, and commit, but not poll."""
 
     async def of() -> None:
-        one, found = Reading(names=("t", "u")), []
+        one, found = Reading(names=("t", "u"), max_poll_records=1), []
 
         class Asking(Listener):
             async def on_partitions_revoked(self, _: Any) -> None:  # type: ignore[override]
@@ -176,13 +220,13 @@ def test_close_leaves_a_former_subscription_as_well(is_replaced: bool) -> None:
 
         one.consumer.subscribe(["t"], listener=Asking())
         one.fetches.write(A, b"0", b"1")
-        assert await one.read(2) == {A: [b"0", b"1"]}
+        assert await one.read(1) == {A: [b"0"]}
         reader: Any = one.consumer._reader
         if is_replaced:
             one.consumer.subscribe(["u"])
         await one.consumer.close()
-        assert reader._closed and [at for at, _ in found] == [2]
-        assert [places[A].offset for _, places in found] == [2]
+        assert reader._closed and [at for at, _ in found] == [1]
+        assert [places[A].offset for _, places in found] == [1]
 
     story(of)
 

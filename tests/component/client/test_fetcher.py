@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from tests.support.fetch_answers import batch
-from tests.support.fetching_reader import A, B, C, Fetching, story
+from tests.support.fetching_reader import A, B, C, Fetching
 from tests.support.network_server import until
+from tests.support.stories import story
 from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.topics import TopicPartition
@@ -270,7 +271,9 @@ def test_all_partitions_share_the_memory_and_gated_ones_half_of_it() -> None:
             asked = await one.asked()
             (where,) = asked.named
             asked.answer({where: batch(0, b"x" * 100)})
-        # B has its half. A may have all, as if nothing of B were there.
+        assert not await one.quiet(), (
+            "B has its half, A may have all, as if nothing of B were there"
+        )
         asked = await one.asked()
         assert asked.offsets == {A: 1}
         asked.answer({A: batch(1, b"x" * 100)})

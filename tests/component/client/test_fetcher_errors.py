@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.support.fetch_answers import batch
-from tests.support.fetching_reader import FIRST_MS, MOST_MS, A, B, Fetching, story
+from tests.support.fetching_reader import FIRST_MS, MOST_MS, A, B, Fetching
 from tests.support.network_server import until
 from tests.support.scripted_cluster import topic, view_of
+from tests.support.stories import story
 from tidelog.client.errors import (
     ClientError,
     ConnectionLost,

@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.network_server import until
 from tests.support.resizing_leaders import NAME, ResizingCluster
-from tests.support.turns import LATER_MS, ONE, Turns, key_of, now, refusal_of, story
+from tests.support.stories import story
+from tests.support.turns import LATER_MS, ONE, Turns, key_of, now, refusal_of
 from tidelog.client.errors import (
     ClientError,
     ConnectionLost,

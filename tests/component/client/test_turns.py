@@ -10,7 +10,8 @@ from uuid import UUID
 
 from tests.support.network_server import until
 from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeaders
-from tests.support.turns import LATER_MS, ONE, Turns, key_of, now, refusal_of, story
+from tests.support.stories import story
+from tests.support.turns import LATER_MS, ONE, Turns, key_of, now, refusal_of
 from tidelog.client.errors import ConnectionLost, GaveUp
 from tidelog.client.producing.send_queue import BatchResult, SendQueue
 from tidelog.client.producing.turning import TopicEpochs

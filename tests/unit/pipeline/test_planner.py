@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tidelog.partitioning.gates import Fence, Gate, Prerequisite
+from tests.support.planned_topics import IDS, NO_LIMITS, P, at, gate, log
+from tidelog.partitioning.gates import Gate, Prerequisite
 from tidelog.pipeline.errors import OptionRefused, PipelineError
 from tidelog.pipeline.places import Place, PlaceKind
 from tidelog.pipeline.planning.admission import AdmissionLimits, admit
@@ -24,25 +25,6 @@ from tidelog.pipeline.planning.ranges import (
 )
 from tidelog.pipeline.planning.resolve import resolve
 from tidelog.pipeline.planning.snapshot import FormerEnd, PartitionSnapshot, Snapshot
-
-P = [Pid("t", number, "id") for number in range(8)]
-IDS = {"t": "id"}
-NO_LIMITS = AdmissionLimits()
-
-
-def at(*offsets: int) -> Positions:
-    return Positions(dict(zip(P, offsets, strict=False)), IDS)
-
-
-def log(*bounds: tuple[int, int], former: Mapping[Pid, FormerEnd] | None = None) -> Snapshot:
-    states = {pid: PartitionSnapshot(*bound) for pid, bound in zip(P, bounds, strict=False)}
-    return Snapshot(IDS, states, former or {})
-
-
-def gate(epoch: int, offset: int, partition: int, upto: int) -> Gate:
-    """From an offset on, after a partition was read up to a fence."""
-    return Gate(epoch, offset, (Prerequisite(partition, Fence(epoch, upto, upto)),))
-
 
 # Offsets
 
@@ -206,8 +188,8 @@ def test_a_partition_that_one_answer_lacks_is_held_and_not_lost() -> None:
     start = at(*[100] * 8)
     stale = log(*[(0, 100)] * 4)
     made = plan(start, stale, NO_LIMITS, 0)
-    assert made.end is start and made.losses == () and set(made.held) == set(P[4:])
-    assert judge(start, stale).doubted == set(P[4:])
+    assert made.end is start and made.losses == () and set(made.held) == set(P[4:8])
+    assert judge(start, stale).doubted == set(P[4:8])
     after = plan(made.end, log(*[(0, 120)] * 8), NO_LIMITS, 0).end
     assert {each.start for each in ranges_between(start, after, pytest.fail)} == {100}
 

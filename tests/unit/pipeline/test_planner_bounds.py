@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from tidelog.partitioning.gates import Fence, Gate, Prerequisite
+from tests.support.planned_topics import IDS, NO_LIMITS, P, at, gate, log
 from tidelog.pipeline.options import Mode, parse
 from tidelog.pipeline.places import Place, PlaceKind
 from tidelog.pipeline.planning.admission import AdmissionLimits, admit
@@ -19,24 +18,7 @@ from tidelog.pipeline.planning.resolve import resolve
 from tidelog.pipeline.planning.snapshot import FormerEnd, PartitionSnapshot, Snapshot
 from tidelog.pipeline.tasks import make_tasks
 
-P = [Pid("t", number, "id") for number in range(12)]
 FORMER_ID = Pid("t", 0, "former")
-IDS = {"t": "id"}
-NO_LIMITS = AdmissionLimits()
-
-
-def at(*offsets: int) -> Positions:
-    return Positions(dict(zip(P, offsets, strict=False)), IDS)
-
-
-def log(*bounds: tuple[int, int], former: Mapping[Pid, FormerEnd] | None = None) -> Snapshot:
-    states = {pid: PartitionSnapshot(*bound) for pid, bound in zip(P, bounds, strict=False)}
-    return Snapshot(IDS, states, former or {})
-
-
-def gate(epoch: int, offset: int, partition: int, upto: int) -> Gate:
-    """From an offset on, after a partition was read up to a fence."""
-    return Gate(epoch, offset, (Prerequisite(partition, Fence(epoch, upto, upto)),))
 
 
 # Plans
