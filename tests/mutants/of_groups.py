@@ -73,6 +73,13 @@ MUTANTS = (
         SIGHTS,
     ),
     Mutant(
+        "offsets of partitions that a coordinator does not know yet are hidden",
+        "src/tidelog/broker/handlers/offset_fetch.py",
+        "not self.is_named and topic.resize_epoch > 0:\n",
+        "not self.is_named and topic.resize_epoch >= 0:\n",
+        FETCHES,
+    ),
+    Mutant(
         "a coordinator whose metadata are late answers -1",
         "src/tidelog/broker/handlers/offset_fetch.py",
         "        if any(exists.get(at, True) for at in self.unknown):\n",

@@ -13,7 +13,6 @@ from typing import Any, TypedDict
 
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ConfigurationRefused
-from tidelog.client.metadata import parse_bootstrap
 from tidelog.runtime.backoff import Backoff
 
 _numbers = itertools.count(1)
@@ -124,7 +123,5 @@ def cluster_settings(configs: ClusterConfigs, role: str) -> ClusterSettings:
 
 
 def bootstrap_of(configs: ClusterConfigs) -> str | Sequence[str]:
-    """Return the bootstrap addresses, ``localhost:9092`` by default. Raises ClientError."""
-    servers = configs.get("bootstrap_servers", "localhost:9092")
-    parse_bootstrap(servers)
-    return servers
+    """Return the bootstrap addresses, ``localhost:9092`` by default; ``Cluster`` checks them."""
+    return configs.get("bootstrap_servers", "localhost:9092")

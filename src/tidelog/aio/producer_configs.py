@@ -121,7 +121,8 @@ def _retries(value: Any) -> int:
 
 
 def _is_idempotent(configs: ProducerConfigs, acks: int, retries: int, in_flight: int) -> bool:
-    wanted = configs.get("enable_idempotence")
+    name = "enable_idempotence"
+    wanted = None if configs.get(name) is None else flag(configs, name, True)
     if wanted is False:
         return False
     against = [
@@ -129,7 +130,10 @@ def _is_idempotent(configs: ProducerConfigs, acks: int, retries: int, in_flight:
         for said, applies in (
             ("acks='all'", acks != ALL),
             ("retries of at least 1", retries < 1),
-            (f"max_in_flight_requests_per_connection <= {MOST_IN_FLIGHT}", in_flight > 5),
+            (
+                f"max_in_flight_requests_per_connection <= {MOST_IN_FLIGHT}",
+                in_flight > MOST_IN_FLIGHT,
+            ),
         )
         if applies
     ]

@@ -29,22 +29,29 @@ WRONG: list[tuple[Callable[[Any], Any], Any, type[Exception], str]] = [
     (given.topic_names, 5, TypeError, "a list of names, not int"),
     (given.topic_names, ["t", None], TypeError, "named by a str, not NoneType"),
     (given.group_names, "g", TypeError, "a list of ids, not str"),
+    (given.group_names, b"g", TypeError, "a list of ids, not bytes"),
+    (given.group_names, 5, TypeError, "a list of ids, not int"),
+    (given.group_names, ["\udc80"], KafkaConfigurationError, "the id of a group is not Unicode"),
     (given.group_names, [5], TypeError, "named by a str, not int"),
     (given.place, "t", TypeError, r"TopicPartition\(topic, partition\), not 't'"),
     (given.place, ("t",), TypeError, "TopicPartition"),
+    (given.place, ["t", 0], TypeError, "TopicPartition"),
     (given.place, ("t", "0"), TypeError, "a partition must be an int, not '0'"),
     (given.place, ("t", True), TypeError, "a partition must be an int, not True"),
     (given.place, ("t", -1), KafkaConfigurationError, "from 0 to 2147483647, not -1"),
     (given.place, ("t", 2**31), KafkaConfigurationError, "from 0 to 2147483647"),
     (given.places, "t", TypeError, "a list of TopicPartition, not str"),
+    (given.places, b"t", TypeError, "a list of TopicPartition, not bytes"),
     (given.places, None, TypeError, "a list of TopicPartition, not NoneType"),
     (given.offset_number, 1.0, TypeError, "an offset must be an int, not 1.0"),
     (given.offset_number, 2**63, KafkaConfigurationError, "an offset must be from 0"),
     (given.timestamp_ms, "now", TypeError, "a time in ms must be an int"),
     (given.seconds, "1", TypeError, "a number of seconds, not '1'"),
+    (given.seconds, True, TypeError, "a number of seconds, not True"),
     (given.seconds, float("nan"), KafkaConfigurationError, "not nan"),
     (given.milliseconds, None, TypeError, "a number of milliseconds, not None"),
     (given.most_records, 0, KafkaConfigurationError, "at least 1, not 0"),
+    (given.most_records, True, TypeError, "must be an int, not True"),
     (given.most_records, 1.5, TypeError, "must be an int, not 1.5"),
     (given.compiled, "(", KafkaConfigurationError, "not a regular expression"),
     (checked, [5], TypeError, "a dict by TopicPartition, not list"),
@@ -80,6 +87,9 @@ def test_a_wrong_argument_is_said_in_one_line(
 def test_right_arguments_stay_as_they_are() -> None:
     assert given.topic_names({"a"}) == ["a"] and given.topic_names(None) == []
     assert given.places([("t", 0), WHERE]) == [WHERE, WHERE]
+    assert given.group_names({"g": 1}) == ["g"]
+    assert given.offset_number(2**63 - 1) == 2**63 - 1
+    assert [given.most_records(each) for each in (None, 1, 7)] == [None, 1, 7]
     assert checked({("t", 0): 3}) == {WHERE: OffsetAndMetadata(3)}
     assert checked({WHERE: OffsetAndMetadata(3, "n", 2)}) == {WHERE: OffsetAndMetadata(3, "n", 2)}
     given.check_listeners(None, None)
