@@ -277,6 +277,50 @@ def test_a_deleted_log_is_not_quarantined(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_log_that_is_cut_while_it_is_compacted_is_not_quarantined(tmp_path: Path) -> None:
+    """The helper read a file that became shorter: that is no damage."""
+    cuts = [50]
+
+    async def main() -> None:
+        def cut(_topic: str) -> None:
+            if cuts:
+                assert at_once(hosted.log.truncation(cuts.pop(), NOW_MS)) is None
+                raise ValueError("a batch that ends too early")
+
+        async with told(tmp_path, cut) as (lone, helper):
+            cleaning = lone.broker.maintenance.cleaning
+            hosted = lone.lead("t", configs=COMPACTED)
+            fill(hosted)
+            fill(hosted)
+            await cleaning.clean()
+            assert cleaning.uncleanable() == [] and not is_clean(hosted)
+            await cleaning.clean()
+            assert helper.topics == ["t", "t"] and hosted.log.first_dirty_offset > 0
+
+    asyncio.run(main())
+
+
+def test_a_helper_that_is_late_leaves_no_file_with_the_next_replica_of_the_name(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        def born_again(topic: str) -> None:
+            lone.broker.partitions.stop("t", 0, delete=True, reason="deleted")
+            lone.lead("t", configs=COMPACTED)
+            for suffix in names.SEGMENT_SUFFIXES:
+                name = names.file_name(0, suffix + names.CLEANED)
+                (tmp_path / f"{topic}-0" / name).write_bytes(b"of the former log")
+            raise ValueError("a batch of another log")
+
+        async with told(tmp_path, born_again) as (lone, helper):
+            fill(lone.lead("t", configs=COMPACTED))
+            await lone.broker.maintenance.cleaning.clean()
+            assert helper.topics == ["t"]
+            assert not list((tmp_path / "t-0").glob(f"*{names.CLEANED}"))
+
+    asyncio.run(main())
+
+
 def test_what_no_controller_has_spoken_of_is_not_compacted(tmp_path: Path) -> None:
     """Its topic's configuration may be another by now."""
 

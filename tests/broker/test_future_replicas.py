@@ -29,7 +29,7 @@ from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import Buffer, RealFile
 from tidelog.runtime.loop import run
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
+from tidelog.runtime.turns import Pieces, at_once
 
 OK = ErrorCode.NONE
 
@@ -204,6 +204,33 @@ def test_a_replica_that_is_created_later_goes_where_a_client_wanted_it(tmp_path:
                 hosted = broker.lead(topic)
                 assert broker.place(hosted) == wanted
                 assert await alter(peer, wanted, topic) is OK
+
+    run(main())
+
+
+def test_a_copy_that_waits_for_a_change_of_its_log_is_not_begun_for_a_deleted_one(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        broker = Broker(tmp_path)
+        async with started(broker) as peer:
+            hosted = broker.lead("t")
+            fill(hosted, 3)
+            there, may_end = broker.other(hosted), threading.Event()
+
+            def change() -> Pieces[None]:
+                yield lambda: may_end.wait(30) and None
+
+            changing = asyncio.create_task(broker.broker.log_work.run(hosted.log, change()))
+            await until(lambda: broker.broker.log_work._under_way)
+            assert await alter(peer, there) is OK
+            await until(lambda: hosted.log.is_mirrored)
+            broker.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            may_end.set()
+            await changing
+            await until(lambda: not broker.broker.future_replicas._tasks)
+            (target,) = (each for each in broker.broker.directories if each.path == there)
+            assert not target.futures and names(there) == []
 
     run(main())
 

@@ -1,5 +1,5 @@
-"""Work in pieces on a log that is deleted between two of them: no fault of its log directory, and
-nothing of it is in the next replica of the same name."""
+"""Work on a log that is deleted in the midst of it: no fault of its log directory, and nothing
+of it is in the next replica of the same name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from tests.support.storage_logs import (
     resources,
 )
 from tidelog.model.configs.topic_values import TopicConfigs
-from tidelog.runtime.disk import Directory
-from tidelog.runtime.turns import Pieces
+from tidelog.records.builder import Producer
+from tidelog.runtime.disk import Directory, RealFile
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
+from tidelog.storage.log.snapshots import PendingSnapshot
 from tidelog.storage.log.time_lookup import Allowance
+from tidelog.storage.names import SNAPSHOT, TEMPORARY
 
 
 class Strict(QuickDisk):
@@ -124,3 +127,50 @@ def test_no_log_directory_fails_for_a_log_that_is_deleted_meanwhile(
         at += 1
         assert at < MOST_PAUSES
     assert at > 0
+
+
+class Between(Strict):
+    """Calls ``between`` once, when a snapshot is about to be written."""
+
+    between: Callable[[], None] | None = None
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        if path.endswith(f"{SNAPSHOT}{TEMPORARY}") and self.between is not None:
+            call, self.between = self.between, None
+            call()
+        return super().open(path, create=create, read_only=read_only)
+
+
+def test_a_late_snapshot_leaves_nothing_with_the_next_replica_of_the_name(tmp_path: Path) -> None:
+    disk = Between()
+    directory = open_as_a_server(tmp_path, resources(disk))
+    found: list[Path] = []
+    pendings = []
+
+    def begun() -> list[PendingSnapshot]:
+        log = directory.create(PARTITION, TopicConfigs(), PartitionMetadata(TOPIC_ID))
+        log.append_as_leader(batch(1, producer=Producer(7, 0, 0)), 1, NOW_MS)
+        log.take_snapshot()
+        return log.snapshots.for_sync()
+
+    def born_again() -> None:
+        directory.delete(PARTITION, durable=False)
+        pendings.extend(begun())
+        found.extend(sorted((tmp_path / "t-0").iterdir()))
+
+    (late,) = begun()
+    disk.between = born_again
+    late.write()
+    assert found and sorted((tmp_path / "t-0").iterdir()) == found
+    # Both may be written at the same time.
+    assert [each._temporary for each in pendings] != [late._temporary]
+    for each in pendings:
+        each.write()
+        assert Path(each.path).exists()
+
+
+def test_the_identity_of_a_log_that_is_deleted_meanwhile_is_not_synced(tmp_path: Path) -> None:
+    directory, log = a_log(tmp_path, newest)
+    log.adopt_metadata(PartitionMetadata(TOPIC_ID, 3))
+    directory.delete(PARTITION, durable=False)
+    at_once(log.syncing_metadata())

@@ -7,6 +7,7 @@ the others waiting; the next round follows while rounds make progress.
 | failure of a log's compaction | what follows |
 |---|---|
 | a file is missing, no space, the helper process died | the next round tries again |
+| any, and the log was truncated meanwhile | the next round tries again |
 | a write or an fsync fails | its directory is out of service (promise 25) |
 | any other (a damaged batch, an inconsistent record, a bug) | the log is quarantined |
 
@@ -20,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -135,11 +137,17 @@ class Cleaning:
     ) -> None:
         """Remove the partial files; a failed write or fsync is final here, too (promise 25)."""
         if log.closed:
-            return  # deleted or moved meanwhile, its directory renamed
+            # Deleted or moved meanwhile, its directory renamed: the next replica of the name may
+            # have got the files.
+            with suppress(FileNotFoundError):
+                await self._log_work.run(log, _discarding(self._seams.disk, plan))
+            return
         # A file that is missing was removed by retention, or the log was truncated: plan again.
         # A helper that was killed is replaced (``HelperProcesses``).
-        passing = isinstance(error, FileNotFoundError | BrokenExecutor) or (
-            isinstance(error, OSError) and log.resources.is_full(error)
+        passing = (
+            isinstance(error, FileNotFoundError | BrokenExecutor)
+            or (isinstance(error, OSError) and log.resources.is_full(error))
+            or log.generation != plan.generation
         )
         if passing:
             logger.error(

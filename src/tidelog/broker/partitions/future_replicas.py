@@ -309,6 +309,8 @@ class FutureReplicas:
         assert log.metadata is not None
         log.is_mirrored = True
         await self._log_work.until_free(log)
+        if not copy.is_wanted:
+            return Event.UNWANTED  # the next replica of the name may have a copy there by now
         if key not in target.futures:
             target.futures[key] = places.new_path(target, key, self._seams.new_uuid())
         path = target.futures[key]

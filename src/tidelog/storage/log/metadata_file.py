@@ -51,7 +51,12 @@ def adopt_metadata(log: LogState, metadata: PartitionMetadata) -> None:
 
 
 def syncing_metadata(log: LogState) -> Pieces[None]:
-    """Make durable what ``adopt_metadata`` wrote, in pieces. OSError as usual."""
+    """Make durable what ``adopt_metadata`` wrote, in pieces. OSError as usual.
+
+    Nothing of a log that was deleted meanwhile: its directory has another name.
+    """
+    if log.closed:
+        return
     files, disk = log.resources.files, log.resources.disk
     draft, path = f"{log.path}/{ADOPTED}", f"{log.path}/{names.PARTITION_METADATA}"
     file = files.pin(draft)

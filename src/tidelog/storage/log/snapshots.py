@@ -70,7 +70,8 @@ class PendingSnapshot:
         entries: Sequence[ProducerEntry],
         number: int = 0,
     ) -> None:
-        """``number``: no two of one log that may be written at the same time have the same."""
+        """``number``: no two of a log directory have the same: the write may be late, and another
+        replica have this path by then."""
         self.directory = directory
         self.offset = offset
         self.error: OSError | None = None
@@ -113,6 +114,9 @@ class PendingSnapshot:
         with self._lock:
             if not self.cancelled:
                 self._disk.rename(self._temporary, self.path)
+                return
+        with suppress(OSError):
+            self._disk.remove(self._temporary)
 
     def thin_out(self) -> None:
         """Remove older ones that this one makes needless, once its name is durable. Blocks."""
@@ -137,7 +141,6 @@ class WaitingSnapshots:
         self._waiting: list[PendingSnapshot] = []
         """The oldest first."""
         self._in_flight: list[PendingSnapshot] = []
-        self._taken = 0
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -145,11 +148,9 @@ class WaitingSnapshots:
     def take(self, offset: int, producers: ProducerState) -> None:
         """Have the next sync write the producers as they are at ``offset``."""
         if not any(each.offset == offset for each in self._waiting):
-            self._taken += 1
+            number = next(self._resources.numbers)
             self._waiting.append(
-                PendingSnapshot(
-                    self._disk, self._directory, offset, producers.copied(), self._taken
-                )
+                PendingSnapshot(self._disk, self._directory, offset, producers.copied(), number)
             )
             del self._waiting[:-SNAPSHOTS_WAITING]
 
