@@ -23,14 +23,17 @@ from tests.support.controller_commands import (
     stop,
 )
 from tests.support.lone_broker import LoneBroker, until
+from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile
 from tests.support.watched_disk import WatchedDisk
 from tidelog.broker.control_plane import control_channel
+from tidelog.broker.partitions.log_work import LogWork
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import Pieces
 from tidelog.storage.log.partition_log import PartitionLog
 
 STUCK = int(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -276,5 +279,108 @@ def test_a_fetcher_that_ends_leaves_no_cut_half_done(tmp_path: Path) -> None:
         disk.may_go.set()
         await pair.stop()
         assert follower.log.closed and follower.log.end_offset == 2 and not follower.log.cutting
+
+    run(work())
+
+
+def test_no_stale_log_is_quarantined_while_a_change_of_it_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change begins in the turn in which the request lets others run."""
+    found: list[tuple[bool, bool]] = []
+
+    def change(log: PartitionLog) -> Pieces[None]:
+        was_closed = log.closed
+        yield lambda: None
+        found.append((was_closed, log.closed))
+
+    async def work() -> None:
+        monkeypatch.setattr(control_channel, "COMMANDS_PER_TURN", 1)
+        plain = LogWork.until_free
+        begun: list[asyncio.Task[None]] = []
+
+        async def watched(
+            self: LogWork, log: PartitionLog, deadline_s: float | None = None
+        ) -> bool:
+            is_free = await plain(self, log, deadline_s)
+            begun.append(asyncio.create_task(self.run(log, change(log))))
+            return is_free
+
+        async with running(tmp_path) as (lone, channel):
+            await led(channel, lone)
+            monkeypatch.setattr(LogWork, "until_free", watched)
+            assert (
+                await order(channel, leader_and_isr({"t": (B, {0: (1, 0), 1: (1, 0)})})) == [OK] * 2
+            )
+            await asyncio.gather(*begun)
+            assert found and all(before == after for before, after in found), found
+
+    run(work())
+
+
+class MovingDisk(QuickDisk):
+    """Holds the sync of a copy that is complete, then that of the names around it."""
+
+    def __init__(self) -> None:
+        self.target = ""
+        self.complete, self.may_move = threading.Event(), threading.Event()
+        self.moved, self.may_end = threading.Event(), threading.Event()
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        if path.endswith("-future"):
+            self.complete.set()
+            assert self.may_move.wait(DEADLINE_S)
+        elif path == self.target and Path(path, "t-0").exists():
+            self.moved.set()
+            assert self.may_end.wait(DEADLINE_S)
+
+
+def test_a_deletion_that_waits_for_a_move_waits_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former directory is still there: it could become that of the next replica of the name,
+    which the end of the move would then remove."""
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    async def work() -> None:
+        disk = MovingDisk()
+        monkeypatch.setattr(control_channel, "LOGS_AT_REST_WITHIN_S", 0.5)
+        plain, waits = LogWork.until_free, asyncio.Event()
+
+        async def watched(
+            self: LogWork, log: PartitionLog, deadline_s: float | None = None
+        ) -> bool:
+            if deadline_s is not None:
+                waits.set()
+            return await plain(self, log, deadline_s)
+
+        async with running(tmp_path, disk, **{"log.dirs": f"{one},{two}"}) as (lone, channel):
+            await led(channel, lone)
+            hosted = lone.broker.partitions.get("t", 0)
+            assert hosted is not None
+            for directory in lone.broker.directories:
+                if directory.logs.get(hosted.key) is not hosted.log:
+                    disk.target = directory.path
+            origin = lone.broker.partitions.directory_of(hosted)
+            former = f"{hosted.log.path}/"
+            assert lone.broker.future_replicas.alter(hosted.key, disk.target) == OK
+            await until(disk.complete.is_set)
+            monkeypatch.setattr(LogWork, "until_free", watched)
+            asked = asyncio.create_task(order(channel, stop(A, 1), 4))
+            await waits.wait()
+            disk.may_move.set()
+            await until(disk.moved.is_set)
+            origin.resources.files.get_directory(former.removesuffix("/"))
+            await until(lambda: asked.done() or hosted.log.closed)
+            is_open = not hosted.log.closed
+            if not is_open:
+                disk.may_end.set()
+            assert is_open and await asked == [STUCK]
+            assert lone.broker.partitions.get("t", 0) is hosted
+            disk.may_end.set()
+            await lone.broker.log_work.settled()
+            assert former not in origin.resources.files._open, "the next log there has its own"
+            assert await order(channel, stop(A, 1), 4) == [OK]
 
     run(work())

@@ -73,6 +73,27 @@ MUTANTS = (
         "tests/unit/storage/test_deleted_meanwhile.py",
     ),
     Mutant(
+        "T11: a search opens a file of a log that has moved, for the next log of its path",
+        "src/tidelog/storage/log/time_lookup.py",
+        "    if log.damaged or log.closed:\n        return None  # a file that is opened now",
+        "    if log.damaged:\n        return None  # a file that is opened now",
+        "tests/unit/storage/test_deleted_meanwhile.py",
+    ),
+    Mutant(
+        "T11: a file of a log that has moved stays open for the next log of its path",
+        "src/tidelog/storage/future/moving.py",
+        "        origin.resources.files.forget_below(former)\n",
+        "",
+        "tests/broker/test_log_work.py",
+    ),
+    Mutant(
+        "T11: a deletion that waits for a move comes before its end",
+        "src/tidelog/broker/control_plane/control_channel.py",
+        "            if hosted.log is log and self._partitions.get(*key) is hosted:\n",
+        "            if True:\n",
+        "tests/broker/test_log_work.py",
+    ),
+    Mutant(
         "T11: what an earlier life found damaged is cut as a torn tail",
         "src/tidelog/storage/log/recovery.py",
         "    elif ending.was_damaged and not ending.unsynced_may_be_gone:\n"

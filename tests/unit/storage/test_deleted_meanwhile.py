@@ -129,6 +129,18 @@ def test_no_log_directory_fails_for_a_log_that_is_deleted_meanwhile(
     assert at > 0
 
 
+def test_no_file_of_a_log_that_has_moved_meanwhile_is_opened(tmp_path: Path) -> None:
+    """Its former directory is still there for a while. A file that stays open would be taken for
+    that of the next log of this path: for damage, and a write to it would be lost."""
+    _, log = a_log(tmp_path, newest)
+    pieces = newest(log)
+    next(pieces)
+    log.forget_files()
+    for _ in pieces:
+        pass
+    assert [path for path in log.resources.files._open if path.startswith(f"{log.path}/")] == []
+
+
 class Between(Strict):
     """Calls ``between`` once, when a snapshot is about to be written."""
 

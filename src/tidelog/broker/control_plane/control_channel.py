@@ -269,10 +269,15 @@ class Control:
 
     async def _at_rest(self, key: TopicPartition, deadline_s: float) -> bool:
         """Wait until no thread is changing the log; False after the deadline."""
-        hosted = self._partitions.get(*key)
-        if hosted is not None and hosted.log.changing:
+        if self._is_changing(key):
             self._partitions.steps.follow_new()  # they do not wait for it
-        if hosted is None or await self._log_work.until_free(hosted.log, deadline_s):
+        while (hosted := self._partitions.get(*key)) is not None:
+            log = hosted.log
+            if not await self._log_work.until_free(log, deadline_s):
+                break
+            if hosted.log is log and self._partitions.get(*key) is hosted:
+                return True  # if it has moved meanwhile, the move of the new one may go on
+        else:
             return True
         logger.error("%s: a change of its log (cut, moved) takes long: the command is resent", key)
         return False
@@ -326,10 +331,8 @@ class Control:
             if hosted is None or hosted.log.damaged is None:
                 continue
             decision = decide_leader_and_isr(local_replica(hosted), command)
-            is_new = isinstance(decision, Apply) and decision.action in (
-                Action.BECOME,
-                Action.UPDATE,
-            )
+            taken = (Action.BECOME, Action.UPDATE)
+            is_new = isinstance(decision, Apply) and decision.action in taken
             if is_new and self._repairs.is_due(hosted, state_of(state)):
                 found[key] = hosted
         return found
@@ -349,10 +352,11 @@ class Control:
         error = ErrorCode.NONE
         turn = self._turn()
         for key, reason in stale.items():
-            is_at_rest = await self._at_rest(key, deadline_s)
             if turn.is_over():
                 await asyncio.sleep(0)
                 turn = self._turn()
+            # Last: in another turn of the loop a change of its log could begin.
+            is_at_rest = await self._at_rest(key, deadline_s)
             error = self.check(request, connection)
             if error:
                 break

@@ -153,6 +153,8 @@ def _clear_up(move: Move, moved: PartitionLog) -> Pieces[None]:
     if origin.failed is not None:
         return  # the next start removes it
     try:
+        # No file that was opened since is that of the next log of this path.
+        origin.resources.files.forget_below(former)
         path = origin.mark(former, moved.partition, names.DELETE_DIRECTORY)
         yield from origin.syncing_names(always=True)
     except OSError as error:

@@ -147,6 +147,8 @@ def newest(log: LogState, limit_offset: int, allowance: Allowance) -> Pieces[Tim
             break
         best, best_offset, offset = _newer(segment, start, offset, limit_offset, best, best_offset)
         yield None
+    if log.damaged or log.closed:
+        return None  # a file that is opened now would stay open for the next log of this path
     cut = yield from _newest_of_cut_batch(log, start, limit_offset, best, allowance)
     if cut is not None or best_offset < 0 or log.damaged or log.closed:
         return cut
