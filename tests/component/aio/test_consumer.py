@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.network_server import until
 from tests.support.reading import A, B, Reading, both
 from tests.support.stories import story
 from tidelog.aio import consumer as of_consumer
-from tidelog.client.errors import ConfigurationRefused, Wakeup, WrongState
+from tidelog.client.errors import ClientError, ConfigurationRefused, Wakeup, WrongState
 from tidelog.model.topics import TopicPartition
 
 
@@ -54,6 +55,15 @@ def test_only_the_wanted_partitions_are_returned() -> None:
         assert figures["records-consumed-total"] == 3
         assert figures["bytes-consumed-total"] > 100
         assert figures["assigned-partitions"] == 2
+        assert figures["buffered-bytes"] == figures["waiting-partitions"] == 0
+        one.fetches.write(A, b"1")
+        reader: Any = one.consumer._reader
+        await until(lambda: reader.buffered_bytes)
+        reader._gating.ends[B] = 5
+        figures = one.consumer.metrics()["consumer-metrics"]
+        assert figures["buffered-bytes"] == reader.buffered_bytes
+        assert one.consumer.waiting().keys() == {B} and figures["waiting-partitions"] == 1
+        del reader._gating.ends[B]
         assert one.consumer.highwater(A) == 100 and one.consumer.highwater(("u", 0)) is None  # type: ignore[arg-type]
         await one.consumer.close()
 
@@ -148,6 +158,69 @@ def test_what_the_group_asks_for_and_a_wakeup_come_before_records_at_hand() -> N
     story(of)
 
 
+def test_the_reader_is_waited_for_only_where_nothing_is_at_hand() -> None:
+    async def of() -> None:
+        one = Reading(max_poll_records=1)
+        one.consumer.assign([A, B])
+        one.fetches.write(A, b"0", b"1")
+        assert await one.read(1) == {A: [b"0"]}
+        asked = []
+
+        async def poll(*limits: int) -> list[Any]:
+            asked.append(limits)
+            return []
+
+        one.consumer._reader.poll = poll  # type: ignore[assignment, method-assign, union-attr]
+        await one.consumer.attend(1_500.7)
+        await one.consumer.attend(1_500.7, [B])
+        assert asked == [(0, 0), (1_500, of_consumer.TAKE_BYTES)]
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_a_wakeup_before_the_first_poll_counts_too() -> None:
+    async def of() -> None:
+        one = Reading("t")
+        figures = one.consumer.metrics()["consumer-metrics"]
+        assert set(figures.values()) == {0} and one.consumer.waiting() == {}
+        one.consumer.wakeup()
+        with pytest.raises(Wakeup):
+            await one.poll()
+        assert await one.poll() == {}
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_a_wakeup_takes_nothing_from_what_comes_with_it() -> None:
+    async def of() -> None:
+        one = Reading()
+        one.consumer.assign([A])
+        await one.poll()
+        reader: Any = one.consumer._reader
+        original = reader.poll
+
+        async def poll(*limits: int) -> Any:
+            found = await original(*limits)
+            one.consumer.mark_woken()
+            return found
+
+        reader.poll = poll
+        with pytest.raises(Wakeup):
+            await one.poll()
+        one.fetches.write(A, b"0")
+        await until(lambda: reader.buffered_bytes)
+        assert await one.poll() == {A: [b"0"]}
+        reader.poll = original
+        with pytest.raises(Wakeup):
+            await one.poll()
+        assert await one.poll() == {}
+        await one.consumer.close()
+
+    story(of)
+
+
 def test_one_poll_runs_at_a_time() -> None:
     async def of() -> None:
         one = Reading()
@@ -177,6 +250,44 @@ def test_a_paused_partition_returns_nothing_until_it_is_resumed() -> None:
         one.consumer.resume(B)
         assert await one.poll() == {} and one.consumer.paused() == {A}
         one.consumer.resume(A)
+        assert await one.read(1) == {A: [b"0"]}
+        await one.consumer.close()
+
+    story(of)
+
+
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_records_are_decoded_as_the_settings_say(check_crcs: bool) -> None:
+    async def of() -> None:
+        one = Reading(key_deserializer=bytes.decode, value_deserializer=int, check_crcs=check_crcs)
+        one.consumer.assign([A])
+        one.fetches.write(A, b"7")
+        ((end, data),) = one.fetches.logs[A]
+        damaged = bytearray(data)
+        damaged[17] ^= 1  # the CRC
+        one.fetches.logs[A] = [(end, bytes(damaged))]
+        if check_crcs:
+            with pytest.raises(ClientError, match="CRC"):
+                await one.read(1)
+        else:
+            record = await one.consumer.getone()
+            assert (record.key, record.value) == ("k", 7)
+        await one.consumer.close()
+
+    story(of)
+
+
+def test_a_partition_that_goes_away_is_paused_no_longer() -> None:
+    async def of() -> None:
+        one = Reading()
+        one.consumer.assign([A, B])
+        one.consumer.pause(A, B)
+        await one.poll()
+        one.consumer.assign([B])
+        await one.assigned(tuple(B))
+        assert one.consumer.paused() == {B} == one.consumer._queue.paused
+        one.consumer.assign([A, B])
+        one.fetches.write(A, b"0")
         assert await one.read(1) == {A: [b"0"]}
         await one.consumer.close()
 
@@ -222,13 +333,35 @@ def test_positions_are_after_what_was_returned() -> None:
     story(of)
 
 
+def test_only_the_named_partitions_are_sought() -> None:
+    async def of() -> None:
+        one = Reading()
+        one.consumer.assign([A, B])
+        one.fetches.write(A, b"0")
+        one.fetches.write(B, b"x")
+        assert await one.read(2) == {A: [b"0"], B: [b"x"]}
+        await one.consumer.seek_to_beginning(B)
+        assert one.consumer.is_due()
+        assert await one.read(1) == {B: [b"x"]} and await one.consumer.position(A) == 1
+        with pytest.raises(TypeError, match="a partition is a TopicPartition"):
+            await one.consumer.seek_to_end("t")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a partition is a TopicPartition"):
+            await one.consumer.position("t")  # type: ignore[arg-type]
+        await one.consumer.close()
+
+    story(of)
+
+
 def test_a_seek_before_the_first_poll_is_where_reading_begins() -> None:
     async def of() -> None:
         one = Reading()
         one.consumer.assign([A])
         with pytest.raises(WrongState, match="not assigned"):
             one.consumer.seek(B, 1)
-        one.consumer.seek(A, 1)
+        for wrong in (-1, 2**63):
+            with pytest.raises(ConfigurationRefused, match="an offset must be from 0"):
+                one.consumer.seek(A, wrong)
+        one.consumer.seek(("t", 0), 1)  # type: ignore[arg-type]
         one.fetches.write(A, b"0")
         one.fetches.write(A, b"1")
         assert await one.read(1) == {A: [b"1"]}
@@ -237,6 +370,18 @@ def test_a_seek_before_the_first_poll_is_where_reading_begins() -> None:
         with pytest.raises(WrongState, match="poll first"):
             other.consumer.seek(A, 1)
         await other.consumer.close()
+
+    story(of)
+
+
+def test_only_a_poll_joins_where_topics_are_subscribed_to() -> None:
+    """Its callbacks are called inside ``poll``."""
+
+    async def of() -> None:
+        one = Reading("t")
+        assert await one.consumer.places() == {} and one.consumer.assignment() == set()
+        await one.assigned(*both("t"))
+        await one.consumer.close()
 
     story(of)
 
