@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 
@@ -35,6 +36,21 @@ def test_all_clients_share_one_thread_which_ends_with_the_last() -> None:
     third = ClientLoop()
     assert third.run(thread_name()) == "tidelog-client"
     third.leave()
+
+
+def test_work_is_started_until_the_client_has_left_and_is_closed_then() -> None:
+    loop, called = ClientLoop(), threading.Event()
+    loop.call_soon(called.set)
+    assert called.wait(30)
+    assert loop.start(thread_name()).result(30) == "tidelog-client"
+    loop.leave()
+    with pytest.raises(ClientError, match="closed"):
+        loop.call_soon(called.set)
+    for use in (loop.run, loop.start):
+        work = thread_name()
+        with pytest.raises(ClientError, match="closed"):
+            use(work)
+        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 def test_a_callback_that_would_wait_for_its_own_loop_is_refused() -> None:
