@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import tracemalloc
 
 import pytest
 
+from tests.support.processes import free_ports
 from tidelog.client.connecting.connection import connect
 from tidelog.client.connecting.frames import SHARED_BYTES, FrameReader, OversizedFrame
+from tidelog.client.errors import ConnectionLost
 
 
 def feed(reader: FrameReader, data: bytes, piece: int) -> list[bytes]:
@@ -111,3 +115,24 @@ def test_a_connection_that_has_ended_keeps_no_buffer() -> None:
         server.close()
 
     asyncio.run(main())
+
+
+def test_connections_that_are_refused_keep_no_buffer() -> None:
+    """The controller asked for a killed broker again and again: 200 kB for each of its restarts."""
+    refused = 20
+
+    async def main() -> None:
+        (port,) = free_ports(1)
+        for _ in range(refused):
+            with pytest.raises(ConnectionLost, match="cannot be reached"):
+                await connect("127.0.0.1", port, negotiate=False)
+
+    gc.disable()
+    tracemalloc.start()
+    try:
+        asyncio.run(main())
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert kept_bytes < refused * SHARED_BYTES / 2

@@ -2,7 +2,8 @@
 
 Owns the buffers that a ``BufferedProtocol`` reads into. A large frame is received in place, in a
 buffer that is never reused, so that record batches that point into it stay valid. Not the content
-of a frame: see ``connection``. Memory: 64 KiB and the one frame that is arriving.
+of a frame: see ``connection``. Memory: 64 KiB and the one frame that is arriving; nothing before the
+connection is made and after its end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class FrameReader:
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._limit = limit
-        self._shared = bytearray(SHARED_BYTES)
+        self._shared = bytearray()
         self._view = memoryview(self._shared)
         self._end = 0
         self._frame: memoryview | None = None
@@ -38,6 +39,11 @@ class FrameReader:
         """Return the buffer for the next bytes; never empty."""
         if self._frame is not None:
             return self._frame[self._filled :]
+        if not self._view:
+            # Not before: a process whose peer is down makes connections that never open, in
+            # reference cycles as those of ``release``.
+            self._shared = bytearray(SHARED_BYTES)
+            self._view = memoryview(self._shared)
         return self._view[self._end :]
 
     @property
