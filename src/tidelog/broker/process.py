@@ -451,8 +451,8 @@ class BrokerProcess:
             self.broker.partitions.close()
             await self.broker.followers.close()
             await self.broker.future_replicas.close()
-            await self.broker.log_work.settled()
             await self._server.stop(STOP_GRACE_S)
+            await self.broker.log_work.settled()  # a last StopReplica syncs names
             await self.broker.commit.settled()
             self._server = None
         broker_epoch = -1 if session is None else session.broker_epoch

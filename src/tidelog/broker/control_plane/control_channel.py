@@ -46,6 +46,7 @@ from tidelog.broker.control_plane.seen_epochs import SeenEpochs, SeenEpochsStore
 from tidelog.broker.partitions.inventory import local_replica
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
 from tidelog.broker.partitions.registry import NotQuarantined
+from tidelog.broker.partitions.state import NotYet
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
@@ -411,20 +412,20 @@ class Control:
         try:
             self._apply(key, decision, state_of(state))
         except StorageFailed as error:
-            logger.error("%s cannot be hosted: %s", key, error)
+            logger.log(error.level, "%s cannot be hosted: %s", key, error)
             return ErrorCode.KAFKA_STORAGE_ERROR, None
         return ErrorCode.NONE, partitions.get(*key) if decision.adopt_identity else None
 
     def _apply(self, key: TopicPartition, decision: Apply, state: LeaderAndIsrState) -> None:
         partitions = self._partitions
         if decision.action is Action.REPLACE:
-            # It became stale during a yield. The controller sends the command again.
-            raise StorageFailed(f"it is stale: {decision.why}")
+            # It became stale during a yield.
+            raise NotYet(f"it is stale: {decision.why}")
         if decision.adopt_identity:
             partitions.adopt_identity(*key, state.topic_id, state.partition_epoch)
         if decision.action is Action.CREATE:
             if partitions.reuses_names([key]):
-                raise StorageFailed("the checkpoints still hold entries of its former replica")
+                raise NotYet("the checkpoints still hold entries of its former replica")
             partitions.apply(partitions.create(*key, state), state, is_new=True)
         elif decision.action in (Action.BECOME, Action.UPDATE):
             hosted = partitions.get(*key)

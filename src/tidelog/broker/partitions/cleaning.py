@@ -150,8 +150,8 @@ class Cleaning:
             or log.generation != plan.generation
         )
         if passing:
-            logger.error(
-                "%(partition)s cannot be compacted now: %(error)s",
+            logger.warning(
+                "%(partition)s cannot be compacted now, and is planned again: %(error)s",
                 {"partition": partition.key, "error": error},
             )
         elif isinstance(error, OSError):

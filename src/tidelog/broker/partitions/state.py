@@ -5,6 +5,7 @@ Owns the types only. Not the changes of role: see ``partition``.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from uuid import UUID
@@ -20,6 +21,15 @@ NO_VERSION = -1
 
 class StorageFailed(Exception):
     """A log directory refused an operation, or it failed; the text is one line."""
+
+    level = logging.ERROR
+    """Of the line in the log."""
+
+
+class NotYet(StorageFailed):
+    """Nothing failed: the controller sends its command again, and finds it changed."""
+
+    level = logging.INFO
 
 
 class Role(Enum):

@@ -2,8 +2,8 @@
 
 Owns the buffers that a ``BufferedProtocol`` reads into. A large frame is received in place, in a
 buffer that is never reused, so that record batches that point into it stay valid. Not the content
-of a frame: see ``connection``. Memory: 64 KiB and the one frame that is arriving; nothing before the
-connection is made and after its end.
+of a frame: see ``connection``. Memory: 64 KiB and the one frame that is arriving, while the
+connection is open.
 """
 
 from __future__ import annotations
