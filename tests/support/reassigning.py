@@ -5,9 +5,11 @@ Owns no judgement of one test; `until_exact` is what each move must leave.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -113,15 +115,24 @@ def fill(cluster: TidelogCluster, topic: str, records: int = 6, partitions: int 
 def folders_of(cluster: TidelogCluster, topic: str) -> dict[int, set[str]]:
     """By broker: the directories of the topic, those of deletions and quarantines too."""
     return {
-        node_id: {path.name for path in node.data.rglob(f"{topic}-*") if path.is_dir()}
+        node_id: {path.name for path in _folders_below(node.data) if path.match(f"{topic}-*")}
         for node_id, node in cluster.brokers.items()
     }
 
 
+def _folders_below(folder: Path) -> Iterator[Path]:
+    """Yield all directories below. A broker may remove one meanwhile: unlike ``rglob``,
+    ``os.walk`` passes over it."""
+    for place, names, _ in os.walk(folder):
+        for name in names:
+            yield Path(place, name)
+
+
 def copied_bytes(cluster: TidelogCluster, broker: int, topic: str, partition: int = 0) -> int:
     """The bytes of a partition's segments on a broker's disk."""
-    found = cluster.brokers[broker].data.rglob(f"{topic}-{partition}/*.log")
-    return sum(path.stat().st_size for path in found)
+    below = _folders_below(cluster.brokers[broker].data)
+    found = [folder for folder in below if folder.name == f"{topic}-{partition}"]
+    return sum(path.stat().st_size for folder in found for path in folder.glob("*.log"))
 
 
 def until_exact(
