@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.network_server import until
-from tests.support.processes import DEADLINE_S
 from tests.support.scripted_cluster import ScriptedCluster, topic, view_of
+from tests.support.stories import story
 from tests.support.turns import LATER_MS, now
 from tidelog.client.errors import ConnectionLost, GaveUp, Refused
 from tidelog.client.producing.send_queue import SendQueue
@@ -90,17 +89,6 @@ async def turns() -> None:
     """Let every task go as far as it can."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-def story(of: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        troubles: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: troubles.append(what))
-        async with asyncio.timeout(DEADLINE_S):
-            await of()
-        assert not troubles
-
-    asyncio.run(whole())
 
 
 def test_a_batch_lingers_until_it_is_full_or_its_time_is_over() -> None:

@@ -163,13 +163,20 @@ async def next_request(turns: Turns) -> tuple[Any, asyncio.Future[Any]]:
     return waiting.pop(0)
 
 
+async def on_its_way_to_a_deleted_topic(
+    turns: Turns, key: bytes
+) -> tuple[Any, asyncio.Future[Any]]:
+    """Send a record; its topic is created again while the request is on its way."""
+    await turns.send(b"0", key)
+    found = await next_request(turns)
+    created_again(turns)
+    return found
+
+
 def test_a_batch_that_the_leader_of_a_deleted_topic_refused_goes_to_the_next_topic() -> None:
     async def of() -> None:
-        turns = Turns(linger_ms=0)
-        key = key_of(0, 2)
-        await turns.send(b"0", key)
-        request, answer = await next_request(turns)
-        created_again(turns)
+        turns, key = Turns(linger_ms=0), key_of(0, 2)
+        request, answer = await on_its_way_to_a_deleted_topic(turns, key)
         answer.set_result(refusal_of(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         request, _ = await next_request(turns)
         (topic,) = request.topic_data
@@ -212,11 +219,8 @@ def test_a_broker_that_still_knows_the_former_topic_lets_no_batch_be_written_twi
 
 def test_what_is_on_its_way_to_a_deleted_topic_stays_before_what_is_sent_later() -> None:
     async def of() -> None:
-        turns = Turns(linger_ms=0)
-        key = key_of(0, 2)
-        await turns.send(b"0", key)
-        request, answer = await next_request(turns)
-        created_again(turns)
+        turns, key = Turns(linger_ms=0), key_of(0, 2)
+        request, answer = await on_its_way_to_a_deleted_topic(turns, key)
         await turns.cluster.refresh()
         turns.sender._drain()
         await turns.send(b"1", key)
