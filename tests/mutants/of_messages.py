@@ -190,4 +190,11 @@ MUTANTS = (
         "",
         "tests/unit/cli/test_reset_plan.py",
     ),
+    Mutant(
+        "a receive buffer is widened while memory is short",
+        "src/tidelog/network/buffer.py",
+        "            if not self._account.is_short_of(capacity):\n",
+        "            if True:\n",
+        "tests/unit/network/test_buffer.py",
+    ),
 )

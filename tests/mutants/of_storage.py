@@ -303,6 +303,13 @@ MUTANTS = (
         "tests/unit/broker/test_plain_append.py",
     ),
     Mutant(
+        "a batch that the disk refused keeps the offset that it was given",
+        "src/tidelog/storage/log/tail.py",
+        "        pack_prefix_into(batch, 0, header[0], length, header[2])\n",
+        "",
+        "tests/unit/broker/test_plain_append.py",
+    ),
+    Mutant(
         "an index entry of a plain batch has its first offset",
         "src/tidelog/storage/log/tail.py",
         "active.note(position, size, last, newest,",

@@ -86,12 +86,9 @@ def assemble(given: Given) -> Broker:
     clock, node_id, topic_configs = seams.clock, configs.node_id, given.topic_configs
     turns, log_work = Turns(seams.threads), LogWork(seams.threads)
     commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
-    delay_ms = configs.stale_partition_delete_delay_ms
-    partitions = Partitions(node_id, given.directories, topic_configs, commit, delay_ms)
-    partitions.away = given.away
-    for directory in given.directories:
-        directory.resources.on_refused = RefusedWrites(directory.path, clock)
+    partitions = _partitions(given, commit)
     leader_hints = LeaderHints(node_id, metadata, partitions.get)
+    unaware_writers = UnawareWriters(partitions, metadata, clock, turns)
 
     # What leads: the changes of the ISR, the groups, the handling of lost data.
     debts = Debts(are_reported=configs.level.unclean_flag)
@@ -110,7 +107,7 @@ def assemble(given: Given) -> Broker:
     # What reads, and what is done by the clock.
     reader = _reader(given, metadata, isr_changes)
     fetch_sessions, departures = _fetch_sessions(given), Departures(clock)
-    repairs = Repairs(node_id, partitions, metadata, delay_ms)
+    repairs = Repairs(node_id, partitions, metadata, configs.stale_partition_delete_delay_ms)
     maintenance = _maintenance(given, metadata, partitions, log_work, repairs, fetch_sessions)
     topic_configs.when_changed = _reconfiguring(given, partitions, maintenance)
     return Broker(
@@ -135,7 +132,8 @@ def assemble(given: Given) -> Broker:
         commit=commit,
         log_work=log_work,
         future_replicas=FutureReplicas(configs, topic_configs, partitions, log_work, commit, seams),
-        inspected_appends=_inspected_appends(given, partitions, metadata, turns),
+        inspected_appends=InspectedAppends(clock, turns, unaware_writers),
+        unaware_writers=unaware_writers,
         repairs=repairs,
         maintenance=maintenance,
         reader=reader,
@@ -152,16 +150,19 @@ def assemble(given: Given) -> Broker:
     )
 
 
+def _partitions(given: Given, commit: GroupCommit) -> Partitions:
+    configs, directories = given.configs, given.directories
+    delay_ms = configs.stale_partition_delete_delay_ms
+    made = Partitions(configs.node_id, directories, given.topic_configs, commit, delay_ms)
+    made.away = given.away
+    for directory in directories:
+        directory.resources.on_refused = RefusedWrites(directory.path, given.seams.clock)
+    return made
+
+
 def _fetch_sessions(given: Given) -> FetchSessions:
     slots = given.configs.max_incremental_fetch_session_cache_slots
     return FetchSessions(slots, given.seams.random)
-
-
-def _inspected_appends(
-    given: Given, partitions: Partitions, metadata: MetadataCache, turns: Turns
-) -> InspectedAppends:
-    clock = given.seams.clock
-    return InspectedAppends(clock, turns, UnawareWriters(partitions, metadata, clock, turns))
 
 
 def _control(

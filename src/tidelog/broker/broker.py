@@ -76,6 +76,7 @@ class Broker:
     log_work: LogWork
     future_replicas: FutureReplicas
     inspected_appends: InspectedAppends
+    unaware_writers: UnawareWriters
     repairs: Repairs
     maintenance: Maintenance
 
@@ -91,11 +92,6 @@ class Broker:
     coordinator: Coordinator
     group_lag: GroupLag
     first_offsets: FirstOffsets
-
-    @property
-    def unaware_writers(self) -> UnawareWriters:
-        """The producers that send no partition count (KIP-253)."""
-        return self.inspected_appends.unaware
 
     def led_topics(self, registration: int) -> list[Any]:
         """Return the topics of a heartbeat (tag 10001)."""

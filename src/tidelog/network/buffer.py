@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 FIRST_BYTES = 65_536
 """A connection's buffer while its requests are small; it is not counted in the account."""
 
+WIDE_BYTES = 262_144
+"""Up to here a buffer doubles when one read has filled it: a client with several requests in flight
+is then read and answered in fewer system calls. These bytes are counted, and optional."""
+
 SMALL_BYTES = 4096
 """Buffer of a new connection, and the part that is not counted before its first whole request."""
 
@@ -69,9 +73,8 @@ class ReceiveBuffer:
 
         Then ``when_room`` will be called, once.
         """
-        if self.end == self.capacity < self._free_bytes:
-            # One read filled the small buffer: the peer sends much.
-            self._replace(self._free_bytes)
+        if self.end == self.capacity:
+            self._widen()
         pending = self.end - self.start
         if not pending:
             self.start = self.end = 0
@@ -135,6 +138,16 @@ class ReceiveBuffer:
         if extra < 0:
             self._account.give(-extra, self._owner)
         return True
+
+    def _widen(self) -> None:
+        """Replace a buffer that one read has filled: the peer sends more at a time."""
+        capacity = self.capacity
+        if capacity < self._free_bytes:
+            self._replace(self._free_bytes)
+        elif capacity < WIDE_BYTES and self._free_bytes == FIRST_BYTES:
+            self.largest = max(self.largest, capacity)  # that much was used
+            if not self._account.is_short_of(capacity):
+                self._replace(2 * capacity)
 
     def _shrink(self) -> None:
         self._until_shrink = SHRINK_AFTER

@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 REQUESTS_PER_TURN = 64
 """Requests of one connection before others have their turn: under 1 ms of the loop."""
 
+NS_PER_MS = 1_000_000
+
 PARSED_AT_ONCE_BYTES = 65_536
 """A longer request is parsed in steps, unless most of it is records (``Route.long_records``)."""
 
@@ -163,10 +165,10 @@ class Connection(Answering, asyncio.BufferedProtocol):
         received = self._in
         view, start, end = received.view, received.start, received.end
         turns = REQUESTS_PER_TURN
-        clock = self.server.clock
-        self._began_ns = self._now_ns()
+        now_ns = self._now_ns
+        self._began_ns = now_ns()
         received.need = 0
-        turn_ends_ms = 0
+        turn_ends_ns = 0
         while not self._blocked and end - start >= 4:
             (size,) = frames.size_at(view, start)
             if size < frames.MIN_REQUEST_BYTES or size > self._limits.max_request_bytes:
@@ -184,10 +186,11 @@ class Connection(Answering, asyncio.BufferedProtocol):
             turns -= 1
             if end - start >= 4 and not self._blocked:
                 # There is more; otherwise the turn is over in any case.
-                if not turn_ends_ms:
+                if not turn_ends_ns:
                     takes = self._takes_turns
-                    turn_ends_ms = self.server.turns.end_ms() if takes else self._turn_ends_ms()
-                if not turns or clock.monotonic_ms() >= turn_ends_ms:
+                    ends_ms = self.server.turns.end_ms() if takes else self._turn_ends_ms()
+                    turn_ends_ns = ends_ms * NS_PER_MS
+                if not turns or now_ns() >= turn_ends_ns:
                     self._blocked |= TURN
                     self._in_another_turn()
         self._in_turn = False

@@ -55,6 +55,7 @@ _UINT32 = struct.Struct(">I")
 # tuple.__new__ skips the length check of BatchHeader._make: the struct has made 13 fields.
 _as_header = tuple.__new__
 unpack_header = _HEADER.unpack_from
+pack_prefix_into = _PREFIX.pack_into
 pack_prefix = _PREFIX.pack
 """Bytes of base offset, length and leader epoch: the 16 bytes in front of the magic."""
 

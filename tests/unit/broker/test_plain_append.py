@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.storage_logs import NOW_MS, new_log
+from tests.support.storage_logs import NOW_MS, FaultyDisk, new_log, resources
 from tidelog.broker.partitions.plain_append import append_plain
 from tidelog.model.configs.topic_values import LOG_APPEND_TIME, TopicConfigs
+from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.storage.log.partition_log import PartitionLog
@@ -116,3 +118,19 @@ def test_the_last_offset_of_a_segment_fits_its_indexes(tmp_path: Path) -> None:
     assert append_plain(log, batch(), EPOCH, NOW_MS) is None
     active.room = active.room._replace(offset=log.end_offset)
     assert isinstance(append_plain(log, batch(), EPOCH, NOW_MS), Appended)
+
+
+def test_a_batch_that_the_disk_refuses_is_given_back_as_it_was_sent(tmp_path: Path) -> None:
+    """The fast path writes offset and epoch into the request; the general path then reads it."""
+    disk = FaultyDisk()
+    log = new_log(tmp_path, CONFIGS, resources(disk))
+    assert isinstance(log.append_as_leader(batch(sequence=0), EPOCH, NOW_MS), Appended)
+    assert isinstance(log.append_as_leader(batch(sequence=1), EPOCH, NOW_MS), Appended)
+    sent = memoryview(bytearray(batch(sequence=2)))
+    disk.failing, disk.fault = (".log",), errno.ENOSPC
+    refused = append_plain(log, sent, EPOCH, NOW_MS)
+    assert isinstance(refused, Rejected)
+    assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert sent == batch(sequence=2)
+    disk.failing = ()
+    assert append_plain(log, sent, EPOCH, NOW_MS) == Appended(2, 2, -1, 0)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES, ReceiveBuffer
+from tidelog.network.buffer import (
+    FIRST_BYTES,
+    SHRINK_AFTER,
+    SMALL_BYTES,
+    WIDE_BYTES,
+    ReceiveBuffer,
+)
 from tidelog.network.limits import Account
 
 FRAME = 16_100
@@ -23,18 +29,74 @@ def comes(received: ReceiveBuffer) -> None:
     assert received.make_room()
 
 
-def test_a_peer_that_sends_request_after_request_is_read_64_kib_at_a_time() -> None:
-    """With the buffer that its first request happened to need, each read would bring one request:
-    for Java's batches of 16 kB that was a seventh of the CPU."""
-    account = Account(1 << 20)
-    received = ReceiveBuffer(account, Place(), lambda: None)
+def first_requests(received: ReceiveBuffer) -> None:
+    """Fill a new buffer until its first whole request is accepted."""
+    while received.capacity < FRAME:
+        comes(received)
+    received.accept()
+
+
+def test_until_its_first_request_a_buffer_grows_with_it() -> None:
+    received = ReceiveBuffer(Account(1 << 20), Place(), lambda: None)
     sizes = []
     while not sizes or sizes[-1] < FRAME:
         comes(received)
         sizes.append(received.capacity)
-    received.accept()
-    assert sizes == [2 * SMALL_BYTES, 4 * SMALL_BYTES], "until its first request it grows with it"
+    assert sizes == [2 * SMALL_BYTES, 4 * SMALL_BYTES]
+
+
+def test_a_peer_with_several_requests_in_flight_is_read_256_kib_at_a_time() -> None:
+    """With the buffer that its first request happened to need, each read would bring one request:
+    for Java's batches of 16 kB that was a seventh of the CPU; with 64 KiB, of its five in flight
+    four."""
+    account = Account(1 << 20)
+    received = ReceiveBuffer(account, Place(), lambda: None)
+    first_requests(received)
+    sizes, counted = [], []
+    for _ in range(5):
+        comes(received)
+        sizes.append(received.capacity)
+        counted.append(account.used)
+    assert sizes == [FIRST_BYTES, 2 * FIRST_BYTES, WIDE_BYTES, WIDE_BYTES, WIDE_BYTES]
+    assert counted == [size - FIRST_BYTES for size in sizes], "what exceeds 64 KiB counts"
+
+
+def test_a_buffer_is_not_widened_while_memory_is_short() -> None:
+    account = Account(2 * FIRST_BYTES)
+    received = ReceiveBuffer(account, Place(), lambda: None)
+    first_requests(received)
+    for _ in range(5):
+        comes(received)
+    assert received.capacity == 2 * FIRST_BYTES, "that is all the account has"
+    assert not account.contended, "nothing waits for memory that is optional"
+
+
+def test_a_wide_buffer_is_given_back_when_another_waits() -> None:
+    account = Account(WIDE_BYTES - FIRST_BYTES)
+    received = ReceiveBuffer(account, Place(), lambda: None)
+    first_requests(received)
     for _ in range(3):
         comes(received)
+    assert account.used == account.limit
+    woken: list[bool] = []
+    # The first in the queue may pass the limit, alone; the second waits.
+    assert account.take(10, Place(), lambda: woken.append(True))
+    assert not account.take(FIRST_BYTES, Place(), lambda: woken.append(True))
+    received.start = received.end
+    assert received.make_room()
     assert received.capacity == FIRST_BYTES
-    assert account.used == 0, "nothing of it counts"
+    assert account.used == 10
+
+
+def test_a_wide_buffer_shrinks_when_reads_no_longer_fill_half_of_it() -> None:
+    received = ReceiveBuffer(Account(1 << 20), Place(), lambda: None)
+    first_requests(received)
+    for _ in range(3):
+        comes(received)
+    received.start = received.end
+    assert received.make_room()
+    for _ in range(2 * SHRINK_AFTER):
+        received.end = received.start = FRAME
+        received.largest = max(received.largest, FRAME)
+        assert received.make_room()
+    assert received.capacity == FIRST_BYTES

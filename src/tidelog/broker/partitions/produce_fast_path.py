@@ -52,11 +52,16 @@ ONE_ELEMENT = 2
 _LONGEST_NAME = 126
 """Longer names have a length field of two bytes."""
 
-_before_name = struct.Struct(">BhiBB").unpack_from
-"""Length fields of the transactional id, of the topics and of the topic's name; acks, timeout."""
+_readers = tuple(
+    struct.Struct(f">BhiBx{size}sBiBBB").unpack_from for size in range(_LONGEST_NAME + 1)
+)
+"""Requests by the length of the topic name: length field of the transactional id, acks, timeout,
+length field of the topics, name, length field of the partitions, partition, and the first bytes of
+the length of the records."""
 
-_behind_name = struct.Struct(">BiB").unpack_from
-"""Length fields of the partitions and (its first byte) of the records; the partition."""
+_NAME_LENGTH_AT, _RECORDS_AT = 8, 15
+"""Where the name's length field is; and where the records begin if the name is empty, and their
+length has one byte."""
 
 _packers = tuple(
     struct.Struct(f">iixBB{size}sBi2xqqqB8x").pack for size in range(_LONGEST_NAME + 1)
@@ -172,17 +177,31 @@ def _refused(
     return b"".join(codec.encode_response(ApiKey.PRODUCE, version, correlation_id, whole))
 
 
-def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview, memoryview] | None:
+def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview, bytes] | None:
     """Return (acks, timeout, topic, partition, records, tags) of a plain request."""
-    transactional_id, acks, timeout_ms, topics, length = _before_name(frame, at)
-    if transactional_id or topics != ONE_ELEMENT or not 1 < length <= _LONGEST_NAME + 1:
+    length = frame[at + _NAME_LENGTH_AT] - 1
+    if not 0 < length <= _LONGEST_NAME:
         return None
-    end = at + 8 + length
-    partitions, index, size = _behind_name(frame, end)
-    start = end + 6
+    transactional_id, acks, timeout_ms, topics, name, partitions, index, size, second, third = (
+        _readers[length](frame, at)
+    )
+    if (
+        transactional_id
+        or topics != ONE_ELEMENT
+        or partitions != ONE_ELEMENT
+        or acks not in (1, ALL_IN_SYNC)
+    ):
+        return None
+    start = at + _RECORDS_AT + length
     if size > 127:
-        size, start = read_uvarint(frame, start, size)
+        # Two and three bytes as nearly always: up to 2 MiB.
+        if second < 128:
+            size, start = size & 127 | second << 7, start + 1
+        elif third < 128:
+            size, start = size & 127 | (second & 127) << 7 | third << 14, start + 2
+        else:
+            size, start = read_uvarint(frame, start, size)
     stop = start + size - 1
-    if size <= HEADER_SIZE or partitions != ONE_ELEMENT or acks not in (1, ALL_IN_SYNC):
+    if size <= HEADER_SIZE:
         return None
-    return acks, timeout_ms, bytes(frame[at + 9 : end]), index, frame[start:stop], frame[stop:]
+    return acks, timeout_ms, name, index, frame[start:stop], bytes(frame[stop:])

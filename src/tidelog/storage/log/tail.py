@@ -7,8 +7,7 @@ configuration or several batches: see `appending`, which writes the same bytes.
 
 from __future__ import annotations
 
-from tidelog.records.batch import MAGIC_POSITION, BatchHeader, Rejected, pack_prefix
-from tidelog.storage.log.preparing import COPIED_BYTES
+from tidelog.records.batch import BatchHeader, Rejected, pack_prefix_into
 from tidelog.storage.log.service import undo_write
 from tidelog.storage.log.state import LogState
 
@@ -33,18 +32,21 @@ def write_one(
 ) -> Rejected | None:
     """Write a batch for which ``has_room`` is true; a refusal leaves no trace.
 
-    The batch gets the log's end as its offset, and the leader epoch; the buffer is not changed.
+    The batch gets the log's end as its offset, and the leader epoch, in its own bytes. A refusal
+    gives it back as it was sent: the request is served again, by the general path.
     """
     first = log.end_offset
     size = len(batch)
     _, length, _, _, _, _, delta, _, newest, producer_id, _, _, _ = header
-    rest = batch[MAGIC_POSITION:]
-    prefix = pack_prefix(first, length, leader_epoch)
-    chunks = (prefix, rest) if size > COPIED_BYTES else (b"".join((prefix, rest)),)
+    if batch.readonly:
+        batch = memoryview(bytearray(batch))
     active = log.segments.active
+    # In the request's own bytes: no second buffer, no copy. Nothing reads them later.
+    pack_prefix_into(batch, 0, first, length, leader_epoch)
     try:
-        position = active.write(chunks, size)
+        position = active.write((batch,), size)
     except OSError as error:
+        pack_prefix_into(batch, 0, header[0], length, header[2])
         return undo_write(log, error)
     last = first + delta
     active.note(position, size, last, newest, log.configs.index_interval_bytes)

@@ -110,8 +110,11 @@ class Segment:
         if self._bytes_since_entry <= interval:
             self._bytes_since_entry += size
             return
-        self.index.add(last_offset, position)
-        self.time_index.add(*newest)
+        index, time_index = self._index, self._time_index
+        if index is None or time_index is None:
+            index, time_index = self.index, self.time_index
+        index.add(last_offset, position)
+        time_index.add(*newest)
         self._bytes_since_entry = size
 
     def noted(self, next_offset: int, newest: tuple[int, int], bytes_since_entry: int) -> None:
