@@ -176,14 +176,14 @@ def test_the_retry_of_a_batch_waits_for_it_and_not_for_younger_ones(tmp_path: Pa
             batches = [batch(f"{at}", producer=Producer(7, 0, at)) for at in range(3)]
             for each in batches:
                 peer.send(produce(each, timeout_ms=60_000), LATEST)
-            await until(lambda: len(hosted.waiting.commits) == 3)
+            await until(lambda: len(hosted.waiting.commits.entries) == 3)
             other = await Peer.connect(lone.port)
             other.send(produce(batches[0], timeout_ms=60_000), LATEST)
-            await until(lambda: len(hosted.waiting.commits) == 4)
+            await until(lambda: len(hosted.waiting.commits.entries) == 4)
             hosted.follower_fetched(2, 1)
             answer = (await other.receive()).responses[0].partition_responses[0]
             assert (answer.error_code, answer.base_offset) == (0, 0)
-            assert len(hosted.waiting.commits) == 2
+            assert len(hosted.waiting.commits.entries) == 2
             hosted.follower_fetched(2, 3)
             for at in range(3):
                 answer = (await peer.receive()).responses[0].partition_responses[0]
@@ -200,7 +200,7 @@ def test_a_client_that_no_longer_waits_for_a_commit_is_forgotten(tmp_path: Path)
             for _ in range(3):
                 answer = await send(peer, again, timeout_ms=20)
                 assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-                await until(lambda: len(hosted.waiting.commits) == 0)
+                await until(lambda: len(hosted.waiting.commits.entries) == 0)
 
     run(main())
 

@@ -25,7 +25,7 @@ def test_an_isr_that_shrinks_below_the_minimum_ends_the_wait(tmp_path: Path) -> 
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2), configs=TWO)
             for value in "ab":
                 peer.send(produce(batch(value), timeout_ms=LONG_MS), LATEST)
-            await until(lambda: len(hosted.waiting.commits) == 2)
+            await until(lambda: len(hosted.waiting.commits.entries) == 2)
             hosted.take_isr((1,), 1)
             for _ in "ab":
                 answer = (await peer.receive()).responses[0].partition_responses[0]
@@ -63,7 +63,7 @@ def test_a_raised_minimum_ends_the_wait_too(tmp_path: Path) -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2, 3))
             peer.send(produce(batch("a"), timeout_ms=LONG_MS), LATEST)
-            await until(lambda: len(hosted.waiting.commits) == 1)
+            await until(lambda: len(hosted.waiting.commits.entries) == 1)
             lone.lead("t", isr=(1, 2), replicas=(1, 2, 3), configs={"min.insync.replicas": "3"})
             answer = (await peer.receive()).responses[0].partition_responses[0]
             assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -79,7 +79,7 @@ def test_a_removed_replica_answers_all_that_wait_at_once(tmp_path: Path) -> None
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
             follower, reader = await Peer.connect(lone.port), await Peer.connect(lone.port)
             peer.send(produce(batch("a"), timeout_ms=LONG_MS), LATEST)
-            await until(lambda: len(hosted.waiting.commits) == 1)
+            await until(lambda: len(hosted.waiting.commits.entries) == 1)
             reader.send(fetch(0, max_wait_ms=LONG_MS), 12)
             follower.send(fetch(1, replica_id=3, epoch=0, max_wait_ms=LONG_MS), 12)
             refused = (await follower.receive()).responses[0].partitions[0]
@@ -102,7 +102,7 @@ def test_a_wait_ends_with_its_time(tmp_path: Path) -> None:
             answer = await send(peer, batch("a"), timeout_ms=20)
             assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
             await asyncio.sleep(0)
-            assert len(hosted.waiting.commits) == 0
+            assert len(hosted.waiting.commits.entries) == 0
 
     run(main())
 
@@ -178,7 +178,7 @@ def test_a_refusal_names_the_leader_and_where_it_listens(tmp_path: Path) -> None
             other = messages.ProduceRequest.PartitionProduceData(1, batch("b"))
             request.topic_data[0].partition_data.append(other)
             peer.send(request, LATEST)
-            await until(lambda: len(two.waiting.commits) == 1)
+            await until(lambda: len(two.waiting.commits.entries) == 1)
             for topic in ("t", "u"):
                 lone.lead(topic, 2, isr=(2,), replicas=(1, 2), leader=2, epoch=4)
             know_brokers(lone, 1, 2)
@@ -194,7 +194,7 @@ def test_a_refusal_names_the_leader_and_where_it_listens(tmp_path: Path) -> None
             # The short way of plain requests says it too.
             hosted = lone.lead("t", epoch=5, isr=(1, 2), replicas=(1, 2))
             peer.send(produce(batch("c"), timeout_ms=LONG_MS), LATEST)
-            await until(lambda: len(hosted.waiting.commits) == 1)
+            await until(lambda: len(hosted.waiting.commits.entries) == 1)
             lone.lead("t", isr=(2,), replicas=(1, 2), leader=2, epoch=6)
             plain = await peer.receive()
             leader = plain.responses[0].partition_responses[0].current_leader

@@ -40,7 +40,7 @@ async def refuse_the_first_of_several(hosted: HostedPartition, writer: Writer) -
 
     def one_was_refused() -> bool:
         nonlocal waiting
-        before, waiting = waiting, len(hosted.waiting.commits)
+        before, waiting = waiting, len(hosted.waiting.commits.entries)
         return waiting < before
 
     await until(all_goes_well)

@@ -135,6 +135,11 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & MAX_INT32
 
 
+HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""The fields of a header in the order of ``BatchHeader``, which is one: the path of each append has
+them as ``unpack_header`` returns them, for Python unpacks a plain tuple in a sixth of the time."""
+
+
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header at ``position``; struct.error when fewer than 61 bytes follow."""
     return _as_header(BatchHeader, unpack_header(buffer, position))
@@ -189,7 +194,7 @@ def split(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]] | Rejected:
 
 
 def check_client_batch(
-    header: BatchHeader, batch: memoryview, configs: TopicConfigs, now_ms: int
+    header: HeaderFields, batch: memoryview, configs: TopicConfigs, now_ms: int
 ) -> Rejected | None:
     """Judge one batch of a client by its header and CRC; None when it may be appended.
 

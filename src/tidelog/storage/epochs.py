@@ -15,14 +15,11 @@ class LeaderEpochs:
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self.entries = list(entries)
+        self.latest = self.entries[-1][0] if self.entries else -1
+        """The newest epoch, -1 when there is none. A field: each append compares it."""
         self._below: list[tuple[int, int]] = []
         """The entries that ``truncate_start`` dropped or moved, up to the epoch of the log's
         start."""
-
-    @property
-    def latest(self) -> int:
-        """The newest epoch, -1 when there is none."""
-        return self.entries[-1][0] if self.entries else -1
 
     def begin(self, epoch: int, start_offset: int) -> bool:
         """Note that ``epoch`` begins at an offset; False when nothing changes.
@@ -34,6 +31,7 @@ class LeaderEpochs:
         while self.entries and self.entries[-1][1] >= start_offset:
             self.entries.pop()
         self.entries.append((epoch, start_offset))
+        self.latest = epoch
         return True
 
     def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
@@ -61,6 +59,7 @@ class LeaderEpochs:
         keep = bisect_left(self.entries, end_offset, key=lambda entry: entry[1])
         changed = keep < len(self.entries)
         del self.entries[keep:]
+        self.latest = self.entries[-1][0] if self.entries else -1
         del self._below[bisect_left(self._below, end_offset, key=lambda entry: entry[1]) :]
         return changed
 
@@ -90,4 +89,5 @@ class LeaderEpochs:
     def clear(self) -> None:
         """Forget all."""
         self.entries.clear()
+        self.latest = -1
         self._below.clear()

@@ -30,13 +30,11 @@ _offset_of = itemgetter(0)
 class AwaitedCommits:
     """The queue of one partition."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self._entries: deque[tuple[int, Committed, bool]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        self.entries: deque[tuple[int, Committed, bool]] = deque()
+        """By offset. Others only ask whether there are any."""
 
     def add(self, offset: int, committed: Committed, *, patient: bool = True) -> None:
         """Call ``committed`` when the high watermark has passed ``offset``.
@@ -44,11 +42,11 @@ class AwaitedCommits:
         If not ``patient``, call it also when the ISR becomes too small.
         """
         # In order of offsets, not of arrival: a producer's retry waits for older records.
-        insort(self._entries, (offset, committed, patient), key=_offset_of)
+        insort(self.entries, (offset, committed, patient), key=_offset_of)
 
     def forget(self, offset: int, committed: Committed) -> None:
         """Undo ``add``; without effect after the call."""
-        entries = self._entries
+        entries = self.entries
         at = bisect_left(entries, offset, key=_offset_of)
         while at < len(entries) and entries[at][0] == offset:
             if entries[at][1] is committed:
@@ -58,23 +56,23 @@ class AwaitedCommits:
 
     def reached(self, high_watermark: int) -> None:
         """Call those with offsets below. A callback may append, and so call this again."""
-        entries = self._entries
+        entries = self.entries
         while entries and entries[0][0] < high_watermark:
             _tell(entries.popleft()[1], ErrorCode.NONE)
 
     def too_few(self) -> None:
         """Call those that are not patient: the ISR is below ``min.insync.replicas``."""
-        waiting = self._entries
+        waiting = self.entries
         if all(patient for _, _, patient in waiting):
             return
-        self._entries = deque(entry for entry in waiting if entry[2])
+        self.entries = deque(entry for entry in waiting if entry[2])
         for _, committed, patient in waiting:
             if not patient:
                 _tell(committed, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def give_up(self, error: ErrorCode) -> None:
         """Call all with an error."""
-        entries, self._entries = self._entries, deque()
+        entries, self.entries = self.entries, deque()
         while entries:
             _tell(entries.popleft()[1], error)
 

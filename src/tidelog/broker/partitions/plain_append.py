@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tidelog.records.batch import (
     HEADER_SIZE,
     LENGTH_OVERHEAD,
-    BatchHeader,
     Buffer,
     Rejected,
     check_client_batch,
@@ -24,8 +23,6 @@ from tidelog.storage.log.tail import has_room, write_one
 
 if TYPE_CHECKING:
     from tidelog.storage.log.state import LogState
-
-_as_header = tuple.__new__
 
 
 def append_plain(
@@ -46,7 +43,7 @@ def append_plain(
     ):
         return None
     batch = records if records.__class__ is memoryview else memoryview(records)
-    header = _as_header(BatchHeader, unpack_header(batch))
+    header = unpack_header(batch)
     if header[1] != size - LENGTH_OVERHEAD or header[3] != 2 or not has_room(log, header, size):
         return None
     refusal = check_client_batch(header, batch, log.configs, now_ms)

@@ -57,7 +57,8 @@ class Waiting:
 
     def committed(self, high_watermark: int) -> None:
         """Wake readers and commits after a move of the high watermark; they may move it again."""
-        self.commits.reached(high_watermark)
+        if self.commits.entries:
+            self.commits.reached(high_watermark)
         if self.readers:
             wake(self.readers, self.uncommitted_bytes)
         self.uncommitted_bytes = 0

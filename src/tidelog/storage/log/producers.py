@@ -30,7 +30,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import CONTROL_BIT, MAX_INT32, NO_SEQUENCE, BatchHeader, Rejected
+from tidelog.records.batch import CONTROL_BIT, MAX_INT32, NO_SEQUENCE, HeaderFields, Rejected
 from tidelog.records.crc import crc32c
 from tidelog.runtime.turns import Pieces
 from tidelog.storage.checkpoints import DamagedFile
@@ -140,40 +140,38 @@ class ProducerState:
         """How many producers were forgotten for the limit."""
         self._moment = 0
 
-    def judge(self, header: BatchHeader) -> KnownBatch | Rejected | None:
+    def judge(self, header: HeaderFields) -> KnownBatch | Rejected | None:
         """Judge a client's batch: a duplicate (which one), refused, or to be appended (None)."""
-        entry = self.entries.get(header.producer_id)
+        _, _, _, _, _, _, delta, _, _, producer_id, epoch, first, _ = header
+        entry = self.entries.get(producer_id)
         if entry is None:
             return None
-        first = header.base_sequence
-        if header.producer_epoch == entry.epoch:
+        if epoch == entry.epoch:
             batches = entry._batches or entry.batches
             last = batches[-1].last_sequence if batches else NO_SEQUENCE
             if first == last + 1 or (first == 0 and last == MAX_INT32):
                 return None
-            last = header.last_sequence
+            last = NO_SEQUENCE if first < 0 else (first + delta) & MAX_INT32
             for batch in batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
             return Rejected(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} sent sequence {first} after {entry.last_sequence}",
+                f"producer {producer_id} sent sequence {first} after {entry.last_sequence}",
             )
-        if header.producer_epoch < entry.epoch:
+        if epoch < entry.epoch:
             return Rejected(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {entry.epoch}, "
-                f"not {header.producer_epoch}",
+                f"producer {producer_id} has epoch {entry.epoch}, not {epoch}",
             )
         if first != 0:
             return Rejected(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins epoch {header.producer_epoch} "
-                f"with sequence {first}",
+                f"producer {producer_id} begins epoch {epoch} with sequence {first}",
             )
         return None
 
-    def note(self, header: BatchHeader, first_offset: int, appended_ms: int) -> None:
+    def note(self, header: HeaderFields, first_offset: int, appended_ms: int) -> None:
         """Remember a batch that was appended at ``first_offset``."""
         # Not by the properties of a header: a start after a crash notes millions.
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header

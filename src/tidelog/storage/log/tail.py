@@ -7,12 +7,12 @@ configuration or several batches: see `appending`, which writes the same bytes.
 
 from __future__ import annotations
 
-from tidelog.records.batch import BatchHeader, Rejected, pack_prefix_into
+from tidelog.records.batch import HeaderFields, Rejected, pack_prefix_into
 from tidelog.storage.log.service import undo_write
 from tidelog.storage.log.state import LogState
 
 
-def has_room(log: LogState, header: BatchHeader, size: int) -> bool:
+def has_room(log: LogState, header: HeaderFields, size: int) -> bool:
     """Whether a batch of ``size`` bytes goes into the active segment, as it was sent.
 
     False where a roll may be due, or the topic wants batches in another form.
@@ -28,7 +28,7 @@ def has_room(log: LogState, header: BatchHeader, size: int) -> bool:
 
 
 def write_one(
-    log: LogState, header: BatchHeader, batch: memoryview, leader_epoch: int, now_ms: int
+    log: LogState, header: HeaderFields, batch: memoryview, leader_epoch: int, now_ms: int
 ) -> Rejected | None:
     """Write a batch for which ``has_room`` is true; a refusal leaves no trace.
 
