@@ -14,6 +14,7 @@ from tests.support.lone_broker import LoneBroker, Peer, until
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
+from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
 
 
@@ -89,6 +90,67 @@ def test_waiting_producers_and_consumers_get_no_error(tmp_path: Path, partitions
             # The reader's next request gets the epoch in its response, as any other does.
             told = (await reader.ask(fetch(1, 1, wait_ms=0), 12)).responses[0].partitions[0]
             assert told.error_code == E.FENCED_LEADER_EPOCH
+
+    run(main())
+
+
+async def waits(lone: LoneBroker, hosted: HostedPartition, epoch: int, **changes: Any) -> Peer:
+    """A consumer that waits at the end of the log in this epoch."""
+    waiting = len(hosted.waiting.readers)
+    reader = await Peer.connect(lone.port)
+    reader.send(fetch(hosted.end_offset, epoch, **changes), 12)
+    await until(lambda: len(hosted.waiting.readers) > waiting)
+    return reader
+
+
+@pytest.mark.parametrize(("named", "error"), [(1, E.FENCED_LEADER_EPOCH), (-1, E.NONE)])
+def test_a_consumer_that_waited_gets_no_record_of_a_newer_epoch(
+    tmp_path: Path, named: int, error: E
+) -> None:
+    """A group of librdkafka lost 176 records at resizes, 2026-11-27: the fence, in a newer epoch,
+    reached a consumer that had just asked for the end of the former one."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, _):
+            hosted = lead(lone, 1, isr=(1,), replicas=(1,))
+            hosted.append(batch(), 1)
+            reader = await waits(lone, hosted, named)
+            lead(lone, 2, isr=(1,), replicas=(1,))
+            hosted.append(batch(), 1)
+            seen = (await reader.receive()).responses[0].partitions[0]
+            assert (seen.error_code, bool(seen.records)) == (error, error is E.NONE)
+
+    run(main())
+
+
+def test_a_consumer_that_waited_gets_the_records_of_its_epoch(tmp_path: Path) -> None:
+    """What was committed before the newer epoch began is answered, up to its beginning."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, _):
+            hosted = lead(lone, 1)
+            reader = await waits(lone, hosted, 1)
+            hosted.append(batch(), 1)
+            lead(lone, 2)
+            hosted.append(batch(), 1)
+            hosted.follower_fetched(2, 2)
+            seen = (await reader.receive()).responses[0].partitions[0]
+            assert seen.error_code == E.NONE
+            assert [header.base_offset for _, header in walk(seen.records)] == [0]
+
+    run(main())
+
+
+def test_a_consumer_waits_on_while_a_newer_epoch_has_no_record(tmp_path: Path) -> None:
+    """B15: a change of epoch alone disturbs no waiting client."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, _):
+            hosted = lead(lone, 1)
+            reader = await waits(lone, hosted, 1, wait_ms=500)
+            lead(lone, 2)
+            seen = (await reader.receive()).responses[0].partitions[0]
+            assert (seen.error_code, len(seen.records)) == (E.NONE, 0)
 
     run(main())
 

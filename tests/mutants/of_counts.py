@@ -162,4 +162,18 @@ MUTANTS = (
         "            if key in self._due:\n",
         "tests/broker/test_fencing.py",
     ),
+    Mutant(
+        "a consumer that waited gets records of a newer leader epoch",
+        "src/tidelog/broker/fetching/partition_reads.py",
+        "            if of_its_epoch <= offset < end:\n",
+        "            if False:\n",
+        "tests/broker/test_leads_on.py",
+    ),
+    Mutant(
+        "a consumer that waited gets its records and those of a newer leader epoch",
+        "src/tidelog/broker/fetching/partition_reads.py",
+        "            end = min(end, of_its_epoch)\n",
+        "",
+        "tests/broker/test_leads_on.py",
+    ),
 )

@@ -56,6 +56,23 @@ def test_a_refusal_that_may_pass_lets_the_leader_be_looked_for_after_a_while() -
     story(of)
 
 
+def test_a_newer_leader_epoch_is_looked_for_at_once() -> None:
+    """Each resize begins one: a consumer that waits is refused, and must not pause for it."""
+
+    async def of() -> None:
+        one = Fetching([1, 1])
+        one.fetcher.assign({A: 0})
+        for pauses in (False, True):
+            (await one.asked()).answer({A: ErrorCode.FENCED_LEADER_EPOCH})
+            if not pauses:
+                continue
+            await until(lambda: one.state().failures == 2)
+            assert one.state().not_before > asyncio.get_running_loop().time()
+        await one.fetcher.close()
+
+    story(of)
+
+
 def test_a_lost_connection_begins_a_new_session() -> None:
     async def of() -> None:
         one = Fetching([1])

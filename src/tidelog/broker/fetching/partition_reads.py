@@ -11,6 +11,11 @@ partitions a request reads, nor in which order: see ``handlers.fetch`` and ``fol
 | a consumer with a rack | a follower | the follower's high watermark; beyond it the fetch waits |
 | a follower that is a replica | the leader | the log end |
 | Kafka's debugging consumer (-2), which compares replicas | any replica | its high watermark |
+
+A consumer that has waited while its leader began a newer leader epoch gets no record of that epoch:
+FENCED_LEADER_EPOCH, as soon as there is one. It has asked for the end of the former epoch, perhaps,
+and takes a position beyond that end for a truncation: librdkafka then drops the records that the
+application has not received yet (its ``rd_kafka_toppar_handle_OffsetForLeaderEpoch``).
 """
 
 from __future__ import annotations
@@ -169,9 +174,7 @@ class Reading:
         """Return the partition's part of the response."""
         error = self._why_not(wanted, partition)
         if error is not ErrorCode.NONE:
-            self.urgent = True
-            partition.counts.fetch_refused(error)
-            return refusal(wanted.index, error)
+            return self._refused(wanted, partition, error)
         log = partition.log
         offset = wanted.fetch_offset
         mark = log.high_watermark
@@ -190,6 +193,11 @@ class Reading:
                 return self._not_yet(wanted, partition)
         room = self.room - self.size
         end = log.end_offset if self.follower else limit_of_consumer(partition, wanted.named)
+        if self.waited and not self.follower and 0 <= wanted.leader_epoch < partition.leader_epoch:
+            of_its_epoch = log.end_offset_for_epoch(wanted.leader_epoch)[1]
+            if of_its_epoch <= offset < end:
+                return self._refused(wanted, partition, ErrorCode.FENCED_LEADER_EPOCH)
+            end = min(end, of_its_epoch)
         if is_at_limit(offset, end, mark):
             if end < mark and not self.follower:
                 self.fenced[partition] = wanted.named.resize_epoch
@@ -227,9 +235,7 @@ class Reading:
             self.cold.append(records)
             return part
         if isinstance(records, Rejected):
-            self.urgent = True
-            partition.counts.fetch_refused(records.error)
-            refused = refusal(wanted.index, records.error)
+            refused = self._refused(wanted, partition, records.error)
             if records.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 log = partition.log
                 refused.high_watermark = refused.last_stable_offset = log.high_watermark
@@ -240,6 +246,11 @@ class Reading:
         partition.bytes_out += size
         part.records = records
         return part
+
+    def _refused(self, wanted: Wanted, partition: HostedPartition, error: ErrorCode) -> Any:
+        self.urgent = True
+        partition.counts.fetch_refused(error)
+        return refusal(wanted.index, error)
 
     def _why_not(self, wanted: Wanted, partition: HostedPartition) -> ErrorCode:
         goes_on = self.waited and not self.follower

@@ -16,6 +16,7 @@ from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.replication.resize_rules import NOT_NAMED, Named
+from tidelog.runtime.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,14 @@ class Assigned:
             logger.warning(said, self.partition, lasted_ms, error)
         self.leader, self.waits_for = -1, ""
         return False
+
+    def pause_s(self, error: ClientError, backoff: Backoff) -> float:
+        """Return the pause before its leader is looked for again.
+
+        None at first where the leader has only begun a newer leader epoch, as at each resize.
+        """
+        fenced = isinstance(error, Refused) and error.code == ErrorCode.FENCED_LEADER_EPOCH
+        return 0.0 if fenced and not self.failures else backoff.pause_s(self.failures)
 
     def cut_back(self, end: EpochEnd) -> int:
         """Go back to where the log was truncated; return how many buffered bytes were dropped.

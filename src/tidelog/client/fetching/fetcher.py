@@ -495,5 +495,5 @@ class Fetcher:
             self._wake()
             return
         self._cluster.forget()
-        state.not_before = now + self._cluster.settings.backoff.pause_s(state.failures)
+        state.not_before = now + state.pause_s(error, self._cluster.settings.backoff)
         state.failures += 1
