@@ -115,7 +115,9 @@ def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path, by: str) -> Non
             )
             pair.tell(pair.leader.port)
             await lone.broker.maintenance.remove()
-            assert lone.broker.repairs._quarantined, "that metadata is older than the last command"
+            assert lone.broker.maintenance._repairs._quarantined, (
+                "that metadata is older than the last command"
+            )
             if by != "metadata":
                 await order(lone, isr=(1, 2), epoch=5, has_ids=has_ids)
             else:

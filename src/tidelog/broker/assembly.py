@@ -134,7 +134,6 @@ def assemble(given: Given) -> Broker:
         future_replicas=FutureReplicas(configs, topic_configs, partitions, log_work, commit, seams),
         inspected_appends=InspectedAppends(clock, turns, unaware_writers),
         unaware_writers=unaware_writers,
-        repairs=repairs,
         maintenance=maintenance,
         reader=reader,
         fetch_sessions=fetch_sessions,

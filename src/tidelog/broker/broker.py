@@ -38,7 +38,6 @@ from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.registry import Partitions
-from tidelog.broker.partitions.repairs import Repairs
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime.clock import Clock
@@ -77,7 +76,6 @@ class Broker:
     future_replicas: FutureReplicas
     inspected_appends: InspectedAppends
     unaware_writers: UnawareWriters
-    repairs: Repairs
     maintenance: Maintenance
 
     reader: Reader

@@ -8,7 +8,6 @@ clients goes through ``reader.FastReader``. Knows nothing of compression.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
@@ -196,12 +195,6 @@ def spans(payload: bytes, count: int) -> list[RecordSpan]:
     except IndexError:
         raise CorruptRecords("a record ends inside a field") from None
     return found
-
-
-def without_key(payload: bytes, count: int, most: int) -> tuple[int, ...]:
-    """Return the indexes of the first ``most`` records that have no key."""
-    keyless = (index for index, span in enumerate(spans(payload, count)) if span.key is None)
-    return tuple(islice(keyless, most))
 
 
 def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:

@@ -17,7 +17,6 @@ INDEX = ".index"
 TIME_INDEX = ".timeindex"
 SNAPSHOT = ".snapshot"
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX)
-SEGMENT_AND_OTHERS = (LOG, INDEX, TIME_INDEX, ".txnindex", SNAPSHOT)
 
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -48,8 +47,6 @@ DAMAGED = "tidelog.damaged"
 
 LIFE = "tidelog.life"
 """Our own: the boot id of the operating system, and the durability of the process that wrote it."""
-
-CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 
 MAX_DIRECTORY_LENGTH = 255
 """Longest name in a directory, in bytes (NAME_MAX); topic names are ASCII."""

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tidelog.client.groups.assignors import (
     ASSIGNORS,
-    AWARE_RANGE,
     RANGE,
     PartitionCounts,
     assign,
@@ -78,7 +77,7 @@ def test_static_members_come_first_by_their_own_ids(assignor: str) -> None:
 def test_retired_partitions_are_assigned_apart() -> None:
     said = members(a="t", b="t")
     resized = {"t": PartitionCounts(4, 6)}
-    assert assign(AWARE_RANGE, said, resized) == {
+    assert assign("tidelog.range", said, resized) == {
         "a": parts("t", 0, 1, 4),
         "b": parts("t", 2, 3, 5),
     }

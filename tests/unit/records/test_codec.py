@@ -33,7 +33,6 @@ from tidelog.records.record import (
     encode_record,
     read_varint,
     spans,
-    without_key,
     write_varint,
 )
 
@@ -172,14 +171,6 @@ def test_hostile_records_are_corrupt_not_fatal() -> None:
     many_headers = b"\0\0\0\1\1" + write_varint(2**40)
     with pytest.raises(CorruptRecords):
         decode_records(write_varint(len(many_headers)) + many_headers, 1, 0, 0)
-
-
-def test_the_first_record_without_a_key_is_found() -> None:
-    keyed = encode_record(0, 0, b"k", None)
-    keyless = encode_record(1, 0, None, b"v")
-    assert without_key(keyed + keyed, 2, 9) == ()
-    assert without_key(keyed + keyless, 2, 9) == (1,)
-    assert without_key(keyless + keyed + keyless * 2, 4, 2) == (0, 2)
 
 
 def test_read_all_begins_inside_a_batch_checks_crcs_and_skips_control_batches() -> None:

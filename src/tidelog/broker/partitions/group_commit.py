@@ -49,7 +49,6 @@ class GroupCommit:
         self.before_ack = before_ack
         self._clock = clock
         self.trips = 0
-        self.synced_logs = 0
         self._threads = threads
         self._wanted: dict[HostedPartition, bool] = {}
         self._late: set[HostedPartition] = set()
@@ -148,7 +147,6 @@ class GroupCommit:
             for pending in pendings:
                 pending.error = pending.error or error
         self.trips += bool(pendings)
-        self.synced_logs += len(pendings)
 
     def _go_on(
         self,

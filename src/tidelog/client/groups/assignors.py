@@ -34,7 +34,6 @@ from tidelog.model.topics import TopicPartition
 RANGE = "range"
 ROUND_ROBIN = "roundrobin"
 ASSIGNORS = (RANGE, ROUND_ROBIN, STICKY, COOPERATIVE_STICKY)
-AWARE_RANGE = AWARE_PREFIX + RANGE
 
 Assignment = dict[str, list[TopicPartition]]
 

@@ -14,7 +14,6 @@ from tidelog.model.configs.broker import BROKER
 from tidelog.model.configs.broker_replication import RACK_AWARE_SELECTOR
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, unknown_entries
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
-from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.configs.types import InvalidConfig, Value, parse, unknown
 from tidelog.model.levels import Level, level_of
 
@@ -167,11 +166,6 @@ class ServerConfigs:
     def controller_listeners(self) -> tuple[Listener, ...]:
         """The listeners for brokers that talk to the controller."""
         return tuple(x for x in self.listeners if x.name in self.controller_listener_names)
-
-    @property
-    def topic_defaults(self) -> TopicConfigs:
-        """The values of a topic without configurations of its own, from this file alone."""
-        return resolve_topic({}, BrokerLayers(static=self.texts)).configs
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -91,11 +91,6 @@ class PendingSnapshot:
     def path(self) -> str:
         return snapshot_path(self.directory, self.offset)
 
-    @property
-    def count(self) -> int:
-        """Return how many producers it has."""
-        return len(self._entries)
-
     def write(self) -> None:
         """Write and sync the file; its name becomes durable with the directory. Blocks.
 

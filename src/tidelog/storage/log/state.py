@@ -155,11 +155,6 @@ class LogState:
         return sum(segment.size for segment in self.segments)
 
     @property
-    def last_stable_offset(self) -> int:
-        """Where readers of committed transactions stop; the high watermark without them."""
-        return self.high_watermark
-
-    @property
     def latest_epoch(self) -> int:
         """The newest leader epoch of the log, -1 when there is none."""
         return self.epochs.latest

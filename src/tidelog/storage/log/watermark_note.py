@@ -80,10 +80,6 @@ class WatermarkNote:
         if self._lost != NOTHING:
             self._try_to_put(self.offset, NOTHING)
 
-    def lower(self, offset: int) -> None:
-        """Do as ``lowering``, at once."""
-        at_once(self.lowering(offset))
-
     def lowering(self, offset: int) -> Pieces[None]:
         """Let the note claim at most ``offset``, durably, in pieces. OSError: to be done again."""
         former = self.offset, self._lost

@@ -7,6 +7,7 @@ from dataclasses import fields
 import pytest
 
 from tidelog.model.configs.broker import BROKER
+from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
 from tidelog.model.configs.server import (
     Listener,
     ServerConfigs,
@@ -116,7 +117,8 @@ def test_a_full_file() -> None:
     assert configs.controller_quorum_bootstrap_servers == (("c1", 9093), ("c2", 9093))
     assert configs.log_dirs == ("/data/a", "/data/b")
     assert configs.metrics_address == ("0.0.0.0", 9100)
-    assert configs.topic_defaults.retention_ms == 3_600_000
+    topic = resolve_topic({}, BrokerLayers(static=configs.texts)).configs
+    assert topic.retention_ms == 3_600_000
 
 
 def test_the_file_that_comes_with_kafka_4_is_taken_as_it_is() -> None:
