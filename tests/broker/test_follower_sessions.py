@@ -216,13 +216,13 @@ def test_a_follower_that_held_all_until_now_has_not_lagged() -> None:
     """Nothing was written for an hour, then something is: the hour was no lag."""
     follower = Follower()
     follower.fetched(5, 5, LIFE, 1000)
-    follower.left_behind(3_600_000)
+    follower.leader_appended(3_600_000)
     assert follower.caught_up_ms == 3_600_000
     follower.fetched(5, 6, LIFE, 3_600_100)
-    follower.left_behind(3_700_000)
+    follower.leader_appended(3_700_000)
     assert follower.caught_up_ms == 3_600_000, "it has lagged since then"
     fresh = Follower(caught_up_ms=7)
-    fresh.left_behind(3_700_000)
+    fresh.leader_appended(3_700_000)
     assert fresh.caught_up_ms == 7, "it has not fetched in this epoch"
 
 

@@ -134,8 +134,8 @@ MUTANTS = (
     Mutant(
         "a deposed leader is read from as soon as it is named",
         f"{CLIENT}/fetching/assigned.py",
-        "self.behind_since is not None and (now - self.behind_since) * 1000 > longest_ms:\n",
-        "self.behind_since is not None:\n",
+        "self.lagging_since is not None and (now - self.lagging_since) * 1000 > longest_ms:\n",
+        "self.lagging_since is not None:\n",
         ASSIGNED,
     ),
     Mutant(

@@ -69,17 +69,17 @@ class ConsumerHooks(ReaderHooks):
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Call ``on_partitions_revoked``."""
-        await self._tell("on_partitions_revoked", partitions)
+        await self._notify("on_partitions_revoked", partitions)
 
     async def lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Call ``on_partitions_lost``; a listener without it gets a revocation."""
         has_it = hasattr(self._listener, "on_partitions_lost")
-        await self._tell("on_partitions_lost" if has_it else "on_partitions_revoked", partitions)
+        await self._notify("on_partitions_lost" if has_it else "on_partitions_revoked", partitions)
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Call ``on_partitions_assigned``."""
         self.rebalances += 1
-        await self._tell("on_partitions_assigned", partitions)
+        await self._notify("on_partitions_assigned", partitions)
 
     async def keys_maybe_revoked(
         self, partitions: Sequence[TopicPartition], membership: Membership
@@ -122,7 +122,7 @@ class ConsumerHooks(ReaderHooks):
         """Forget records that were not returned."""
         self._queue.drop(partitions)
 
-    async def _tell(self, method: str, partitions: Sequence[TopicPartition]) -> None:
+    async def _notify(self, method: str, partitions: Sequence[TopicPartition]) -> None:
         if self._listener is not None:
             await self._called(getattr(self._listener, method), set(partitions))
 

@@ -133,7 +133,7 @@ class BrokerCollector(Collector):
             "Requests that met a bug of this server, by API",
             labels=["request"],
         )
-        parked = GaugeMetricFamily(
+        pending = GaugeMetricFamily(
             "kafka_server_delayedoperationpurgatory_size",
             "Requests whose answer is pending, by API",
             labels=["request"],
@@ -143,7 +143,7 @@ class BrokerCollector(Collector):
                 name = _name(key)
                 requests.add_metric([name], tally.requests)
                 failures.add_metric([name], tally.failures)
-                parked.add_metric([name], tally.parked)
+                pending.add_metric([name], tally.parked)
         refused = CounterMetricFamily(
             "tidelog_requests_unauthorized",
             "Requests that this broker refused for want of a proof of the cluster secret, by API",
@@ -153,7 +153,7 @@ class BrokerCollector(Collector):
             refused.add_metric([_name(key)], count)
         yield requests
         yield failures
-        yield parked
+        yield pending
         yield refused
 
     def _times(self) -> Iterator[Metric]:

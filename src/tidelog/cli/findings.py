@@ -98,7 +98,7 @@ def judge(facts: ClusterFacts) -> list[Finding]:
         *_partitions(facts),
         *_moves(facts),
         *_strays(facts),
-        *_set_aside(facts),
+        *_quarantined(facts),
         *_versions(facts),
         *_disks(facts),
         *_groups(facts),
@@ -290,7 +290,7 @@ def _of_places(
     return Finding(Severity.BAD, what, advice, kind, listed, brokers)
 
 
-def _set_aside(facts: ClusterFacts) -> list[Finding]:
+def _quarantined(facts: ClusterFacts) -> list[Finding]:
     """Quarantined replicas that no broker will remove, because it was restarted since."""
     kept = {
         node_id: [each["path"] for each in own["set_aside"] if each["removed_at_ms"] is None]

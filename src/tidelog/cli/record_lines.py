@@ -221,15 +221,15 @@ def parse_template(text: str) -> tuple[bytes | str, ...]:
     found: list[bytes | str] = []
     before, *pieces = re.split(r"%(.|\Z)", text, flags=re.DOTALL)
     literal = before
-    for field, behind in zip(pieces[::2], pieces[1::2], strict=True):
+    for field, after in zip(pieces[::2], pieces[1::2], strict=True):
         if field == "%":
-            literal += "%" + behind
+            literal += "%" + after
             continue
         if not field or field not in FIELDS:
             known = ", ".join(f"%{each}" for each in FIELDS)
             raise WrongUsage(f"--format has no field '%{field}': use {known} or %%")
         found += [unescape(literal), field]
-        literal = behind
+        literal = after
     return tuple(piece for piece in [*found, unescape(literal)] if piece)
 
 

@@ -48,7 +48,7 @@ class Follower:
         self.fetched_ms = now_ms
         self.leader_end_then = leader_end
 
-    def left_behind(self, fetched_ms: int) -> None:
+    def leader_appended(self, fetched_ms: int) -> None:
         """Note that the leader appended while this follower's fetch of ``fetched_ms`` waited.
 
         If it held the whole log at its last fetch, it held all until then. For leaders that do

@@ -446,19 +446,19 @@ def test_a_leader_of_an_older_epoch_than_what_was_read_is_not_used() -> None:
     async def of() -> None:
         one = Fetching([1])
         one.fetcher.assign({A: 7}, epochs={A: 4})
-        await until(lambda: one.state().behind_since)
-        since = one.state().behind_since
+        await until(lambda: one.state().lagging_since)
+        since = one.state().lagging_since
         assert await one.quiet() and one.state().failures == 1
         one.state().not_before = 0.0
         one.fetcher._start()
         await until(lambda: one.state().failures == 2)
-        assert one.state().behind_since == since
+        assert one.state().lagging_since == since
         # For so long that the position may be of a former topic of the name.
-        one.state().behind_since -= one.cluster.settings.metadata_max_age_ms / 1000 + 1
+        one.state().lagging_since -= one.cluster.settings.metadata_max_age_ms / 1000 + 1
         one.state().not_before = 0.0
         one.fetcher._start()
         assert (await one.asked()).offsets == {A: 7}
-        assert one.state().behind_since is None and one.state().fetch_epoch == -1
+        assert one.state().lagging_since is None and one.state().fetch_epoch == -1
         await one.fetcher.close()
 
     story(of)

@@ -36,12 +36,12 @@ Patch = pytest.MonkeyPatch
 
 def call_refused_what_was_appended(patch: Patch) -> None:
     """Promise 2: a producer that waited in vain gets an error that says nothing was appended."""
-    tell = awaited_commits._tell
+    tell = awaited_commits._call
 
     def wrong(committed: Any, error: ErrorCode) -> None:
         tell(committed, error if error is ErrorCode.NONE else ErrorCode.NOT_ENOUGH_REPLICAS)
 
-    patch.setattr(awaited_commits, "_tell", wrong)
+    patch.setattr(awaited_commits, "_call", wrong)
 
 
 def append_behind_what_was_refused(patch: Patch) -> None:

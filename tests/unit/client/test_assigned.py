@@ -122,7 +122,7 @@ def test_when_a_partition_is_fetched() -> None:
 def test_a_leader_of_an_older_epoch_is_taken_after_so_long() -> None:
     state = Assigned(WHERE, 5, 5, epoch=3, fetch_epoch=4)
     assert state.least_epoch(1_000.0, 500) == 4
-    state.behind_since = 1_000.0
+    state.lagging_since = 1_000.0
     assert state.least_epoch(1_000.5, 500) == 4
     assert state.least_epoch(1_000.6, 500) == -1
 

@@ -125,7 +125,7 @@ class Wanted:
         self.log_start = asked.log_start_offset
         self.named = named
 
-    def is_news(self, high_watermark: int, log_start: int) -> bool:
+    def is_dirty(self, high_watermark: int, log_start: int) -> bool:
         """Whether one of these differs from what was last sent."""
         return high_watermark != self.sent_watermark or log_start != self.sent_start
 

@@ -304,7 +304,7 @@ def _noted(session: ClientFetchSession, parts: list[_Part]) -> list[_Part]:
     changed = []
     for part in parts:
         wanted, mark, start = part.wanted, part.high_watermark, part.log_start
-        if part.size or wanted.is_news(mark, start):
+        if part.size or wanted.is_dirty(mark, start):
             changed.append(part)
             wanted.sent(mark, start)
             if part.size:

@@ -74,7 +74,7 @@ class SessionPartition(Wanted):
         if size and self.partition is not None:
             follower = self.partition.followers.get(session.node_id)
             if follower is not None:
-                follower.left_behind(session.fetched_ms)
+                follower.leader_appended(session.fetched_ms)
         for waiting in list(session.waiting):
             waiting.more(size)
 

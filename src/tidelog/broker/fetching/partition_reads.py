@@ -380,7 +380,7 @@ def has_changed(wanted: Wanted, part: Any) -> bool:
     return bool(
         part.error_code
         or len(part.records)
-        or wanted.is_news(part.high_watermark, part.log_start_offset)
+        or wanted.is_dirty(part.high_watermark, part.log_start_offset)
         or part.diverging_epoch is not None
         or part.preferred_read_replica >= 0
     )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BROKER, GROUP = "broker", "group"
 
-MOST_SET_ASIDE = 1_000
+MOST_QUARANTINED = 1_000
 """Most quarantined replicas in a response; the directory itself shows the rest."""
 
 
@@ -96,7 +96,7 @@ def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDi
             continue
         strays = (name for name in listed if name.endswith(names.STRAY_DIRECTORY))
         found += ((directory, f"{directory.path}/{name}") for name in strays)
-    return found[:MOST_SET_ASIDE]
+    return found[:MOST_QUARANTINED]
 
 
 def refuse(_request: Any, error: ErrorCode, message: str) -> Any:

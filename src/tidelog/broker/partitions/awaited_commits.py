@@ -58,7 +58,7 @@ class AwaitedCommits:
         """Call those with offsets below. A callback may append, and so call this again."""
         entries = self.entries
         while entries and entries[0][0] < high_watermark:
-            _tell(entries.popleft()[1], ErrorCode.NONE)
+            _call(entries.popleft()[1], ErrorCode.NONE)
 
     def too_few(self) -> None:
         """Call those that are not patient: the ISR is below ``min.insync.replicas``."""
@@ -68,16 +68,16 @@ class AwaitedCommits:
         self.entries = deque(entry for entry in waiting if entry[2])
         for _, committed, patient in waiting:
             if not patient:
-                _tell(committed, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+                _call(committed, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def give_up(self, error: ErrorCode) -> None:
         """Call all with an error."""
         entries, self.entries = self.entries, deque()
         while entries:
-            _tell(entries.popleft()[1], error)
+            _call(entries.popleft()[1], error)
 
 
-def _tell(committed: Committed, error: ErrorCode) -> None:
+def _call(committed: Committed, error: ErrorCode) -> None:
     try:
         committed(error)
     except Exception:

@@ -130,7 +130,7 @@ class GroupCommit:
                     if pending.leaves_rest:
                         self.want(partition, closed_only=closed_only)
                 for partition in taken:
-                    self._tell(partition)
+                    self._notify(partition)
                 for partition, log, written, closed_only in epochs:
                     self._go_on(partition, log, written, closed_only)
         finally:
@@ -162,7 +162,7 @@ class GroupCommit:
         else:
             self.want(partition, closed_only=closed_only)
 
-    def _tell(self, partition: HostedPartition) -> None:
+    def _notify(self, partition: HostedPartition) -> None:
         for waiter in self._waiting.pop(partition, ()):
             if not waiter.done():
                 waiter.set_result(None)

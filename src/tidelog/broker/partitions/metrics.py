@@ -154,8 +154,8 @@ def _replication(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
             followers, end = partition.followers, partition.end_offset
             for replica in state.replicas:
                 if (held := followers.get(replica)) is not None:
-                    behind = max(0, end - max(0, held.end_offset))
-                    lag.add_metric([*where, str(replica)], behind)
+                    missing = max(0, end - max(0, held.end_offset))
+                    lag.add_metric([*where, str(replica)], missing)
     yield from (count, at, under, lag)
 
 

@@ -36,7 +36,7 @@ class Assigned:
     incarnation: int = 0
     epoch: int = -1
     fetch_epoch: int = -1
-    behind_since: float | None = None
+    lagging_since: float | None = None
     leader: int = -1
     leader_epoch: int = -1
     asked_in: int = -1
@@ -99,7 +99,7 @@ class Assigned:
         committed position can be from an earlier topic of this name with higher epochs: a leader
         that metadata name for ``longest_ms`` is accepted.
         """
-        if self.behind_since is not None and (now - self.behind_since) * 1000 > longest_ms:
+        if self.lagging_since is not None and (now - self.lagging_since) * 1000 > longest_ms:
             return -1
         return self.fetch_epoch
 

@@ -352,10 +352,10 @@ class Fetcher:
                 found = await self._cluster.leader(state.partition, least)
             except ClientError as error:
                 if isinstance(error, Refused) and error.code == ErrorCode.UNKNOWN_LEADER_EPOCH:
-                    state.behind_since = state.behind_since or asyncio.get_running_loop().time()
+                    state.lagging_since = state.lagging_since or asyncio.get_running_loop().time()
                 self._failed(state, error)
             else:
-                state.leader_epoch, state.behind_since = found.leader_epoch, None
+                state.leader_epoch, state.lagging_since = found.leader_epoch, None
                 if found.leader_epoch < state.fetch_epoch:
                     state.fetch_epoch = -1
                 if must_ask(state.fetch_epoch, state.leader_epoch, state.asked_in):

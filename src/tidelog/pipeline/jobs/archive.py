@@ -186,7 +186,7 @@ class Archive:
         chain.fold(self._layout)
         self._cluster.commit(manifest.end)
 
-    def behind(self, query: StreamingQuery) -> int:
+    def lag(self, query: StreamingQuery) -> int:
         """Offsets between the end of the lake and the end of the log as the query last saw it."""
         progress = query.lastProgress
         if progress is None or self._last is None:
@@ -242,8 +242,8 @@ def run(
 
 
 def _report(reporter: Reporter, archive: Archive, query: StreamingQuery) -> None:
-    behind = archive.behind(query)
-    reporter.update(archive.rows, archive.rows + behind, lag=behind, **archive.facts())
+    lag = archive.lag(query)
+    reporter.update(archive.rows, archive.rows + lag, lag=lag, **archive.facts())
 
 
 @contextmanager

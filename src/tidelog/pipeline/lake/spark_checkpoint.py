@@ -128,7 +128,7 @@ class SparkCheckpoint:
         What lay here is kept, in a folder whose path is returned; None if nothing did. Safe to
         repeat after a crash: without `metadata`, which comes last, there is no checkpoint.
         """
-        aside = self._set_aside()
+        aside = self._put_away()
         for log in ("offsets", "commits"):
             (self.root / log).mkdir(parents=True)
         watermark = {"batchWatermarkMs": 0, "batchTimestampMs": int(time.time() * 1000)}
@@ -142,7 +142,7 @@ class SparkCheckpoint:
         _write(self.root / "metadata", json.dumps({"id": last.query_id}))
         return aside
 
-    def _set_aside(self) -> Path | None:
+    def _put_away(self) -> Path | None:
         there = [name for name in _PARTS if (self.root / name).exists()]
         if not there:
             return None

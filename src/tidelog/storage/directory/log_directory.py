@@ -43,7 +43,7 @@ from tidelog.storage.log.closing import close_all
 from tidelog.storage.log.opening import ConfigsOf, create_log, open_log
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
-from tidelog.storage.log.rewriting import sync_anew
+from tidelog.storage.log.rewriting import sync_again
 from tidelog.storage.log.state import PRODUCER_EXPIRATION_MS
 from tidelog.storage.removals import Removal
 from tidelog.storage.segments.open_files import DEFAULT_OPEN_FILES
@@ -175,7 +175,7 @@ class LogDirectory:
         self.logs[partition] = log
         if self.ran_synced and self.last_stop is not LastStop.CLEAN and not log.failed:
             # Readers got all that was synced: it must be durable again before they read it.
-            sync_anew(log)
+            sync_again(log)
         self.resources.loading.opened += 1
         found.logs += 1
         found.recovered_bytes += log.recovered.scanned_bytes

@@ -45,7 +45,7 @@ def write_again(log: LogState) -> None:
         log.dirty.files.add(log.segments.active.log_path)
 
 
-def sync_anew(log: LogState) -> None:
+def sync_again(log: LogState) -> None:
     """Do as ``write_again``, and sync; what fails takes the log or its directory out of service.
     LoadAbandoned.
 
