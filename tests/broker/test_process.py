@@ -19,6 +19,7 @@ from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.standing_clock import silence, stand_still
 from tidelog.broker import process
+from tidelog.broker.partitions import log_directories
 from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.metadata import layout
@@ -564,9 +565,9 @@ def test_a_long_recovery_says_how_far_it_is_and_can_be_called_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S8. It had said nothing, and a signal waited until the log that it was at was checked."""
-    monkeypatch.setattr(process, "SAY_LOADING_AFTER_S", 0.05)
-    monkeypatch.setattr(process, "SAY_LOADING_EVERY_S", 0.05)
-    caplog.set_level("INFO", "tidelog.broker.process")
+    monkeypatch.setattr(log_directories, "SAY_LOADING_AFTER_S", 0.05)
+    monkeypatch.setattr(log_directories, "SAY_LOADING_EVERY_S", 0.05)
+    caplog.set_level("INFO", "tidelog.broker.partitions.log_directories")
 
     def said() -> list[str]:
         return [text for text in caplog.messages if "logs are open" in text]

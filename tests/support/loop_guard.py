@@ -27,10 +27,10 @@ ON_START = str(Path(__file__).with_name("on_start"))
 PRODUCT = str(Path(__file__).parents[2] / "src" / "tidelog") + os.sep
 
 ALLOWED = {
-    "broker/process.py:BrokerProcess._open_directories": (
+    "broker/partitions/log_directories.py:LogDirectories.open": (
         "a start: its broker serves no client yet, and a directory is locked before it is read"
     ),
-    "broker/process.py:BrokerProcess._refuse_copies": (
+    "broker/partitions/log_directories.py:LogDirectories._refuse_copies": (
         "a start: a creation that failed is quarantined before the broker serves clients"
     ),
     "cli/cluster_secret.py:secret_for": "a start: no client is served before the secret is there",

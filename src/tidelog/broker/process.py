@@ -4,7 +4,8 @@ Owns the order of both. A start gets the cluster id from a controller, locks and
 directories, listens and registers; the broker is ready when the first control channel has brought
 the metadata. A stop gives leadership up (the controller moves it), responds to the requests in
 flight, syncs and closes the logs, and writes the marker of a clean stop. Not how the parts are
-made: see ``assembly``.
+made: see ``assembly``; not how the log directories are opened and loaded: see
+``partitions.log_directories``.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from tidelog.broker.control_plane.session import (
 )
 from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.metadata.configurations import ConfigCache
+from tidelog.broker.partitions.log_directories import LogDirectories, former_registration
+from tidelog.broker.partitions.log_directories import StartFailed as StartFailed
 from tidelog.model.configs.server import Listener, ServerConfigs
-from tidelog.model.registration import FormerRegistration
-from tidelog.model.topics import TopicPartition
 from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
@@ -38,8 +39,6 @@ from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import DamagedFile
-from tidelog.storage.directory import log_directory as storage
-from tidelog.storage.directory.copies import MOVED, Copy, judge
 
 logger = logging.getLogger(__name__)
 
@@ -49,33 +48,12 @@ FIND_CONTROLLER_MS = 60_000
 METADATA_WAIT_MS = 5_000
 """Interval of the log lines of a registered start without metadata. Divides the above."""
 
-SAY_LOADING_AFTER_S, SAY_LOADING_EVERY_S = 2.0, 10.0
-"""When a start first logs the progress of loading a directory, and the interval after that."""
-
 DEFAULT_DESCRIPTORS = Descriptors(log_files=4096, connections=8192)
 
 STOP_GRACE_S = 5.0
 """How long a stop waits for requests in flight."""
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-_FORMER_REGISTRATIONS = {
-    storage.LastStop.NEW: FormerRegistration.CLEAN,
-    storage.LastStop.CLEAN: FormerRegistration.CLEAN,
-    storage.LastStop.CRASHED: FormerRegistration.CRASHED,
-    storage.LastStop.UNCLEAN: FormerRegistration.UNCLEAN,
-}
-
-_BEFORE = {
-    storage.LastStop.NEW: "a new directory",
-    storage.LastStop.CLEAN: "after a clean stop",
-    storage.LastStop.CRASHED: "after a kill",
-    storage.LastStop.UNCLEAN: "after the machine stopped, so that unsynced records may be lost",
-}
-
-
-class StartFailed(Exception):
-    """The broker cannot start; the text is one line: the reason and what to do."""
 
 
 class BrokerProcess:
@@ -100,9 +78,7 @@ class BrokerProcess:
         self.broker: Broker
         self.server: Server
         self._controllers = list(controllers or configs.controller_quorum_bootstrap_servers)
-        self._directories: list[storage.LogDirectory] = []
-        self._away: list[str] = []
-        """A sentence for each log directory that cannot be used until the next start."""
+        self._directories = LogDirectories(configs, seams)
         self._boot_id = ""
         self.when_not_notified: Callable[[], None] = lambda: None
         """Called once by a start that is registered and waits long for the metadata."""
@@ -138,15 +114,15 @@ class BrokerProcess:
         cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS)
         topic_configs = ConfigCache(configs.node_id, configs.texts)
         self._boot_id = _boot_id(seams)
-        self._open_directories(cluster_id)
-        await self._load(topic_configs)
+        self._directories.open(cluster_id, self._boot_id, self.descriptors.log_files)
+        await self._directories.load(topic_configs)
         broker = self.broker = assemble(
             Given(
                 configs=configs,
                 seams=seams,
                 cluster_id=cluster_id,
-                directories=self._directories,
-                away=tuple(self._away),
+                directories=self._directories.all,
+                away=tuple(self._directories.away),
                 topic_configs=topic_configs,
                 session=session,
                 secret=self._secret,
@@ -174,7 +150,7 @@ class BrokerProcess:
                 node_id=configs.node_id,
                 cluster_id=cluster_id,
                 incarnation_id=seams.new_uuid(),
-                directory_id=UUID(int=self._directories[0].meta.directory_id.int),
+                directory_id=UUID(int=self._directories.all[0].meta.directory_id.int),
                 listeners=self._advertised(),
                 rack=configs.broker_rack,
                 log_dirs=configs.log_dirs,
@@ -191,153 +167,6 @@ class BrokerProcess:
             dynamic = self.broker.topic_configs
             self._server.limits = limits_of(self.configs, self.descriptors, dynamic)
 
-    def _open_directories(self, cluster_id: str) -> None:
-        configs = self.configs
-        for path in configs.log_dirs:
-            try:
-                found = storage.open_directory(
-                    self.seams,
-                    path,
-                    cluster_id=cluster_id,
-                    node_id=configs.node_id,
-                    boot_id=self._boot_id,
-                    open_files=max(2, self.descriptors.log_files // len(configs.log_dirs)),
-                    producer_expiration_ms=configs.producer_id_expiration_ms,
-                )
-            except OSError as error:
-                self._go_on_without(f"log directory {path} cannot be used: {error}")
-                continue
-            if isinstance(found, storage.DirectoryRefused):
-                raise StartFailed(found.reason)
-            self._directories.append(found)
-        self._need_one()
-
-    def _go_on_without(self, sentence: str) -> None:
-        """Serve from the other log directories until the next start, as Apache Kafka does."""
-        self._away.append(sentence)
-        if len(self.configs.log_dirs) > 1:
-            logger.error("%s; its replicas are out of service until the next start", sentence)
-
-    def _need_one(self) -> None:
-        if not self._directories:
-            raise StartFailed("; ".join(self._away))
-
-    async def _load(self, topic_configs: ConfigCache) -> None:
-        """Load all log directories concurrently: each has its own disk."""
-        loads = [self._loaded(each, topic_configs) for each in self._directories]
-        # All loads end before any directory is closed, also when one or the start fails.
-        found = await asyncio.gather(*loads, return_exceptions=True)
-        for directory, loaded in zip(list(self._directories), found, strict=True):
-            if isinstance(loaded, OSError):
-                # Not loaded: its files stay as they are.
-                self._directories.remove(directory)
-                directory.close()
-                self._go_on_without(f"log directory {directory.path} cannot be read: {loaded}")
-                continue
-            if isinstance(loaded, BaseException):
-                raise loaded
-            logger.info(
-                "%(log_dir)s: %(logs)d logs, %(last_stop)s, %(bytes_checked)d bytes checked",
-                {
-                    "log_dir": directory.path,
-                    "logs": loaded.logs,
-                    "last_stop": _BEFORE[directory.last_stop],
-                    "bytes_checked": loaded.recovered_bytes,
-                },
-            )
-            for sentence in loaded.mended:
-                logger.error("damaged: %s", sentence)
-            for sentence in loaded.compared:
-                logger.warning("%s", sentence)
-            if directory.failed is not None:
-                # It failed before the part existed that logs it.
-                logger.error("%s is out of service: %s", directory.path, directory.failed)
-            for key, why in loaded.damaged:
-                logger.error("%s is out of service: %s", key, why)
-        self._need_one()
-        self._refuse_copies()
-
-    async def _loaded(
-        self, directory: storage.LogDirectory, topic_configs: ConfigCache
-    ) -> storage.Loaded:
-        # In a thread: recovery may read for long, and the process must still react to signals.
-        most = self.configs.num_recovery_threads_per_data_dir
-        make = self.seams.recovery_helpers
-        helpers = None if make is None else make(most)
-        loading = asyncio.get_running_loop().run_in_executor(
-            self.seams.threads, directory.load, topic_configs.at_start, helpers, most
-        )
-        wait_s = SAY_LOADING_AFTER_S
-        try:
-            while not (await asyncio.wait([loading], timeout=wait_s))[0]:
-                logger.info(
-                    "%(log_dir)s: %(progress)s",
-                    {"log_dir": directory.path, "progress": directory.resources.loading.said()},
-                )
-                wait_s = SAY_LOADING_EVERY_S
-        except asyncio.CancelledError:
-            # The thread must not work on closed files.
-            directory.abandon_load()
-            await asyncio.wait([loading])
-            loading.exception()
-            raise
-        finally:
-            if helpers is not None:
-                helpers.shutdown(cancel_futures=True)
-        return loading.result()
-
-    def _refuse_copies(self) -> None:
-        """Refuse a replica that is in two directories: one is older, and must never lead.
-
-        A replica of a former incarnation is quarantined where that is proved (docs/decisions/0045).
-        """
-        found: dict[TopicPartition, list[storage.LogDirectory]] = {}
-        for directory in self._directories:
-            for key in directory.logs:
-                found.setdefault(key, []).append(directory)
-        for key, places in found.items():
-            if len(places) < 2:
-                continue
-            verdict = judge([Copy(x, x.logs[key].metadata, x.is_unfinished(key)) for x in places])
-            if not verdict.kept:
-                paths = " and in ".join(each.path for each in places)
-                raise StartFailed(
-                    f"{key} is in {paths}: it was created again in one while the other was "
-                    f"missing, and which one is older is unknown; move the older folder {key} away"
-                )
-            for directory, what in verdict.left:
-                self._quarantine(directory, key, what)
-            if len(verdict.kept) > 1:
-                paths = " and in ".join(each.path for each in verdict.kept)
-                logger.warning(
-                    "%(partition)s is in %(paths)s, of different topics: the controller decides "
-                    "which one is kept",
-                    {"partition": key, "paths": paths},
-                )
-
-    def _quarantine(self, directory: storage.LogDirectory, key: TopicPartition, what: str) -> None:
-        place = f"{directory.path}/{key}"
-        try:
-            if directory.failed is not None:
-                raise OSError(directory.failed)
-            if what == MOVED:
-                # Its copy is whole: nothing of it is needed.
-                directory.delete(key)
-                logger.warning("%(replica)s is %(what)s: removed", {"replica": place, "what": what})
-                return
-            path = directory.mark_stray(key)
-        except OSError as error:
-            # It is not hosted any longer; the replica that replaces it records that on disk.
-            if key in directory.logs:
-                directory.leave(key)
-            directory.resources.fail(f"{place}, {what}, cannot be quarantined: {error}")
-            logger.error("%s is out of service: %s", directory.path, directory.failed)
-            return
-        logger.warning(
-            "%(replica)s is %(what)s: kept in %(path)s",
-            {"replica": place, "what": what, "path": path},
-        )
-
     def _advertised(self) -> list[Listener]:
         """Return the advertised listeners, with the bound port for port 0."""
         return [
@@ -348,14 +177,14 @@ class BrokerProcess:
     def _report(self) -> Reported:
         seen = self.broker.control.seen_epochs
         return Reported(
-            last_stop=min(_former_registration(directory) for directory in self._directories),
+            last_stop=min(map(former_registration, self._directories.all)),
             controller_epoch=seen.controller_epoch,
             store_revision=seen.store_revision,
             inventory=self.broker.partitions.inventory(),
         )
 
     async def _registered(self, broker_epoch: int) -> None:
-        for directory in self._directories:
+        for directory in self._directories.all:
             if directory.failed is None:
                 durability = self.configs.log_durability
                 try:
@@ -456,7 +285,7 @@ class BrokerProcess:
             await self.broker.commit.settled()
             self._server = None
         broker_epoch = -1 if session is None else session.broker_epoch
-        directories, self._directories = self._directories, []
+        directories, self._directories.all = self._directories.all, []
         for directory in directories:
             if not directory.close(broker_epoch):
                 logger.error(
@@ -465,15 +294,6 @@ class BrokerProcess:
                 )
         if session is not None:
             await session.stop()
-
-
-def _former_registration(directory: storage.LogDirectory) -> FormerRegistration:
-    """Return how a directory's last process ended, as the registration reports it."""
-    found = _FORMER_REGISTRATIONS[directory.last_stop]
-    if found is FormerRegistration.UNCLEAN and directory.ran_synced:
-        # With log.durability=sync no acknowledged record can be lost.
-        return FormerRegistration.CRASHED
-    return found
 
 
 def limits_of(configs: ServerConfigs, descriptors: Descriptors, dynamic: ConfigCache) -> Limits:

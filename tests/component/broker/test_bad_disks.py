@@ -235,13 +235,13 @@ def start_again(
     async def start() -> Any:
         lone = of_two(folder, disk or QuickDisk())
         process = BrokerProcess(lone.configs, lone.seams, [("127.0.0.1", 1)])
-        process._open_directories("lone-cluster-lone-clus")
+        process._directories.open("lone-cluster-lone-clus", "", 4096)
         try:
-            await process._load(ConfigCache(1, lone.configs.texts))
-            found = [dict(each.logs) for each in process._directories]
-            return found, [each.failed for each in process._directories]
+            await process._directories.load(ConfigCache(1, lone.configs.texts))
+            found = [dict(each.logs) for each in process._directories.all]
+            return found, [each.failed for each in process._directories.all]
         finally:
-            for directory in process._directories:
+            for directory in process._directories.all:
                 directory.close()
 
     return asyncio.run(start())  # type: ignore[no-any-return]
@@ -468,13 +468,12 @@ def test_a_directory_that_fails_while_it_is_loaded_is_named(
     async def start() -> None:
         lone = of_two(tmp_path, disk)
         process = BrokerProcess(lone.configs, lone.seams, [("127.0.0.1", 1)])
-        process._boot_id = "boot"
-        process._open_directories("lone-cluster-lone-clus")
+        process._directories.open("lone-cluster-lone-clus", "boot", 4096)
         disk.kinds, disk.ending = ("sync_directory",), "one/t-0"
-        await process._load(ConfigCache(1, lone.configs.texts))
-        (reason,) = [each.failed for each in process._directories if each.failed]
+        await process._directories.load(ConfigCache(1, lone.configs.texts))
+        (reason,) = [each.failed for each in process._directories.all if each.failed]
         assert f"{tmp_path}/one is out of service: {reason}" in caplog.messages
-        for directory in process._directories:
+        for directory in process._directories.all:
             directory.close()
 
     run(tmp_path, disk, leave)
