@@ -33,7 +33,7 @@ from tidelog.pipeline.lake.layout import Layout, file_name
 from tidelog.pipeline.lake.manifest import LakeFile, Manifest
 from tidelog.pipeline.lake.offsets import LakePartition, Offset
 from tidelog.pipeline.lake.spark_checkpoint import SparkCheckpoint
-from tidelog.pipeline.lake.summary import Part, Summary
+from tidelog.pipeline.lake.summary import Summary, SummaryPart
 
 TOPIC, TOPIC_ID, QUERY = "events", "7a6f3c52-6f0e-4f6e-9d3b-0c9f4d1a2b3c", "q" * 36
 PARTITIONS = 64
@@ -99,7 +99,7 @@ def summary(batch: int) -> Summary:
     """The sums over the batches up to this one."""
     end = batch * ROWS
     parts = {
-        LakePartition(TOPIC, TOPIC_ID, part): Part(0, end, end, end, batch)
+        LakePartition(TOPIC, TOPIC_ID, part): SummaryPart(0, end, end, end, batch)
         for part in range(PARTITIONS)
     }
     return Summary(batch, end * PARTITIONS, batch * PARTITIONS, parts)

@@ -17,7 +17,7 @@ import pytest
 from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 from tidelog.broker.data_loss import handling, loss_notes, loss_reports
-from tidelog.broker.data_loss.handling import Kind, kind_of
+from tidelog.broker.data_loss.handling import PartitionKind, kind_of
 from tidelog.broker.data_loss.loss_notes import FILE, LossNote, LossNotes, note_of
 from tidelog.broker.partitions.partition import HostedPartition, StorageFailed
 from tidelog.client.errors import ConnectionLost
@@ -664,16 +664,16 @@ def test_an_ordinary_change_of_the_isr_clears_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("topic", "kind"),
     [
-        ("t", Kind.ORDINARY),
-        ("__consumer_offsets", Kind.GROUPS),
-        ("__transaction_state", Kind.TRANSACTIONS),
+        ("t", PartitionKind.ORDINARY),
+        ("__consumer_offsets", PartitionKind.GROUPS),
+        ("__transaction_state", PartitionKind.TRANSACTIONS),
     ],
 )
-def test_the_kinds(topic: str, kind: Kind) -> None:
+def test_the_kinds(topic: str, kind: PartitionKind) -> None:
     assert kind_of(topic) is kind
 
 
 def test_every_kind_records_what_was_lost() -> None:
-    names = {kind: [name for name, _ in handling.ROUTINES[kind]] for kind in Kind}
+    names = {kind: [name for name, _ in handling.ROUTINES[kind]] for kind in PartitionKind}
     assert {first for first, *_ in names.values()} == {"record what was lost"}
-    assert names[Kind.GROUPS][1:] == ["reload the groups"]
+    assert names[PartitionKind.GROUPS][1:] == ["reload the groups"]

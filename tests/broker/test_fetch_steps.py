@@ -16,7 +16,7 @@ from tests.support.fetch_steps import Context, asked, finished
 from tests.support.follower_fetches import LIFE, ask, session_of, told
 from tests.support.led_partition import append, lead, running
 from tests.support.session_client import Client
-from tidelog.broker.fetching.client_sessions import AT_ONCE, FINAL_EPOCH, FetchSessions, Plan
+from tidelog.broker.fetching.client_sessions import AT_ONCE, FINAL_EPOCH, FetchPlan, FetchSessions
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 
@@ -82,12 +82,12 @@ def consumer(session: int, epoch: int, indexes: range, forgotten: range = range(
     )
 
 
-def one_session(count: int) -> tuple[FetchSessions, Client, Plan]:
+def one_session(count: int) -> tuple[FetchSessions, Client, FetchPlan]:
     """Sessions of which there is one, of a client with room for ``4 * count`` partitions."""
     sessions, client = FetchSessions(10, random.Random(1)), Client()
     client.account.limit *= 1000
     plan = finished(sessions.plan(consumer(0, 0, range(count)), 0, client))
-    assert isinstance(plan, Plan) and plan.session is not None
+    assert isinstance(plan, FetchPlan) and plan.session is not None
     return sessions, client, plan
 
 
@@ -102,10 +102,10 @@ def test_a_session_is_nobodys_while_a_request_is_taken_over() -> None:
         assert again is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert sessions.held == client.account.used
     grown = finished(steps)
-    assert isinstance(grown, Plan) and len(grown.wanted) == 3 * AT_ONCE - 5
+    assert isinstance(grown, FetchPlan) and len(grown.wanted) == 3 * AT_ONCE - 5
     assert sessions.held == client.account.used == plan.session.held
     assert isinstance(
-        finished(sessions.plan(consumer(plan.session.id, 2, range(1)), 0, client)), Plan
+        finished(sessions.plan(consumer(plan.session.id, 2, range(1)), 0, client)), FetchPlan
     )
 
 

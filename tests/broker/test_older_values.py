@@ -21,7 +21,7 @@ from tidelog.broker.partitions.state import LeaderAndIsrState
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.records.control_records import ChangeKind, Fence, change_batch
+from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 
 TOPIC_ID = UUID(int=1)
 BIRTHS = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (1, 0), 4: (2, 0), 5: (2, 0)}
@@ -232,7 +232,7 @@ def test_over_a_connection(tmp_path: Path) -> None:
             assert await may_exist()
             now = lone.broker.clock.wall_ms()
             ancestor.append(build_batch([NewRecord(now, b"k", b"v")]), now)
-            record = Fence(ChangeKind.FENCE, 2, 6)
+            record = FenceRecord(ChangeKind.FENCE, 2, 6)
             ancestor.append(
                 change_batch(record, leader_epoch=0, timestamp_ms=now), now, from_client=False
             )

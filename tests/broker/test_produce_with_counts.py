@@ -16,7 +16,7 @@ from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
 from tidelog.records.batch import CONTROL_BIT, HEADER_SIZE, read_header, seal_batch
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.records.control_records import AncestorTombstone, ChangeKind, Fence, change_batch
+from tidelog.records.control_records import AncestorTombstone, ChangeKind, FenceRecord, change_batch
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 
@@ -157,7 +157,7 @@ def changed(made: bytes, **fields: int) -> bytes:
 
 
 PRODUCED = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-FENCE = change_batch(Fence(ChangeKind.FENCE, 4, 16), leader_epoch=-1, timestamp_ms=1)
+FENCE = change_batch(FenceRecord(ChangeKind.FENCE, 4, 16), leader_epoch=-1, timestamp_ms=1)
 
 
 @pytest.mark.parametrize(

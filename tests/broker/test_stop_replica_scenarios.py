@@ -42,10 +42,10 @@ from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.replication.command_rules import (
     Apply,
+    CommandRefusal,
     Incarnation,
     LeaderAndIsrCommand,
     LocalReplica,
-    Refusal,
     StopAction,
     StopReplicaCommand,
     decide_leader_and_isr,
@@ -301,34 +301,40 @@ def test_scenario(file: Path, tmp_path: Path) -> None:
     assert wrong is None, wrong
 
 
-def skip_the_epoch(local: LocalReplica | None, order: StopReplicaCommand) -> StopAction | Refusal:
+def skip_the_epoch(
+    local: LocalReplica | None, order: StopReplicaCommand
+) -> StopAction | CommandRefusal:
     return decide_stop_replica(local, replace(order, leader_epoch=-1))
 
 
 def skip_the_topic_id(
     local: LocalReplica | None, order: StopReplicaCommand
-) -> StopAction | Refusal:
+) -> StopAction | CommandRefusal:
     return decide_stop_replica(local, replace(order, checks_topic_id=False))
 
 
 def skip_the_partition_epoch(
     local: LocalReplica | None, order: StopReplicaCommand
-) -> StopAction | Refusal:
+) -> StopAction | CommandRefusal:
     return decide_stop_replica(local, replace(order, partition_epoch=-1))
 
 
-def delete_all(local: LocalReplica | None, order: StopReplicaCommand) -> StopAction | Refusal:
+def delete_all(
+    local: LocalReplica | None, order: StopReplicaCommand
+) -> StopAction | CommandRefusal:
     return decide_stop_replica(local, replace(order, delete=True))
 
 
-def delete_nothing(local: LocalReplica | None, order: StopReplicaCommand) -> StopAction | Refusal:
+def delete_nothing(
+    local: LocalReplica | None, order: StopReplicaCommand
+) -> StopAction | CommandRefusal:
     return decide_stop_replica(local, replace(order, delete=False))
 
 
 def refuse_what_is_gone(
     local: LocalReplica | None, order: StopReplicaCommand
-) -> StopAction | Refusal:
-    gone = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "planted")
+) -> StopAction | CommandRefusal:
+    gone = CommandRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "planted")
     return gone if local is None else decide_stop_replica(local, order)
 
 
@@ -344,27 +350,29 @@ def never_stale(
     return {}
 
 
-def adopt_always(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | Refusal:
+def adopt_always(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | CommandRefusal:
     return decide_leader_and_isr(local, replace(order, migrated=True))
 
 
-def adopt_never(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | Refusal:
+def adopt_never(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | CommandRefusal:
     return decide_leader_and_isr(local, replace(order, migrated=False))
 
 
 def adopt_any_partition_epoch(
     local: LocalReplica | None, order: LeaderAndIsrCommand
-) -> Apply | Refusal:
+) -> Apply | CommandRefusal:
     return decide_leader_and_isr(local, replace(order, birth_epoch=0))
 
 
 def adopt_no_partition_epoch(
     local: LocalReplica | None, order: LeaderAndIsrCommand
-) -> Apply | Refusal:
+) -> Apply | CommandRefusal:
     return decide_leader_and_isr(local, replace(order, birth_epoch=1))
 
 
-def keep_the_former_life(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | Refusal:
+def keep_the_former_life(
+    local: LocalReplica | None, order: LeaderAndIsrCommand
+) -> Apply | CommandRefusal:
     return decide_leader_and_isr(local, replace(order, topic_id=UUID(int=0)))
 
 

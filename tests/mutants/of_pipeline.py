@@ -76,8 +76,9 @@ MUTANTS = (
     Mutant(
         "a batch opens gates by its own progress",
         f"{PIPELINE}/planning/planner.py",
-        "            pid.partition: Position(_NO_GATE_WAITS if pid in judged.ended else at)\n",
-        "            pid.partition: Position(getattr(snapshot.partitions.get(pid), 'end', at))\n",
+        "            pid.partition: GroupPosition(_NO_GATE_WAITS if pid in judged.ended else at)\n",
+        "            pid.partition: GroupPosition("
+        "getattr(snapshot.partitions.get(pid), 'end', at))\n",
         HISTORIES,
     ),
     Mutant(

@@ -26,7 +26,7 @@ from tests.order.history import (
 )
 from tidelog.partitioning.gates import (
     Fence,
-    Position,
+    GroupPosition,
     ResizedPartition,
     deliverable_ends,
     gates_of,
@@ -193,7 +193,7 @@ class Model:
         listed = {n: each.resized for n, each in enumerate(self.partitions) if each.exists}
         gates = gates_of(self.history.initial_count, self.resize_epoch, listed)
         ends = deliverable_ends(
-            gates, {number: Position(offset) for number, offset in self.positions.items()}
+            gates, {number: GroupPosition(offset) for number, offset in self.positions.items()}
         )
         ready = []
         for number, resized in listed.items():

@@ -18,7 +18,7 @@ from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled
 from tests.simulation.log_node import RECORDS, SMALL, Node, P
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
-from tidelog.records.control_records import ChangeKind, Fence, change_batch
+from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.runtime.turns import at_once
 from tidelog.storage.log.fences import FenceEntry, Fences
 from tidelog.storage.log.partition_log import PartitionLog
@@ -48,7 +48,7 @@ class Truth:
         data_end = newest.data_end if newest and is_after_control else log.end_offset
         entry = FenceEntry(self.newest, 4 + self.newest, kind, log.end_offset, data_end)
         self.by_offset.setdefault(log.end_offset, set()).add(entry)
-        said = Fence(kind, entry.resize_epoch, entry.undeleted_count)
+        said = FenceRecord(kind, entry.resize_epoch, entry.undeleted_count)
         batch = change_batch(said, leader_epoch=1, timestamp_ms=node.clock.now_ms)
         answer = log.append_as_leader(batch, 1, node.clock.now_ms, from_client=False)
         assert not isinstance(answer, Rejected), answer

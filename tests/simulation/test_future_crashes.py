@@ -22,7 +22,7 @@ from tests.simulation.log_node import P
 from tests.simulation.two_disks import TwoDisks, drive
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
-from tidelog.records.control_records import ChangeKind, Fence, change_batch
+from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.runtime.turns import at_once
 from tidelog.storage.directory.claims import CLAIMS
 from tidelog.storage.future import places
@@ -112,7 +112,7 @@ def fence(life: Life) -> None:
     """The partition grows and shrinks a few times, and retention removes the first fences."""
     log = life.node.log
     if life.steps in (1, 3, 6, 10, 15, 21, 28) and life.node.directory.path in life.appends_in:
-        change = Fence(ChangeKind.FENCE, len(life.fences) + 1, 8)
+        change = FenceRecord(ChangeKind.FENCE, len(life.fences) + 1, 8)
         batch = change_batch(change, leader_epoch=1, timestamp_ms=life.node.clock.now_ms)
         epoch, now_ms = max(1, log.latest_epoch), life.node.clock.now_ms
         assert not isinstance(

@@ -19,7 +19,7 @@ from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
-from tidelog.storage.directory.copies import MOVED, Copy, judge
+from tidelog.storage.directory.copies import MOVED, FoundReplica, judge
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.future import places
 from tidelog.storage.future.mirror import Mirror
@@ -93,7 +93,7 @@ class TwoDisks:
             self.directories.append(found)
         holding = [each for each in self.directories if P in each.logs]
         if len(holding) > 1:
-            copies = [Copy(d, d.logs[P].metadata, d.is_unfinished(P)) for d in holding]
+            copies = [FoundReplica(d, d.logs[P].metadata, d.is_unfinished(P)) for d in holding]
             verdict = judge(copies)
             assert len(verdict.kept) == 1, copies
             for directory, what in verdict.left:

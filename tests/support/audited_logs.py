@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tidelog.cli.auditing.facts import AuditedTopic
 from tidelog.cli.auditing.judging import TopicJudge
-from tidelog.cli.auditing.reading import Changes
+from tidelog.cli.auditing.reading import ChangesMeanwhile
 from tidelog.cli.auditing.snapshot import audited_of
 from tidelog.client.fences import DescribedFence, FenceList
 from tidelog.client.fetching.batches import Fetched, whole_batches
@@ -26,14 +26,14 @@ from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batc
 from tidelog.records.control_records import (
     ABORT,
     ChangeKind,
+    FenceRecord,
     change_batch,
     control_key,
 )
-from tidelog.records.control_records import Fence as FenceRecord
 from tidelog.records.record import encode_record
 
 INITIAL = 2
-NONE = Changes()
+NONE = ChangesMeanwhile()
 
 
 def key_of(home: int, count: int, before: int | None = None, at: int = 2) -> bytes:

@@ -47,6 +47,22 @@ def test_no_class_is_called_manager() -> None:
     assert found == []
 
 
+SHARED_NAMES = {"Admin", "Cluster", "Consumer", "Producer"}
+"""The public clients, which are the same for asyncio and for threads, and what a test calls a
+cluster: users import these, and have no other name for them."""
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found: dict[str, list[str]] = {}
+    for path in PRODUCT:
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(where(path, node.lineno))
+    shared = {name: places for name, places in found.items() if len(places) > 1}
+    assert {name: places for name, places in shared.items() if name not in SHARED_NAMES} == {}
+    assert shared.keys() == SHARED_NAMES
+
+
 def test_every_module_of_the_product_says_what_it_owns() -> None:
     silent = [
         str(path.relative_to(ROOT))

@@ -14,7 +14,7 @@ from tests.support.java import ToolRunner
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
 from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.records.control_records import ChangeKind, Fence, change_batch
+from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import PartitionMetadata
@@ -119,7 +119,7 @@ def test_compressed_batches_with_append_time(tools: ToolRunner, tmp_path: Path, 
         got = log.append_as_leader(made, 0, NOW_MS + number)
         assert isinstance(got, Appended), got
     assert log.append_as_leader(
-        change_batch(Fence(ChangeKind.FENCE, 1, 8), leader_epoch=0, timestamp_ms=NOW_MS),
+        change_batch(FenceRecord(ChangeKind.FENCE, 1, 8), leader_epoch=0, timestamp_ms=NOW_MS),
         0,
         NOW_MS + 50,
         from_client=False,

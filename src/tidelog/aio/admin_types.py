@@ -91,9 +91,9 @@ def topics_to_create(
     return [each if isinstance(each, NewTopic) else NewTopic(topic_name(each)) for each in given]
 
 
-def topic_request(topic: NewTopic) -> topics.NewTopic:
+def topic_request(topic: NewTopic) -> topics.TopicSpec:
     """Return a topic as the request for it names it."""
-    return topics.NewTopic(
+    return topics.TopicSpec(
         topic.name,
         topic.num_partitions,
         topic.replication_factor,

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidelog.aio.consumer_types import PartitionKeyRebalanceListener
 from tidelog.client.errors import WrongState
-from tidelog.client.fetching.record_queue import Place, RecordQueue
+from tidelog.client.fetching.record_queue import QueuePlace, RecordQueue
 from tidelog.client.groups.committed_offsets import Membership
 from tidelog.client.groups.reader_hooks import ReaderHooks
 from tidelog.model.topics import TopicPartition
@@ -110,7 +110,7 @@ class ConsumerHooks(ReaderHooks):
         if self._keys is not None and hasattr(self._keys, "on_partition_key_lost"):
             await self._called(self._keys.on_partition_key_lost, set(partitions))
 
-    def undelivered(self) -> Mapping[TopicPartition, Place]:
+    def undelivered(self) -> Mapping[TopicPartition, QueuePlace]:
         """Return the positions within what was fetched and not returned."""
         return self._queue.positions()
 

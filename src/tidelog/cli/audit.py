@@ -14,7 +14,7 @@ import click
 
 from tidelog.cli.auditing.facts import AuditedTopic
 from tidelog.cli.auditing.judging import TopicJudge
-from tidelog.cli.auditing.reading import Changes, Progress, read
+from tidelog.cli.auditing.reading import AuditProgress, ChangesMeanwhile, read
 from tidelog.cli.auditing.snapshot import look
 from tidelog.cli.auditing.words import COLUMNS, as_json, as_text, rows, why_unproven
 from tidelog.cli.connecting import cluster_options, json_option, run
@@ -70,7 +70,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     field = flags["sequence"]
     if field is not None and flags["placement_only"]:
         raise WrongUsage("--sequence judges the order of keys: leave --placement-only out")
-    progress = Progress(flags["topic"])
+    progress = AuditProgress(flags["topic"])
     try:
         audited, judge, changes = run(
             bootstrap_server,
@@ -99,8 +99,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
 
 
 async def _audit(
-    cluster: Cluster, flags: dict[str, Any], progress: Progress
-) -> tuple[AuditedTopic, TopicJudge, Changes]:
+    cluster: Cluster, flags: dict[str, Any], progress: AuditProgress
+) -> tuple[AuditedTopic, TopicJudge, ChangesMeanwhile]:
     audited = await look(cluster, flags["topic"])
     judge = TopicJudge(
         audited,

@@ -184,7 +184,7 @@ def _balance(
         )
         return
     brokers = parse_brokers(excluded, "--exclude-brokers") if excluded else []
-    asked = balancing.Asked(brokers, flags["execute"], flags["as_json"])
+    asked = balancing.BalanceOptions(brokers, flags["execute"], flags["as_json"])
     done = Done()
     run(
         bootstrap_server,
@@ -204,7 +204,7 @@ async def _create(cluster: Cluster, flags: dict[str, Any]) -> None:
     if invalid is not None:
         raise Failed(f"topic {name!r} cannot be created: {invalid} (INVALID_TOPIC_EXCEPTION)")
     default = admin.BROKER_DEFAULT
-    topic = admin.NewTopic(
+    topic = admin.TopicSpec(
         name,
         default if flags["partitions"] is None else flags["partitions"],
         default if flags["replication_factor"] is None else flags["replication_factor"],

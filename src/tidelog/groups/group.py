@@ -41,7 +41,7 @@ from tidelog.groups.records import (
     StoredGeneration,
     StoredMember,
 )
-from tidelog.groups.reported_positions import Positions
+from tidelog.groups.reported_positions import GenerationPositions
 from tidelog.groups.settings import GroupRules
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -223,7 +223,7 @@ class Group:
         # that is committed.
         self.removal: PendingRemoval | None = None
         # Of the generation in which they were reported; None before the first report.
-        self.positions: Positions | None = None
+        self.positions: GenerationPositions | None = None
         self.first_sights: dict[str, FirstSight] = {}
         # Topics that members have joined with, as they were then, until the first sight is stored.
         self.first_joins: dict[str, FirstSight] = {}

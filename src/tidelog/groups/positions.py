@@ -32,7 +32,7 @@ from tidelog.groups.group import Group, GroupState, Member
 from tidelog.groups.primitives import Malformed
 from tidelog.groups.rebalancing import prepare_rebalance
 from tidelog.groups.records import NO_TOPIC_ID
-from tidelog.groups.reported_positions import UNKNOWN, Positions, ReportedTopic
+from tidelog.groups.reported_positions import UNKNOWN, GenerationPositions, ReportedTopic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -40,7 +40,7 @@ SILENT_MS = 5_000
 """After this time a member that a load has brought, and that has not asked, may be a stock one."""
 
 
-class Position(NamedTuple):
+class KnownPosition(NamedTuple):
     """The position of a group in a partition; ``from_commit``: its committed offset."""
 
     offset: int = UNKNOWN
@@ -62,7 +62,7 @@ def report_positions(
         member.asks_as_aware = True
         known = _of_generation(group, out)
         _take(group, known, event, now_ms)
-    found: dict[TopicPartition, Position] = {}
+    found: dict[TopicPartition, KnownPosition] = {}
     for at in event.asked:
         found[at], owner = _position(group, known, at, event)
         if owner is not None and owner.aware is None and _is_silent(owner, now_ms):
@@ -75,7 +75,7 @@ def report_positions(
 
 def of_no_group(event: ReportPositions) -> PositionsResult:
     """Return the result for a group that does not exist: it has committed nothing."""
-    return PositionsResult(ErrorCode.NONE, {at: Position(UNKNOWN, True) for at in event.asked})
+    return PositionsResult(ErrorCode.NONE, {at: KnownPosition(UNKNOWN, True) for at in event.asked})
 
 
 def grows_by(group: Group, event: ReportPositions) -> int:
@@ -108,7 +108,7 @@ def _why_not(group: Group, event: ReportPositions, now_ms: int) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _of_generation(group: Group, out: DecisionBuilder) -> Positions:
+def _of_generation(group: Group, out: DecisionBuilder) -> GenerationPositions:
     """Return the positions of the present generation; the first request begins them."""
     known = group.positions
     if known is None:
@@ -118,7 +118,7 @@ def _of_generation(group: Group, out: DecisionBuilder) -> Positions:
     return known
 
 
-def _owners(group: Group) -> Positions:
+def _owners(group: Group) -> GenerationPositions:
     owners: dict[str, dict[int, str]] = {}
     partitions = entries = 0
     is_complete = True
@@ -128,16 +128,16 @@ def _owners(group: Group) -> Positions:
                 entries += 1
                 partitions += len(given)
                 if partitions > limits.MAX_OWNED or entries > limits.MAX_OWNED_TOPICS:
-                    return Positions({}, False, 0, {})
+                    return GenerationPositions({}, False, 0, {})
                 owners.setdefault(topic, {}).update(dict.fromkeys(given, member.member_id))
         except Malformed:
             is_complete = False
     held = sum(map(len, owners.values())) * limits.HELD_BY_OWNED
     held += len(owners) * limits.HELD_BY_OWNED_TOPIC
-    return Positions(owners, is_complete, held, {})
+    return GenerationPositions(owners, is_complete, held, {})
 
 
-def _take(group: Group, known: Positions, event: ReportPositions, now_ms: int) -> None:
+def _take(group: Group, known: GenerationPositions, event: ReportPositions, now_ms: int) -> None:
     """Take the reports of a member's own partitions; a report of another's counts for nothing."""
     for at, offset in event.reports:
         if known.owners.get(at.topic, {}).get(at.partition) != event.member_id:
@@ -152,24 +152,24 @@ def _take(group: Group, known: Positions, event: ReportPositions, now_ms: int) -
 
 
 def _position(
-    group: Group, known: Positions | None, at: TopicPartition, event: ReportPositions
-) -> tuple[Position, Member | None]:
+    group: Group, known: GenerationPositions | None, at: TopicPartition, event: ReportPositions
+) -> tuple[KnownPosition, Member | None]:
     """Return the position of a partition, and its owner."""
     owner = None
     if known is not None:
         owner = group.members.get(known.owners.get(at.topic, {}).get(at.partition, ""))
         if owner is None and not known.is_complete:
-            return Position(), None
+            return KnownPosition(), None
         if owner is not None and owner.aware is not False:
             topic = known.reported.get(at.topic)
             if topic is None or topic.topic_id != present_id(group, at.topic):
-                return Position(), owner
-            return Position(topic.offsets.get(at.partition, UNKNOWN)), owner
+                return KnownPosition(), owner
+            return KnownPosition(topic.offsets.get(at.partition, UNKNOWN)), owner
     sight = group.first_sights.get(at.topic)
     committed = group.offsets.get(at.topic, {}).get(at.partition)
     if committed is None or first_sights.is_former(sight, event.topic_id_of(at.topic)):
-        return Position(UNKNOWN, True), owner
-    return Position(committed.offset, True), owner
+        return KnownPosition(UNKNOWN, True), owner
+    return KnownPosition(committed.offset, True), owner
 
 
 def present_id(group: Group, topic: str) -> UUID:

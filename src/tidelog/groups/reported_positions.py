@@ -26,7 +26,7 @@ class ReportedTopic(NamedTuple):
 
 
 @dataclass(slots=True)
-class Positions:
+class GenerationPositions:
     """The owners and the reports of one generation: the next one begins without."""
 
     owners: dict[str, dict[int, str]]

@@ -215,7 +215,7 @@ class DeletionMark(msgspec.Struct, frozen=True):
     """``/admin/delete_topics/T``: Kafka's node, empty: the topic T is to be deleted."""
 
 
-class Reassignment(msgspec.Struct, frozen=True):
+class ReassignmentRow(msgspec.Struct, frozen=True):
     """One row of ``/admin/reassign_partitions``."""
 
     topic: str
@@ -226,7 +226,7 @@ class Reassignment(msgspec.Struct, frozen=True):
 class ReassignPartitionsNode(msgspec.Struct, frozen=True):
     """``/admin/reassign_partitions``: Kafka's JSON, version 1.
 
-    Each row is to be a ``Reassignment``; an invalid one does not make the others unreadable.
+    Each row is to be a ``ReassignmentRow``; an invalid one does not make the others unreadable.
     """
 
     partitions: list[Any]

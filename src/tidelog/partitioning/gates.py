@@ -87,7 +87,7 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class GroupPosition:
     """How far a partition was read.
 
     ``is_commit``: it is the committed offset of a member that knows no resizes, or of no member.
@@ -139,7 +139,7 @@ def gates_of(
 
 
 def deliverable_ends(
-    gates: Mapping[int, Iterable[Gate]], positions: Mapping[int, Position]
+    gates: Mapping[int, Iterable[Gate]], positions: Mapping[int, GroupPosition]
 ) -> dict[int, int]:
     """Return, for each partition with a shut gate, the offset up to which it may be delivered.
 
@@ -165,7 +165,9 @@ def deliverable_ends(
     return ends
 
 
-def _is_met(need: Prerequisite, positions: Mapping[int, Position], ends: Mapping[int, int]) -> bool:
+def _is_met(
+    need: Prerequisite, positions: Mapping[int, GroupPosition], ends: Mapping[int, int]
+) -> bool:
     if need.upto is None:
         return False
     position = positions.get(need.partition)

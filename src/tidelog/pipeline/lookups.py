@@ -26,7 +26,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.partitioning.epoch_spans import counts_in_force
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.places import Subscription, SubscriptionKind
+from tidelog.pipeline.places import QuerySubscription, SubscriptionKind
 from tidelog.pipeline.planning.losses import epochs_to_ask
 from tidelog.pipeline.planning.positions import Pid, Positions
 from tidelog.pipeline.planning.snapshot import (
@@ -36,7 +36,7 @@ from tidelog.pipeline.planning.snapshot import (
     Snapshot,
     TopicCounts,
 )
-from tidelog.pipeline.resized_topics import FormerCache, Resizes, look_up_resizes
+from tidelog.pipeline.resized_topics import FormerCache, FoundResizes, look_up_resizes
 
 # Resizes that one lookup may meet: the next trigger looks again.
 _MOST_RESIZES = 3
@@ -76,7 +76,7 @@ class ClusterLook:
 
 async def look(
     cluster: Cluster,
-    subscription: Subscription,
+    subscription: QuerySubscription,
     isolation: IsolationLevel,
     known: Positions,
     *,
@@ -105,7 +105,7 @@ async def look(
 @dataclass(frozen=True, slots=True)
 class _Lookup:
     cluster: Cluster
-    subscription: Subscription
+    subscription: QuerySubscription
     isolation: IsolationLevel
     known: Positions
     former: FormerCache
@@ -209,7 +209,7 @@ class _Lookup:
 
     async def _resizes(
         self, chosen: Mapping[str, Topic], failed: Mapping[TopicPartition, ClientError]
-    ) -> Resizes:
+    ) -> FoundResizes:
         positions: dict[str, set[int]] = {}
         for pid in self.known.at:
             positions.setdefault(pid.topic, set()).add(pid.partition)
@@ -227,7 +227,7 @@ def _of_metadata(state: PartitionSnapshot, listed: Partition) -> PartitionSnapsh
     return replace(state, first=max(0, listed.birth_offset), is_retired=listed.is_retired)
 
 
-def _check_closed(subscription: Subscription, resizes: Resizes) -> None:
+def _check_closed(subscription: QuerySubscription, resizes: FoundResizes) -> None:
     """Raise PipelineError for a partition that waits for one that is not chosen, for ever."""
     if subscription.kind is not SubscriptionKind.ASSIGN:
         return
@@ -248,7 +248,7 @@ def _check_closed(subscription: Subscription, resizes: Resizes) -> None:
 
 
 def _chosen(
-    view: ClusterMetadata, subscription: Subscription
+    view: ClusterMetadata, subscription: QuerySubscription
 ) -> tuple[dict[str, Topic], dict[str, str], dict[tuple[str, int | None], str]]:
     """The topics to read, those that cannot be read now, and those that do not exist."""
     named = subscription.named_topics()

@@ -19,7 +19,7 @@ from tidelog.client.metadata import parse_bootstrap
 from tidelog.pipeline.errors import OptionRefused
 from tidelog.pipeline.places import (
     Place,
-    Subscription,
+    QuerySubscription,
     parse_ending,
     parse_starting,
     parse_subscription,
@@ -145,7 +145,7 @@ class SourceOptions:
     """The options of one read, checked. Picklable: it goes to the executors."""
 
     bootstrap_servers: str
-    subscription: Subscription
+    subscription: QuerySubscription
     starting: Place
     ending: Place
     latest_if_no_match: bool

@@ -51,7 +51,7 @@ class SubscriptionKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class QuerySubscription:
     """Which topics, or which of their partitions, a query reads."""
 
     kind: SubscriptionKind
@@ -74,7 +74,7 @@ class Subscription:
         return self.topics or tuple(sorted(self.assigned))
 
 
-def parse_subscription(options: Mapping[str, str]) -> Subscription:
+def parse_subscription(options: Mapping[str, str]) -> QuerySubscription:
     """Exactly one of subscribe, subscribePattern and assign. Raises OptionRefused."""
     given = [kind for kind in SubscriptionKind if kind.value.lower() in options]
     if len(given) != 1:
@@ -85,7 +85,7 @@ def parse_subscription(options: Mapping[str, str]) -> Subscription:
         topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
         if not topics:
             raise OptionRefused("option subscribe names no topic")
-        return Subscription(kind, topics=topics)
+        return QuerySubscription(kind, topics=topics)
     if kind is SubscriptionKind.PATTERN:
         try:
             re.compile(text)
@@ -93,8 +93,8 @@ def parse_subscription(options: Mapping[str, str]) -> Subscription:
             raise OptionRefused(
                 f"option subscribePattern is not a regular expression: {error}"
             ) from None
-        return Subscription(kind, pattern=text)
-    return Subscription(kind, assigned=_parse_assign(text))
+        return QuerySubscription(kind, pattern=text)
+    return QuerySubscription(kind, assigned=_parse_assign(text))
 
 
 def _parse_assign(text: str) -> dict[str, tuple[int, ...]]:

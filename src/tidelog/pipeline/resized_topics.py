@@ -30,7 +30,7 @@ from tidelog.partitioning.gates import Gate, gates_of
 
 
 @dataclass(frozen=True, slots=True)
-class Resizes:
+class FoundResizes:
     """What one lookup found. `gates` are by topic and partition, `counts` by topic and resize epoch
     (a topic that was never resized has neither), `failed` topics and partitions without a response.
     """
@@ -80,7 +80,7 @@ async def look_up_resizes(
     *,
     timeout_ms: int | None = None,
     failed: Mapping[TopicPartition, ClientError],
-) -> Resizes:
+) -> FoundResizes:
     """Look up the topics that were resized, as their metadata say.
 
     One request to each leader, and one to the controller for what `cache` does not say of the
@@ -88,7 +88,7 @@ async def look_up_resizes(
     """
     changed = {name: topic for name, topic in topics.items() if was_resized(topic)}
     if not changed:
-        return Resizes()
+        return FoundResizes()
     places = {
         TopicPartition(name, index) for name, topic in changed.items() for index in topic.partitions
     }
@@ -118,7 +118,7 @@ async def look_up_resizes(
         for name, some in ends.items()
         for index, one in (some or {}).items()
     }
-    return Resizes(
+    return FoundResizes(
         {name: _gates(topic, fences[name]) for name, topic in changed.items()},
         {name: counts_of(fences[name].values()) for name in changed},
         former,

@@ -29,7 +29,7 @@ Imbalance = tuple[int, int, int, int]
 Sized = tuple[int, TopicPartition]
 
 
-class Layout:
+class ReplicaLayout:
     """The replicas of all partitions; ``brokers`` are those among which replicas may move."""
 
     def __init__(

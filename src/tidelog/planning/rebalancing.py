@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 
 from tidelog.model.topics import TopicPartition
-from tidelog.planning.layout import Layout, Sized
+from tidelog.planning.layout import ReplicaLayout, Sized
 from tidelog.planning.plan import Assigned, Change, Plan, Racks
 
 SMALLER = 64
@@ -47,7 +47,7 @@ def rebalance(
     if not brokers:
         return Plan()
     before = {each.where: each.replicas for each in partitions}
-    layout = Layout(partitions, brokers, racks, fixed)
+    layout = ReplicaLayout(partitions, brokers, racks, fixed)
     changed = True
     while changed:
         while _widen(layout) or _even_replicas(layout) or _even_leaders(layout) or _even(layout):
@@ -56,7 +56,7 @@ def rebalance(
     return Plan(tuple(_changes(layout, before)))
 
 
-def _changes(layout: Layout, before: dict[TopicPartition, tuple[int, ...]]) -> list[Change]:
+def _changes(layout: ReplicaLayout, before: dict[TopicPartition, tuple[int, ...]]) -> list[Change]:
     """Return what differs, the cheapest change first."""
     found = [
         Change(where, replicas, layout.replicas[where], layout.sizes[where])
@@ -66,7 +66,7 @@ def _changes(layout: Layout, before: dict[TopicPartition, tuple[int, ...]]) -> l
     return sorted(found, key=lambda each: (len(each.adding) * each.size, each.where))
 
 
-def _take_back(layout: Layout, before: dict[TopicPartition, tuple[int, ...]]) -> bool:
+def _take_back(layout: ReplicaLayout, before: dict[TopicPartition, tuple[int, ...]]) -> bool:
     """Undo each change without which the imbalance is no higher; return whether there was one."""
     undone = False
     for change in reversed(_changes(layout, before)):
@@ -79,7 +79,7 @@ def _take_back(layout: Layout, before: dict[TopicPartition, tuple[int, ...]]) ->
     return undone
 
 
-def _widen(layout: Layout) -> bool:
+def _widen(layout: ReplicaLayout) -> bool:
     """Move one replica into a rack that has none of its partition, if one needs it."""
     for where in sorted(layout.narrow):
         now = layout.replicas[where]
@@ -98,7 +98,7 @@ def _widen(layout: Layout) -> bool:
     return False
 
 
-def _even_replicas(layout: Layout) -> bool:
+def _even_replicas(layout: ReplicaLayout) -> bool:
     """Move one replica from a broker to one with at least two fewer."""
     counts = layout.counts
     if max(counts.values()) - min(counts.values()) < 2:
@@ -135,7 +135,7 @@ def _nearest(items: Sequence[Sized], size: int) -> Iterator[Sized]:
             below -= 1
 
 
-def _even_leaders(layout: Layout) -> bool:
+def _even_leaders(layout: ReplicaLayout) -> bool:
     """Lower the leaders of a broker that has at least two more than one that can take over.
 
     Along a chain: a partition of the first is led by the second afterwards, one of the second by
@@ -171,7 +171,7 @@ def _exchanged(replicas: Sequence[int], one: int, other: int) -> tuple[int, ...]
     return tuple(swap.get(broker, broker) for broker in replicas)
 
 
-def _even(layout: Layout) -> bool:
+def _even(layout: ReplicaLayout) -> bool:
     """Make the exchange of replicas that evens the bytes of two brokers most for what it copies."""
     ordered = sorted(layout.brokers, key=lambda b: (layout.bytes[b], b))
     for source in reversed(ordered):
@@ -190,7 +190,7 @@ def _even(layout: Layout) -> bool:
 
 
 def _best_exchange(
-    layout: Layout, source: int, target: int
+    layout: ReplicaLayout, source: int, target: int
 ) -> tuple[TopicPartition, TopicPartition | None] | None:
     """Return the replica to give and the one to take for it; None if no exchange is worth it."""
     heavy, light = layout.bytes[source], layout.bytes[target]
@@ -225,12 +225,12 @@ def _around(items: Sequence[Sized], size: int) -> Sequence[Sized]:
     return items[max(0, at - NEAR) : at + NEAR]
 
 
-def _beyond_squared(layout: Layout, *sizes: int) -> int:
+def _beyond_squared(layout: ReplicaLayout, *sizes: int) -> int:
     return sum(layout.beyond(size) ** 2 for size in sizes)
 
 
 def _may_exchange(
-    layout: Layout,
+    layout: ReplicaLayout,
     given: TopicPartition,
     taken: TopicPartition | None,
     source: int,

@@ -33,7 +33,7 @@ class ChangeKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class FenceRecord:
     """A new partition count begins here (fence), or a retiring partition ends here (seal)."""
 
     kind: ChangeKind
@@ -63,14 +63,14 @@ def control_type(key: bytes | None) -> int:
     return int(found)
 
 
-def encode_change(change: Fence | AncestorTombstone) -> bytes:
+def encode_change(change: FenceRecord | AncestorTombstone) -> bytes:
     """Return the value of a control record of type 1253."""
     if isinstance(change, AncestorTombstone):
         return _KIND.pack(0, ChangeKind.ANCESTOR_TOMBSTONE) + change.key
     return _KIND.pack(0, change.kind) + _COUNTS.pack(change.resize_epoch, change.undeleted_count)
 
 
-def decode_change(value: bytes | None) -> Fence | AncestorTombstone:
+def decode_change(value: bytes | None) -> FenceRecord | AncestorTombstone:
     """Return what a value of type 1253 says; later versions may be longer."""
     try:
         if value is None:
@@ -81,13 +81,13 @@ def decode_change(value: bytes | None) -> Fence | AncestorTombstone:
         if kind == ChangeKind.ANCESTOR_TOMBSTONE:
             return AncestorTombstone(bytes(value[_KIND.size :]))
         epoch, count = _COUNTS.unpack_from(value, _KIND.size)
-        return Fence(ChangeKind(kind), epoch, count)
+        return FenceRecord(ChangeKind(kind), epoch, count)
     except (struct.error, ValueError) as error:
         raise CorruptRecords(f"a damaged control record of type 1253: {error}") from None
 
 
 def change_batch(
-    change: Fence | AncestorTombstone, *, leader_epoch: int, timestamp_ms: int
+    change: FenceRecord | AncestorTombstone, *, leader_epoch: int, timestamp_ms: int
 ) -> bytes:
     """Return a control batch with one record of type 1253; its offset is assigned at append."""
     record = encode_record(0, 0, control_key(PARTITION_CHANGE), encode_change(change))
@@ -97,19 +97,19 @@ def change_batch(
     return seal_batch(header, record)
 
 
-def changes_in(header: BatchHeader, batch: Buffer) -> list[tuple[int, Fence]]:
+def changes_in(header: BatchHeader, batch: Buffer) -> list[tuple[int, FenceRecord]]:
     """Return (offset, change) of each fence and seal in a batch; none but a control batch has any.
 
     Neither do markers, ancestor tombstones, and what does not decode: no reader finds one there.
     """
-    found: list[tuple[int, Fence]] = []
+    found: list[tuple[int, FenceRecord]] = []
     if header.attributes & (CONTROL_BIT | CODEC_MASK) != CONTROL_BIT:
         return found
     try:
         for record in read_batch(batch):
             if control_type(record.key) == PARTITION_CHANGE:
                 change = decode_change(record.value)
-                if isinstance(change, Fence):
+                if isinstance(change, FenceRecord):
                     found.append((record.offset, change))
     except CorruptRecords:
         return []

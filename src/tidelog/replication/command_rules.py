@@ -120,7 +120,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CommandRefusal:
     """Change nothing and respond with ``error``; ``why`` is one clause for the log."""
 
     error: ErrorCode
@@ -132,7 +132,7 @@ _CREATE = Apply(Action.CREATE)
 
 def decide_leader_and_isr(
     local: LocalReplica | None, command: LeaderAndIsrCommand
-) -> Apply | Refusal:
+) -> Apply | CommandRefusal:
     """Decide one partition of a LeaderAndIsr request by the table above."""
     if command.leader == -1 and command.leader_epoch == -1:
         return Apply(Action.IGNORE, why="its state is damaged in the store")
@@ -152,7 +152,7 @@ def decide_leader_and_isr(
         known = local.partition_epoch
         if known > command.partition_epoch and command.kind != LeaderAndIsrType.FULL:
             why = f"partition epoch {command.partition_epoch} is older than {known}"
-            return Refusal(ErrorCode.FENCED_LEADER_EPOCH, why)
+            return CommandRefusal(ErrorCode.FENCED_LEADER_EPOCH, why)
         why = f"its partition epoch is {known}, not {command.partition_epoch}"
         if known == ANY_PARTITION_EPOCH:
             born = f"born in resize epoch {command.birth_epoch}"
@@ -161,7 +161,7 @@ def decide_leader_and_isr(
     adopt = adopt or (local.partition_epoch == ANY_PARTITION_EPOCH != command.partition_epoch)
     if command.leader_epoch < local.leader_epoch:
         why = f"leader epoch {command.leader_epoch} is older than {local.leader_epoch}"
-        return Refusal(ErrorCode.STALE_CONTROLLER_EPOCH, why)
+        return CommandRefusal(ErrorCode.STALE_CONTROLLER_EPOCH, why)
     if command.leader_epoch > local.leader_epoch:
         return Apply(Action.BECOME, adopt)
     if command.isr_version > local.isr_version:
@@ -169,10 +169,12 @@ def decide_leader_and_isr(
     return Apply(Action.IGNORE, adopt, "it is already applied")
 
 
-def _stale(command: LeaderAndIsrCommand, error: ErrorCode, why: str) -> Apply | Refusal:
+def _stale(command: LeaderAndIsrCommand, error: ErrorCode, why: str) -> Apply | CommandRefusal:
     """Replace a replica of another topic id or partition epoch, if the request may (KIP-516)."""
     if command.kind == LeaderAndIsrType.UNSPECIFIED:
-        return Refusal(error, f"{why}, and a request of type UNSPECIFIED makes nothing stale")
+        return CommandRefusal(
+            error, f"{why}, and a request of type UNSPECIFIED makes nothing stale"
+        )
     return Apply(Action.REPLACE, why=why)
 
 
@@ -212,7 +214,7 @@ class StopAction(Enum):
 
 def decide_stop_replica(
     local: LocalReplica | None, command: StopReplicaCommand
-) -> StopAction | Refusal:
+) -> StopAction | CommandRefusal:
     """Decide one partition of a StopReplica request (KIP-570, "Proposed Changes").
 
     A partition without a local replica is confirmed: a repeated request must succeed.
@@ -221,16 +223,16 @@ def decide_stop_replica(
         return StopAction.NOTHING
     if command.checks_topic_id and local.topic_id != command.topic_id:
         why = f"the replica's topic id is {local.topic_id}, the request's {command.topic_id}"
-        return Refusal(ErrorCode.INCONSISTENT_TOPIC_ID, why)
+        return CommandRefusal(ErrorCode.INCONSISTENT_TOPIC_ID, why)
     if command.checks_topic_id and _other_incarnation(
         local.partition_epoch, command.partition_epoch
     ):
         why = f"partition epoch {command.partition_epoch} is not {local.partition_epoch}"
-        return Refusal(ErrorCode.FENCED_LEADER_EPOCH, why)
+        return CommandRefusal(ErrorCode.FENCED_LEADER_EPOCH, why)
     unchecked = command.leader_epoch in (NO_EPOCH, DELETED_EPOCH)
     if not unchecked and command.leader_epoch < local.leader_epoch:
         why = f"leader epoch {command.leader_epoch} is older than {local.leader_epoch}"
-        return Refusal(ErrorCode.FENCED_LEADER_EPOCH, why)
+        return CommandRefusal(ErrorCode.FENCED_LEADER_EPOCH, why)
     return StopAction.DELETE if command.delete else StopAction.STOP
 
 

@@ -48,7 +48,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol.primitives import NO_UUID
 
 
-class Action(Enum):
+class MoveAction(Enum):
     """The effect of a request."""
 
     NOTHING = "nothing"
@@ -73,28 +73,28 @@ def decide(
     is_invalid: bool,
     local: Local | None,
     is_cordoned: bool = False,
-) -> tuple[ErrorCode, Action]:
+) -> tuple[ErrorCode, MoveAction]:
     """Decide on a request by the table above. ``directory``: None if this broker has none such."""
     if directory is None:
-        return ErrorCode.LOG_DIR_NOT_FOUND, Action.NOTHING
+        return ErrorCode.LOG_DIR_NOT_FOUND, MoveAction.NOTHING
     if is_invalid:
-        return ErrorCode.INVALID_TOPIC_EXCEPTION, Action.NOTHING
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, MoveAction.NOTHING
     if is_failed or (local is not None and local.is_offline):
-        return ErrorCode.KAFKA_STORAGE_ERROR, Action.NOTHING
+        return ErrorCode.KAFKA_STORAGE_ERROR, MoveAction.NOTHING
     if is_cordoned and (local is None or directory not in (local.directory, local.future)):
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, Action.NOTHING
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, MoveAction.NOTHING
     if local is None:
-        return ErrorCode.REPLICA_NOT_AVAILABLE, Action.REMEMBER
+        return ErrorCode.REPLICA_NOT_AVAILABLE, MoveAction.REMEMBER
     if local.topic_id == NO_UUID:
-        return ErrorCode.REPLICA_NOT_AVAILABLE, Action.NOTHING
+        return ErrorCode.REPLICA_NOT_AVAILABLE, MoveAction.NOTHING
     if local.directory == directory:
-        return ErrorCode.NONE, Action.NOTHING if local.future is None else Action.END
+        return ErrorCode.NONE, MoveAction.NOTHING if local.future is None else MoveAction.END
     if local.future == directory:
-        return ErrorCode.NONE, Action.NOTHING
-    return ErrorCode.NONE, Action.BEGIN
+        return ErrorCode.NONE, MoveAction.NOTHING
+    return ErrorCode.NONE, MoveAction.BEGIN
 
 
-class Event(Enum):
+class MoveEvent(Enum):
     """What happened to a copy."""
 
     COPIED = "more was copied"
@@ -118,14 +118,14 @@ class Next(Enum):
 
 
 NEXT = {
-    Event.COPIED: Next.GO_ON,
-    Event.CHANGED: Next.GO_ON,
-    Event.NEAR: Next.TAKE_PLACE,
-    Event.MOVED: Next.END,
-    Event.FULL: Next.REST,
-    Event.TARGET_FAILED: Next.END,
-    Event.SOURCE_FAILED: Next.END,
-    Event.UNWANTED: Next.END_AND_REMOVE,
+    MoveEvent.COPIED: Next.GO_ON,
+    MoveEvent.CHANGED: Next.GO_ON,
+    MoveEvent.NEAR: Next.TAKE_PLACE,
+    MoveEvent.MOVED: Next.END,
+    MoveEvent.FULL: Next.REST,
+    MoveEvent.TARGET_FAILED: Next.END,
+    MoveEvent.SOURCE_FAILED: Next.END,
+    MoveEvent.UNWANTED: Next.END_AND_REMOVE,
 }
 
 

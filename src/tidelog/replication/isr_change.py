@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.model.errors import ErrorCode
-from tidelog.replication.command_rules import Refusal
+from tidelog.replication.command_rules import CommandRefusal
 from tidelog.runtime.backoff import steady
 
 RETRY_MS = 50
@@ -78,13 +78,13 @@ class Settled:
 
 def outcome(
     change: IsrChange, leader: int, known_isr: tuple[int, ...], answer: Answered
-) -> Settled | Refusal | None:
+) -> Settled | CommandRefusal | None:
     """Return the outcome of a change in flight by the table above; None if it is not known.
 
     ``known_isr`` is the ISR that the change is based on.
     """
     if answer.error in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST):
-        return Refusal(answer.error, "the controller refuses the change")
+        return CommandRefusal(answer.error, "the controller refuses the change")
     if answer.error not in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION):
         return None
     if (answer.leader, answer.leader_epoch) != (leader, change.leader_epoch):

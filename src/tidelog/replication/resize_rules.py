@@ -56,7 +56,7 @@ NOT_NAMED = Named()
 """Of a client that does not know counts, or knows that the topic needs none."""
 
 
-class Standing(Protocol):
+class ResizeStanding(Protocol):
     """A partition as the newest LeaderAndIsr states it."""
 
     @property
@@ -102,7 +102,7 @@ class ToFetch(Enum):
 
 def answer_to_produce(
     named: Named,
-    here: Standing,
+    here: ResizeStanding,
     *,
     known: bool,
     fence_unwritten: bool,
@@ -137,7 +137,7 @@ def answer_to_produce(
     return ToProduce.APPENDED
 
 
-def answer_to_fetch(named: Named, here: Standing, shown_epoch: int) -> ToFetch:
+def answer_to_fetch(named: Named, here: ResizeStanding, shown_epoch: int) -> ToFetch:
     """Return the answer to a read. ``shown_epoch``: the topic's E in this broker's metadata."""
     if here.undeleted_count == ABSENT or named == NOT_NAMED:
         return ToFetch.TO_WATERMARK

@@ -98,10 +98,10 @@ class _Requests:
         self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
     ) -> None:
         """Create a topic and wait for its leaders."""
-        from tidelog.client.admin.topics import NewTopic, create_topics
+        from tidelog.client.admin.topics import TopicSpec, create_topics
         from tidelog.client.cluster import Cluster
 
-        topic = NewTopic(name, partitions, replication_factor, config)
+        topic = TopicSpec(name, partitions, replication_factor, config)
         async with Cluster(self._bootstrap()) as cluster:
             if (refused := (await create_topics(cluster, [topic]))[name]) is not None:
                 raise Failed(str(refused))

@@ -18,7 +18,7 @@ from tidelog.client.groups.gating import Commit, Gating
 from tidelog.client.groups.held_keys import HeldKeys
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
 from tidelog.model.topics import TopicPartition
-from tidelog.partitioning.gates import Fence, Position
+from tidelog.partitioning.gates import Fence, GroupPosition
 
 PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
 FENCE = 10
@@ -83,13 +83,13 @@ class Member:
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self.known: dict[TopicPartition, Position] = {}
+        self.known: dict[TopicPartition, GroupPosition] = {}
         self.wanted: list[list[TopicPartition]] = []
         self.failures = 0
 
     async def exchange_positions(
         self, report: Mapping[TopicPartition, int], wanted: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, Position]:
+    ) -> dict[TopicPartition, GroupPosition]:
         if self.failures:
             self.failures -= 1
             raise ConnectionLost("the coordinator is away")
@@ -257,11 +257,11 @@ def test_a_child_is_held_until_its_parent_has_reached_the_fence(story: Any) -> N
         gated.start(CHILD)
         assert gated.fetcher.gates == {CHILD: 0}
         gated.gating.delivered({CHILD: 0})
-        gated.member.known = {PARENT: Position(FENCE - 1)}
+        gated.member.known = {PARENT: GroupPosition(FENCE - 1)}
         await until(lambda: len(gated.member.wanted) > 2)
         assert gated.fetcher.gates == {CHILD: 0}
         assert gated.gating.why_shut(CHILD) == f"{CHILD} waits for {PARENT} at 9 of 10"
-        gated.member.known = {PARENT: Position(FENCE)}
+        gated.member.known = {PARENT: GroupPosition(FENCE)}
         await until(lambda: gated.fetcher.gates == {})
 
     story(gated, of)
@@ -272,7 +272,7 @@ def test_a_newer_leader_of_the_parent_shuts_the_gate_until_it_has_named_its_fenc
     story: Any,
 ) -> None:
     gated = Gated()
-    gated.member.known = {PARENT: Position(FENCE)}
+    gated.member.known = {PARENT: GroupPosition(FENCE)}
 
     async def of() -> None:
         gated.start(CHILD)
@@ -311,7 +311,7 @@ def test_what_the_application_has_not_flushed_is_not_reported(story: Any) -> Non
 def test_state_that_can_be_loaded_ends_a_wait_in_poll(story: Any) -> None:
     keys = HeldKeys()
     gated = Gated(keys=keys)
-    gated.member.known = {PARENT: Position(FENCE)}
+    gated.member.known = {PARENT: GroupPosition(FENCE)}
 
     async def of() -> None:
         gated.start(CHILD)

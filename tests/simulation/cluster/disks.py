@@ -19,7 +19,7 @@ from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader, walk
-from tidelog.records.control_records import Fence, changes_in
+from tidelog.records.control_records import FenceRecord, changes_in
 from tidelog.records.reader import read_batch
 from tidelog.records.record import Record
 from tidelog.storage.names import (
@@ -122,7 +122,9 @@ def stored_records(disk: SimulatedDisk, topic: str, partition: int) -> list[Reco
     ]
 
 
-def fences_on_disk(disk: SimulatedDisk, topic: str, partition: int) -> list[tuple[int, Fence]]:
+def fences_on_disk(
+    disk: SimulatedDisk, topic: str, partition: int
+) -> list[tuple[int, FenceRecord]]:
     """Return offset and contents of each fence and seal in the log of a replica."""
     found = _whole(disk, topic, partition)
     return [each for header, batch in found for each in changes_in(header, batch)]

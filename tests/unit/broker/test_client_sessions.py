@@ -12,8 +12,8 @@ from tidelog.broker.fetching.client_sessions import (
     EVICTION_MS,
     EXPIRY_MS,
     MAX_BYTES,
+    FetchPlan,
     FetchSessions,
-    Plan,
     bytes_of,
 )
 from tidelog.model.errors import ErrorCode
@@ -30,7 +30,7 @@ class Sessions(FetchSessions):
         super().__init__(slots, random.Random(1))
         self.client = Client()
 
-    def of(self, request: Any, now_ms: int) -> Plan | ErrorCode:
+    def of(self, request: Any, now_ms: int) -> FetchPlan | ErrorCode:
         """As ``plan``; the account has what the sessions say that they take."""
         plan = whole(self.plan(request, now_ms, self.client))
         assert self.client.account.used == self.held
@@ -59,10 +59,10 @@ def ask(session: int, epoch: int, *indexes: int) -> Any:
     return Request(session_id=session, session_epoch=epoch, topics=[topic])
 
 
-def begun(sessions: Sessions, now_ms: int, size: int, first: int = 0) -> Plan:
+def begun(sessions: Sessions, now_ms: int, size: int, first: int = 0) -> FetchPlan:
     """Begin a session of so many partitions."""
     plan = sessions.of(ask(0, 0, *range(first, first + size)), now_ms)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, FetchPlan)
     return plan
 
 
@@ -87,7 +87,7 @@ def test_use_keeps_a_session(sessions: Sessions) -> None:
     session = begun(sessions, 0, 1).session
     assert session is not None
     for epoch in range(1, 5):
-        assert isinstance(sessions.of(ask(session.id, epoch), epoch * (EXPIRY_MS - 1)), Plan)
+        assert isinstance(sessions.of(ask(session.id, epoch), epoch * (EXPIRY_MS - 1)), FetchPlan)
     assert len(sessions) == 1
 
 
@@ -129,18 +129,18 @@ def test_forgotten_partitions_make_room(sessions: Sessions) -> None:
     assert session is not None
     less = ask(session.id, 1)
     less.forgotten_topics_data = [Request.ForgottenTopic(topic="t", partitions=list(range(90)))]
-    assert isinstance(sessions.of(less, 1), Plan)
+    assert isinstance(sessions.of(less, 1), FetchPlan)
     assert sessions.partitions == 10
     rest = ask(session.id, 2)
     rest.forgotten_topics_data = [Request.ForgottenTopic(topic="t", partitions=list(range(100)))]
-    assert isinstance(sessions.of(rest, 2), Plan)
+    assert isinstance(sessions.of(rest, 2), FetchPlan)
     assert sessions.partitions == 0 == len(sessions)
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
 def test_a_partition_that_is_named_twice_is_read_once(sessions: Sessions, epoch: int) -> None:
     plan = sessions.of(ask(0, epoch, *[3] * 1000), 0)
-    assert isinstance(plan, Plan) and [each.index for each in plan.wanted] == [3]
+    assert isinstance(plan, FetchPlan) and [each.index for each in plan.wanted] == [3]
     assert sessions.partitions == (1 if epoch == 0 else 0)
 
 
@@ -155,7 +155,7 @@ def test_the_names_of_topics_are_charged(sessions: Sessions) -> None:
             topics=[Request.FetchTopic(topic=name[: -len(each)] + each, partitions=parts)],
         )
         plan = sessions.of(long, epoch)
-        assert isinstance(plan, Plan) and plan.full
+        assert isinstance(plan, FetchPlan) and plan.full
         assert (plan.session is not None) == (epoch == 0), "the second would be above the bound"
     assert len(sessions) == 1 and sessions.held == bytes_of(name)
 
@@ -178,7 +178,7 @@ def test_asking_again_for_what_it_has_takes_nothing(sessions: Sessions) -> None:
     taken, the session ended for partitions that it had."""
     session = begun(sessions, 0, 90).session
     assert session is not None
-    assert isinstance(sessions.of(ask(session.id, 1, *range(90)), 1), Plan)
+    assert isinstance(sessions.of(ask(session.id, 1, *range(90)), 1), FetchPlan)
     assert sessions.partitions == 90
 
 

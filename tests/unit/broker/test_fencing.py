@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.broker.partitions.fencing import owed
 from tidelog.broker.partitions.state import LeaderAndIsrState
-from tidelog.records.control_records import ChangeKind, Fence
+from tidelog.records.control_records import ChangeKind, FenceRecord
 from tidelog.storage.log.fences import FenceEntry, Fences
 
 FENCE, SEAL = ChangeKind.FENCE, ChangeKind.SEAL
@@ -24,13 +24,13 @@ def resized(epoch: int, **more: Any) -> LeaderAndIsrState:
 
 
 def test_the_first_record_after_a_resize_is_its_fence() -> None:
-    assert owed(resized(1), PARTITION, has()) == [Fence(FENCE, 1, 8)]
-    assert owed(resized(3), PARTITION, has(1, 2)) == [Fence(FENCE, 3, 8)]
+    assert owed(resized(1), PARTITION, has()) == [FenceRecord(FENCE, 1, 8)]
+    assert owed(resized(3), PARTITION, has(1, 2)) == [FenceRecord(FENCE, 3, 8)]
 
 
 def test_a_retired_partition_ends_with_its_seal_and_reopens_with_a_fence() -> None:
-    assert owed(resized(2, sealed=True), PARTITION, has(1)) == [Fence(SEAL, 2, 8)]
-    assert owed(resized(3), PARTITION, has(1, 2)) == [Fence(FENCE, 3, 8)]
+    assert owed(resized(2, sealed=True), PARTITION, has(1)) == [FenceRecord(SEAL, 2, 8)]
+    assert owed(resized(3), PARTITION, has(1, 2)) == [FenceRecord(FENCE, 3, 8)]
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -42,13 +42,13 @@ def test_what_the_log_has_is_not_written_again(sealed: bool) -> None:
 
 
 def test_a_partition_that_a_growth_made_begins_with_the_fence_of_its_birth() -> None:
-    assert owed(resized(4, birth_epoch=4), PARTITION, has()) == [Fence(FENCE, 4, 8)]
+    assert owed(resized(4, birth_epoch=4), PARTITION, has()) == [FenceRecord(FENCE, 4, 8)]
     # A later epoch was ordered in the meantime: the count of the birth is a lowest one.
     born = owed(resized(6, birth_epoch=4), PARTITION, has())
-    assert born == [Fence(FENCE, 4, PARTITION + 1), Fence(FENCE, 6, 8)]
-    assert owed(resized(6, birth_epoch=4), PARTITION, has(4)) == [Fence(FENCE, 6, 8)]
+    assert born == [FenceRecord(FENCE, 4, PARTITION + 1), FenceRecord(FENCE, 6, 8)]
+    assert owed(resized(6, birth_epoch=4), PARTITION, has(4)) == [FenceRecord(FENCE, 6, 8)]
     retired = owed(resized(6, birth_epoch=4, sealed=True), PARTITION, has(4))
-    assert retired == [Fence(SEAL, 6, 8)]
+    assert retired == [FenceRecord(SEAL, 6, 8)]
 
 
 def test_a_topic_that_was_never_resized_has_no_fences() -> None:

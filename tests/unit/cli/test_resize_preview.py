@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cli.resizing.preview import (
-    Standing,
+    GroupStanding,
     moves_of,
     percent,
     total_share,
@@ -59,9 +59,9 @@ def test_no_parent_gives_more_than_it_has(initial: int, more: int, change: int) 
 
 def test_a_group_waits_for_what_it_has_not_read() -> None:
     moves = moves_of(2, 2, 4, {})
-    done = Standing("done", 9, 9, 0, "m")
-    late = Standing("late", 4, 9, 5, "m")
-    fresh = Standing("fresh", None, 9, None, None)
+    done = GroupStanding("done", 9, 9, 0, "m")
+    late = GroupStanding("late", 4, 9, 5, "m")
+    fresh = GroupStanding("fresh", None, 9, None, None)
     waits = waits_of(moves, {0: [done, late], 1: [fresh]})
     assert [(x.partition, x.source, x.standing.group) for x in waits] == [
         (2, 0, "late"),

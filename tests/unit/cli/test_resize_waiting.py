@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from tidelog.cli.resizing.waiting import _say, outcome_of, progress_line
-from tidelog.client.admin.resizes import ResizePlan, TopicResize
+from tidelog.client.admin.resizes import DescribedResize, TopicResize
 from tidelog.model.errors import ErrorCode as E
 
-PLAN = ResizePlan("grow", 4, 8, 3, False, (1,), 1, "no leader has reported partition 1", 6_000)
+PLAN = DescribedResize("grow", 4, 8, 3, False, (1,), 1, "no leader has reported partition 1", 6_000)
 QUIET = TopicResize(4, 4, 2, None, None, {}, ())
 BEGUN = replace(QUIET, resize_epoch=3, plan=PLAN)
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
-from tidelog.client.fetching.assigned import Assigned
+from tidelog.client.fetching.assigned import FetchedPartition
 from tidelog.client.fetching.batches import Fetched, split_at
 from tidelog.client.offsets import EpochEnd
 from tidelog.model.errors import ErrorCode
@@ -46,8 +46,8 @@ def test_nothing_or_all_lies_before_an_offset() -> None:
     assert [row.offset for row in after.rows()] == [4, 5]
 
 
-def reading(*pieces: Fetched, gate: int | None) -> Assigned:
-    state = Assigned(WHERE, pieces[0].offset, pieces[-1].next_offset, gate=gate)
+def reading(*pieces: Fetched, gate: int | None) -> FetchedPartition:
+    state = FetchedPartition(WHERE, pieces[0].offset, pieces[-1].next_offset, gate=gate)
     state.buffered.extend(pieces)
     return state
 
@@ -106,7 +106,7 @@ def test_a_paused_partition_returns_nothing() -> None:
 
 def test_when_a_partition_is_fetched() -> None:
     def wants(**other: object) -> bool:
-        state = Assigned(WHERE, 0, 5)
+        state = FetchedPartition(WHERE, 0, 5)
         for name, value in other.items():
             setattr(state, name, value)
         return state.wants_more(100)
@@ -120,7 +120,7 @@ def test_when_a_partition_is_fetched() -> None:
 
 
 def test_a_leader_of_an_older_epoch_is_taken_after_so_long() -> None:
-    state = Assigned(WHERE, 5, 5, epoch=3, fetch_epoch=4)
+    state = FetchedPartition(WHERE, 5, 5, epoch=3, fetch_epoch=4)
     assert state.least_epoch(1_000.0, 500) == 4
     state.lagging_since = 1_000.0
     assert state.least_epoch(1_000.5, 500) == 4
@@ -134,26 +134,26 @@ FINAL = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-0")
 
 def test_a_failure_that_may_pass_lets_the_leader_be_looked_for() -> None:
     for error in (PASSING, UNKNOWN, ConnectionLost("gone")):
-        state = Assigned(WHERE, 0, 0, leader=2, waits_for="truncation 2")
+        state = FetchedPartition(WHERE, 0, 0, leader=2, waits_for="truncation 2")
         assert not state.fails_for_good(error, 10.0, 500)
         assert (state.leader, state.waits_for, state.problem) == (-1, "", None)
         assert state.failing_since == 10.0
 
 
 def test_a_final_failure_stops_the_partition() -> None:
-    state = Assigned(WHERE, 0, 0)
+    state = FetchedPartition(WHERE, 0, 0)
     assert state.fails_for_good(FINAL, 10.0, 500) and state.problem is FINAL
 
 
 def test_a_partition_that_stays_unknown_is_an_error_in_the_end() -> None:
-    state = Assigned(WHERE, 0, 0)
+    state = FetchedPartition(WHERE, 0, 0)
     assert not state.fails_for_good(UNKNOWN, 10.0, 500)
     assert not state.fails_for_good(UNKNOWN, 10.5, 500)
     assert state.fails_for_good(UNKNOWN, 10.6, 500) and state.problem is UNKNOWN
 
 
 def test_a_failure_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    state = Assigned(WHERE, 0, 0)
+    state = FetchedPartition(WHERE, 0, 0)
     with caplog.at_level(logging.WARNING):
         for now in (10.0, 10.5, 11.0, 11.5):
             assert not state.fails_for_good(PASSING, now, 500)
@@ -176,7 +176,7 @@ def test_a_failure_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -
 def test_what_is_left_where_the_log_was_cut(
     end: EpochEnd, dropped: int, position: tuple[int, int], fetch: tuple[int, int]
 ) -> None:
-    state = Assigned(WHERE, 3, 9, epoch=1, fetch_epoch=3)
+    state = FetchedPartition(WHERE, 3, 9, epoch=1, fetch_epoch=3)
     for offset, next_offset, epoch, size in ((3, 6, 2, 10), (6, 9, 3, 20)):
         records = memoryview(bytes(size))
         piece = Fetched(WHERE, offset, next_offset, records, 99, 99, 0, None, epoch)

@@ -21,7 +21,7 @@ from tidelog.records.control_records import (
     ABORT,
     COMMIT,
     ChangeKind,
-    Fence,
+    FenceRecord,
     change_batch,
     control_key,
 )
@@ -87,7 +87,9 @@ def test_records_before_the_position_are_skipped() -> None:
 
 
 def test_control_batches_are_no_records_but_move_the_position() -> None:
-    fence = bytearray(change_batch(Fence(ChangeKind.FENCE, 1, 4), leader_epoch=0, timestamp_ms=5))
+    fence = bytearray(
+        change_batch(FenceRecord(ChangeKind.FENCE, 1, 4), leader_epoch=0, timestamp_ms=5)
+    )
     fence[0:8] = (3).to_bytes(8, "big")
     found = fetched(data(0, 3) + bytes(fence))
     assert offsets(found) == [0, 1, 2]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from tidelog.client.fetching.fetcher import Fetcher
-from tidelog.client.fetching.record_queue import Place
+from tidelog.client.fetching.record_queue import QueuePlace
 from tidelog.client.groups.reader_hooks import ReaderHooks
 from tidelog.client.groups.reader_positions import ReaderPositions
 from tidelog.model.topics import TopicPartition
@@ -35,12 +35,12 @@ class Read:
 class Queue(ReaderHooks):
     """What the application has not got, and the epochs before places of it."""
 
-    def __init__(self, places: dict[TopicPartition, Place], epoch: int = -1) -> None:
+    def __init__(self, places: dict[TopicPartition, QueuePlace], epoch: int = -1) -> None:
         self.places = places
         self.epoch = epoch
         self.dropped: list[Any] = []
 
-    def undelivered(self) -> Mapping[TopicPartition, Place]:
+    def undelivered(self) -> Mapping[TopicPartition, QueuePlace]:
         return dict(self.places)
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
@@ -55,7 +55,7 @@ def positions_of(read: Read, queue: Queue) -> ReaderPositions:
 
 
 def test_a_position_is_where_the_application_is() -> None:
-    queue = Queue({A: Place(5, 2), C: Place(1, 1)})
+    queue = Queue({A: QueuePlace(5, 2), C: QueuePlace(1, 1)})
     assert positions_of(Read({A: 8, B: 3}), queue).all() == {A: 5, B: 3}, "C is not read any more"
 
 
@@ -67,7 +67,7 @@ def test_the_epoch_is_that_of_the_last_record_that_was_returned() -> None:
 
 
 def test_another_position_drops_what_was_not_returned() -> None:
-    read, queue = Read({A: 8}), Queue({A: Place(5, 2)})
+    read, queue = Read({A: 8}), Queue({A: QueuePlace(5, 2)})
     positions_of(read, queue).set(A, 4, 7)
     assert queue.dropped == [[A]] and read.sought == [(A, 4, 7)]
     positions_of(read, queue).set(A, 3)
@@ -75,7 +75,10 @@ def test_another_position_drops_what_was_not_returned() -> None:
 
 
 def test_all_that_was_not_returned_is_taken_back() -> None:
-    read, queue = Read({A: 8, B: 3}, p0=8), Queue({A: Place(5, 2), B: Place(2), C: Place(1, 1)})
+    read, queue = (
+        Read({A: 8, B: 3}, p0=8),
+        Queue({A: QueuePlace(5, 2), B: QueuePlace(2), C: QueuePlace(1, 1)}),
+    )
     positions_of(read, queue).take_back(beyond_gates=False)
     assert read.sought == [(A, 5, 2), (B, 2, -1)] and queue.dropped == [[A], [B]]
 
@@ -83,7 +86,7 @@ def test_all_that_was_not_returned_is_taken_back() -> None:
 def test_beyond_a_gate_that_has_shut_it_is_taken_back() -> None:
     """What was fetched up to the gate may be returned; what another partition comes before may
     not."""
-    places = {A: Place(5, 2), B: Place(1, 1), C: Place(2, 1)}
+    places = {A: QueuePlace(5, 2), B: QueuePlace(1, 1), C: QueuePlace(2, 1)}
     read = Read({A: 8, B: 3, C: 4}, p0=7, p1=3)
     positions_of(read, Queue(places)).take_back(beyond_gates=True)
     assert read.sought == [(A, 5, 2)]

@@ -9,7 +9,7 @@ import pytest
 from tidelog.client.errors import RecordUnreadable
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.consumer_record import ConsumerRecord, decoded
-from tidelog.client.fetching.record_queue import Place, RecordQueue
+from tidelog.client.fetching.record_queue import QueuePlace, RecordQueue
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import FastReader
@@ -41,9 +41,9 @@ def test_records_come_in_order_up_to_the_limit_with_positions_between() -> None:
     queue = queue_of(
         piece(A, 0, batch(0, b"0", b"1"), batch(2, b"2"), end=3), piece(B, 5, batch(5, b"5"), end=6)
     )
-    assert queue.positions() == {A: Place(0), B: Place(5)}
+    assert queue.positions() == {A: QueuePlace(0), B: QueuePlace(5)}
     assert values(queue.take(1)) == {A: [b"0"]}
-    assert queue.positions() == {A: Place(1, 4), B: Place(5)}
+    assert queue.positions() == {A: QueuePlace(1, 4), B: QueuePlace(5)}
     assert values(queue.take(9)) == {A: [b"1", b"2"], B: [b"5"]}
     assert queue.positions() == {} and not queue.has()
     assert queue.epoch_before(A, 3) == 4 and queue.epoch_before(A, 2) == -1
@@ -55,9 +55,9 @@ def test_positions_between_two_batches_and_two_pieces_are_after_what_was_returne
     )
     assert values(queue.take(2)) == {A: [b"0", b"1"]}
     assert queue.epoch_before(A, 2) == 4 and queue.epoch_before(A, 1) == -1
-    assert queue.positions() == {A: Place(2, 4)}, "not 4: what is left out there may come yet"
+    assert queue.positions() == {A: QueuePlace(2, 4)}, "not 4: what is left out there may come yet"
     assert values(queue.take(1)) == {A: [b"4"]}
-    assert queue.positions() == {A: Place(5)}
+    assert queue.positions() == {A: QueuePlace(5)}
 
 
 def test_a_record_has_what_the_wire_says() -> None:
@@ -119,7 +119,7 @@ def test_a_deserializer_that_raises_stops_its_partition_at_the_record() -> None:
     for _ in range(2):
         with pytest.raises(RecordUnreadable, match=r"a-0 at offset 1.*deserializer"):
             queue.take(9)
-    assert queue.positions() == {A: Place(1, 4)}
+    assert queue.positions() == {A: QueuePlace(1, 4)}
 
 
 def test_of_two_unreadable_records_the_first_one_is_the_error() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tidelog.client.fences import DescribedFence, DescribedFences
 from tidelog.client.groups.topic_gates import TopicGates, must_report
 from tidelog.client.metadata import Partition, Topic
-from tidelog.partitioning.gates import Fence, Position
+from tidelog.partitioning.gates import Fence, GroupPosition
 
 
 def partition(index: int, *, birth: int = 0, retired: int = -1, leader_epoch: int = 3) -> Partition:
@@ -65,7 +65,7 @@ def test_a_topic_without_births_and_retirements_has_no_gates() -> None:
 def test_gates_are_shut_until_the_fences_are_known() -> None:
     gates = TopicGates(GROWN, [1])
     assert not gates.is_resolved
-    gates.learn({0: Position(99)})
+    gates.learn({0: GroupPosition(99)})
     assert gates.ends({}) == {1: 0}
     gates.resolve(OF_GROWN)
     assert gates.is_resolved
@@ -77,12 +77,12 @@ def test_a_child_waits_for_the_position_of_its_parent() -> None:
     gates.resolve(OF_GROWN)
     assert gates.ends({1: 0}) == {1: 0}
     assert gates.wanted([1]) == {0}
-    gates.learn({0: Position(9)})
+    gates.learn({0: GroupPosition(9)})
     assert gates.ends({1: 0}) == {1: 0}
-    gates.learn({0: Position(10)})
+    gates.learn({0: GroupPosition(10)})
     assert gates.ends({1: 0}) == {}
     # The last report counts, not the highest one.
-    gates.learn({0: Position(4)})
+    gates.learn({0: GroupPosition(4)})
     assert gates.ends({1: 0}) == {1: 0}
 
 
@@ -106,7 +106,7 @@ def test_a_survivor_waits_for_each_that_retired_and_these_for_their_parents() ->
     gates.resolve(OF_SHRUNK)
     assert gates.ends({0: 0}) == {0: 20}
     assert gates.wanted([0]) == {1}
-    gates.learn({1: Position(7)})
+    gates.learn({1: GroupPosition(7)})
     # The retired one is a child of partition 0, whose fence of the growth was not reached.
     assert gates.ends({0: 9}) == {0: 20}
     assert gates.ends({0: 10}) == {}
@@ -116,14 +116,14 @@ def test_a_missing_fence_keeps_the_gate_shut() -> None:
     gates = TopicGates(GROWN, [1])
     gates.resolve({0: fences(), 1: fences((1, 0))})
     assert not gates.is_resolved
-    gates.learn({0: Position(99)})
+    gates.learn({0: GroupPosition(99)})
     assert gates.ends({}) == {1: 0}
 
 
 def test_a_newer_leader_shuts_the_gates_until_they_are_resolved_again() -> None:
     gates = TopicGates(SHRUNK, [0])
     gates.resolve(OF_SHRUNK)
-    gates.learn({1: Position(7)})
+    gates.learn({1: GroupPosition(7)})
     assert gates.ends({0: 15}) == {}
     gates.follow(replace(SHRUNK))
     assert gates.ends({0: 15}) == {}
@@ -221,16 +221,16 @@ def test_what_a_prerequisite_waits_for_is_asked_as_well() -> None:
     gates = TopicGates(TWICE, [3])
     gates.resolve(OF_TWICE)
     assert gates.wanted([3]) == {1, 0}
-    gates.learn({1: Position(5), 0: Position(9)})
+    gates.learn({1: GroupPosition(5), 0: GroupPosition(9)})
     assert gates.ends({3: 0}) == {3: 0}
-    gates.learn({0: Position(10)})
+    gates.learn({0: GroupPosition(10)})
     assert gates.ends({3: 0}) == {}
 
 
 def test_a_member_knows_its_own_positions_better_than_the_coordinator() -> None:
     gates = TopicGates(GROWN, [0, 1])
     gates.resolve(OF_GROWN)
-    gates.learn({0: Position(99)})
+    gates.learn({0: GroupPosition(99)})
     assert gates.ends({0: 9, 1: 0}) == {1: 0}
     assert gates.waits_for(1) == [(0, 9, 10)]
 

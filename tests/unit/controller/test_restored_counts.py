@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.controller.decisions.cluster import InventoryFence, LogEnd
 from tidelog.controller.decisions.restored_counts import (
-    Reported,
+    ReportedPartition,
     RestoredCounts,
     Stored,
     newest_incarnation,
@@ -18,7 +18,7 @@ from tidelog.controller.decisions.restored_counts import (
 from tidelog.records.control_records import ChangeKind
 
 FENCE, SEAL = ChangeKind.FENCE, ChangeKind.SEAL
-Log = Reported
+Log = ReportedPartition
 
 
 def log(
@@ -26,7 +26,7 @@ def log(
 ) -> Log:
     """What a replica reports: (resize epoch, count) of fences, (…, SEAL) of seals."""
     found = {each[0]: (each[1], each[2] if len(each) > 2 else FENCE) for each in fences}
-    return Reported(1, birth, 0, len(fences) + records, found)
+    return ReportedPartition(1, birth, 0, len(fences) + records, found)
 
 
 def alike(one: Log, indexes: Iterable[int]) -> dict[int, Log]:
@@ -245,6 +245,6 @@ def test_the_newest_incarnation_counts(
 def test_replicas_are_joined() -> None:
     first, second = InventoryFence(1, 8, FENCE), InventoryFence(2, 4, SEAL)
     found = reported([end(7, 1, first, at=3), end(7, 1, first, second, at=9)])
-    assert found == Reported(7, 1, 0, 9, {1: (8, FENCE), 2: (4, SEAL)})
+    assert found == ReportedPartition(7, 1, 0, 9, {1: (8, FENCE), 2: (4, SEAL)})
     assert found.sealed_by == 2 and found.has_birth and found.has_records
     assert reported([]) is None

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tidelog.partitioning.gates import (
     Fence,
     Gate,
-    Position,
+    GroupPosition,
     Prerequisite,
     ResizedPartition,
     deliverable_ends,
@@ -140,7 +140,7 @@ class Reader:
         topic = self.topic
         gates = gates_of(topic.initial, topic.resize_epoch, topic.listing())
         return deliverable_ends(
-            gates, {number: Position(offset) for number, offset in self.positions.items()}
+            gates, {number: GroupPosition(offset) for number, offset in self.positions.items()}
         )
 
     def read(self, most: int) -> int:
@@ -247,7 +247,7 @@ def shrunk() -> dict[int, ResizedPartition]:
 def test_condition_8_4_of_the_document_is_a_special_case(position: int) -> None:
     """A child is consumed when the position of its parent is above the last old offset."""
     last_offset_of_the_old_epoch = 9
-    ends = deliverable_ends(gates_of(1, 1, grown(Fence(1, 10, 10))), {0: Position(position)})
+    ends = deliverable_ends(gates_of(1, 1, grown(Fence(1, 10, 10))), {0: GroupPosition(position)})
     assert (1 not in ends) == (position > last_offset_of_the_old_epoch)
 
 
@@ -255,7 +255,7 @@ def test_condition_8_4_of_the_document_is_a_special_case(position: int) -> None:
 def test_condition_8_5_of_the_document_is_a_special_case(position: int) -> None:
     """Later offsets of a survivor than the threshold wait until the other one is read."""
     last_offset_of_the_old_epoch, data_of_the_retired = 19, 5
-    positions = {0: Position(12), 1: Position(position)}
+    positions = {0: GroupPosition(12), 1: GroupPosition(position)}
     ends = deliverable_ends(gates_of(1, 2, shrunk()), positions)
     if position < data_of_the_retired:
         assert ends == {0: last_offset_of_the_old_epoch + 1}
@@ -264,10 +264,12 @@ def test_condition_8_5_of_the_document_is_a_special_case(position: int) -> None:
 
 
 def test_what_is_not_known_keeps_a_gate_shut() -> None:
-    far = {0: Position(1_000), 1: Position(1_000)}
+    far = {0: GroupPosition(1_000), 1: GroupPosition(1_000)}
     assert deliverable_ends(gates_of(1, 1, grown(None)), far) == {1: 0}
     # A position that is not known.
-    assert deliverable_ends(gates_of(1, 1, grown(Fence(1, 10, 10))), {1: Position(9)}) == {1: 0}
+    assert deliverable_ends(gates_of(1, 1, grown(Fence(1, 10, 10))), {1: GroupPosition(9)}) == {
+        1: 0
+    }
     # The parent is not listed.
     listed = grown(Fence(1, 10, 10))
     del listed[0]
@@ -282,15 +284,15 @@ def test_a_survivor_whose_fence_is_not_known_waits_as_a_whole() -> None:
     listed = shrunk()
     listed[0] = replace(listed[0], fences=listed[0].fences[:1])
     gates = gates_of(1, 2, listed)
-    assert deliverable_ends(gates, {0: Position(12), 1: Position(3)}) == {0: 0}
-    assert deliverable_ends(gates, {0: Position(12), 1: Position(5)}) == {}
+    assert deliverable_ends(gates, {0: GroupPosition(12), 1: GroupPosition(3)}) == {0: 0}
+    assert deliverable_ends(gates, {0: GroupPosition(12), 1: GroupPosition(5)}) == {}
 
 
 def test_a_fence_that_metadata_does_not_know_yet_is_a_shut_gate() -> None:
     """The listing is older than the fences: which partitions came or went is not known."""
     listed = {0: ResizedPartition(fences=(Fence(1, 10, 10),))}
     assert gates_of(1, 0, listed) == {0: [Gate(1, 10, (Prerequisite(0, None),))]}
-    assert deliverable_ends(gates_of(1, 0, listed), {0: Position(50)}) == {0: 10}
+    assert deliverable_ends(gates_of(1, 0, listed), {0: GroupPosition(50)}) == {0: 10}
     # Newer metadata lists no partition that was born then: the growth was undone.
     assert gates_of(1, 2, listed) == {}
 
@@ -303,9 +305,9 @@ def test_a_later_fence_stands_in_for_one_that_an_unclean_election_cut() -> None:
 def test_a_commit_counts_up_to_the_end_of_the_data() -> None:
     """A stock member never commits past trailing control records."""
     gates = gates_of(1, 1, grown(Fence(1, 10, 8)))
-    assert deliverable_ends(gates, {0: Position(8)}) == {1: 0}
-    assert deliverable_ends(gates, {0: Position(8, is_commit=True)}) == {}
-    assert deliverable_ends(gates, {0: Position(7, is_commit=True)}) == {1: 0}
+    assert deliverable_ends(gates, {0: GroupPosition(8)}) == {1: 0}
+    assert deliverable_ends(gates, {0: GroupPosition(8, is_commit=True)}) == {}
+    assert deliverable_ends(gates, {0: GroupPosition(7, is_commit=True)}) == {1: 0}
 
 
 def test_a_position_beyond_a_shut_gate_does_not_count() -> None:
@@ -317,9 +319,9 @@ def test_a_position_beyond_a_shut_gate_does_not_count() -> None:
         3: ResizedPartition(2, 0, fences=(Fence(2, 0, 0),)),
     }
     gates = gates_of(1, 2, listed)
-    assert deliverable_ends(gates, {0: Position(4), 1: Position(9)}) == {1: 0, 2: 0, 3: 0}
-    assert deliverable_ends(gates, {0: Position(10), 1: Position(9)}) == {2: 0}
-    assert deliverable_ends(gates, {0: Position(20), 1: Position(9)}) == {}
+    assert deliverable_ends(gates, {0: GroupPosition(4), 1: GroupPosition(9)}) == {1: 0, 2: 0, 3: 0}
+    assert deliverable_ends(gates, {0: GroupPosition(10), 1: GroupPosition(9)}) == {2: 0}
+    assert deliverable_ends(gates, {0: GroupPosition(20), 1: GroupPosition(9)}) == {}
 
 
 def test_one_entry_for_each_partition_that_comes_or_goes() -> None:
@@ -346,5 +348,5 @@ def test_a_shut_gate_one_offset_before_a_prerequisite_shuts_the_next_one() -> No
         1: ResizedPartition(1, 0, 2, (Fence(1, 0, 0), Fence(2, 5, 5))),
     }
     gates = gates_of(1, 3, listed) | {2: [Gate(3, 0, (Prerequisite(0, Fence(3, 21, 20)),))]}
-    assert deliverable_ends(gates, {0: Position(30), 1: Position(4)}) == {0: 20, 2: 0}
-    assert deliverable_ends(gates, {0: Position(30), 1: Position(5)}) == {}
+    assert deliverable_ends(gates, {0: GroupPosition(30), 1: GroupPosition(4)}) == {0: 20, 2: 0}
+    assert deliverable_ends(gates, {0: GroupPosition(30), 1: GroupPosition(5)}) == {}

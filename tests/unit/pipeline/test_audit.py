@@ -21,7 +21,7 @@ from tidelog.pipeline.audit.facts import (
     PieceFacts,
     RecordedLoss,
 )
-from tidelog.pipeline.audit.rules import Verdict, Weight, judge, verdict
+from tidelog.pipeline.audit.rules import AuditVerdict, Weight, judge, verdict
 from tidelog.pipeline.jobs.audit import AuditResult
 from tidelog.pipeline.report.page import shown, text_table
 from tidelog.pipeline.report.pictures import heat_map
@@ -43,13 +43,13 @@ def rules(facts: AuditFacts, *, complete: bool = False) -> list[tuple[str, Weigh
     return [(each.rule, each.weight) for each in judge(facts, complete=complete)]
 
 
-def word(facts: AuditFacts) -> Verdict:
+def word(facts: AuditFacts) -> AuditVerdict:
     return verdict(facts, judge(facts))
 
 
 def test_a_right_lake_has_no_findings() -> None:
     assert judge(RIGHT, complete=True) == []
-    assert word(RIGHT) is Verdict.RIGHT
+    assert word(RIGHT) is AuditVerdict.RIGHT
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,11 @@ def test_a_right_lake_has_no_findings() -> None:
 def test_partitions(part: dict[str, int], wanted: tuple[str, Weight]) -> None:
     facts = replace(RIGHT, partitions=(replace(PART, **part),))  # type: ignore[arg-type]
     assert rules(facts) == [wanted]
-    verdicts = {FAULT: Verdict.FAULTS, SKIPPED: Verdict.INCOMPLETE, NOTE: Verdict.RIGHT}
+    verdicts = {
+        FAULT: AuditVerdict.FAULTS,
+        SKIPPED: AuditVerdict.INCOMPLETE,
+        NOTE: AuditVerdict.RIGHT,
+    }
     assert word(facts) is verdicts[wanted[1]]
 
 
@@ -147,7 +151,7 @@ def test_right_is_not_said_over_records_that_were_skipped() -> None:
 def test_what_was_never_compared_is_not_called_right() -> None:
     part = replace(PART, log_start=10, below=10, compared=0, compared_now=0)
     facts = replace(RIGHT, partitions=(part, replace(PART, topic="u")))
-    assert word(facts) is Verdict.INCOMPLETE, "a topic of which nothing was compared"
+    assert word(facts) is AuditVerdict.INCOMPLETE, "a topic of which nothing was compared"
     partly = replace(RIGHT, partitions=(replace(part, below=4, compared=6, compared_now=2),))
     audit = AuditResult(partly, judge(partly))
     assert audit.is_right and audit.status == 0
@@ -170,7 +174,7 @@ def test_a_deleted_topic_has_its_own_answer() -> None:
     assert [each.text for each in judge(earlier)] == [
         "the topic is deleted; earlier audits have compared all of it"
     ]
-    assert word(earlier) is Verdict.RIGHT
+    assert word(earlier) is AuditVerdict.RIGHT
     # Another topic of the same name is not meant, nor another partition.
     other = replace(gone, topic_id="other")
     assert not facts.gone[0].has(other)
@@ -184,9 +188,9 @@ def test_a_partition_that_a_shrink_removed_is_complete_up_to_the_end_of_its_data
     facts = replace(RIGHT, partitions=(part,), gone=(gone,))
     assert rules(facts) == [("below", NOTE), ("gone", NOTE)]
     assert "holds it to its end, 4 of its offsets not compared" in judge(facts)[1].text
-    assert word(facts) is Verdict.RIGHT
+    assert word(facts) is AuditVerdict.RIGHT
     lacking = replace(facts, gone=(replace(gone, lacking=3),))
-    assert word(lacking) is Verdict.INCOMPLETE
+    assert word(lacking) is AuditVerdict.INCOMPLETE
     assert "the lake lacks its last 3 offsets" in judge(lacking)[0].text
     compared = replace(facts, partitions=(replace(part, below=0, compared=10),))
     assert "earlier audits have compared all of it" in judge(compared)[0].text
@@ -203,10 +207,10 @@ def test_keys_in_order_is_said_only_with_what_proves_it() -> None:
 
 def test_a_field_that_no_record_has_proves_nothing() -> None:
     lacking = replace(RIGHT, keys=KeyFacts(sequence="n", keys_without=3))
-    assert word(lacking) is Verdict.INCOMPLETE
+    assert word(lacking) is AuditVerdict.INCOMPLETE
     assert judge(lacking)[0].text.startswith("3 keys have no number in the JSON field n, and none")
     some = replace(RIGHT, keys=KeyFacts(sequence="n", keys=2, keys_without=3))
-    assert word(some) is Verdict.RIGHT and rules(some) == [("sequence", NOTE)]
+    assert word(some) is AuditVerdict.RIGHT and rules(some) == [("sequence", NOTE)]
 
 
 def test_reports_say_the_same_in_three_forms() -> None:

@@ -26,7 +26,7 @@ from tidelog.pipeline.lake.chain import read_manifests, summary
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import LakeFile, Manifest
 from tidelog.pipeline.lake.offsets import LakePartition
-from tidelog.pipeline.lake.summary import Part, Summary
+from tidelog.pipeline.lake.summary import Summary, SummaryPart
 from tidelog.pipeline.planning.snapshot import TopicCounts
 from tidelog.pipeline.schema import arrow_schema
 
@@ -222,7 +222,7 @@ def test_what_a_lake_lacks_of_a_removed_partition_ends_with_its_data(
 ) -> None:
     """Its seal may have been read, which is no record."""
     gone = LakePartition("t", "id", 1)
-    whole = Summary(0, 0, 0, {HOME: Part(0, 5), gone: Part(0, reached, 6)})
+    whole = Summary(0, 0, 0, {HOME: SummaryPart(0, 5), gone: SummaryPart(0, reached, 6)})
     live = Live({"t": "id"}, {tuple(HOME): (0, 5)}, data_ends={tuple(gone): 9})
     (found,) = _gone(whole, live)
     assert (found.partition, found.lacking) == ("1", lacking)

@@ -18,7 +18,7 @@ from functools import partial
 import pytest
 
 from tests.support.drawn_seed import drawn_seed
-from tidelog.partitioning.gates import Fence, Gate, Position, ResizedPartition, gates_of
+from tidelog.partitioning.gates import Fence, Gate, GroupPosition, ResizedPartition, gates_of
 from tidelog.partitioning.hashing import partition_of
 from tidelog.pipeline.planning import planner
 from tidelog.pipeline.planning.admission import AdmissionLimits
@@ -412,11 +412,13 @@ def test_gates_below_a_position_that_do_not_count_are_found(
     right = planner.deliverable_ends
 
     def from_the_position_on(
-        gates: dict[int, list[Gate]], positions: dict[int, Position]
+        gates: dict[int, list[Gate]], positions: dict[int, GroupPosition]
     ) -> dict[int, int]:
         above = {
             number: [
-                gate for gate in each if gate.offset >= positions.get(number, Position(0)).offset
+                gate
+                for gate in each
+                if gate.offset >= positions.get(number, GroupPosition(0)).offset
             ]
             for number, each in gates.items()
         }

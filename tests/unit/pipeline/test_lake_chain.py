@@ -35,7 +35,7 @@ from tidelog.pipeline.lake.offsets import (
     leader_epochs,
     losses_between,
 )
-from tidelog.pipeline.lake.summary import Part, Summary
+from tidelog.pipeline.lake.summary import Summary, SummaryPart
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_checkpoints_take_the_place_of_manifests(layout: Layout) -> None:
     singles, folded = sorted(layout.manifests.glob("*.json")), layout.manifests.glob("*.checkpoint")
     assert len(singles) == 6 and len(list(folded)) == 3
     assert list(read_manifests(layout)) == plain and summary(layout) == (before, last)
-    assert last == plain[-1] and before.parts == {HOME: Part(0, 29, 29, 29, 29)}
+    assert last == plain[-1] and before.parts == {HOME: SummaryPart(0, 29, 29, 29, 29)}
     for after in (0, 7, 8, 20, 28, 29, 99):
         assert [each.batch for each in read_manifests(layout, after)] == [*range(after + 1, 30)]
     assert is_there(layout, 3) and is_there(layout, 29) and not is_there(layout, 30)
@@ -376,7 +376,7 @@ def test_a_lake_begins_where_its_first_batch_says(layout: Layout) -> None:
     for each in chain_of:
         layout.manifest(each.batch).write_text(each.to_line())
     whole, _ = summary(layout)
-    assert whole.parts == {HOME: Part(7, 9)}
+    assert whole.parts == {HOME: SummaryPart(7, 9)}
     assert whole.bounds == {HOME: 9}
 
 

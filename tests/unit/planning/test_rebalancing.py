@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.drawn_clusters import Drawn, clusters
 from tidelog.model.topics import TopicPartition
-from tidelog.planning.layout import Imbalance, Layout
+from tidelog.planning.layout import Imbalance, ReplicaLayout
 from tidelog.planning.plan import Assigned, Change, Plan, loads, span, widest
 from tidelog.planning.rebalancing import rebalance
 
@@ -21,7 +21,7 @@ def planned(cluster: Drawn, partitions: list[Assigned] | None = None) -> Plan:
 
 
 def imbalance(cluster: Drawn, partitions: list[Assigned]) -> Imbalance:
-    return Layout(partitions, cluster.brokers, cluster.racks).imbalance()
+    return ReplicaLayout(partitions, cluster.brokers, cluster.racks).imbalance()
 
 
 def placed(*replicas: str, sizes: tuple[int, ...] = ()) -> list[Assigned]:

@@ -19,7 +19,7 @@ from tidelog.records.control_records import (
     PARTITION_CHANGE,
     AncestorTombstone,
     ChangeKind,
-    Fence,
+    FenceRecord,
     change_batch,
     control_key,
     control_type,
@@ -174,7 +174,7 @@ def test_hostile_records_are_corrupt_not_fatal() -> None:
 
 
 def test_read_all_begins_inside_a_batch_checks_crcs_and_skips_control_batches() -> None:
-    fence = change_batch(Fence(ChangeKind.FENCE, 2, 8), leader_epoch=0, timestamp_ms=1)
+    fence = change_batch(FenceRecord(ChangeKind.FENCE, 2, 8), leader_epoch=0, timestamp_ms=1)
     content = batch(3) + fence + build_batch([NewRecord(1, b"a", b"b")], base_offset=4)
     assert [record.offset for record in read_all(content, 1)] == [1, 2, 4]
     torn = bytearray(content)
@@ -186,13 +186,13 @@ def test_read_all_begins_inside_a_batch_checks_crcs_and_skips_control_batches() 
 @pytest.mark.parametrize(
     "change",
     [
-        Fence(ChangeKind.FENCE, 3, 16),
-        Fence(ChangeKind.SEAL, 2**31 - 1, 1),
+        FenceRecord(ChangeKind.FENCE, 3, 16),
+        FenceRecord(ChangeKind.SEAL, 2**31 - 1, 1),
         AncestorTombstone(b""),
         AncestorTombstone(b"key"),
     ],
 )
-def test_changes_of_partitions_are_control_records(change: Fence | AncestorTombstone) -> None:
+def test_changes_of_partitions_are_control_records(change: FenceRecord | AncestorTombstone) -> None:
     made = change_batch(change, leader_epoch=7, timestamp_ms=55)
     header = read_header(made)
     assert header.control and header.record_count == 1
@@ -204,9 +204,9 @@ def test_changes_of_partitions_are_control_records(change: Fence | AncestorTombs
 def test_golden_bytes_of_control_records() -> None:
     assert control_key(COMMIT) == b"\0\0\0\1"
     assert control_key(PARTITION_CHANGE) == b"\0\0\x04\xe5"
-    fence = encode_change(Fence(ChangeKind.SEAL, 3, 8))
+    fence = encode_change(FenceRecord(ChangeKind.SEAL, 3, 8))
     assert fence == struct.pack(">hbii", 0, 1, 3, 8)
-    assert decode_change(fence + b"later version") == Fence(ChangeKind.SEAL, 3, 8)
+    assert decode_change(fence + b"later version") == FenceRecord(ChangeKind.SEAL, 3, 8)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\0\0", b"\0\0\0\0", b"\0\0\x09" + bytes(8)])

@@ -8,17 +8,17 @@ from tidelog.records.control_records import (
     PARTITION_CHANGE,
     AncestorTombstone,
     ChangeKind,
-    Fence,
+    FenceRecord,
     change_batch,
     changes_in,
     control_key,
 )
 from tidelog.records.record import encode_record
 
-FENCE = Fence(ChangeKind.FENCE, 3, 16)
+FENCE = FenceRecord(ChangeKind.FENCE, 3, 16)
 
 
-def changes(batch: bytes) -> list[tuple[int, Fence]]:
+def changes(batch: bytes) -> list[tuple[int, FenceRecord]]:
     return changes_in(read_header(batch), batch)
 
 
@@ -29,7 +29,7 @@ def control(*records: bytes, attributes: int = CONTROL_BIT) -> bytes:
 
 
 def test_a_fence_and_a_seal_are_found_with_their_offset() -> None:
-    seal = Fence(ChangeKind.SEAL, 4, 8)
+    seal = FenceRecord(ChangeKind.SEAL, 4, 8)
     assert changes(change_batch(FENCE, leader_epoch=1, timestamp_ms=5)) == [(0, FENCE)]
     assert changes(change_batch(seal, leader_epoch=1, timestamp_ms=5)) == [(0, seal)]
 

@@ -11,11 +11,11 @@ from tidelog.replication.command_rules import (
     NO_TOPIC_ID,
     Action,
     Apply,
+    CommandRefusal,
     Incarnation,
     LeaderAndIsrCommand,
     LeaderAndIsrType,
     LocalReplica,
-    Refusal,
     StopAction,
     StopReplicaCommand,
     decide_leader_and_isr,
@@ -81,7 +81,7 @@ def test_leader_and_isr(
     local: LocalReplica | None, order: LeaderAndIsrCommand, expected: Action | ErrorCode
 ) -> None:
     found = decide_leader_and_isr(local, order)
-    assert expected == (found.error if isinstance(found, Refusal) else found.action)
+    assert expected == (found.error if isinstance(found, CommandRefusal) else found.action)
 
 
 def test_only_a_migrated_topic_gives_its_id_to_a_replica_without_one() -> None:
@@ -132,7 +132,7 @@ def test_stop_replica(
     local: LocalReplica | None, order: StopReplicaCommand, expected: StopAction | ErrorCode
 ) -> None:
     found = decide_stop_replica(local, order)
-    assert expected == (found.error if isinstance(found, Refusal) else found)
+    assert expected == (found.error if isinstance(found, CommandRefusal) else found)
 
 
 @pytest.mark.parametrize(

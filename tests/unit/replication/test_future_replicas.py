@@ -9,10 +9,10 @@ import pytest
 from tidelog.model.errors import ErrorCode
 from tidelog.replication.future_replicas import (
     NEXT,
-    Action,
-    Event,
     Found,
     Local,
+    MoveAction,
+    MoveEvent,
     Next,
     decide,
     found_at_start,
@@ -35,21 +35,21 @@ CORDONED = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 @pytest.mark.parametrize(
     ("directory", "is_failed", "is_invalid", "local", "error", "action"),
     [
-        (None, False, False, HERE, NO_DIRECTORY, Action.NOTHING),
-        (None, False, True, None, NO_DIRECTORY, Action.NOTHING),
-        ("/b", False, True, None, INVALID, Action.NOTHING),
-        ("/b", True, True, HERE, INVALID, Action.NOTHING),
-        ("/b", True, False, None, STORAGE, Action.NOTHING),
-        ("/b", True, False, HERE, STORAGE, Action.NOTHING),
-        ("/b", False, False, OFFLINE, STORAGE, Action.NOTHING),
-        ("/a", False, False, OFFLINE, STORAGE, Action.NOTHING),
-        ("/b", False, False, None, ABSENT, Action.REMEMBER),
-        ("/b", False, False, NAMELESS, ABSENT, Action.NOTHING),
-        ("/a", False, False, HERE, OK, Action.NOTHING),
-        ("/a", False, False, COPIED, OK, Action.END),
-        ("/b", False, False, COPIED, OK, Action.NOTHING),
-        ("/c", False, False, COPIED, OK, Action.BEGIN),
-        ("/b", False, False, HERE, OK, Action.BEGIN),
+        (None, False, False, HERE, NO_DIRECTORY, MoveAction.NOTHING),
+        (None, False, True, None, NO_DIRECTORY, MoveAction.NOTHING),
+        ("/b", False, True, None, INVALID, MoveAction.NOTHING),
+        ("/b", True, True, HERE, INVALID, MoveAction.NOTHING),
+        ("/b", True, False, None, STORAGE, MoveAction.NOTHING),
+        ("/b", True, False, HERE, STORAGE, MoveAction.NOTHING),
+        ("/b", False, False, OFFLINE, STORAGE, MoveAction.NOTHING),
+        ("/a", False, False, OFFLINE, STORAGE, MoveAction.NOTHING),
+        ("/b", False, False, None, ABSENT, MoveAction.REMEMBER),
+        ("/b", False, False, NAMELESS, ABSENT, MoveAction.NOTHING),
+        ("/a", False, False, HERE, OK, MoveAction.NOTHING),
+        ("/a", False, False, COPIED, OK, MoveAction.END),
+        ("/b", False, False, COPIED, OK, MoveAction.NOTHING),
+        ("/c", False, False, COPIED, OK, MoveAction.BEGIN),
+        ("/b", False, False, HERE, OK, MoveAction.BEGIN),
     ],
 )
 def test_a_request(
@@ -58,7 +58,7 @@ def test_a_request(
     is_invalid: bool,
     local: Local | None,
     error: ErrorCode,
-    action: Action,
+    action: MoveAction,
 ) -> None:
     assert decide(directory, is_failed, is_invalid, local) == (error, action)
 
@@ -66,28 +66,28 @@ def test_a_request(
 @pytest.mark.parametrize(
     ("directory", "local", "error", "action"),
     [
-        ("/b", None, CORDONED, Action.NOTHING),
-        ("/b", HERE, CORDONED, Action.NOTHING),
-        ("/c", COPIED, CORDONED, Action.NOTHING),
+        ("/b", None, CORDONED, MoveAction.NOTHING),
+        ("/b", HERE, CORDONED, MoveAction.NOTHING),
+        ("/c", COPIED, CORDONED, MoveAction.NOTHING),
         # What is there stays, and so does a copy that began before.
-        ("/a", COPIED, OK, Action.END),
-        ("/b", COPIED, OK, Action.NOTHING),
-        (None, HERE, NO_DIRECTORY, Action.NOTHING),
+        ("/a", COPIED, OK, MoveAction.END),
+        ("/b", COPIED, OK, MoveAction.NOTHING),
+        (None, HERE, NO_DIRECTORY, MoveAction.NOTHING),
     ],
 )
 def test_a_request_for_a_cordoned_directory(
-    directory: str | None, local: Local | None, error: ErrorCode, action: Action
+    directory: str | None, local: Local | None, error: ErrorCode, action: MoveAction
 ) -> None:
     assert decide(directory, False, False, local, is_cordoned=True) == (error, action)
 
 
 def test_each_event_has_an_outcome_and_only_an_unwanted_copy_is_removed() -> None:
-    assert set(NEXT) == set(Event)
+    assert set(NEXT) == set(MoveEvent)
     assert [event for event, then in NEXT.items() if then is Next.END_AND_REMOVE] == [
-        Event.UNWANTED
+        MoveEvent.UNWANTED
     ]
-    assert [event for event, then in NEXT.items() if then is Next.REST] == [Event.FULL]
-    assert [event for event, then in NEXT.items() if then is Next.TAKE_PLACE] == [Event.NEAR]
+    assert [event for event, then in NEXT.items() if then is Next.REST] == [MoveEvent.FULL]
+    assert [event for event, then in NEXT.items() if then is Next.TAKE_PLACE] == [MoveEvent.NEAR]
 
 
 @pytest.mark.parametrize(

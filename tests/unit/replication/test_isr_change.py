@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.model.errors import ErrorCode as E
-from tidelog.replication.command_rules import Refusal
+from tidelog.replication.command_rules import CommandRefusal
 from tidelog.replication.isr_change import (
     RETRY_MAX_MS,
     RETRY_MS,
@@ -27,8 +27,11 @@ AFTER = (1, 2, 3)
         (Answered(E.NONE, 1, 5, AFTER, 11), Settled(AFTER, 11)),
         (Answered(E.INVALID_UPDATE_VERSION, 1, 5, (1,), 12), Settled((1,), 12)),
         (Answered(E.NONE, 1, 5, (2, 1), 10), Settled(BEFORE, 10)),
-        (Answered(E.INELIGIBLE_REPLICA, 1, 5, BEFORE, 10), Refusal(E.INELIGIBLE_REPLICA, REFUSED)),
-        (Answered(E.INVALID_REQUEST, -1, -1, (), -1), Refusal(E.INVALID_REQUEST, REFUSED)),
+        (
+            Answered(E.INELIGIBLE_REPLICA, 1, 5, BEFORE, 10),
+            CommandRefusal(E.INELIGIBLE_REPLICA, REFUSED),
+        ),
+        (Answered(E.INVALID_REQUEST, -1, -1, (), -1), CommandRefusal(E.INVALID_REQUEST, REFUSED)),
         # They contradict themselves, or come from a store of another time.
         (Answered(E.NONE, 1, 5, AFTER, 10), None),
         (Answered(E.NONE, 1, 5, AFTER, 9), None),
@@ -38,7 +41,7 @@ AFTER = (1, 2, 3)
         (Answered(E.INVALID_UPDATE_VERSION, -1, 5, AFTER, 11), None),
     ],
 )
-def test_outcome(answer: Answered, expected: Settled | Refusal | None) -> None:
+def test_outcome(answer: Answered, expected: Settled | CommandRefusal | None) -> None:
     assert outcome(CHANGE, 1, BEFORE, answer) == expected
 
 

@@ -15,7 +15,7 @@ from tests.support.compacting import COMPACT, clean, contents, put
 from tests.support.storage_logs import NOW_MS, new_log, records_of
 from tidelog.partitioning.gates import (
     Fence,
-    Position,
+    GroupPosition,
     ResizedPartition,
     deliverable_ends,
     gates_of,
@@ -31,11 +31,11 @@ from tidelog.records.batch import BatchHeader, Rejected, walk
 from tidelog.records.control_records import (
     AncestorTombstone,
     ChangeKind,
+    FenceRecord,
     change_batch,
     control_type,
     decode_change,
 )
-from tidelog.records.control_records import Fence as FenceRecord
 from tidelog.records.reader import read_batch
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
@@ -361,7 +361,7 @@ class Topic:
         found: dict[str, str | None] = {}
         positions = dict(at_first)
         while True:
-            ends = deliverable_ends(gates, {at: Position(x) for at, x in positions.items()})
+            ends = deliverable_ends(gates, {at: GroupPosition(x) for at, x in positions.items()})
             ready = []
             for at, log in self.logs.items():
                 end = min(ends.get(at, log.end_offset), log.end_offset)

@@ -13,27 +13,31 @@ from tidelog.storage.checkpoints import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from tidelog.storage.directory.copies import MOVED, REPLACED, UNFINISHED, Copy, judge
+from tidelog.storage.directory.copies import MOVED, REPLACED, UNFINISHED, FoundReplica, judge
 
 A, B, NO_ID = UUID(int=0xA), UUID(int=0xB), UUID(int=0)
 FIRST, SECOND, THIRD = (10, 1), (20, 1), (20, 2)
 
 
-def made(place: str, topic: UUID, created: Created | None = None, *replaces: Created) -> Copy[str]:
-    return Copy(place, PartitionMetadata(topic, 0, (), created, replaces), is_unfinished=False)
+def made(
+    place: str, topic: UUID, created: Created | None = None, *replaces: Created
+) -> FoundReplica[str]:
+    return FoundReplica(
+        place, PartitionMetadata(topic, 0, (), created, replaces), is_unfinished=False
+    )
 
 
-def moved(place: str, created: Created, copy_of: Created) -> Copy[str]:
+def moved(place: str, created: Created, copy_of: Created) -> FoundReplica[str]:
     metadata = PartitionMetadata(A, 0, (), created, copy_of=copy_of)
-    return Copy(place, metadata, is_unfinished=False)
+    return FoundReplica(place, metadata, is_unfinished=False)
 
 
-def begun(place: str) -> Copy[str]:
-    return Copy(place, None, is_unfinished=True)
+def begun(place: str) -> FoundReplica[str]:
+    return FoundReplica(place, None, is_unfinished=True)
 
 
-def nameless(place: str) -> Copy[str]:
-    return Copy(place, None, is_unfinished=False)
+def nameless(place: str) -> FoundReplica[str]:
+    return FoundReplica(place, None, is_unfinished=False)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def nameless(place: str) -> Copy[str]:
     ],
 )
 def test_which_one_is_the_replica(
-    copies: list[Copy[str]], kept: list[str], left: dict[str, str]
+    copies: list[FoundReplica[str]], kept: list[str], left: dict[str, str]
 ) -> None:
     for order in (copies, copies[::-1]):
         found = judge(order)

@@ -11,7 +11,13 @@ from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, batch, new_log, reopen
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected, pack_prefix, read_header, seal_batch
-from tidelog.records.control_records import COMMIT, ChangeKind, Fence, change_batch, control_key
+from tidelog.records.control_records import (
+    COMMIT,
+    ChangeKind,
+    FenceRecord,
+    change_batch,
+    control_key,
+)
 from tidelog.records.record import encode_record
 from tidelog.runtime.turns import at_once
 from tidelog.storage.compaction.cleaner import compact
@@ -31,7 +37,7 @@ SEAL = ChangeKind.SEAL
 
 
 def control(kind: ChangeKind, epoch: int, leader_epoch: int = 0) -> bytes:
-    said = Fence(kind, epoch, 4 + epoch)
+    said = FenceRecord(kind, epoch, 4 + epoch)
     return change_batch(said, leader_epoch=leader_epoch, timestamp_ms=NOW_MS)
 
 

@@ -10,7 +10,7 @@ from tidelog.storage.future.steps import (
     Copied,
     Copy,
     Part,
-    Remove,
+    RemoveSegment,
     Step,
     bytes_left,
     next_steps,
@@ -33,7 +33,11 @@ def test_the_oldest_segment_comes_first_and_is_closed_when_all_of_it_is_there() 
 
 def test_what_the_log_has_no_longer_is_removed_first() -> None:
     copied = {0: Copied(100, is_closed=True), 10: Copied(5)}
-    assert next_steps([ACTIVE], copied, 60) == [Remove(0), Remove(10), Copy(20, 0, 30, 30)]
+    assert next_steps([ACTIVE], copied, 60) == [
+        RemoveSegment(0),
+        RemoveSegment(10),
+        Copy(20, 0, 30, 30),
+    ]
 
 
 def test_a_segment_that_became_shorter_is_compared_from_its_first_byte() -> None:
@@ -73,7 +77,7 @@ def test_whatever_was_copied_before_all_is_there_in_the_end(
 
 
 def _do(step: Step, copied: dict[int, Copied]) -> None:
-    if isinstance(step, Remove):
+    if isinstance(step, RemoveSegment):
         del copied[step.base_offset]
     elif isinstance(step, Copy):
         have = copied.get(step.base_offset, Copied())

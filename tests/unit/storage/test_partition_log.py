@@ -21,7 +21,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
-from tidelog.records.control_records import ChangeKind, Fence, change_batch
+from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.runtime.turns import at_once
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import inspecting
@@ -114,7 +114,7 @@ def test_clients_write_no_control_batches_and_no_transactions_but_the_server_may
     tmp_path: Path,
 ) -> None:
     log = new_log(tmp_path)
-    fence = change_batch(Fence(ChangeKind.FENCE, 1, 8), leader_epoch=0, timestamp_ms=NOW_MS)
+    fence = change_batch(FenceRecord(ChangeKind.FENCE, 1, 8), leader_epoch=0, timestamp_ms=NOW_MS)
     assert refusal(log.append_as_leader(fence, 0, NOW_MS)) is ErrorCode.INVALID_RECORD
     made = batch(1)
     header = read_header(made)._replace(attributes=TRANSACTIONAL_BIT, producer_id=1)

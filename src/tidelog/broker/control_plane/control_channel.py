@@ -55,9 +55,9 @@ from tidelog.protocol import messages
 from tidelog.replication.command_rules import (
     Action,
     Apply,
+    CommandRefusal,
     LeaderAndIsrCommand,
     LeaderAndIsrType,
-    Refusal,
     StopAction,
     StopReplicaCommand,
     decide_leader_and_isr,
@@ -404,7 +404,7 @@ class Control:
             logger.error("LeaderAndIsr for %r refused: %s", key, unfit)
             return ErrorCode.INVALID_TOPIC_EXCEPTION, None
         decision = decide_leader_and_isr(partitions.local(*key), command)
-        if isinstance(decision, Refusal):
+        if isinstance(decision, CommandRefusal):
             logger.warning("LeaderAndIsr for %s refused: %s", key, decision.why)
             return decision.error, None
         if decision.action is Action.IGNORE and not decision.adopt_identity:
@@ -482,7 +482,7 @@ class Control:
         partitions = self._partitions
         local = partitions.local(*key)
         decision = decide_stop_replica(local, command)
-        if isinstance(decision, Refusal):
+        if isinstance(decision, CommandRefusal):
             logger.warning("StopReplica for %s refused: %s", key, decision.why)
             return decision.error
         if decision is StopAction.NOTHING:

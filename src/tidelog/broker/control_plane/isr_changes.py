@@ -35,7 +35,7 @@ from tidelog.model.levels import Level
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.replication.command_rules import Refusal
+from tidelog.replication.command_rules import CommandRefusal
 from tidelog.replication.isr import UNKNOWN, Follower, lagging, may_join
 from tidelog.replication.isr_change import (
     RETRY_MAX_MS,
@@ -341,7 +341,7 @@ class IsrChanges:
                 partition.settle_debt()
                 self._debts.confirmed(partition)
         else:
-            assert isinstance(found, Refusal)
+            assert isinstance(found, CommandRefusal)
             logger.info(
                 "%(partition)s: the ISR %(isr)s was refused: %(error)s",
                 {"partition": partition.key, "isr": change.isr, "error": error.name},

@@ -47,7 +47,7 @@ LONGEST_ROUTINE_S = 30.0
 """Timeout of a routine: what it waits for may never happen."""
 
 
-class Kind(Enum):
+class PartitionKind(Enum):
     """What a partition holds, as far as it decides the routines."""
 
     ORDINARY = "ordinary"
@@ -55,11 +55,11 @@ class Kind(Enum):
     TRANSACTIONS = "transactions"
 
 
-def kind_of(topic: str) -> Kind:
+def kind_of(topic: str) -> PartitionKind:
     """Return the kind of a topic's partitions."""
     if topic == OFFSETS_TOPIC:
-        return Kind.GROUPS
-    return Kind.TRANSACTIONS if topic == TRANSACTIONS_TOPIC else Kind.ORDINARY
+        return PartitionKind.GROUPS
+    return PartitionKind.TRANSACTIONS if topic == TRANSACTIONS_TOPIC else PartitionKind.ORDINARY
 
 
 class Groups(Protocol):
@@ -103,13 +103,13 @@ async def _reloaded(groups: Groups, partition: HostedPartition) -> str | None:
         return f"still loading after {LONGEST_ROUTINE_S / 2:.0f} s"
 
 
-ROUTINES: Mapping[Kind, tuple[tuple[str, Routine], ...]] = {
-    Kind.ORDINARY: (("record what was lost", record_what_was_lost),),
-    Kind.GROUPS: (
+ROUTINES: Mapping[PartitionKind, tuple[tuple[str, Routine], ...]] = {
+    PartitionKind.ORDINARY: (("record what was lost", record_what_was_lost),),
+    PartitionKind.GROUPS: (
         ("record what was lost", record_what_was_lost),
         ("reload the groups", reload_groups),
     ),
-    Kind.TRANSACTIONS: (("record what was lost", record_what_was_lost),),
+    PartitionKind.TRANSACTIONS: (("record what was lost", record_what_was_lost),),
 }
 
 
@@ -130,7 +130,7 @@ class DataLoss:
         self._debts = debts.owed
         self._isr_changes = isr_changes
         self._clock = clock
-        self._wake = {kind: asyncio.Event() for kind in Kind}
+        self._wake = {kind: asyncio.Event() for kind in PartitionKind}
         self._tasks: list[asyncio.Task[None]] = []
 
     def __len__(self) -> int:
@@ -141,7 +141,8 @@ class DataLoss:
         """Start one task per kind, so that no kind waits for the routines of another."""
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._work(kind), name=f"data-loss-{kind.value}") for kind in Kind
+            loop.create_task(self._work(kind), name=f"data-loss-{kind.value}")
+            for kind in PartitionKind
         ]
 
     async def stop(self) -> None:
@@ -177,7 +178,7 @@ class DataLoss:
 
     # -- handling
 
-    async def _work(self, kind: Kind) -> None:
+    async def _work(self, kind: PartitionKind) -> None:
         wake = self._wake[kind]
         while True:
             wait_ms = self._until_due_ms(kind)
@@ -190,21 +191,21 @@ class DataLoss:
             if due:
                 await self._handle(kind, due)
 
-    def _owed(self, kind: Kind) -> list[tuple[HostedPartition, Debt]]:
+    def _owed(self, kind: PartitionKind) -> list[tuple[HostedPartition, Debt]]:
         return [
             (partition, debt)
             for partition, debt in self._debts.items()
             if not debt.is_handled and kind_of(partition.topic) is kind
         ]
 
-    def _until_due_ms(self, kind: Kind) -> int | None:
+    def _until_due_ms(self, kind: PartitionKind) -> int | None:
         now_ms = self._clock.monotonic_ms()
         return min((debt.due_ms - now_ms for _, debt in self._owed(kind)), default=None)
 
     def _is_due(self, partition: HostedPartition) -> bool:
         return self._debts[partition].due_ms <= self._clock.monotonic_ms()
 
-    async def _handle(self, kind: Kind, led: Sequence[HostedPartition]) -> None:
+    async def _handle(self, kind: PartitionKind, led: Sequence[HostedPartition]) -> None:
         """Run the routines of a kind in order, each for the partitions that passed the previous."""
         debts = {partition: self._debts[partition] for partition in led}
         for name, routine in ROUTINES[kind]:

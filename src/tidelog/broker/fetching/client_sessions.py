@@ -185,7 +185,7 @@ class ClientFetchSession:
             self.wanted[key] = wanted
 
 
-class Plan:
+class FetchPlan:
     """The partitions of one request. ``full``: the response has all, not only changed ones."""
 
     __slots__ = ("epoch", "full", "session", "wanted")
@@ -219,8 +219,8 @@ class FetchSessions:
         return len(self._sessions)
 
     def plan(self, request: messages.FetchRequest, now_ms: int, client: AccountHolder) -> Steps:
-        """Return the ``Plan`` of a request of ``client``, or an ``ErrorCode``; apply the request to
-        its session.
+        """Return the ``FetchPlan`` of a request of ``client``, or an ``ErrorCode``; apply the
+        request to its session.
 
         A session ends when its client disconnects while an incremental request is applied to it.
         """
@@ -242,7 +242,7 @@ class FetchSessions:
             session = None
             if epoch == INITIAL_EPOCH and wanted:
                 session = self._open(wanted, now_ms, client)
-            return Plan(list(wanted.values()), session, full=True)
+            return FetchPlan(list(wanted.values()), session, full=True)
         known = self.find(request.session_id, epoch)
         if isinstance(known, ErrorCode):
             return known
@@ -251,9 +251,9 @@ class FetchSessions:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if not known.wanted:
             self._end(known.id)
-            return Plan([], None, full=True)
+            return FetchPlan([], None, full=True)
         known.epoch = next_epoch(epoch)
-        return Plan(list(known.wanted.values()), known, full=False)
+        return FetchPlan(list(known.wanted.values()), known, full=False)
 
     def find(self, session_id: int, epoch: int) -> ClientFetchSession | ErrorCode:
         """Return the session whose next request has this epoch, or why there is none."""

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching import fetch_fast_path
-from tidelog.broker.fetching.client_sessions import Plan, Wanted
+from tidelog.broker.fetching.client_sessions import FetchPlan, Wanted
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
 from tidelog.broker.fetching.partition_reads import (
     Reading,
@@ -107,7 +107,7 @@ class _FetchResponse:
         broker: Broker,
         request: messages.FetchRequest,
         context: RequestContext,
-        plan: Plan,
+        plan: FetchPlan,
     ) -> None:
         self._broker = broker
         self._request = request
@@ -269,7 +269,7 @@ class _FetchResponse:
         return True
 
 
-def _note_follower(broker: Broker, request: messages.FetchRequest, plan: Plan) -> Steps:
+def _note_follower(broker: Broker, request: messages.FetchRequest, plan: FetchPlan) -> Steps:
     """Note the fetch offsets of a follower without a session. O(partitions of the request)."""
     now_ms = broker.clock.monotonic_ms()
     for at, wanted in enumerate(plan.wanted):

@@ -23,7 +23,7 @@ MOST_EMPTY = 1_000
 """So many topics without waiters are kept, and as many as there are topics with some."""
 
 
-class Waiter(Protocol):
+class EpochWaiter(Protocol):
     """A request that waits."""
 
     def more(self, size: int) -> None:
@@ -35,7 +35,7 @@ class ShownEpochs:
 
     def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata
-        self._waiters: dict[str, dict[Waiter, None]] = {}
+        self._waiters: dict[str, dict[EpochWaiter, None]] = {}
         self._most = MOST_EMPTY
         metadata.when_resized = self._resized
 
@@ -44,7 +44,7 @@ class ShownEpochs:
         found = self._metadata.topics.get(topic)
         return UNKNOWN if found is None else found.resize_epoch
 
-    def waiters(self, topic: str) -> dict[Waiter, None]:
+    def waiters(self, topic: str) -> dict[EpochWaiter, None]:
         """Return the place of the waiters of a topic; it is woken once, and then another one."""
         found = self._waiters.get(topic)
         if found is None:

@@ -167,7 +167,7 @@ class UnseenEpoch:
         self._place[self] = None
 
     def more(self, _size: int) -> None:
-        """See ``shown_epochs.Waiter``: the metadata show a newer epoch."""
+        """See ``shown_epochs.EpochWaiter``: the metadata show a newer epoch."""
         request = self._request
         if request is None:
             return

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.records.batch import Rejected
-from tidelog.records.control_records import ChangeKind, Fence, change_batch
+from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.storage.log.rolling import puts_roll_off
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.storage.log.fences import Fences
 
 
-def owed(state: LeaderAndIsrState, partition: int, fences: Fences) -> list[Fence]:
+def owed(state: LeaderAndIsrState, partition: int, fences: Fences) -> list[FenceRecord]:
     """Return what a leader in this state writes before any other record; see the table.
 
     A partition that no LeaderAndIsr v6 has named owes nothing. Where a later resize came between,
@@ -41,10 +41,10 @@ def owed(state: LeaderAndIsrState, partition: int, fences: Fences) -> list[Fence
     found = []
     birth, epoch, count = state.birth_epoch, state.resize_epoch, state.undeleted_count
     if newest < birth < epoch:
-        found.append(Fence(ChangeKind.FENCE, birth, partition + 1))
+        found.append(FenceRecord(ChangeKind.FENCE, birth, partition + 1))
     if newest < epoch:
         kind = ChangeKind.SEAL if state.sealed else ChangeKind.FENCE
-        found.append(Fence(kind, epoch, count))
+        found.append(FenceRecord(kind, epoch, count))
     return found
 
 

@@ -23,10 +23,10 @@ from tidelog.model.topics import TopicPartition
 from tidelog.replication.copying import CopyQueue
 from tidelog.replication.future_replicas import (
     NEXT,
-    Action,
-    Event,
     Found,
     Local,
+    MoveAction,
+    MoveEvent,
     Next,
     decide,
     found_at_start,
@@ -104,7 +104,7 @@ class FutureReplica:
         return max(0, log.end_offset - max(end, log.start_offset))
 
 
-Part = Callable[[FutureReplica], Awaitable[Event]]
+Part = Callable[[FutureReplica], Awaitable[MoveEvent]]
 
 
 class FutureReplicas:
@@ -181,12 +181,12 @@ class FutureReplicas:
         )
         if target is None:
             return error
-        if action is Action.REMEMBER:
+        if action is MoveAction.REMEMBER:
             self._partitions.prefer(key, target)
-        elif action is not Action.NOTHING and hosted is not None:
+        elif action is not MoveAction.NOTHING and hosted is not None:
             if key in self._copies:
-                self._end(self._copies[key], Event.UNWANTED)
-            if action is Action.BEGIN:
+                self._end(self._copies[key], MoveEvent.UNWANTED)
+            if action is MoveAction.BEGIN:
                 self._begin(hosted, target)
         return error
 
@@ -230,7 +230,7 @@ class FutureReplicas:
                 following = NEXT[await self._event_of(copy, part)]
         except Exception:
             logger.exception("the copy of %(partition)s ends", {"partition": copy.hosted.key})
-            self._end(copy, Event.UNWANTED)
+            self._end(copy, MoveEvent.UNWANTED)
 
     async def _until_placed(self, copy: FutureReplica) -> None:
         key = copy.hosted.key
@@ -251,20 +251,20 @@ class FutureReplicas:
             if key in self._copies:
                 self._copies[key].placed.set()
 
-    async def _event_of(self, copy: FutureReplica, part: Part) -> Event:
+    async def _event_of(self, copy: FutureReplica, part: Part) -> MoveEvent:
         """Do the next part of a copy; return what has happened."""
         log = copy.hosted.log
         if not copy.is_wanted:
-            return Event.UNWANTED
+            return MoveEvent.UNWANTED
         try:
             if copy.target.failed is not None:
-                event = Event.TARGET_FAILED
+                event = MoveEvent.TARGET_FAILED
             elif copy.hosted.offline_reason is not None or log.failed is not None:
-                event = Event.SOURCE_FAILED
+                event = MoveEvent.SOURCE_FAILED
             else:
                 event = await part(copy)
         except Overtaken:
-            event = Event.CHANGED
+            event = MoveEvent.CHANGED
         except Unsound as error:
             event = await self._look_at_damage(copy, str(error))
         except SourceFailed as failure:
@@ -272,21 +272,21 @@ class FutureReplicas:
         except OSError as error:
             event = self._refused(copy, error)
         if not copy.is_wanted:
-            return Event.UNWANTED
-        if event is Event.CHANGED:
+            return MoveEvent.UNWANTED
+        if event is MoveEvent.CHANGED:
             await asyncio.sleep(RETRY_S)
         elif NEXT[event] is Next.END:
             self._end(copy, event)
         return event
 
-    async def _copy_more(self, copy: FutureReplica) -> Event:
+    async def _copy_more(self, copy: FutureReplica) -> MoveEvent:
         mirror = copy.mirror
         if mirror is None:
             return await self._prepare(copy)
         most = await self._allowance()
         async with self._threads:
             if not copy.is_wanted:
-                return Event.UNWANTED
+                return MoveEvent.UNWANTED
             before, steps = mirror.size, mirror.plan(most)
             await self._log_work.run(None, mirror.in_thread(partial(mirror.run, steps)))
             is_near = copy.is_wanted and mirror.left() <= most
@@ -294,7 +294,7 @@ class FutureReplicas:
                 # So that the sync of the end, for which syncs of the log wait, has little to do.
                 await self._log_work.run(None, mirror.in_thread(mirror.flush))
         self._count(copy, mirror.size - before)
-        return Event.NEAR if is_near else Event.COPIED
+        return MoveEvent.NEAR if is_near else MoveEvent.COPIED
 
     def _count(self, copy: FutureReplica, size: int) -> None:
         now_ms = self._seams.clock.monotonic_ms()
@@ -303,14 +303,14 @@ class FutureReplicas:
             if self._bucket is not None:
                 self._bucket.charge(size, now_ms)
 
-    async def _prepare(self, copy: FutureReplica) -> Event:
+    async def _prepare(self, copy: FutureReplica) -> MoveEvent:
         """Make the directory of a copy; from now on its log is not compacted."""
         log, target, key = copy.hosted.log, copy.target, copy.hosted.key
         assert log.metadata is not None
         log.is_mirrored = True
         await self._log_work.until_free(log)
         if not copy.is_wanted:
-            return Event.UNWANTED  # the next replica of the name may have a copy there by now
+            return MoveEvent.UNWANTED  # the next replica of the name may have a copy there by now
         if key not in target.futures:
             target.futures[key] = places.new_path(target, key, self._seams.new_uuid())
         path = target.futures[key]
@@ -320,13 +320,13 @@ class FutureReplicas:
             self._remove(target, key, path)  # it ended before there was a directory to remove
         else:
             copy.mirror = Mirror(self._seams.disk, log, path)
-        return Event.COPIED
+        return MoveEvent.COPIED
 
-    async def _take_place(self, copy: FutureReplica) -> Event:
+    async def _take_place(self, copy: FutureReplica) -> MoveEvent:
         log = copy.hosted.log
         await self._log_work.until_free(log)
         if copy.mirror is None or log.closed or not copy.is_wanted:
-            return Event.CHANGED
+            return MoveEvent.CHANGED
         origin = self._partitions.directory_of(copy.hosted)
         new_created = partial(self._partitions.new_created, copy.target)
         installed = partial(self._install, copy, log)
@@ -335,12 +335,12 @@ class FutureReplicas:
         )
         moved = await self._log_work.run(log, taking_place(move))
         if moved is None:
-            return Event.CHANGED
+            return MoveEvent.CHANGED
         logger.info(
             "%(partition)s has moved from %(from_dir)s to %(to_dir)s",
             {"partition": moved.partition, "from_dir": origin.path, "to_dir": copy.target.path},
         )
-        return Event.MOVED
+        return MoveEvent.MOVED
 
     def _install(self, copy: FutureReplica, former: PartitionLog, log: PartitionLog) -> None:
         copy.target.futures.pop(log.partition, None)
@@ -348,7 +348,7 @@ class FutureReplicas:
         self._log_work.hand_over(former, log)
         self._commit.want(copy.hosted)
 
-    async def _look_at_damage(self, copy: FutureReplica, why: str) -> Event:
+    async def _look_at_damage(self, copy: FutureReplica, why: str) -> MoveEvent:
         """Read what looks damaged as a client would: a read that finds damage takes the log out of
         service. The bytes may also have been cut meanwhile."""
         log, mirror = copy.hosted.log, copy.mirror
@@ -356,33 +356,33 @@ class FutureReplicas:
         if mirror is not None and log.start_offset <= mirror.end_offset < log.end_offset:
             log.read(mirror.end_offset, 1)
         if log.failed is not None:
-            return Event.SOURCE_FAILED
+            return MoveEvent.SOURCE_FAILED
         copy.unsound += 1
-        return Event.CHANGED if copy.unsound <= MOST_UNSOUND else self._rests(copy, why)
+        return MoveEvent.CHANGED if copy.unsound <= MOST_UNSOUND else self._rests(copy, why)
 
-    def _unreadable(self, copy: FutureReplica, error: OSError) -> Event:
+    def _unreadable(self, copy: FutureReplica, error: OSError) -> MoveEvent:
         """The log cannot be read: as in any read, a failure that does not pass is final."""
         resources = copy.hosted.log.resources
         if resources.is_full(error):
             return self._rests(copy, str(error))
         resources.fail(f"a read of {copy.hosted.log.path} failed: {error}")
-        return Event.SOURCE_FAILED
+        return MoveEvent.SOURCE_FAILED
 
-    def _refused(self, copy: FutureReplica, error: OSError) -> Event:
+    def _refused(self, copy: FutureReplica, error: OSError) -> MoveEvent:
         """The directory of a copy refuses a write: the replica has nothing to do with it."""
         if not copy.is_wanted:
-            return Event.UNWANTED
+            return MoveEvent.UNWANTED
         if isinstance(error, FileNotFoundError):
             # An operator has removed it.
             self._let_go(copy, stays=True)
             copy.target.futures.pop(copy.hosted.key, None)
-            return Event.CHANGED
+            return MoveEvent.CHANGED
         if copy.target.resources.is_full(error):
             return self._rests(copy, str(error))
         copy.target.resources.fail(f"a copy in {copy.target.path} failed: {error}")
-        return Event.TARGET_FAILED
+        return MoveEvent.TARGET_FAILED
 
-    def _rests(self, copy: FutureReplica, why: str) -> Event:
+    def _rests(self, copy: FutureReplica, why: str) -> MoveEvent:
         if why != copy.said:
             copy.said = why
             logger.warning(
@@ -395,7 +395,7 @@ class FutureReplicas:
                     "why": why,
                 },
             )
-        return Event.FULL
+        return MoveEvent.FULL
 
     async def _allowance(self) -> int:
         """Wait until the throttle lets more be copied; return how many bytes in one slice."""
@@ -419,7 +419,7 @@ class FutureReplicas:
     def _unhosted(self, key: TopicPartition) -> None:
         """A replica was deleted or quarantined: its copy is none any more."""
         if key in self._copies:
-            self._end(self._copies[key], Event.UNWANTED)
+            self._end(self._copies[key], MoveEvent.UNWANTED)
 
     def _let_go(self, copy: FutureReplica, *, stays: bool = False) -> None:
         """Let the log be compacted, and another copy have the place (or ``stays`` in the queue)."""
@@ -431,7 +431,7 @@ class FutureReplicas:
             self._queue.remove(copy.hosted.key)
             self._give_places()
 
-    def _end(self, copy: FutureReplica, event: Event) -> None:
+    def _end(self, copy: FutureReplica, event: MoveEvent) -> None:
         key = copy.hosted.key
         if self._copies.get(key) is not copy:
             return
@@ -441,7 +441,7 @@ class FutureReplicas:
         copy.placed.set()
         if NEXT[event] is Next.END_AND_REMOVE and key in copy.target.futures:
             self._remove(copy.target, key, copy.target.futures.pop(key))
-        if event is not Event.MOVED:
+        if event is not MoveEvent.MOVED:
             logger.warning(
                 "the move of %(partition)s to %(to_dir)s ends: %(why)s",
                 {"partition": key, "to_dir": copy.target.path, "why": event.value},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.model.registration import FormerRegistration
 from tidelog.storage.directory import log_directory as storage
-from tidelog.storage.directory.copies import MOVED, Copy, judge
+from tidelog.storage.directory.copies import MOVED, FoundReplica, judge
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.configurations import ConfigCache
@@ -146,7 +146,9 @@ class LogDirectories:
         for key, places in found.items():
             if len(places) < 2:
                 continue
-            verdict = judge([Copy(x, x.logs[key].metadata, x.is_unfinished(key)) for x in places])
+            verdict = judge(
+                [FoundReplica(x, x.logs[key].metadata, x.is_unfinished(key)) for x in places]
+            )
             if not verdict.kept:
                 paths = " and in ".join(each.path for each in places)
                 raise StartFailed(

@@ -94,7 +94,7 @@ class Example:
 
 
 @dataclass(slots=True)
-class PartitionFacts:
+class PartitionAudit:
     """What one partition holds; numbers of records.
 
     ``unkeyed``: without a key. ``unjudged``: of epochs in which no order was promised.

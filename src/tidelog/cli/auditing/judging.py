@@ -26,7 +26,7 @@ from tidelog.cli.auditing.facts import (
     Example,
     Findings,
     Kind,
-    PartitionFacts,
+    PartitionAudit,
 )
 from tidelog.cli.auditing.key_order import LastOfKeys, Remembered, number_in
 from tidelog.cli.auditing.producer_order import ProducersOfPartition
@@ -71,7 +71,7 @@ class TopicJudge:
             }
             for index, one in audited.partitions.items()
         }
-        self.partitions = {index: PartitionFacts() for index in audited.partitions}
+        self.partitions = {index: PartitionAudit() for index in audited.partitions}
         self.findings = Findings()
         self.timed = 0
         """Records whose time was compared, or is the first of their key and producer."""

@@ -17,7 +17,7 @@ from tidelog.model.topics import TopicPartition
 
 
 @dataclass(slots=True)
-class Progress:
+class AuditProgress:
     """How many offsets have been read, of how many; none before it is known."""
 
     topic: str
@@ -33,7 +33,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Changes:
+class ChangesMeanwhile:
     """What happened to the topic while it was read."""
 
     removed: set[int] = field(default_factory=set)
@@ -43,8 +43,8 @@ class Changes:
 
 
 async def read(
-    cluster: Cluster, audited: AuditedTopic, judge: TopicJudge, progress: Progress
-) -> Changes:
+    cluster: Cluster, audited: AuditedTopic, judge: TopicJudge, progress: AuditProgress
+) -> ChangesMeanwhile:
     """Read all phases into a judge. Raises ClientError, CorruptRecords and Failed."""
     name = audited.topic.name
     gone: set[TopicPartition] = set()
@@ -74,4 +74,4 @@ async def read(
     if now is None or now.error or now.topic_id != audited.topic.topic_id:
         raise Failed(f"topic {name} was deleted while it was read")
     newer = now.resize_epoch if now.resize_epoch > audited.topic.resize_epoch else None
-    return Changes({where.partition for where in gone}, newer)
+    return ChangesMeanwhile({where.partition for where in gone}, newer)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tidelog.cli.auditing.facts import AuditedTopic, Example, Kind, PartitionFacts
+from tidelog.cli.auditing.facts import AuditedTopic, Example, Kind, PartitionAudit
 from tidelog.cli.auditing.judging import TopicJudge
-from tidelog.cli.auditing.reading import Changes
+from tidelog.cli.auditing.reading import ChangesMeanwhile
 
 COLUMNS = ("Partition", "From", "To", "Records", "NoKey", "Misplaced", "State")
 RIGHT, FAULTS = "RIGHT", "FAULTS"
@@ -41,7 +41,7 @@ ADVICE = {
 
 
 def as_text(
-    audited: AuditedTopic, judge: TopicJudge, changes: Changes, field: str | None
+    audited: AuditedTopic, judge: TopicJudge, changes: ChangesMeanwhile, field: str | None
 ) -> list[str]:
     """Return the lines below the table: findings with examples, remarks, and the verdict."""
     lines = []
@@ -100,7 +100,7 @@ def why_unproven(judge: TopicJudge, field: str | None) -> str | None:
 
 
 def remarks(
-    audited: AuditedTopic, judge: TopicJudge, changes: Changes, field: str | None
+    audited: AuditedTopic, judge: TopicJudge, changes: ChangesMeanwhile, field: str | None
 ) -> list[str]:
     """Return what a reader should know of the audit itself."""
     total = _sum(judge)
@@ -136,7 +136,7 @@ def remarks(
 def as_json(
     audited: AuditedTopic,
     judge: TopicJudge,
-    changes: Changes,
+    changes: ChangesMeanwhile,
     field: str | None,
     topic_id: str,
 ) -> dict[str, Any]:
@@ -184,9 +184,9 @@ def as_json(
     }
 
 
-def _sum(judge: TopicJudge) -> PartitionFacts:
+def _sum(judge: TopicJudge) -> PartitionAudit:
     """Return the numbers of all partitions together."""
-    total = PartitionFacts()
+    total = PartitionAudit()
     for part in judge.partitions.values():
         for name, value in asdict(part).items():
             setattr(total, name, getattr(total, name) + value)

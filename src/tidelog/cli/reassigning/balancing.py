@@ -29,7 +29,7 @@ SHRINK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BalanceOptions:
     """The options of both: brokers that get nothing, whether to execute, the format."""
 
     excluded: Collection[int]
@@ -37,7 +37,7 @@ class Asked:
     as_json: bool
 
 
-async def propose_balance(cluster: Cluster, asked: Asked, done: Done) -> None:
+async def propose_balance(cluster: Cluster, asked: BalanceOptions, done: Done) -> None:
     """Show the plan that evens out the cluster; with ``execute`` carry it out. Raises Failed."""
     now = await _read(cluster, asked)
     _note_closed(now)
@@ -60,7 +60,7 @@ async def propose_balance(cluster: Cluster, asked: Asked, done: Done) -> None:
     _finish(plan, now, asked, done)
 
 
-async def decommission(cluster: Cluster, leaving: int, asked: Asked, done: Done) -> None:
+async def decommission(cluster: Cluster, leaving: int, asked: BalanceOptions, done: Done) -> None:
     """Show the plan that empties a broker; with ``execute`` carry it out. Raises Failed.
 
     The broker is closed to new replicas first, so one plan empties it (KIP-1066).
@@ -118,7 +118,7 @@ async def _left(cluster: Cluster, leaving: int) -> Situation:
         await asyncio.sleep(POLL_S)
 
 
-async def _read(cluster: Cluster, asked: Asked) -> Situation:
+async def _read(cluster: Cluster, asked: BalanceOptions) -> Situation:
     now = await look(cluster, dirs=True, placements=True)
     strangers = sorted(set(asked.excluded) - now.known_brokers())
     if strangers:
@@ -137,12 +137,12 @@ def _note_closed(now: Situation, leaving: int | None = None) -> None:
         note(f"brokers that get nothing, as all their log directories have failed: {named(failed)}")
 
 
-def _takers(now: Situation, asked: Asked) -> set[int]:
+def _takers(now: Situation, asked: BalanceOptions) -> set[int]:
     """Return the live brokers that a plan may give replicas."""
     return set(now.racks) - set(asked.excluded) - now.placements.closed - now.diskless()
 
 
-def _emptying(now: Situation, leaving: int, asked: Asked) -> Plan:
+def _emptying(now: Situation, leaving: int, asked: BalanceOptions) -> Plan:
     brokers = _takers(now, asked) - {leaving}
     partitions = now.assigned()
     in_sync = {where: now.partitions[where].isr for where in _on(now, leaving)}
@@ -194,7 +194,7 @@ def _print(plan: Plan, now: Situation, nothing: str) -> None:
     tables.print_loads(before, after, now.racks)
 
 
-def _finish(plan: Plan, now: Situation, asked: Asked, done: Done) -> None:
+def _finish(plan: Plan, now: Situation, asked: BalanceOptions, done: Done) -> None:
     if asked.as_json:
         print_json(_data(plan, now, done))
     elif asked.execute and plan.changes:

@@ -42,7 +42,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CostOfPartition:
     """One partition of a plan: its replicas before and after, and what is still to be copied."""
 
     where: TopicPartition
@@ -58,7 +58,7 @@ class Copied:
 class Cost:
     """What a plan costs; ``unknown`` are targets whose free space is not known."""
 
-    partitions: list[Copied]
+    partitions: list[CostOfPartition]
     volumes: list[Volume]
     unknown: list[int]
 
@@ -88,7 +88,7 @@ def cost_of(
     wanted = {where: tuple(move.targets) for where, move in now.moves.items()}
     wanted |= {where: tuple(replicas) for where, replicas in targets.items()}
     unknown: set[int] = set()
-    rows: dict[TopicPartition, Copied] = {}
+    rows: dict[TopicPartition, CostOfPartition] = {}
     for where in sorted(wanted, key=lambda where: (sizes.get(where, 0), where)):
         partition = now.partitions[where]
         size = 0
@@ -104,7 +104,7 @@ def cost_of(
             size += rest
             if not _place(volumes.get(broker, []), where, rest, path):
                 unknown.add(broker)
-        rows[where] = Copied(
+        rows[where] = CostOfPartition(
             where,
             now.targets(where),
             wanted[where],

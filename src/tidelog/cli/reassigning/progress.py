@@ -21,7 +21,7 @@ Held = dict[tuple[int, TopicPartition], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class TargetProgress:
     """One target of a move; sizes in bytes, None where they are unknown."""
 
     where: TopicPartition
@@ -47,7 +47,9 @@ class Samples:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, Held]] = deque(maxlen=SAMPLES)
 
-    def copies(self, now: Situation, time_s: float, throttle: int | None = None) -> list[Copy]:
+    def copies(
+        self, now: Situation, time_s: float, throttle: int | None = None
+    ) -> list[TargetProgress]:
         """Add a sample, taken at ``time_s``; return the rows of all moves, sorted.
 
         ``throttle``: the rate of the cluster in bytes per second, None if there is none.
@@ -65,7 +67,7 @@ class Samples:
                 waits_for = _waits(now, where, broker, total)
                 if not waits_for and is_still:
                     waits_for = _why_still(throttle)
-                rows.append(Copy(where, broker, copied, total, rate, waits_for))
+                rows.append(TargetProgress(where, broker, copied, total, rate, waits_for))
         return rows
 
     def _rate(self, key: tuple[int, TopicPartition]) -> tuple[float | None, bool]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from tidelog.cli.findings import counted, readable
 from tidelog.cli.output import print_table, say
-from tidelog.cli.reassigning.cost import Copied, Cost
-from tidelog.cli.reassigning.progress import Copy
+from tidelog.cli.reassigning.cost import Cost, CostOfPartition
+from tidelog.cli.reassigning.progress import TargetProgress
 from tidelog.planning.plan import Load
 
 PARTITIONS_SHOWN = 100
@@ -91,16 +91,16 @@ def cost_data(cost: Cost) -> dict[str, Any]:
     }
 
 
-def print_copies(copies: Sequence[Copy]) -> None:
+def print_copies(copies: Sequence[TargetProgress]) -> None:
     """Print one row for each copy under way."""
     print_table(COPIES, copy_rows(copies), right=COPIES_RIGHT)
 
 
-COPIES = ["Partition", "Target", "Copied", "Of", "Rate", "Left", "WaitsFor"]
-COPIES_RIGHT = ["Target", "Copied", "Of", "Rate", "Left"]
+COPIES = ["Partition", "Target", "CostOfPartition", "Of", "Rate", "Left", "WaitsFor"]
+COPIES_RIGHT = ["Target", "CostOfPartition", "Of", "Rate", "Left"]
 
 
-def copy_rows(copies: Sequence[Copy]) -> list[list[Any]]:
+def copy_rows(copies: Sequence[TargetProgress]) -> list[list[Any]]:
     """Return the cells of the copies."""
     return [
         [
@@ -116,7 +116,7 @@ def copy_rows(copies: Sequence[Copy]) -> list[list[Any]]:
     ]
 
 
-def copy_data(each: Copy) -> dict[str, Any]:
+def copy_data(each: TargetProgress) -> dict[str, Any]:
     """Return what ``--watch --json`` shows of one copy."""
     return {
         "topic": each.where.topic,
@@ -164,7 +164,7 @@ def _left(left: int | None) -> str | None:
     return readable(left) if left >= 0 else f"lacks {readable(-left)}"
 
 
-def _leader(each: Copied) -> str:
+def _leader(each: CostOfPartition) -> str:
     now = "none" if each.leader < 0 else str(each.leader)
     return now if each.leader == each.new_leader else f"{now} → {each.new_leader}"
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from tidelog.cli.output import say
 from tidelog.cli.reassigning import tables
-from tidelog.cli.reassigning.progress import Copy, Samples
+from tidelog.cli.reassigning.progress import Samples, TargetProgress
 from tidelog.cli.reassigning.situation import Situation, look
 from tidelog.cli.reassigning.throttle import rate_of
 from tidelog.client.cluster import Cluster
@@ -31,7 +31,7 @@ async def watch(cluster: Cluster, plan: Collection[TopicPartition] | None, as_js
     ``as_json`` prints one line of JSON for each sample.
     """
     samples = Samples()
-    shown: list[Copy] | None = None
+    shown: list[TargetProgress] | None = None
     while True:
         now = _of_plan(await look(cluster, dirs=True), plan)
         rate = await rate_of(cluster)
@@ -55,11 +55,11 @@ def _of_plan(now: Situation, plan: Collection[TopicPartition] | None) -> Situati
     return Situation(now.racks, now.partitions, moves, now.dirs)
 
 
-def _data(now: Situation, copies: list[Copy]) -> dict[str, object]:
+def _data(now: Situation, copies: list[TargetProgress]) -> dict[str, object]:
     return {"moves": len(now.moves), "copies": [tables.copy_data(each) for each in copies]}
 
 
-def _print(now: Situation, copies: list[Copy]) -> None:
+def _print(now: Situation, copies: list[TargetProgress]) -> None:
     if sys.stdout.isatty():
         sys.stdout.write(CLEAR)
     tables.print_copies(copies[: tables.PARTITIONS_SHOWN])

@@ -18,8 +18,8 @@ from tidelog.cli.output import note, print_table, say
 from tidelog.cli.reassigning.situation import log_dirs
 from tidelog.cli.resizing.gates_shown import seconds
 from tidelog.cli.resizing.preview import (
-    Move,
-    Standing,
+    GroupStanding,
+    MovedKeys,
     Wait,
     moves_of,
     percent,
@@ -58,7 +58,7 @@ class DryRun:
     topic: Topic
     after: int
     refusal: Refused | None = None
-    moves: tuple[Move, ...] = ()
+    moves: tuple[MovedKeys, ...] = ()
     waits: list[Wait] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     """The groups that have committed offsets of the partitions whose keys move."""
@@ -158,7 +158,7 @@ async def _add_waits(cluster: Cluster, found: DryRun) -> None:
     listed = await list_groups(cluster)
     names = [each.group_id for each in listed if each.protocol_type in (PROTOCOL_TYPE, "")]
     asked = await ask_each(names, lambda group: _standings(cluster, topic, group), "group")
-    standings: dict[int, list[Standing]] = {}
+    standings: dict[int, list[GroupStanding]] = {}
     for name, each in zip(names, asked, strict=True):
         if isinstance(each, ClientError):
             note(f"what group {name} would wait for is not known: {each}")
@@ -174,7 +174,7 @@ async def _add_waits(cluster: Cluster, found: DryRun) -> None:
         lags = await lags_of(cluster, committed, offsets)
         for where, end in offsets.items():
             owner = None if progress is None else progress.partitions.get(where)
-            standing = Standing(
+            standing = GroupStanding(
                 name,
                 committed.get(where),
                 end,

@@ -18,7 +18,7 @@ from tidelog.partitioning.lineage import moves_of_keys, share_of
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MovedKeys:
     """Keys that go from one partition to another; shares of all hashes and of the source's."""
 
     source: int
@@ -30,7 +30,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupStanding:
     """Where a group stands in a partition, and what it has to read before the fence."""
 
     group: str
@@ -47,10 +47,12 @@ class Wait:
 
     partition: int
     source: int
-    standing: Standing
+    standing: GroupStanding
 
 
-def moves_of(initial: int, before: int, after: int, sizes: Mapping[int, int]) -> tuple[Move, ...]:
+def moves_of(
+    initial: int, before: int, after: int, sizes: Mapping[int, int]
+) -> tuple[MovedKeys, ...]:
     """Return the keys that a resize moves; empty when the count is refused by its size."""
     if not 0 < initial <= min(before, after) or before == after:
         return ()
@@ -59,7 +61,7 @@ def moves_of(initial: int, before: int, after: int, sizes: Mapping[int, int]) ->
         part = each.share / share_of(each.source, initial, before)
         size = sizes.get(each.source)
         found.append(
-            Move(
+            MovedKeys(
                 each.source,
                 each.target,
                 each.share,
@@ -70,18 +72,20 @@ def moves_of(initial: int, before: int, after: int, sizes: Mapping[int, int]) ->
     return tuple(found)
 
 
-def total_share(moves: Sequence[Move]) -> Fraction:
+def total_share(moves: Sequence[MovedKeys]) -> Fraction:
     """Return the share of all keys that get another home."""
     return sum((each.share for each in moves), Fraction())
 
 
-def total_size(moves: Sequence[Move]) -> int | None:
+def total_size(moves: Sequence[MovedKeys]) -> int | None:
     """Return the bytes of all moves; None when one is not known."""
     sizes = [each.size for each in moves]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def waits_of(moves: Sequence[Move], standings: Mapping[int, Sequence[Standing]]) -> list[Wait]:
+def waits_of(
+    moves: Sequence[MovedKeys], standings: Mapping[int, Sequence[GroupStanding]]
+) -> list[Wait]:
     """Return what each group would wait for, if the fence were written now.
 
     ``standings`` by partition. A group that has read a partition to its end waits for nothing.

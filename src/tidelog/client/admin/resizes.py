@@ -18,7 +18,7 @@ RESIZE = "resize"
 
 
 @dataclass(frozen=True, slots=True)
-class ResizePlan:
+class DescribedResize:
     """A resize under way. ``missing`` are the first partitions whose fence it waits for."""
 
     kind: str
@@ -41,7 +41,7 @@ class TopicResize:
     partition_count: int
     initial_partition_count: int
     resize_epoch: int
-    plan: ResizePlan | None
+    plan: DescribedResize | None
     last_undo: tuple[int, str] | None
     """The resize epoch of the last resize that was undone, and why."""
     unaware_ms: Mapping[int, int | None]
@@ -77,7 +77,7 @@ def read_resize(found: Mapping[str, Any]) -> TopicResize:
         resize_epoch=found["resize_epoch"],
         plan=None
         if plan is None
-        else ResizePlan(
+        else DescribedResize(
             plan["kind"],
             plan["from_count"],
             plan["to_count"],

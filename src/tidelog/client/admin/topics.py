@@ -29,7 +29,7 @@ Outcome = Refused | None
 
 
 @dataclass(frozen=True, slots=True)
-class NewTopic:
+class TopicSpec:
     """A topic to be created; ``assignment`` (partition -> brokers) excludes the two counts."""
 
     name: str
@@ -40,7 +40,7 @@ class NewTopic:
 
 
 async def create_topics(
-    cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
+    cluster: Cluster, topics: Sequence[TopicSpec], *, validate_only: bool = False
 ) -> dict[str, Outcome]:
     """Create topics; return each outcome by name."""
     create = messages.CreateTopicsRequest

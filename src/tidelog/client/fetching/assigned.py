@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Assigned:
+class FetchedPartition:
     """One partition that is read. ``incarnation`` changes with each seek, to detect old responses.
 
     ``epoch`` and ``fetch_epoch``: the leader epoch of the record before the position, and of the

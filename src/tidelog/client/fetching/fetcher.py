@@ -19,7 +19,7 @@ from typing import Any
 from tidelog.client import offsets
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, LogTruncated, OffsetOutOfRange, Refused, error_code
-from tidelog.client.fetching.assigned import Assigned
+from tidelog.client.fetching.assigned import FetchedPartition
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetch_requests import (
     SESSION_ERRORS,
@@ -72,7 +72,7 @@ class Fetcher:
         self._prefetch_bytes = prefetch_bytes
         self._on_reset = on_reset
         self._again_after_s = float("inf") if again_after_ms is None else again_after_ms / 1000
-        self._assigned: dict[TopicPartition, Assigned] = {}
+        self._assigned: dict[TopicPartition, FetchedPartition] = {}
         self._sessions: dict[int, FetchSession] = {}
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
         self._buffered_bytes = 0
@@ -121,9 +121,9 @@ class Fetcher:
                 state.gate = self._gates.get(partition)
         self._start()
 
-    def _read_from(self, partition: TopicPartition, offset: int, epoch: int) -> Assigned:
+    def _read_from(self, partition: TopicPartition, offset: int, epoch: int) -> FetchedPartition:
         self._incarnations += 1
-        state = Assigned(partition, offset, offset, None, self._incarnations, epoch, epoch)
+        state = FetchedPartition(partition, offset, offset, None, self._incarnations, epoch, epoch)
         self._assigned[partition] = state
         return state
 
@@ -270,7 +270,7 @@ class Fetcher:
                 state.not_before = asyncio.get_running_loop().time() + self._again_after_s
                 raise problem
 
-    def _free(self, state: Assigned, size: int) -> None:
+    def _free(self, state: FetchedPartition, size: int) -> None:
         state.buffered_bytes -= size
         self._buffered_bytes -= size
 
@@ -290,8 +290,8 @@ class Fetcher:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        groups: dict[int, list[Assigned]] = {}
-        unplaced: list[Assigned] = []
+        groups: dict[int, list[FetchedPartition]] = {}
+        unplaced: list[FetchedPartition] = []
         earliest: float | None = None
         gated_bytes = sum(
             self._assigned[p].buffered_bytes for p in self._gates if p in self._assigned
@@ -317,7 +317,7 @@ class Fetcher:
         if earliest is not None:
             self._timer = loop.call_later(max(0.0, earliest - now) + 0.001, self._start)
 
-    def _wants_more(self, state: Assigned, gated_bytes: int) -> bool:
+    def _wants_more(self, state: FetchedPartition, gated_bytes: int) -> bool:
         has_room = (
             self._buffered_bytes - gated_bytes < self._prefetch_bytes
             if state.gate is None
@@ -342,8 +342,8 @@ class Fetcher:
         self._start()
         self._wake()
 
-    async def _find_leaders(self, unplaced: list[Assigned]) -> None:
-        unasked: dict[int, list[Assigned]] = {}
+    async def _find_leaders(self, unplaced: list[FetchedPartition]) -> None:
+        unasked: dict[int, list[FetchedPartition]] = {}
         for state in unplaced:
             try:
                 least = state.least_epoch(
@@ -368,7 +368,7 @@ class Fetcher:
             if state.waits_for not in self._tasks:
                 self._run(state.waits_for, self._look_for_cuts(node_id, group))
 
-    async def _look_for_cuts(self, node_id: int, group: list[Assigned]) -> None:
+    async def _look_for_cuts(self, node_id: int, group: list[FetchedPartition]) -> None:
         """Check a new leader for truncation before the first fetch from it (KIP-320)."""
         epochs = {state.partition: state.fetch_epoch for state in group}
         try:
@@ -388,7 +388,7 @@ class Fetcher:
             else:
                 state.leader, state.asked_in = node_id, state.leader_epoch
 
-    def _cut(self, state: Assigned, end: offsets.EpochEnd) -> None:
+    def _cut(self, state: FetchedPartition, end: offsets.EpochEnd) -> None:
         """Continue where the log was truncated, or stop the partition without a reset policy."""
         problem = LogTruncated(state.partition, state.fetch_offset, end.end_offset)
         if self._reset is OffsetReset.NONE:
@@ -398,7 +398,7 @@ class Fetcher:
         logger.warning("%s", problem)
         self._buffered_bytes -= state.cut_back(end)
 
-    async def _fetch(self, node_id: int, group: list[Assigned]) -> None:
+    async def _fetch(self, node_id: int, group: list[FetchedPartition]) -> None:
         session = self._sessions.setdefault(node_id, FetchSession())
         incarnations = {state.partition: state.incarnation for state in group}
         wanted = {
@@ -439,7 +439,7 @@ class Fetcher:
                     await self._take_in(node_id, state, data)
 
     async def _take_in(
-        self, node_id: int, state: Assigned, data: messages.FetchResponse.PartitionData
+        self, node_id: int, state: FetchedPartition, data: messages.FetchResponse.PartitionData
     ) -> None:
         code = error_code(data.error_code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -469,7 +469,7 @@ class Fetcher:
         await ask_for_newer(self._cluster, node_id, topic)
         self.interrupt()
 
-    async def _out_of_range(self, state: Assigned) -> None:
+    async def _out_of_range(self, state: FetchedPartition) -> None:
         where = state.partition
         reset = reset_of(self._cluster.view.partition(where), state.fetch_offset, self._reset)
         if reset is OffsetReset.NONE:
@@ -488,7 +488,7 @@ class Fetcher:
         if not state.buffered:
             state.position, state.epoch = state.fetch_offset, -1
 
-    def _failed(self, state: Assigned, error: ClientError) -> None:
+    def _failed(self, state: FetchedPartition, error: ClientError) -> None:
         """Record a failure: find the leader again after a back-off, or stop the partition."""
         now = asyncio.get_running_loop().time()
         if state.fails_for_good(error, now, self._cluster.settings.default_api_timeout_ms):

@@ -17,7 +17,7 @@ from tidelog.client.fetching.consumer_record import ConsumerRecord
 from tidelog.model.topics import TopicPartition
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """A position, and the leader epoch of the record before it (-1: not known)."""
 
     offset: int
@@ -37,7 +37,7 @@ class _Piece:
         self.batches = batches
         self.records: list[ConsumerRecord] = []
         self.at = 0
-        self.start = Place(fetched.offset)
+        self.start = QueuePlace(fetched.offset)
         """The place before the first of ``records``."""
         self.problem: ClientError | None = None
 
@@ -57,12 +57,12 @@ class _Piece:
         return True
 
     @property
-    def next(self) -> Place:
+    def next(self) -> QueuePlace:
         """The place after the last record that was taken."""
         if not self.at:
             return self.start
         last = self.records[self.at - 1]
-        return Place(last.offset + 1, last.leader_epoch)
+        return QueuePlace(last.offset + 1, last.leader_epoch)
 
     def take(self, most: int) -> list[ConsumerRecord]:
         """Return the next records of the batch at hand."""
@@ -147,9 +147,9 @@ class RecordQueue:
             return records[0]
         return None
 
-    def positions(self) -> dict[TopicPartition, Place]:
+    def positions(self) -> dict[TopicPartition, QueuePlace]:
         """Return where the application is in partitions of which something is here."""
-        found: dict[TopicPartition, Place] = {}
+        found: dict[TopicPartition, QueuePlace] = {}
         for piece in self._pieces:
             where = piece.fetched.partition
             if where not in found and (piece.at < len(piece.records) or piece.decode()):

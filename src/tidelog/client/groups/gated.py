@@ -18,7 +18,7 @@ from tidelog.client.metadata import Topic
 from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.gates import (
     Gate,
-    Position,
+    GroupPosition,
     Prerequisite,
     ResizedPartition,
     deliverable_ends,
@@ -62,7 +62,7 @@ def gated_partitions(
     }
     gates = resolved_gates(topic, fences)
     positions = {
-        index: Position(each.position, each.is_commit)
+        index: GroupPosition(each.position, each.is_commit)
         for index, each in progress.items()
         if each.position is not None
     }
@@ -128,7 +128,9 @@ def _awaited(
     return Awaited(need.partition, each, upto, group.members.get(each.member or ""), is_gated)
 
 
-def _is_met(need: Prerequisite, positions: Mapping[int, Position], ends: Mapping[int, int]) -> bool:
+def _is_met(
+    need: Prerequisite, positions: Mapping[int, GroupPosition], ends: Mapping[int, int]
+) -> bool:
     if need.upto is None:
         return False
     position = positions.get(need.partition)

@@ -11,7 +11,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.groups.committed_offsets import Membership
 from tidelog.model.topics import TopicPartition, topics_field
-from tidelog.partitioning.gates import Position as GroupPosition
+from tidelog.partitioning.gates import GroupPosition
 from tidelog.protocol import messages
 
 __all__ = ["GroupPosition", "exchange_positions"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tidelog.client.fetching.record_queue import Place
+from tidelog.client.fetching.record_queue import QueuePlace
 from tidelog.client.groups.committed_offsets import Membership
 from tidelog.model.topics import TopicPartition
 
@@ -41,7 +41,7 @@ class ReaderHooks:
     async def keys_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Other members have the state of these partitions' keys: the generation is over."""
 
-    def undelivered(self) -> Mapping[TopicPartition, Place]:
+    def undelivered(self) -> Mapping[TopicPartition, QueuePlace]:
         """Return where the application is, in partitions of which it has not got everything."""
         return {}
 

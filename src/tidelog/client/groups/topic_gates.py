@@ -16,7 +16,7 @@ from tidelog.client.metadata import Partition, Topic
 from tidelog.partitioning.gates import (
     Fence,
     Gate,
-    Position,
+    GroupPosition,
     ResizedPartition,
     deliverable_ends,
     gates_of,
@@ -38,7 +38,7 @@ class TopicGates:
         self._checked = topic
         self._epochs: dict[int, int] = {}
         self._fences: Mapping[int, tuple[Fence, ...]] = {}
-        self._positions: dict[int, Position] = {}
+        self._positions: dict[int, GroupPosition] = {}
         self._delivered: Mapping[int, int] = {}
         self._gates: Gates = self._gates_with({})
         self.is_resolved = not self._gates
@@ -92,7 +92,7 @@ class TopicGates:
                 self._gates = self._gates_with({})
                 return
 
-    def learn(self, positions: Mapping[int, Position]) -> None:
+    def learn(self, positions: Mapping[int, GroupPosition]) -> None:
         """Take up what the coordinator said of the partitions of others; the last one counts."""
         self._positions.update(positions)
 
@@ -106,8 +106,8 @@ class TopicGates:
         self._delivered = own
         if self._is_alone:
             others = self.topic.partitions.keys() - self._own
-            positions.update((index, Position(_BEYOND)) for index in others)
-        positions.update((index, Position(offset)) for index, offset in own.items())
+            positions.update((index, GroupPosition(_BEYOND)) for index in others)
+        positions.update((index, GroupPosition(offset)) for index, offset in own.items())
         ends = deliverable_ends(self._gates, positions)
         found = {index: end for index, end in ends.items() if index in self._own}
         return found | {index: 0 for index in self._own if index not in self.topic.partitions}
@@ -150,7 +150,7 @@ class TopicGates:
 
     def waits_for(self, partition: int) -> list[tuple[int, int, int]]:
         """Return what a shut partition waits for: partition, its position (-1: unknown), offset."""
-        own = {index: Position(offset) for index, offset in self._delivered.items()}
+        own = {index: GroupPosition(offset) for index, offset in self._delivered.items()}
         positions = {**self._positions, **own}
         return [
             (need.partition, known.offset if known else -1, need.upto.offset if need.upto else -1)

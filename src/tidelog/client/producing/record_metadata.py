@@ -31,7 +31,7 @@ class RecordMetadata(NamedTuple):
     serialized_header_size: int = -1
 
 
-class Outcome(Protocol):
+class RecordOutcome(Protocol):
     """What receives the outcome of one record; an ``asyncio.Future`` is one."""
 
     def done(self) -> bool:
@@ -44,5 +44,5 @@ class Outcome(Protocol):
         """Receive why the record was not acknowledged."""
 
 
-OpenOutcome = tuple[Outcome, int, int, int, int]
+OpenOutcome = tuple[RecordOutcome, int, int, int, int]
 """An outcome that is open: its receiver, the timestamp, the sizes of key, value and headers."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from tidelog.client.errors import GaveUp, Refused, WrongState
 from tidelog.client.metadata import Topic
-from tidelog.client.producing.record_metadata import Outcome, RecordMetadata
+from tidelog.client.producing.record_metadata import RecordMetadata, RecordOutcome
 from tidelog.client.producing.settings import SendSettings
 from tidelog.client.producing.turning import TOMBSTONES, TopicEpochs, TurningDelivery
 from tidelog.model.errors import ErrorCode
@@ -81,7 +81,7 @@ class RecordSender(TurningDelivery):
         partition: int | None,
         timestamp_ms: int | None,
         headers: Sequence[Header],
-        outcome: Outcome,
+        outcome: RecordOutcome,
     ) -> bool:
         """Accept a record now, whose outcome ``outcome`` receives; False: it has to wait first.
 
@@ -142,7 +142,7 @@ class RecordSender(TurningDelivery):
         partition: int | None,
         timestamp_ms: int | None,
         headers: Sequence[Header],
-        outcome: Outcome,
+        outcome: RecordOutcome,
     ) -> None:
         """Wait for the topic's metadata and for memory, then accept a record. Raises as ``send``.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog.controller.decisions.plan import Plan
+from tidelog.controller.decisions.plan import WrittenPlan
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -125,7 +125,7 @@ class ClusterState:
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     moves: dict[TopicPartition, list[int]] = field(default_factory=dict)
     arrived: set[TopicPartition] = field(default_factory=set)
-    plan: Plan = field(default_factory=Plan)
+    plan: WrittenPlan = field(default_factory=WrittenPlan)
     deletions: dict[UUID, DeletionNode] = field(default_factory=dict)
     deletions_by_name: dict[str, dict[UUID, DeletionNode]] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)

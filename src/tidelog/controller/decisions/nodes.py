@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Remove, Write
-from tidelog.controller.decisions.plan import Plan
+from tidelog.controller.decisions.plan import WrittenPlan
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -254,7 +254,7 @@ def _remove(cluster: ClusterState, path: str) -> None:
     elif path == layout.WENT_BACK:
         cluster.went_back = None
     elif path == layout.REASSIGN_PARTITIONS:
-        cluster.plan = Plan()
+        cluster.plan = WrittenPlan()
     elif above == layout.TOPICS:
         cluster.names.pop(cluster.topic_id(name), None)
         cluster.topics.pop(name, None)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tidelog.metadata.records import Reassignment, ReassignPartitionsNode
+from tidelog.metadata.records import ReassignmentRow, ReassignPartitionsNode
 from tidelog.model.topics import TopicPartition
 
 SHARE = 16
@@ -26,7 +26,7 @@ SHARE = 16
 
 
 @dataclass
-class Plan:
+class WrittenPlan:
     """The valid rows of the node; the sets and ``problems`` are this controller's own knowledge.
 
     ``problems`` has a sentence for each invalid row, until they are logged.
@@ -39,9 +39,9 @@ class Plan:
     ended: set[TopicPartition] = field(default_factory=set, compare=False)
     problems: list[str] = field(default_factory=list, compare=False)
 
-    def copy(self) -> Plan:
+    def copy(self) -> WrittenPlan:
         """Return a plan that changes apart from this one. O(rows)."""
-        return Plan(
+        return WrittenPlan(
             self.rows,
             self.is_written,
             set(self.due),
@@ -50,12 +50,12 @@ class Plan:
             list(self.problems),
         )
 
-    def read(self, node: ReassignPartitionsNode) -> Plan:
+    def read(self, node: ReassignPartitionsNode) -> WrittenPlan:
         """Return the plan of a node that replaces this one: rows that are new are due."""
         rows, problems = rows_of(node)
         kept = rows.keys() & self.rows.keys()
         due = (rows.keys() - kept) | (self.due & kept)
-        return Plan(rows, True, due, self.done & kept, self.ended & kept, problems)
+        return WrittenPlan(rows, True, due, self.done & kept, self.ended & kept, problems)
 
     def note(
         self, where: TopicPartition, replicas: Sequence[int], targets: Sequence[int] | None
@@ -97,7 +97,7 @@ def rows_of(
     repeated: dict[TopicPartition, None] = {}
     for position, row in enumerate(node.partitions):
         try:
-            one = msgspec.convert(row, Reassignment)
+            one = msgspec.convert(row, ReassignmentRow)
         except msgspec.ValidationError as error:
             problems.append(f"Row {position} is no reassignment: {error}.")
             continue
@@ -111,12 +111,12 @@ def rows_of(
     return rows, problems
 
 
-def node_of(plan: Plan) -> ReassignPartitionsNode | None:
+def node_of(plan: WrittenPlan) -> ReassignPartitionsNode | None:
     """Return the node with the rows whose work is not over; None if there are none."""
     left: Iterable[tuple[TopicPartition, list[int]]] = (
         (where, targets)
         for where, targets in plan.rows.items()
         if where not in plan.done and where not in plan.ended
     )
-    rows = [msgspec.to_builtins(Reassignment(*where, targets)) for where, targets in left]
+    rows = [msgspec.to_builtins(ReassignmentRow(*where, targets)) for where, targets in left]
     return ReassignPartitionsNode(rows) if rows else None

@@ -26,7 +26,7 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
 from tidelog.controller.decisions.moves import AT_ONCE
 from tidelog.controller.decisions.nodes import counts_as_none, take, why_none
-from tidelog.controller.decisions.plan import Plan, node_of
+from tidelog.controller.decisions.plan import WrittenPlan, node_of
 from tidelog.controller.decisions.reassignments import Answered, Asked, reassign
 from tidelog.metadata import layout
 from tidelog.metadata.store import Node
@@ -58,7 +58,7 @@ def notice(cluster: ClusterState, node: Node | None) -> Noticed:
         take(cluster, PATH, Node(layout.encode(former), node.version))
         return noticed
     # Rows whose work is over count for nothing in the plan that replaces them.
-    cluster.plan = Plan()
+    cluster.plan = WrittenPlan()
     take(cluster, PATH, node)
     if PATH in cluster.damaged:
         noticed.errors.append(f"{cluster.damaged[PATH]} It is removed.")

@@ -45,7 +45,7 @@ more than it can have grown by since the backup, and eight million such jumps fi
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReportedPartition:
     """What all replicas of the newest incarnation of a partition say of it."""
 
     partition_epoch: int
@@ -128,7 +128,7 @@ def newest_incarnation(ends: Mapping[int, LogEnd], least_epoch: int = -1) -> dic
     }
 
 
-def reported(ends: Iterable[LogEnd]) -> Reported | None:
+def reported(ends: Iterable[LogEnd]) -> ReportedPartition | None:
     """Join what the replicas of one incarnation report; None without any."""
     ends = list(ends)
     if not ends:
@@ -138,11 +138,11 @@ def reported(ends: Iterable[LogEnd]) -> Reported | None:
     # A replica without the birth fence says where its log begins, which may be lower.
     offset = max(end.birth_offset for end in ends if end.birth_epoch == first.birth_epoch)
     fences = {x.resize_epoch: (x.undeleted_count, x.kind) for end in ends for x in end.fences}
-    return Reported(first.partition_epoch, first.birth_epoch, offset, last, fences)
+    return ReportedPartition(first.partition_epoch, first.birth_epoch, offset, last, fences)
 
 
 def restored_counts(
-    reports: Mapping[int, Reported], stored: Stored | None, *, gives_up_brokers: bool
+    reports: Mapping[int, ReportedPartition], stored: Stored | None, *, gives_up_brokers: bool
 ) -> RestoredCounts | None:
     """Return the counts of a topic, or None if it was never resized.
 
@@ -197,7 +197,7 @@ class _Known(NamedTuple):
     gives_up_brokers: bool
 
 
-def _is_published(epoch: int, reports: Mapping[int, Reported], known: _Known) -> bool:
+def _is_published(epoch: int, reports: Mapping[int, ReportedPartition], known: _Known) -> bool:
     count = known.counts[epoch]
     are_there = (_is_there(x, epoch, reports.get(x), known) for x in range(count))
     return all(are_there) and all(
@@ -207,7 +207,7 @@ def _is_published(epoch: int, reports: Mapping[int, Reported], known: _Known) ->
     )
 
 
-def _is_there(index: int, epoch: int, found: Reported | None, known: _Known) -> bool:
+def _is_there(index: int, epoch: int, found: ReportedPartition | None, known: _Known) -> bool:
     if found is not None:
         has_birth = found.has_birth or found.birth_epoch <= known.stored_epoch
         return has_birth and found.birth_epoch <= epoch

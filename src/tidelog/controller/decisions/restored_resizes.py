@@ -16,7 +16,7 @@ import msgspec
 from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.restored_counts import (
     OFFSET_JUMP,
-    Reported,
+    ReportedPartition,
     RestoredCounts,
     Stored,
     newest_incarnation,
@@ -149,7 +149,7 @@ class _Nodes:
     resize_epoch: int
     next_epoch: Callable[[], int]
 
-    def of(self, index: int, found: Reported | None) -> PartitionNode:
+    def of(self, index: int, found: ReportedPartition | None) -> PartitionNode:
         """Return the node of a listed partition: of its replicas, of the store, or a new one."""
         stored = self._stored(index)
         retirement = self._retirement(index)

@@ -34,7 +34,7 @@ class Weight(StrEnum):
 _NOTE = Weight.NOTE
 
 
-class Verdict(StrEnum):
+class AuditVerdict(StrEnum):
     """The verdict in one word."""
 
     RIGHT = "RIGHT"
@@ -78,19 +78,19 @@ def judge(facts: AuditFacts, *, complete: bool = False) -> list[AuditFinding]:
     return sorted(found, key=lambda finding: order.index(finding.weight))
 
 
-def verdict(facts: AuditFacts, findings: Sequence[AuditFinding]) -> Verdict:
+def verdict(facts: AuditFacts, findings: Sequence[AuditFinding]) -> AuditVerdict:
     """RIGHT is said of nothing that was skipped, and of no topic that was not compared at all."""
     if any(finding.is_fault for finding in findings):
-        return Verdict.FAULTS
+        return AuditVerdict.FAULTS
     if any(finding.weight is Weight.SKIPPED for finding in findings):
-        return Verdict.INCOMPLETE
+        return AuditVerdict.INCOMPLETE
     archived, compared = Counter[str](), Counter[str]()
     for part in facts.partitions:
         archived[part.topic] += part.archived
         compared[part.topic] += part.compared
     if any(archived[topic] and not compared[topic] for topic in archived):
-        return Verdict.INCOMPLETE
-    return Verdict.RIGHT
+        return AuditVerdict.INCOMPLETE
+    return AuditVerdict.RIGHT
 
 
 def _piece(piece: Piece, seen: PieceFacts) -> Iterator[AuditFinding]:

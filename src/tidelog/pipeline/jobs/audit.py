@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 
 from tidelog.pipeline.audit.facts import AuditFacts, AuditRequest, Keys
 from tidelog.pipeline.audit.gather import gather
-from tidelog.pipeline.audit.rules import AuditFinding, Verdict, judge, verdict
+from tidelog.pipeline.audit.rules import AuditFinding, AuditVerdict, judge, verdict
 from tidelog.pipeline.report import audit as words
 from tidelog.pipeline.report.page import page
 from tidelog.pipeline.spark_errors import in_one_line
 
-STATUS = {Verdict.RIGHT: 0, Verdict.FAULTS: 1, Verdict.INCOMPLETE: 3}
+STATUS = {AuditVerdict.RIGHT: 0, AuditVerdict.FAULTS: 1, AuditVerdict.INCOMPLETE: 3}
 """Exit statuses; 2 is for an audit that could not be made."""
 
 
@@ -47,12 +47,12 @@ class AuditResult:
     findings: Sequence[AuditFinding]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         return verdict(self.facts, self.findings)
 
     @property
     def is_right(self) -> bool:
-        return self.verdict is Verdict.RIGHT
+        return self.verdict is AuditVerdict.RIGHT
 
     @property
     def status(self) -> int:

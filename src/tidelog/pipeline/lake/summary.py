@@ -15,7 +15,7 @@ from tidelog.pipeline.lake.offsets import LakePartition, begins, ends
 
 
 @dataclass(slots=True)
-class Part:
+class SummaryPart:
     """One partition: archived from `begin` up to `end`; records lie below `reached`."""
 
     begin: int
@@ -32,13 +32,13 @@ class Summary:
     batch: int = -1
     rows: int = 0
     files: int = 0
-    parts: dict[LakePartition, Part] = field(default_factory=dict)
+    parts: dict[LakePartition, SummaryPart] = field(default_factory=dict)
 
     def add(self, manifest: Manifest) -> None:
         """Count in the next batch."""
         until = ends(manifest.end)
         for home, begin in begins(manifest.start, manifest.end).items():
-            part = self.parts.setdefault(home, Part(begin, begin))
+            part = self.parts.setdefault(home, SummaryPart(begin, begin))
             part.end = until[home]
         for file in manifest.files:
             part = self.parts[file.home]
@@ -74,7 +74,7 @@ class Summary:
     def from_json(cls, made: Mapping[str, Any]) -> Summary:
         """Raises KeyError, TypeError or ValueError for what is no summary."""
         parts = {
-            LakePartition(topic, topic_id, partition): Part(*numbers)
+            LakePartition(topic, topic_id, partition): SummaryPart(*numbers)
             for topic, topic_id, partition, *numbers in made["partitions"]
         }
         return cls(made["batch"], made["rows"], made["files"], parts)

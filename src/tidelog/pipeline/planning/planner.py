@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidelog.partitioning.gates import Position, deliverable_ends
+from tidelog.partitioning.gates import GroupPosition, deliverable_ends
 from tidelog.pipeline.planning.admission import AdmissionLimits, admit
 from tidelog.pipeline.planning.losses import LossVerdict, PartitionLoss, judge
 from tidelog.pipeline.planning.positions import Pid, Positions
@@ -92,7 +92,7 @@ def shut_ends(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, int]:
             found |= {pid: 0 for pid in judged.at if (pid.topic, pid.topic_id) == (topic, topic_id)}
             continue
         positions = {
-            pid.partition: Position(_NO_GATE_WAITS if pid in judged.ended else at)
+            pid.partition: GroupPosition(_NO_GATE_WAITS if pid in judged.ended else at)
             for pid, at in judged.at.items()
             if (pid.topic, pid.topic_id) == (topic, topic_id)
         }

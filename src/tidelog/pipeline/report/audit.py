@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tidelog.pipeline.audit.facts import AuditFacts, Keys
-from tidelog.pipeline.audit.rules import AuditFinding, Verdict, verdict
+from tidelog.pipeline.audit.rules import AuditFinding, AuditVerdict, verdict
 from tidelog.pipeline.report.page import heading, paragraph, table, text_table
 from tidelog.pipeline.report.pictures import coverage
 
@@ -27,7 +27,7 @@ _HEAD = (
     "log",
 )
 _SHOWN = 50
-_KINDS = {Verdict.RIGHT: "good", Verdict.INCOMPLETE: "note", Verdict.FAULTS: "bad"}
+_KINDS = {AuditVerdict.RIGHT: "good", AuditVerdict.INCOMPLETE: "note", AuditVerdict.FAULTS: "bad"}
 
 
 def sentence(facts: AuditFacts, findings: Sequence[AuditFinding]) -> str:
@@ -35,9 +35,9 @@ def sentence(facts: AuditFacts, findings: Sequence[AuditFinding]) -> str:
     word = verdict(facts, findings)
     faults = sum(finding.is_fault for finding in findings)
     records = _many(facts.rows, "record")
-    if word is Verdict.FAULTS:
+    if word is AuditVerdict.FAULTS:
         return f"{word}: {faults} found in {records}; {share(facts)}"
-    if word is Verdict.INCOMPLETE:
+    if word is AuditVerdict.INCOMPLETE:
         return (
             f"{word}: no fault in {records}, but some were skipped, or may have been;"
             f" {share(facts)}"
@@ -114,7 +114,7 @@ def as_json(facts: AuditFacts, findings: Sequence[AuditFinding]) -> dict[str, An
     return {
         "lake": facts.lake,
         "verdict": verdict(facts, findings).value,
-        "right": verdict(facts, findings) is Verdict.RIGHT,
+        "right": verdict(facts, findings) is AuditVerdict.RIGHT,
         "sentence": sentence(facts, findings),
         "batches": facts.batches,
         "files": facts.files,

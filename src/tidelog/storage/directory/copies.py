@@ -33,7 +33,7 @@ MOVED = "what is left of a move to another log directory"
 
 
 @dataclass(frozen=True, slots=True)
-class Copy(Generic[Place]):
+class FoundReplica(Generic[Place]):
     """One directory of a partition: its place, and its ``partition.metadata``."""
 
     place: Place
@@ -50,7 +50,7 @@ class Judgement(Generic[Place]):
     left: Sequence[tuple[Place, str]]
 
 
-def judge(copies: Sequence[Copy[Place]]) -> Judgement[Place]:
+def judge(copies: Sequence[FoundReplica[Place]]) -> Judgement[Place]:
     """Judge the copies of one partition by the table above. O(their number squared)."""
     left = [(each.place, UNFINISHED) for each in copies if each.is_unfinished]
     finished = [each for each in copies if not each.is_unfinished]

@@ -37,7 +37,7 @@ from tidelog.storage.future.steps import (
     Copied,
     Copy,
     Part,
-    Remove,
+    RemoveSegment,
     Step,
     bytes_left,
     next_steps,
@@ -230,7 +230,7 @@ class Mirror:
         elif disk.exists(target):
             disk.remove(target)
 
-    def _remove(self, step: Remove) -> None:
+    def _remove(self, step: RemoveSegment) -> None:
         if self._open is not None and self._open[0] == step.base_offset:
             self.close()
         for suffix in names.SEGMENT_SUFFIXES:

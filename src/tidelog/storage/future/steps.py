@@ -4,9 +4,9 @@ Owns which bytes are copied next. Not the copying: see `mirror`. The first row t
 
 | segment | step |
 |---|---|
-| was copied, and the log has it no longer | ``Remove`` |
+| was copied, and the log has it no longer | ``RemoveSegment`` |
 | more of it was copied than there is: it was cut or replaced | ``Copy`` from its first byte |
-| the same, and it is empty | ``Remove`` |
+| the same, and it is empty | ``RemoveSegment`` |
 | less of it was copied than there is | ``Copy``, at most so many bytes |
 | all was copied, the log has closed it, its indexes were not copied | ``Close`` |
 
@@ -40,7 +40,7 @@ class Copied:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveSegment:
     """Remove the files of a segment from the copy."""
 
     base_offset: int
@@ -65,7 +65,7 @@ class Close:
     size: int
 
 
-Step = Remove | Copy | Close
+Step = RemoveSegment | Copy | Close
 
 
 def next_steps(
@@ -74,7 +74,7 @@ def next_steps(
     """Return the next steps, of at most ``most_bytes``; none when all is copied. O(segments)."""
     listed = list(parts)
     bases = {part.base_offset for part in listed}
-    found: list[Step] = [Remove(base) for base in sorted(copied) if base not in bases]
+    found: list[Step] = [RemoveSegment(base) for base in sorted(copied) if base not in bases]
     left = most_bytes
     for part in listed:
         if left <= 0 or len(found) >= most:
@@ -82,7 +82,7 @@ def next_steps(
         have = copied.get(part.base_offset, Copied())
         position = have.size if have.size <= part.size else 0
         if have.size > part.size == 0:
-            found.append(Remove(part.base_offset))
+            found.append(RemoveSegment(part.base_offset))
             have = Copied()
         if position < part.size:
             end = min(part.size, position + left)

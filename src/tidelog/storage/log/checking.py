@@ -21,7 +21,7 @@ from tidelog.records.batch import (
     BatchHeader,
     unpack_header,
 )
-from tidelog.records.control_records import Fence, changes_in
+from tidelog.records.control_records import FenceRecord, changes_in
 from tidelog.records.crc import crc32c
 from tidelog.runtime.disk import Disk, File
 from tidelog.storage.loaded import Loading
@@ -48,7 +48,7 @@ class CheckedBatches:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     """(leader epoch, end of the batch before its first one), rising."""
     producers: ProducerState = field(default_factory=ProducerState)
-    fences: list[tuple[int, Fence]] = field(default_factory=list)
+    fences: list[tuple[int, FenceRecord]] = field(default_factory=list)
     """Fences and seals with their offsets, rising."""
 
     def limit(self, base_offset: int, size: int) -> int:

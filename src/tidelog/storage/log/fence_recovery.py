@@ -15,7 +15,7 @@ would append the fence again, so such a replica is damaged: it is fetched again 
 
 from __future__ import annotations
 
-from tidelog.records.control_records import Fence, changes_in
+from tidelog.records.control_records import FenceRecord, changes_in
 from tidelog.storage import names
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log.checking import CheckedBatches
@@ -26,7 +26,7 @@ from tidelog.storage.segments.scan import HEADERS_BYTES, scan
 from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound
 
-Found = list[tuple[int, Fence]]
+Found = list[tuple[int, FenceRecord]]
 
 
 def find_fences(log: LogState, recovery_point: int, checked: CheckedBatches | None) -> None:
@@ -80,7 +80,7 @@ def _says(log: LogState, entry: FenceEntry) -> bool:
     if located is None:
         return False
     segment, position = located
-    expected = Fence(entry.kind, entry.resize_epoch, entry.undeleted_count)
+    expected = FenceRecord(entry.kind, entry.resize_epoch, entry.undeleted_count)
     return (entry.offset, expected) in _changes(segment, position)
 
 

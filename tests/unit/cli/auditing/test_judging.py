@@ -21,7 +21,7 @@ from tests.support.audited_logs import (
 )
 from tidelog.cli.auditing.facts import EXAMPLES, Kind
 from tidelog.cli.auditing.key_order import TooManyKeys
-from tidelog.cli.auditing.reading import Changes
+from tidelog.cli.auditing.reading import ChangesMeanwhile
 from tidelog.cli.auditing.words import as_json, as_text, rows, why_unproven
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.records.batch import LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT
@@ -300,7 +300,7 @@ def test_what_a_script_sees() -> None:
     audited = topic_of(*logs)
     judge = judged(audited, *logs)
     judge.skipped(0, 0, 3)
-    shown = as_json(audited, judge, Changes({1}, 2), None, "id")
+    shown = as_json(audited, judge, ChangesMeanwhile({1}, 2), None, "id")
     assert (shown["verdict"], shown["topic_id"], shown["misplaced"]) == ("FAULTS", "id", 1)
     assert (shown["lost"], shown["sequence"]) == (3, None)
     assert [(x["partition"], x["misplaced"]) for x in shown["partitions"]] == [(0, 0), (1, 1)]
