@@ -23,9 +23,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tidelog.broker.partitions.resize_checks import named_by
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Steps
-from tidelog.replication.resize_rules import NOT_NAMED, Named
+from tidelog.replication.resize_rules import Named
 
 if TYPE_CHECKING:
     from tidelog.network.limits import Account, AccountHolder
@@ -67,13 +68,11 @@ def bytes_of(topic: str) -> int:
     return PARTITION_BYTES + (len(topic) if topic.isascii() else 4 * len(topic))
 
 
-def named_by(
+def named_in(
     topic: messages.FetchRequest.FetchTopic, asked: messages.FetchRequest.FetchPartition
 ) -> Named:
     """Return the numbers of one partition in a request."""
-    count, epoch = topic.undeleted_partition_count, topic.resize_epoch
-    found = Named(count, epoch, asked.partition_epoch)
-    return NOT_NAMED if found == NOT_NAMED else found
+    return named_by(topic.undeleted_partition_count, topic.resize_epoch, asked.partition_epoch)
 
 
 def next_epoch(epoch: int) -> int:
@@ -156,7 +155,7 @@ class ClientFetchSession:
         grown = seen = 0
         for topic in request.topics:
             for asked in topic.partitions:
-                key, named = (topic.topic, asked.partition), named_by(topic, asked)
+                key, named = (topic.topic, asked.partition), named_in(topic, asked)
                 known = self.wanted.get(key)
                 if known is None:
                     self.wanted[key] = Wanted(topic.topic, topic.topic_id, asked, named)
@@ -234,7 +233,7 @@ class FetchSessions:
             for topic in request.topics:
                 name = topic.topic
                 for asked in topic.partitions:
-                    named = named_by(topic, asked)
+                    named = named_in(topic, asked)
                     wanted[name, asked.partition] = Wanted(name, topic.topic_id, asked, named)
                     seen += 1
                     if not seen % AT_ONCE:

@@ -24,6 +24,7 @@ from tidelog.broker.fetching.client_sessions import (
     next_epoch,
 )
 from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
+from tidelog.broker.partitions.produce_tags import COUNT_TAG, EPOCH_TAG, PARTITION_TAG
 from tidelog.broker.partitions.resize_checks import limit_of_consumer, named_by, why_not_read
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, Buffer, put_records, records_size, uvarint
@@ -53,12 +54,6 @@ _asked_partition = struct.Struct(">iiqiqiB").unpack_from
 """The fields of ``FetchPartition`` in their order; tags."""
 
 _ASKED_BYTES = 33
-
-_PARTITION_TAG = b"\1\x90\x4e\4"
-"""In front of a partition epoch: one tag, 10000, four bytes."""
-
-_COUNT_TAG, _EPOCH_TAG = b"\2\x90\x4e\4", b"\x91\x4e\4"
-"""In front of a count and of a resize epoch: two tags, 10000 and 10001, four bytes each."""
 
 _partition_tags = struct.Struct(">4si").unpack_from
 _topic_tags = struct.Struct(">4si3si").unpack_from
@@ -199,7 +194,7 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
             at += _ASKED_BYTES
             if tags:
                 tag, partition_epoch = _partition_tags(frame, at - 1)
-                if tag != _PARTITION_TAG:
+                if tag != PARTITION_TAG:
                     return None
                 epochs.append(partition_epoch)
                 at += _PARTITION_TAG_BYTES - 1
@@ -207,7 +202,7 @@ def _read(frame: memoryview, at: int) -> _Plain | None:
             at += 1
             continue
         tag, undeleted_count, tag_of_epoch, resize_epoch = _topic_tags(frame, at)
-        if tag != _COUNT_TAG or tag_of_epoch != _EPOCH_TAG or len(epochs) != count - 1:
+        if tag != COUNT_TAG or tag_of_epoch != EPOCH_TAG or len(epochs) != count - 1:
             return None  # some of the three numbers, and not all
         at += _TOPIC_TAGS_BYTES
         for place, partition_epoch in enumerate(epochs, first):

@@ -21,13 +21,13 @@ session on the next connection.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.broker.fetching.client_sessions import (
     INITIAL_EPOCH,
     UNUSABLE,
     Wanted,
-    named_by,
+    named_in,
     next_epoch,
 )
 from tidelog.network.router import Steps
@@ -162,8 +162,12 @@ class FollowerSession:
                     yield 0
                 self._drop(self.entries.pop((forgotten.topic, index), None))
 
-    def _take_one(self, topic: Any, asked: Any) -> None:
-        key, named = (topic.topic, asked.partition), named_by(topic, asked)
+    def _take_one(
+        self,
+        topic: messages.FetchRequest.FetchTopic,
+        asked: messages.FetchRequest.FetchPartition,
+    ) -> None:
+        key, named = (topic.topic, asked.partition), named_in(topic, asked)
         entry = self.entries.get(key)
         if entry is None:
             entry = SessionPartition(self, topic.topic, topic.topic_id, asked, named)

@@ -12,7 +12,7 @@ from tidelog.cli.reassigning.plan_file import LogDirs
 from tidelog.cli.reassigning.situation import Situation
 from tidelog.client.errors import ClientError
 from tidelog.model.configs.cordoned import cordoned_among
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, hosts_of
 
 CLOSED = "which gets no new replicas: cordoned.log.dirs closes it"
 
@@ -41,8 +41,8 @@ def why_refused(
             f"{named(list(map(str, strangers)))}"
         )
     for where, replicas in sorted(targets.items()):
-        hosts = {*now.partitions[where].replicas, *now.targets(where)}
-        closed = sorted(now.placements.closed.intersection(replicas) - hosts)
+        hosts = hosts_of(now.partitions[where].replicas, now.targets(where))
+        closed = sorted(now.placements.closed.intersection(replicas).difference(hosts))
         if closed:
             return f"the plan gives {where} to broker {closed[0]}, {CLOSED}"
     return _why_not_in(log_dirs or {}, now)

@@ -33,7 +33,7 @@ from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import epochs_of_notes
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
-from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.model.topics import TopicPartition, by_topic, hosts_of
 
 Value = TypeVar("Value")
 
@@ -115,7 +115,7 @@ def cancelled(now: Placement) -> Placement:
 
 def _with_stops(after: Placement, former: Sequence[int] | None) -> Placement:
     """Note the former hosts that are none any more; a host owes no stop."""
-    hosts = {*after.replicas, *(after.state.target_replicas or ())}
+    hosts = hosts_of(after.replicas, after.state.target_replicas)
     stops = {broker: epoch for broker, epoch in after.stops.items() if broker not in hosts}
     epoch = after.state.leader_epoch
     stops |= {broker: epoch for broker in former or () if broker not in hosts}
