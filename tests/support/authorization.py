@@ -28,7 +28,7 @@ from tidelog.runtime.seams import Seams
 
 REFUSED = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 ROUTERS = {
-    "broker": Router([api_versions.HANDLER, *handlers.load()]),
+    "broker": Router([api_versions.HANDLER, *handlers.HANDLERS]),
     "controller": Router([api_versions.HANDLER, *HANDLERS]),
 }
 

@@ -41,7 +41,7 @@ OF_OFFSETS = {ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE}
 
 def served(*, of_offsets: bool) -> list[Handler]:
     """The handlers of clients: those of committed offsets, or all others."""
-    found = [each for each in handlers.load() if each.scope is Scope.CLIENT]
+    found = [each for each in handlers.HANDLERS if each.scope is Scope.CLIENT]
     return [each for each in found if (each.api_key in OF_OFFSETS) is of_offsets]
 
 

@@ -131,7 +131,7 @@ class BrokerProcess:
         )
         self._coordinator = broker.coordinator
         self.server = self._server = Server(
-            Router([api_versions.HANDLER, *handlers.load()]),
+            Router([api_versions.HANDLER, *handlers.HANDLERS]),
             broker,
             limits_of(configs, self.descriptors, topic_configs),
             self._secret,

@@ -199,9 +199,7 @@ class _Process:
                 import tidelog.controller.metrics
         if self._configs.is_broker:
             import tidelog.broker.process
-            from tidelog.broker import handlers
 
-            handlers.load()
             if watched:
                 import tidelog.broker.metrics  # noqa: F401
 

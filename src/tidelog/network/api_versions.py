@@ -18,7 +18,7 @@ from tidelog.network.router import Handler, RequestContext, Router, Scope
 from tidelog.protocol import messages
 
 
-def handle(_: Any, request: Any, context: RequestContext) -> Any:
+def handle(_: object, _request: messages.ApiVersionsRequest, context: RequestContext) -> Any:
     """Return the list."""
     shown = context.router.api_versions(context.connection.is_trusted)
     return messages.ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=shown)

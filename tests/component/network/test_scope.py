@@ -87,7 +87,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_the_scope_of_every_api(role: str) -> None:
     router = (
-        Router([api_versions.HANDLER, *handlers.load()])
+        Router([api_versions.HANDLER, *handlers.HANDLERS])
         if role == "broker"
         else Router([api_versions.HANDLER, *HANDLERS])
     )
@@ -102,7 +102,7 @@ def test_the_scope_of_every_api(role: str) -> None:
 def test_the_controller_takes_no_longer_requests_than_brokers_forward() -> None:
     """A CreateTopics of 24,000 names, sent to the controller itself, blocked its loop for 5 s."""
     brokers, controllers = (
-        Router([api_versions.HANDLER, *handlers.load()]),
+        Router([api_versions.HANDLER, *handlers.HANDLERS]),
         Router([api_versions.HANDLER, *HANDLERS]),
     )
     for name in FOR_CLIENTS["controller"].split():
@@ -275,7 +275,7 @@ def test_the_rest_is_said_by_the_sweep(caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("key", sorted(FOLLOWERS))
 def test_what_followers_may_ask_of_all_has_a_limit_for_clients(key: ApiKey) -> None:
-    router = Router([api_versions.HANDLER, *handlers.load()])
+    router = Router([api_versions.HANDLER, *handlers.HANDLERS])
     request = messages.classes_of(codec.api_of(key).request)[""]
     topic = {
         ApiKey.FETCH: messages.FetchRequest.FetchTopic,

@@ -6,8 +6,12 @@ import ast
 import importlib
 import pkgutil
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import tidelog.controller
+from tidelog.broker import handlers as broker_handlers
 from tidelog.controller import handlers
 
 FOLDER = Path(tidelog.controller.__file__).parent
@@ -31,10 +35,11 @@ SOFT = frozenset(
 CHANGES = frozenset({"add", "discard", "remove", "update", "clear", "pop", "setdefault"})
 
 
-def test_every_handler_is_on_the_list() -> None:
-    files = [module.name for module in pkgutil.iter_modules(handlers.__path__)]
-    found = [importlib.import_module(f"{handlers.__name__}.{name}").HANDLER for name in files]
-    assert list(handlers.HANDLERS) == found
+@pytest.mark.parametrize("of", [handlers, broker_handlers], ids=["controller", "broker"])
+def test_every_handler_is_on_the_list(of: Any) -> None:
+    files = [module.name for module in pkgutil.iter_modules(of.__path__)]
+    found = [importlib.import_module(f"{of.__name__}.{name}").HANDLER for name in files]
+    assert list(of.HANDLERS) == found
 
 
 def changed_soft_state(source: str) -> list[int]:

@@ -1,17 +1,97 @@
-"""The APIs that a broker serves: one module each, all loaded from this folder."""
+"""The APIs that a broker serves: one handler per file, all of them in this list.
+
+Owns the list only; the router derives the ApiVersions response from it.
+"""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from tidelog.broker.handlers import (
+    alter_configs,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    consumer_group_position,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_condition,
+    describe_configs,
+    describe_fences,
+    describe_groups,
+    describe_log_dirs,
+    describe_topic_partitions,
+    elect_leaders,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leader_and_isr,
+    leave_group,
+    list_config_resources,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    open_control_channel,
+    partition_leader_epochs_for_partitions,
+    produce,
+    restored_store,
+    stop_replica,
+    sync_group,
+    update_configs,
+    update_metadata,
+)
 from tidelog.network.router import Handler
 
-
-def load() -> list[Handler]:
-    """Return the ``HANDLER`` of every file here; AttributeError for a file that has none."""
-    found = []
-    for module in pkgutil.iter_modules(__path__):
-        handler: Handler = importlib.import_module(f"{__name__}.{module.name}").HANDLER
-        found.append(handler)
-    return found
+HANDLERS: tuple[Handler, ...] = (
+    alter_configs.HANDLER,
+    alter_partition_reassignments.HANDLER,
+    alter_replica_log_dirs.HANDLER,
+    consumer_group_position.HANDLER,
+    create_partitions.HANDLER,
+    create_topics.HANDLER,
+    delete_groups.HANDLER,
+    delete_records.HANDLER,
+    delete_topics.HANDLER,
+    describe_cluster.HANDLER,
+    describe_condition.HANDLER,
+    describe_configs.HANDLER,
+    describe_fences.HANDLER,
+    describe_groups.HANDLER,
+    describe_log_dirs.HANDLER,
+    describe_topic_partitions.HANDLER,
+    elect_leaders.HANDLER,
+    fetch.HANDLER,
+    find_coordinator.HANDLER,
+    heartbeat.HANDLER,
+    incremental_alter_configs.HANDLER,
+    init_producer_id.HANDLER,
+    join_group.HANDLER,
+    leader_and_isr.HANDLER,
+    leave_group.HANDLER,
+    list_config_resources.HANDLER,
+    list_groups.HANDLER,
+    list_offsets.HANDLER,
+    list_partition_reassignments.HANDLER,
+    metadata.HANDLER,
+    offset_commit.HANDLER,
+    offset_delete.HANDLER,
+    offset_fetch.HANDLER,
+    offset_for_leader_epoch.HANDLER,
+    open_control_channel.HANDLER,
+    partition_leader_epochs_for_partitions.HANDLER,
+    produce.HANDLER,
+    restored_store.HANDLER,
+    stop_replica.HANDLER,
+    sync_group.HANDLER,
+    update_configs.HANDLER,
+    update_metadata.HANDLER,
+)

@@ -63,7 +63,9 @@ def _respond(request: messages.ConsumerGroupPositionRequest, result: PositionsRe
     return _Response(topics=topics)
 
 
-def _partition(topic: str, asked: Any, result: PositionsResult) -> Any:
+def _partition(
+    topic: str, asked: messages.ConsumerGroupPositionRequest.Partition, result: PositionsResult
+) -> Any:
     if not asked.need_position:
         return _Partition(asked.partition, need_position=False)
     offset, from_commit = result.positions[TopicPartition(topic, asked.partition)]

@@ -99,7 +99,7 @@ def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDi
     return found[:MOST_QUARANTINED]
 
 
-def refuse(_request: Any, error: ErrorCode, message: str) -> Any:
+def refuse(_request: object, error: ErrorCode, message: str) -> Any:
     """Return a response with one error."""
     return _refused(error, message)
 

@@ -68,7 +68,9 @@ def _respond(request: messages.OffsetDeleteRequest, found: Answers) -> Steps:
     return _Response(topics=topics)
 
 
-def _answer(found: Answers, topic: str, asked: Any) -> Any:
+def _answer(
+    found: Answers, topic: str, asked: messages.OffsetDeleteRequest.OffsetDeleteRequestPartition
+) -> Any:
     at = TopicPartition(topic, asked.partition_index)
     return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
 

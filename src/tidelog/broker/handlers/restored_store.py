@@ -14,7 +14,7 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(_request: Any, error: ErrorCode, message: str) -> Any:
+def refuse(_request: object, error: ErrorCode, message: str) -> Any:
     """Return a response with one error."""
     return messages.RestoredStoreResponse(error_code=error, error_message=message, report="{}")
 
