@@ -23,7 +23,7 @@ from tidelog.client.admin.configs import (
 )
 from tidelog.client.cluster import Cluster
 from tidelog.model.admin_requests import ResourceType
-from tidelog.model.configs.server import parse_properties
+from tidelog.model.configs.properties import parse_properties
 
 _KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
 

@@ -22,7 +22,7 @@ from tidelog.cli.refusal import WrongUsage
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.metadata import parse_bootstrap
-from tidelog.model.configs.server import parse_properties
+from tidelog.model.configs.properties import parse_properties
 from tidelog.runtime.cluster_secret import ClusterSecret, SecretRefused
 from tidelog.runtime.seams import Seams
 

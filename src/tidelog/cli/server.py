@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.cli.refusal import FAILED, Failed, WrongUsage, print_error
 from tidelog.cli.server_arguments import parse
-from tidelog.model.configs.server import ServerConfigs, from_mapping, parse_properties
+from tidelog.model.configs.properties import parse_properties
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
 from tidelog.runtime.disk import keep_from_others

@@ -1,7 +1,7 @@
 """The configuration of a process: ``server.properties`` text to typed, checked values.
 
-Owns the syntax (``parse_properties``) and the rules between configurations (listeners, roles, times
-of a broker's session). Not names, types and defaults: see `broker`. It reads no file.
+Owns the rules between configurations (listeners, roles, times of a broker's session). Not the
+syntax: see `properties`; not names, types and defaults: see `broker`. It reads no file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from tidelog.model.configs.broker import BROKER
 from tidelog.model.configs.broker_replication import RACK_AWARE_SELECTOR
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, unknown_entries
+from tidelog.model.configs.properties import parse_properties
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
 from tidelog.model.configs.types import InvalidConfig, Value, parse, unknown
 from tidelog.model.levels import Level, level_of
@@ -166,19 +167,6 @@ class ServerConfigs:
     def controller_listeners(self) -> tuple[Listener, ...]:
         """The listeners for brokers that talk to the controller."""
         return tuple(x for x in self.listeners if x.name in self.controller_listener_names)
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Parse Java's properties syntax: comments with # or !, = or : or white space between key and
-    value, backslash escapes (also \\uXXXX), and lines that a last backslash continues.
-
-    The last of two equal keys wins, as in Java. Any text parses.
-    """
-    found: dict[str, str] = {}
-    for line in _logical_lines(text):
-        key, value = _split(line)
-        found[_unescape(key)] = _unescape(value)
-    return found
 
 
 def load(text: str) -> ServerConfigs | tuple[InvalidConfig, ...]:
@@ -404,66 +392,6 @@ def split_address(text: str) -> tuple[str, int] | None:
         return None
     number = int(port)
     return (host, number) if number <= 65535 else None
-
-
-_BLANK = " \t\f"
-
-
-def _logical_lines(text: str) -> list[str]:
-    lines: list[str] = []
-    open_line: str | None = None
-    for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
-        line = raw.lstrip(_BLANK)
-        if open_line is None and (not line or line[0] in "#!"):
-            continue
-        joined = (open_line or "") + line
-        trailing = len(joined) - len(joined.rstrip("\\"))
-        if trailing % 2:
-            open_line = joined[:-1]
-        else:
-            lines.append(joined)
-            open_line = None
-    if open_line is not None:
-        lines.append(open_line)
-    return lines
-
-
-def _split(line: str) -> tuple[str, str]:
-    position = 0
-    while position < len(line) and line[position] not in "=:" + _BLANK:
-        position += 2 if line[position] == "\\" else 1
-    key, rest = line[:position], line[position:].lstrip(_BLANK)
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(_BLANK)
-    return key, rest
-
-
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    position = 0
-    while position < len(text):
-        character = text[position]
-        position += 1
-        if character != "\\" or position == len(text):
-            out.append(character)
-            continue
-        escaped = text[position]
-        position += 1
-        digits = text[position : position + 4]
-        if escaped == "u" and len(digits) == 4 and all(x in _HEX for x in digits):
-            out.append(chr(int(digits, 16)))
-            position += 4
-        else:
-            out.append(_ESCAPES.get(escaped, escaped))
-    return "".join(out)
-
-
-_HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | InvalidConfig:
