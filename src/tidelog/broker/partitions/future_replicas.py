@@ -182,7 +182,7 @@ class FutureReplicas:
         if target is None:
             return error
         if action is MoveAction.REMEMBER:
-            self._partitions.prefer(key, target)
+            self._partitions.new_replicas.prefer(key, target)
         elif action is not MoveAction.NOTHING and hosted is not None:
             if key in self._copies:
                 self._end(self._copies[key], MoveEvent.UNWANTED)
@@ -328,7 +328,7 @@ class FutureReplicas:
         if copy.mirror is None or log.closed or not copy.is_wanted:
             return MoveEvent.CHANGED
         origin = self._partitions.directory_of(copy.hosted)
-        new_created = partial(self._partitions.new_created, copy.target)
+        new_created = partial(self._partitions.new_replicas.new_created, copy.target)
         installed = partial(self._install, copy, log)
         move = Move(
             copy.mirror, log, origin, copy.target, new_created, lambda: copy.is_wanted, installed

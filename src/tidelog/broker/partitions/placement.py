@@ -1,6 +1,6 @@
 """Placement of a new replica in a log directory: a pure rule.
 
-Owns the order in which the directories are tried. Not the creation: see ``registry``.
+Owns the order in which the directories are tried. Not the creation: see ``new_replicas``.
 
 | directories, in this order | among them |
 |---|---|

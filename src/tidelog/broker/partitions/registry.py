@@ -1,13 +1,12 @@
 """The partitions that this broker hosts: created, changed, stopped, deleted, quarantined.
 
-Owns the map from (topic, partition) to ``HostedPartition``, and in which log directory the log of
-each is. Not which commands are applied: see ``control_plane.control_channel``; not the steps of the
-other parts after a change of role: see ``role_steps``.
+Owns the map from (topic, partition) to ``HostedPartition``. Not where the log of a new replica
+goes: see ``new_replicas``; not which commands are applied: see ``control_plane.control_channel``;
+not the steps of the other parts after a change of role: see ``role_steps``.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,15 +16,15 @@ from uuid import UUID
 
 from tidelog.broker.partitions.fencing import is_closed, write_owed
 from tidelog.broker.partitions.inventory import failures, inventory, local_replica
+from tidelog.broker.partitions.new_replicas import NewReplicas
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
-from tidelog.broker.partitions.placement import DirectorySpace, choices
 from tidelog.broker.partitions.role_changes import NoSteps, RoleChanges
 from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica, may_be_of
 from tidelog.runtime.turns import Pieces, at_once
-from tidelog.storage.checkpoints import Created, PartitionMetadata
+from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log.partition_log import PartitionLog
 
@@ -43,9 +42,6 @@ class NotQuarantined(StorageFailed):
         super().__init__(reason)
         self.keys = frozenset(keys)
 
-
-MOST_PREFERRED = 10_000
-"""Replicas to be created whose directory is remembered: the oldest ones are forgotten."""
 
 CONFIGURED_AT_ONCE = 50
 """Partitions that are configured between two yields: 1 to 5 ms."""
@@ -71,23 +67,16 @@ class Partitions:
         """The steps of the other parts; set once, before the first command is applied."""
         self.when_unhosted: Callable[[TopicPartition], None] = _do_nothing
         """Called when a replica goes: it will be deleted or quarantined."""
-        self._preferred: dict[TopicPartition, LogDirectory] = {}
-        """Where replicas are to be created, as a client has asked for."""
         self.directories = directories
+        self.new_replicas = NewReplicas(directories, configs)
         self._renamed: dict[LogDirectory, list[HostedPartition]] = {}
         """Replicas that were deleted or quarantined, not yet durably."""
-        self._refused: dict[LogDirectory, int] = {}
-        """Free bytes of a directory when it last refused a new replica for lack of space."""
         self._undecided: dict[TopicPartition, list[HostedPartition]] = {}
         """Replicas with another topic id under the name of a hosted one: the topic id in the next
         command for that name decides which one is kept (docs/decisions/0045)."""
-        self._must_not_return: dict[TopicPartition, set[Created]] = {}
-        """Replicas on failing disks that a later start may find, and must not host."""
         self._unfenced: dict[HostedPartition, None] = {}
         """Leaders whose fence or seal a full disk refused, or whose seal's segment is open, in the
         order of their commands."""
-        self._made = 0
-        """Number of replicas created since the start of this broker."""
         self.past = Past()
         """Sums of the counts of removed replicas."""
         self.away: Sequence[str] = ()
@@ -161,74 +150,7 @@ class Partitions:
         if self.away and state.leader_epoch > 0:
             # It may be there: a second replica would conflict with it when the disk is back.
             raise StorageFailed(f"{key} may be in an unusable directory: {'; '.join(self.away)}")
-        return self._host(key, self._made_somewhere(key, state))
-
-    def _made_somewhere(self, key: TopicPartition, state: LeaderAndIsrState) -> PartitionLog:
-        """Create a new log where there is space for it. O(directories that refuse it)."""
-        healthy = [each for each in self.directories if each.failed is None]
-        if not healthy:
-            raise StorageFailed("every log directory has failed")
-        refusals = []
-        # The only one needs no comparison of free bytes, which asks the disk twice.
-        order = choices(map(self._room, healthy)) if len(healthy) > 1 else [0]
-        preferred = self._preferred.pop(key, None)
-        if preferred in healthy:
-            order = [healthy.index(preferred), *order]
-        for at in order:
-            directory = healthy[at]
-            try:
-                log = directory.create(
-                    key,
-                    self.configs.topic(key.topic),
-                    self._metadata_for(key, state, directory),
-                    start_offset=max(0, state.start_offset),
-                )
-            except OSError as error:
-                refusals.append(f"{directory.path} cannot take {key}: {error}")
-                if not directory.resources.is_full(error):
-                    directory.resources.fail(refusals[-1])
-                    break
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    self._refused[directory] = self._room(directory).free_bytes
-                continue
-            self._refused.pop(directory, None)
-            return log
-        raise StorageFailed("; ".join(refusals))
-
-    def _metadata_for(
-        self, key: TopicPartition, state: LeaderAndIsrState, directory: LogDirectory
-    ) -> PartitionMetadata | None:
-        if state.topic_id == NO_UUID:
-            return None
-        return PartitionMetadata(
-            state.topic_id,
-            state.partition_epoch,
-            self.configs.own(key.topic),
-            birth_epoch=state.birth_epoch,
-            created=self.new_created(directory),
-            replaces=tuple(sorted(self._must_not_return.get(key, ()))),
-        )
-
-    def new_created(self, directory: LogDirectory) -> Created:
-        """Return what names the next directory of a replica that is made."""
-        self._made += 1
-        return directory.now_ms(), self._made
-
-    def prefer(self, key: TopicPartition, directory: LogDirectory) -> None:
-        """Create a replica in this directory, if it is created before the broker stops."""
-        self._preferred.pop(key, None)
-        self._preferred[key] = directory
-        if len(self._preferred) > MOST_PREFERRED:
-            del self._preferred[next(iter(self._preferred))]
-
-    def _room(self, directory: LogDirectory) -> DirectorySpace:
-        replicas, refused_at = len(directory.logs), self._refused.get(directory)
-        is_cordoned = self.configs.is_cordoned(directory.path)
-        try:
-            free, total = directory.free_bytes(), directory.total_bytes()
-        except OSError:
-            free, total = 0, 1  # unknown space: tried last
-        return DirectorySpace(replicas, free, total, refused_at, is_cordoned)
+        return self._host(key, self.new_replicas.create(key, state))
 
     def _decide(self, key: TopicPartition, state: LeaderAndIsrState) -> HostedPartition | None:
         """Return the undecided replica with the command's topic id; quarantine the others."""
@@ -452,7 +374,7 @@ class Partitions:
         metadata = hosted.log.metadata
         if metadata is not None and metadata.replaces:
             # The next replica must also replace those that this one had to replace.
-            self._must_not_return.setdefault(key, set()).update(metadata.replaces)
+            self.new_replicas.also_replaces(key, metadata.replaces)
         try:
             action(directory)
             self._renamed.setdefault(directory, []).append(hosted)
@@ -465,7 +387,7 @@ class Partitions:
         """Have the next replica record that it replaces this one, left on a failing disk."""
         metadata = hosted.log.metadata
         if metadata is not None and metadata.created is not None:
-            self._must_not_return.setdefault(hosted.key, set()).add(metadata.created)
+            self.new_replicas.also_replaces(hosted.key, (metadata.created,))
 
     def _failed(self, directory: LogDirectory, reason: str) -> None:
         logger.error(
