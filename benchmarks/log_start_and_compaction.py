@@ -27,6 +27,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
@@ -56,7 +57,7 @@ def timed(work: Callable[[], object]) -> float:
 def opened(path: str, configs: TopicConfigs) -> LogDirectory:
     found = open_directory(Seams(), path, cluster_id="c", node_id=1, boot_id="b")
     assert isinstance(found, LogDirectory), found
-    found.record_life("b", durability="replicated")
+    at_once(found.recording_life("b", durability="replicated"))
     found.load(lambda _: configs)
     return found
 

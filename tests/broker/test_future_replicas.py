@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer, until
-from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile
+from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile, removed_now
 from tidelog.broker.handlers import alter_replica_log_dirs, describe_log_dirs
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.broker.partitions import future_replicas
@@ -155,7 +155,7 @@ def test_a_replica_moves_and_is_served_throughout(tmp_path: Path) -> None:
                 await until(lambda: names(origin) and names(origin)[0].endswith("-delete"))  # noqa: B023
                 assert names(target)[0] == "t-0"
                 await broker.broker.log_work.settled()
-                broker.broker.directories[0].remove_due()
+                removed_now(broker.broker.directories[0])
             assert [d.failed for d in broker.broker.directories] == [None, None]
 
     run(main())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.group_broker import GroupBroker
+from tests.support.group_broker import GroupBroker, statistics
 from tests.support.led_partition import Session, answer, append, running
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tidelog.broker.handlers import offset_commit, offset_fetch
@@ -94,7 +94,7 @@ def test_a_group_writes_and_reads_through_twenty_epochs_of_one_leader(tmp_path: 
         try:
             group.lead("t")
             group.lead_offsets()
-            await until(lambda: group.coordinator.statistics()["partitions_loading"] == 0)
+            await until(lambda: statistics(group.coordinator)["partitions_loading"] == 0)
             led = group.coordinator._led[0]
             for epoch in range(1, EPOCHS + 1):
                 group.lead_offsets(epoch=epoch)

@@ -150,7 +150,7 @@ def test_deletion_of_a_partition_under_heavy_appends_flush_and_segment_roll(tmp_
                 assert leader.log.configs.segment_bytes == 2000
                 for broker in both if source.random() < 0.5 else reversed(both):
                     broker.partitions.stop("t", 0, delete=True, reason="a test")
-                    broker.partitions.sync_names()
+                    at_once(broker.partitions.syncing_names())
                     await broker.maintenance.look_at_retention()
                     await broker.maintenance.remove()
                 assert leader.log.closed

@@ -16,6 +16,7 @@ import pytest
 
 from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled
 from tests.simulation.log_node import RECORDS, SMALL, Node, P
+from tests.support.storage_logs import removed_now
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
@@ -118,7 +119,7 @@ def _expire_unsynced(node: Node, log: PartitionLog, truth: Truth) -> None:
     at_once(log.housekeeping(node.clock.now_ms))
     _checkpoint(node)
     node.clock.now_ms += 1
-    node.directory.remove_due()
+    removed_now(node.directory)
 
 
 def _delete_records_unsynced(node: Node, log: PartitionLog, truth: Truth) -> None:
@@ -301,7 +302,7 @@ def _step_expire(node: Node, log: PartitionLog, _truth: Truth, rng: random.Rando
     log.configure(replace(EXPIRE, retention_bytes=rng.choice((0, 300, 900))))
     at_once(log.housekeeping(node.clock.now_ms))
     log.configure(SMALL)
-    node.directory.remove_due()
+    removed_now(node.directory)
 
 
 def _step_delete(_node: Node, log: PartitionLog, _truth: Truth, rng: random.Random) -> None:

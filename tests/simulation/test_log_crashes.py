@@ -26,6 +26,7 @@ from tests.simulation.kernel import (
 from tests.simulation.log_node import KEYS, RECORDS, SMALL, Node, P, kept
 from tests.simulation.scenarios.log import COMPACT, DELETE
 from tests.simulation.scenarios.log_steps import PATH
+from tests.support.storage_logs import removed_now
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -59,7 +60,7 @@ def _expire(node: Node, log: PartitionLog) -> None:
     at_once(log.housekeeping(node.clock.now_ms))
     log.sync()
     node.clock.now_ms += 1
-    node.directory.remove_due()
+    removed_now(node.directory)
 
 
 def _expire_all(node: Node, log: PartitionLog) -> None:
@@ -67,7 +68,7 @@ def _expire_all(node: Node, log: PartitionLog) -> None:
     node.clock.now_ms += 1_000_000
     at_once(log.housekeeping(node.clock.now_ms))
     log.sync()
-    node.directory.remove_due()
+    removed_now(node.directory)
 
 
 def _compact(node: Node, log: PartitionLog) -> None:
@@ -76,7 +77,7 @@ def _compact(node: Node, log: PartitionLog) -> None:
     assert at_once(applying(log, compact(node.view, plan), node.clock.now_ms)) is not None
     log.sync()
     node.clock.now_ms += 1
-    node.directory.remove_due()
+    removed_now(node.directory)
 
 
 def _append_and_roll(node: Node, log: PartitionLog) -> None:
@@ -87,7 +88,7 @@ def _append_and_roll(node: Node, log: PartitionLog) -> None:
 
 def _delete(node: Node, _log: PartitionLog) -> None:
     node.directory.delete(P, delay_ms=0)
-    node.directory.remove_due()
+    removed_now(node.directory)
 
 
 def _checkpoint(node: Node, log: PartitionLog) -> None:
@@ -159,7 +160,7 @@ def _beside(node: Node, pieces: Pieces[object]) -> None:
 def _retain_beside_others(node: Node, log: PartitionLog) -> None:
     log.configure(TopicConfigs(segment_bytes=400, retention_bytes=800, file_delete_delay_ms=0))
     _beside(node, log.housekeeping(node.clock.now_ms))
-    node.directory.remove_due()
+    removed_now(node.directory)
 
 
 def _compact_beside_others(node: Node, log: PartitionLog) -> None:
@@ -178,7 +179,7 @@ def _compact_beside_others(node: Node, log: PartitionLog) -> None:
     _beside(node, read_between())
     assert log.first_dirty_offset == plan.end_offset and not log.failed
     _newest_are_read(node, log)
-    node.directory.remove_due()
+    removed_now(node.directory)
 
 
 def _newest_are_read(node: Node, log: PartitionLog) -> None:
@@ -241,7 +242,7 @@ CASES = [
     Case(
         "deletion of the partition",
         lambda node, log: (
-            node.directory.delete(P, delay_ms=0) or (node.directory.remove_due() and None)
+            node.directory.delete(P, delay_ms=0) or (removed_now(node.directory) and None)
         ),
         may_vanish=True,
     ),
@@ -345,7 +346,7 @@ def test_power_loss_a_start_that_dies_before_registering_a_second_start_still_un
     assert node.open().last_stop is LastStop.UNCLEAN
     node.disk.kill(node.view)
     assert node.open().last_stop is LastStop.UNCLEAN
-    node.directory.record_life(str(node.boot), durability="sync")
+    at_once(node.directory.recording_life(str(node.boot), durability="sync"))
     node.disk.kill(node.view)
     assert node.open().last_stop is LastStop.CRASHED
 
@@ -398,7 +399,7 @@ def test_indexes_that_a_killed_life_closed_after_their_sync_are_durable_with_the
         node.append(log, RECORDS)
         newest = closed.newest
         node.disk.kill(node.view)
-        node.open().record_life(str(node.boot), durability="sync")
+        at_once(node.open().recording_life(str(node.boot), durability="sync"))
         node.directory.logs[P].sync()
         node.disk.lose_power()
         node.boot += 1
@@ -526,7 +527,7 @@ def test_a_snapshot_of_producers_that_a_power_loss_made_untrue_does_not_come_bac
     for seed in range(600):
         node = Node(seed, SMALL)
         log = node.prepare()
-        node.directory.record_life("1", durability="replicated")
+        at_once(node.directory.recording_life("1", durability="replicated"))
         node.append(log, RECORDS)
         assert log.roll(node.clock.now_ms) is None
         for waiting in log.snapshots.for_sync():
@@ -557,14 +558,14 @@ def test_a_watermark_that_a_power_loss_made_untrue_is_lowered_before_more_is_wri
     for seed in range(40):
         node = Node(seed, SMALL)
         log = node.prepare()
-        node.directory.record_life("1", durability="replicated")
+        at_once(node.directory.recording_life("1", durability="replicated"))
         for number in range(RECORDS, RECORDS + 8):
             node.append(log, number)
         log.high_watermark = log.end_offset
         _checkpoint(node, log)
         node.disk.lose_power()
         node.boot += 1
-        node.open().record_life(str(node.boot), durability="replicated")
+        at_once(node.open().recording_life(str(node.boot), durability="replicated"))
         log = node.directory.logs[P]
         end = log.end_offset
         if end >= RECORDS + 6:

@@ -33,7 +33,7 @@ def kill_in_the_sync(operation: DiskOperation) -> Crash | None:
 def next_life(node: Node) -> PartitionLog:
     """Start again after a kill, with log.durability=sync."""
     log = node.open().logs[P]
-    node.directory.record_life(str(node.boot), durability="sync")
+    at_once(node.directory.recording_life(str(node.boot), durability="sync"))
     return log
 
 
@@ -100,7 +100,7 @@ def a_torn_tail_that_a_start_cut_then_a_power_loss(seed: int) -> None:
     """
     node = Node(seed, SMALL)
     log = node.prepare()
-    node.directory.record_life(str(node.boot), durability="replicated")
+    at_once(node.directory.recording_life(str(node.boot), durability="replicated"))
     node.append(log, RECORDS)
     segment = log.segments[-1]
     whole = segment.size

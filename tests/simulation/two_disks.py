@@ -12,12 +12,13 @@ from typing import Any
 from tests.simulation.kernel import DiskView, Plan, SimulatedDisk, Trace
 from tests.simulation.log_node import P, kept
 from tests.simulation.scenarios.log_steps import ManualClock
-from tests.support.storage_logs import resolve
+from tests.support.storage_logs import removed_now, resolve
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 from tidelog.storage import names
 from tidelog.storage.directory.copies import MOVED, FoundReplica, judge
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
@@ -101,7 +102,7 @@ class TwoDisks:
                 directory.delete(P, delay_ms=0)
             holding = list(verdict.kept)
         for directory in self.directories:
-            directory.record_life(str(self.boot), durability="sync")
+            at_once(directory.recording_life(str(self.boot), durability="sync"))
         return holding[0].logs[P] if holding else None
 
     @property
@@ -214,7 +215,7 @@ class TwoDisks:
     def remove_due(self) -> None:
         self.clock.now_ms += 1_000_000
         for directory in self.directories:
-            directory.remove_due()
+            removed_now(directory)
 
 
 def drive(steps: Iterator[None], between: Callable[[], object] = lambda: None) -> None:

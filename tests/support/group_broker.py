@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.support.lone_broker import LoneBroker
+from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.handlers import (
     consumer_group_position,
     delete_groups,
@@ -55,6 +56,18 @@ def done(answer: Any) -> Any:
         except StopIteration as end:
             answer = end.value
     return answer
+
+
+def statistics(coordinator: Coordinator) -> dict[str, int]:
+    """Return counts: partitions, loading partitions, groups, skipped records."""
+    led = coordinator._led.values()
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return {
+        "partitions": len(led),
+        "partitions_loading": sum(each.error is loading for each in led),
+        "groups": sum(map(len, coordinator.tables())),
+        "unknown_records": sum(each.table.unknown_records for each in led),
+    }
 
 
 class GroupBroker(LoneBroker):

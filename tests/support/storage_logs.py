@@ -230,6 +230,16 @@ def new_log(
     return found.create(PARTITION, configs, PartitionMetadata(TOPIC_ID, 0, texts_of(configs)))
 
 
+def removed_now(directory: LogDirectory) -> int:
+    """Remove all that is due in a log directory; return how many files and directories."""
+    removal = directory.due_removal()
+    if removal is None:
+        return 0
+    removal.run()
+    directory.removed(removal)
+    return len(removal.paths) - len(removal.left)
+
+
 def remove_due(log: PartitionLog, now_ms: int) -> int:
     """Remove what of all logs beside this one is due, as the broker does each second."""
     removal = log.resources.removals.due(now_ms)

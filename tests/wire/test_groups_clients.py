@@ -17,7 +17,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.group_broker import GroupBroker
+from tests.support.group_broker import GroupBroker, statistics
 from tests.support.lone_broker import ThreadedBroker
 from tests.support.processes import DEADLINE_S
 
@@ -187,4 +187,4 @@ def test_aiokafka(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, lone):
         fill(lone.bootstrap)
         asyncio.run(story(lone.bootstrap))
-        assert lone.coordinator.statistics()["groups"] == 1
+        assert statistics(lone.coordinator)["groups"] == 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.group_broker import BY_KEY, GroupBroker, done
+from tests.support.group_broker import BY_KEY, GroupBroker, done, statistics
 from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
@@ -548,7 +548,7 @@ def test_a_group_with_very_many_positions_is_deleted_in_parts(tmp_path: Path) ->
         assert set(codes_of(await broker.ask(offset_commit, long_commit(6, WIDE), 8))) == {E.NONE}
         led = broker.coordinator._led[0]
         removed = asyncio.ensure_future(led.forget_topics(frozenset({"t", "wide"})))
-        count = lambda: broker.coordinator.statistics()["groups"]  # noqa: E731
+        count = lambda: statistics(broker.coordinator)["groups"]  # noqa: E731
         present = broker.broker.metadata.id_of
         led._metadata.id_of = lambda _: NO_TOPIC_ID  # type: ignore[method-assign]
         assert 0 < await most_in_a_turn(broker, lambda: not count()) <= PART
@@ -727,12 +727,12 @@ def test_deleting_offsets_groups_and_topics(tmp_path: Path) -> None:
         state = gone.UpdateMetadataTopicState(topic_name="t", partition_states=[dead, other])
         broker.broker.metadata.apply(gone(topic_states=[state]), complete=False)
         # Nothing is left of a group without members whose last offset goes.
-        await until(lambda: broker.coordinator.statistics()["groups"] == 0)
+        await until(lambda: statistics(broker.coordinator)["groups"] == 0)
         broker.lead("u")
         assert await commit(broker, 5, topic="u") is E.NONE
         answer = await broker.ask(delete_groups, messages.DeleteGroupsRequest(["g", "h"]), 2)
         assert [r.error_code for r in answer.results] == [E.NONE, E.GROUP_ID_NOT_FOUND]
-        assert broker.coordinator.statistics()["groups"] == 0
+        assert statistics(broker.coordinator)["groups"] == 0
 
     run(tmp_path, story)
 
@@ -1048,11 +1048,11 @@ def test_a_partition_whose_end_is_not_committed_holds_up_no_other(tmp_path: Path
         hosted.log.high_watermark = 0
         broker.offsets_isr = broker.offsets_replicas = (1, 2)
         broker.lead_again(partitions=2)
-        await until(lambda: broker.coordinator.statistics()["partitions_loading"] == 1)
+        await until(lambda: statistics(broker.coordinator)["partitions_loading"] == 1)
         assert await committed(broker) == -1
         hosted.follower_fetched(2, hosted.end_offset)
         await until(lambda: not broker.coordinator.is_loading)
-        assert broker.coordinator.statistics()["groups"] == 1
+        assert statistics(broker.coordinator)["groups"] == 1
 
     run(tmp_path, story)
 
@@ -1067,7 +1067,7 @@ def test_a_log_with_records_of_others_is_loaded(tmp_path: Path) -> None:
         broker.lead_again()
         await until(lambda: not broker.coordinator.is_loading)
         assert await committed(broker) == 5
-        assert broker.coordinator.statistics()["unknown_records"] == 2
+        assert statistics(broker.coordinator)["unknown_records"] == 2
 
     run(tmp_path, story)
 
@@ -1089,7 +1089,7 @@ def test_loading_many_groups_gives_way(tmp_path: Path) -> None:
         while broker.coordinator.is_loading:
             turns += 1
             await turn()
-        assert broker.coordinator.statistics()["groups"] == 20_000
+        assert statistics(broker.coordinator)["groups"] == 20_000
         # Forty batches: at most one of them is read in a turn that is already too long.
         assert turns >= 20
 
@@ -1206,7 +1206,7 @@ def test_finding_creates_the_topic_and_names_the_leader(tmp_path: Path) -> None:
         topic = broker.broker.metadata.topic(OFFSETS_TOPIC)
         assert topic is not None
         assert len(topic.partitions) == 3
-        assert broker.coordinator.statistics()["partitions"] == 3
+        assert statistics(broker.coordinator)["partitions"] == 3
         many = await broker.ask(find_coordinator, request(coordinator_keys=["a", "b"]), 4)
         assert [(c.key, c.error_code, c.node_id) for c in many.coordinators] == [
             ("a", E.NONE, 1),

@@ -276,7 +276,7 @@ def test_a_replica_created_again_beside_one_that_a_disk_kept_is_the_replica(
                 partitions.quarantine("t", 0, "planted")
             else:
                 partitions.stop("t", 0, delete=True, reason="planted")
-            partitions.sync_names()
+            at_once(partitions.syncing_names())
         hosted = partitions.create("t", 0, again)
         partitions.apply(hosted, again)
         assert hosted.log.path == f"{tmp_path}/two/t-0"
@@ -458,7 +458,7 @@ def test_a_directory_that_fails_while_it_is_loaded_is_named(
 
     async def leave(lone: ControlledBroker) -> None:
         directory = lone.broker.directories[0]
-        assert directory.record_life("boot", durability="sync")
+        assert at_once(directory.recording_life("boot", durability="sync"))
         hosted = lone.broker.partitions.create("t", 0, STATE)
         lone.broker.partitions.apply(hosted, STATE)
         records = build_batch([NewRecord(-1, None, b"a")])

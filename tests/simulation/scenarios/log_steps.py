@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tests.simulation.history import History, Outcome
 from tests.simulation.kernel import UNLIMITED, DiskView, SimulatedDisk
 from tests.simulation.scenarios.log_model import REMEMBERED, Batch, ModelPartition, new_batch
+from tests.support.storage_logs import removed_now
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_all
@@ -227,7 +228,7 @@ class Steps:
         for _ in self._in_pieces(log.housekeeping(self.clock.now_ms), self._steps_beside()):
             watermark = log.high_watermark
         if not self.directory.failed:
-            self.directory.remove_due()
+            removed_now(self.directory)
         self._note_start(model, log, watermark)
 
     def _steps_beside(self) -> Sequence[Step]:

@@ -19,6 +19,7 @@ from tests.support.storage_logs import (
     QuickDisk,
     batch,
     records_of,
+    removed_now,
     resolve,
     texts_of,
 )
@@ -143,11 +144,11 @@ def test_how_the_last_life_ended(opener: Opener) -> None:
     opener.kill(found)
     found = opener.open()
     assert found.last_stop is LastStop.UNCLEAN, "no boot on record: it may have been another one"
-    found.record_life("b1", durability="replicated")
+    at_once(found.recording_life("b1", durability="replicated"))
     opener.kill(found)
     found = opener.open()
     assert found.last_stop is LastStop.CRASHED
-    found.record_life("b1", durability="replicated")
+    at_once(found.recording_life("b1", durability="replicated"))
     assert found.close()
     found = opener.open(boot="b2")
     assert found.last_stop is LastStop.CLEAN
@@ -174,7 +175,7 @@ def test_after_a_kill_the_checkpoint_bounds_the_scan(opener: Opener) -> None:
     found = opener.open()
     fill(found, batches=200)
     checkpoint(found)
-    found.record_life("b1", durability="replicated")
+    at_once(found.recording_life("b1", durability="replicated"))
     fill(found, batches=5)
     opener.kill(found)
     found = opener.open()
@@ -214,9 +215,9 @@ def test_a_deleted_replica_is_renamed_and_removed_after_its_delay(
     assert T0 not in found.logs and log.closed
     names = [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()]
     assert len(names) == 1 and names[0].startswith("t-0.") and names[0].endswith("-delete")
-    assert found.remove_due() == 0
+    assert removed_now(found) == 0
     clock.now += 1000
-    assert found.remove_due() == 1
+    assert removed_now(found) == 1
     assert not [path for path in (tmp_path / "data").iterdir() if path.is_dir()]
     fill(found, batches=1)
     assert found.logs[T0].end_offset == 2
@@ -251,9 +252,9 @@ def test_after_a_restart_a_deleted_replica_is_removed_after_the_configured_delay
     opened = opener.try_open()
     assert isinstance(opened, LogDirectory)
     opened.load(lambda kept: TopicConfigs(file_delete_delay_ms=700))
-    assert opened.remove_due() == 0
+    assert removed_now(opened) == 0
     clock.now += 700
-    assert opened.remove_due() == 1
+    assert removed_now(opened) == 1
     opened.close()
 
 
@@ -272,7 +273,7 @@ def test_deletion_goes_on_after_a_restart_and_strays_stay(
     assert opener.loaded.strays == [stray.name]
     assert opener.loaded.unknown == ["lost+found"]
     clock.now += 60_000
-    assert found.remove_due() == 1
+    assert removed_now(found) == 1
     assert stray.exists()
 
 
@@ -297,7 +298,7 @@ def test_what_a_power_loss_took_is_known_until_it_is_on_record(
     """Promise 17: also after a kill following the registration: it lowers the checkpoint."""
     found = opener.open()
     fill(found)
-    found.record_life("b1", durability="replicated")
+    at_once(found.recording_life("b1", durability="replicated"))
     checkpoint(found)
     opener.kill(found)
     (tmp_path / "data" / "recovery-point-offset-checkpoint").unlink()
@@ -305,7 +306,7 @@ def test_what_a_power_loss_took_is_known_until_it_is_on_record(
     os.truncate(segments[-1], segments[-1].stat().st_size - 1)
     for _ in range(3):
         found = opener.open(boot="b2")
-        found.record_life("b2", durability="replicated")
+        at_once(found.recording_life("b2", durability="replicated"))
         log = found.logs[T0]
         assert log.end_offset == log.high_watermark == 38
         assert log.watermark_note.known == 40
@@ -322,7 +323,7 @@ def test_a_damaged_checkpoint_costs_time_not_data(
 ) -> None:
     found = opener.open()
     fill(found)
-    found.record_life("b1", durability="replicated")
+    at_once(found.recording_life("b1", durability="replicated"))
     checkpoint(found)
     opener.kill(found)
     for file in (tmp_path / "data").glob("*-checkpoint"):
@@ -391,7 +392,7 @@ def test_a_stop_that_could_not_write_everything_is_not_clean(tmp_path: Path, clo
         return found
 
     found = opened()
-    found.record_life("b", durability="replicated")
+    at_once(found.recording_life("b", durability="replicated"))
     fill(found)
     disk.failing = (".snapshot.tmp",)
     disk.fill_up()
@@ -431,7 +432,7 @@ def test_a_start_that_ends_before_loading_leaves_the_directory_as_it_is(
     fill(found)
     found.logs[T0].advance_start(12)
     checkpoint(found)
-    found.record_life("b1", durability="replicated")
+    at_once(found.recording_life("b1", durability="replicated"))
     opener.kill(found)
     before = files_beside_logs(tmp_path / "data")
     failed = opener.try_open(boot="b2")
@@ -453,14 +454,14 @@ def test_a_start_that_ends_before_loading_leaves_the_directory_as_it_is(
 def test_an_unclean_end_is_forgotten_only_when_it_was_reported(opener: Opener) -> None:
     found = opener.open()
     fill(found)
-    found.record_life("b1", durability="replicated")
+    at_once(found.recording_life("b1", durability="replicated"))
     opener.kill(found)
     for _ in range(2):
         found = opener.open(boot="b2")
         assert found.last_stop is LastStop.UNCLEAN
         assert found.close()
     found = opener.open(boot="b2")
-    found.record_life("b2", durability="replicated")
+    at_once(found.recording_life("b2", durability="replicated"))
     assert found.close()
     for _ in range(2):
         found = opener.open(boot="b2")
@@ -511,12 +512,14 @@ def test_a_full_disk_takes_no_directory_out_at_a_registration(tmp_path: Path, cl
         return found
 
     found = opened("b1")
-    assert found.record_life("b1", durability="replicated")
+    assert at_once(found.recording_life("b1", durability="replicated"))
     disk.fill_up()
-    assert found.record_life("b1", durability="replicated"), "nothing new is to be written"
+    assert at_once(found.recording_life("b1", durability="replicated")), (
+        "nothing new is to be written"
+    )
     found._lock.close()
     found = opened("b2")
-    assert not found.record_life("b2", durability="replicated")
+    assert not at_once(found.recording_life("b2", durability="replicated"))
     checkpoint(found)
     disk.fault = None
     checkpoint(found)
@@ -535,11 +538,11 @@ def test_a_record_that_claims_too_much_does_not_stay(tmp_path: Path, clock: Cloc
         assert isinstance(found, LogDirectory)
         found.load(resolve)
         if durability == "sync":
-            found.record_life("b", durability=durability)
+            at_once(found.recording_life("b", durability=durability))
             disk.fill_up()
         else:
             with pytest.raises(OSError, match="a fault of the test"):
-                found.record_life("b", durability=durability)
+                at_once(found.recording_life("b", durability=durability))
         found._lock.close()
 
 
@@ -551,7 +554,7 @@ def test_what_was_removed_by_hand_is_removed(opener: Opener, tmp_path: Path, clo
     gone = next((tmp_path / "data").glob("t-0.*-delete"))
     shutil.rmtree(gone)
     clock.now += 1000
-    assert found.remove_due() == 3
+    assert removed_now(found) == 3
     assert found.failed is None
     assert not list((tmp_path / "data").glob("*-delete"))
 
@@ -578,7 +581,7 @@ def test_one_bad_directory_keeps_no_other(tmp_path: Path, clock: Clock) -> None:
     for number in range(3):
         fill(found, TopicPartition("t", number), 1)
         found.delete(TopicPartition("t", number), delay_ms=0)
-    assert found.remove_due() == 2
+    assert removed_now(found) == 2
     assert found.failed is not None
     assert len(list((tmp_path / "d").glob("*-delete"))) == 1
     found._lock.close()

@@ -21,6 +21,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Producer
 from tidelog.runtime.helper_processes import HelperProcesses
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 from tidelog.storage.directory import side_by_side
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.loaded import LoadAbandoned, Loaded
@@ -47,7 +48,7 @@ def a_killed_life(path: Path) -> None:
     source = random.Random(8)
     directory = opened(path)
     directory.load(resolve)
-    directory.record_life(BOOT, durability="replicated")
+    at_once(directory.recording_life(BOOT, durability="replicated"))
     for number, partition in enumerate(PARTITIONS):
         log = directory.create(partition, CONFIGS)
         for sequence in range(200 + 50 * number):

@@ -172,15 +172,6 @@ class Coordinator:
         """Whether the groups of some partition are still loading."""
         return not self._has_metadata or any(led.error is _LOADING for led in self._led.values())
 
-    def statistics(self) -> dict[str, int]:
-        """Return counts for metrics: partitions, loading partitions, groups, skipped records."""
-        return {
-            "partitions": len(self._led),
-            "partitions_loading": sum(led.error is _LOADING for led in self._led.values()),
-            "groups": sum(map(len, self.tables())),
-            "unknown_records": sum(led.table.unknown_records for led in self._led.values()),
-        }
-
     @property
     def _has_metadata(self) -> bool:
         """Whether an UpdateMetadata has come in this life of the broker.

@@ -23,7 +23,7 @@ from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica, may_be_of
-from tidelog.runtime.turns import Pieces, at_once
+from tidelog.runtime.turns import Pieces
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log.partition_log import PartitionLog
@@ -215,8 +215,8 @@ class Partitions:
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
 
-        Durable after ``sync_names``, once for many. Raises StorageFailed when the rename fails; the
-        partition does not serve in any case.
+        Durable after ``syncing_names``, once for many. Raises StorageFailed when the rename fails;
+        the partition does not serve in any case.
         """
         hosted = self._stop(topic, partition)
         if hosted is not None and delete:
@@ -225,10 +225,6 @@ class Partitions:
             )
             self.steps.remove(hosted.key)
             self._unhost(hosted, lambda directory: directory.delete(hosted.key, durable=False))
-
-    def sync_names(self) -> None:
-        """Do as ``syncing_names`` in one go. Blocks."""
-        at_once(self.syncing_names())
 
     def syncing_names(self) -> Pieces[None]:
         """Make the renames of ``stop`` and ``quarantine`` durable, in pieces. Raises NotQuarantined
@@ -251,7 +247,7 @@ class Partitions:
     def quarantine(self, topic: str, partition: int, reason: str, *, durable: bool = True) -> None:
         """Stop serving; quarantine the log, and remove it after a delay (KIP-516).
 
-        Without ``durable``, call ``sync_names``, once for many, before the response is sent.
+        Without ``durable``, call ``syncing_names``, once for many, before the response is sent.
         """
         hosted = self._stop(topic, partition)
         if hosted is None:
@@ -270,7 +266,7 @@ class Partitions:
     def quarantine_for_repair(self, hosted: HostedPartition) -> tuple[LogDirectory, str]:
         """Stop serving; quarantine the log without a time limit. Return its directory and path.
 
-        Durable after ``sync_names``. Raises StorageFailed.
+        Durable after ``syncing_names``. Raises StorageFailed.
         """
         directory = self.directory_of(hosted)
         self._stop(*hosted.key)

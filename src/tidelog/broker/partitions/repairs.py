@@ -66,7 +66,7 @@ class Repairs:
     def quarantine(self, hosted: HostedPartition) -> None:
         """Move a damaged replica to another directory name; an empty one takes its place.
 
-        Durable with ``Partitions.sync_names``. Raises StorageFailed.
+        Durable with ``Partitions.syncing_names``. Raises StorageFailed.
         """
         key, damage = hosted.key, hosted.log.damaged
         directory, path = self._partitions.quarantine_for_repair(hosted)

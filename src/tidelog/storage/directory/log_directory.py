@@ -93,7 +93,7 @@ class LogDirectory:
         """Whether a power loss took records below a checkpointed high watermark."""
         self._registered = False
         self._life: bytes | None = None
-        """What ``record_life`` could not write on a full disk."""
+        """What ``recording_life`` could not write on a full disk."""
         self._renamed = False
 
     @property
@@ -322,15 +322,6 @@ class LogDirectory:
         if removal.error is not None and not self.resources.is_full(removal.error):
             self.resources.fail(f"removing from {self.path} failed: {removal.error}")
 
-    def remove_due(self) -> int:
-        """Remove all that is due, at once; return how many files and directories. Blocks."""
-        removal = self.due_removal()
-        if removal is None:
-            return 0
-        removal.run()
-        self.removed(removal)
-        return len(removal.paths) - len(removal.left)
-
     # Checkpoints -----------------------------------------------------------------------------
 
     def checkpoint(self) -> Checkpoint | None:
@@ -378,10 +369,6 @@ class LogDirectory:
             self.resources.fail(f"writing checkpoints in {self.path} failed: {checkpoint.error}")
 
     # Start and stop --------------------------------------------------------------------------
-
-    def record_life(self, boot_id: str, *, durability: str) -> bool:
-        """Do as ``recording_life``, at once. Blocks."""
-        return at_once(self.recording_life(boot_id, durability=durability))
 
     def recording_life(self, boot_id: str, *, durability: str) -> Pieces[bool]:
         """Record this boot of the operating system, once the broker is registered, in pieces.
