@@ -74,6 +74,8 @@ class Hosts:
             hosted = self.partitions[key] = HostedPartition(key, log, 1, commit)
             by_topic.setdefault(key.topic, {})[key.partition] = hosted
         self.metadata = MetadataCache()
+        shown = ShownEpochs(self.metadata)
+        self.metadata.when_resized = shown.resized
         self.sessions = FetchSessions(100, random.Random(1))
         sent = Throttles(ConfigCache(1, {}), self.clock, LEADER)
         self.broker: Any = SimpleNamespace(
@@ -82,7 +84,7 @@ class Hosts:
             reader=Reader(
                 *(1, None, MOST_BYTES, False, None, lambda _: []),
                 throttles=sent,
-                shown=ShownEpochs(self.metadata),
+                shown=shown,
                 fetched=lambda *_: None,
             ),
             fetch_sessions=self.sessions,

@@ -131,7 +131,7 @@ def assemble(given: Given) -> Broker:
         byte_rates=ByteRates(partitions, topic_configs, clock),
         commit=commit,
         log_work=log_work,
-        future_replicas=FutureReplicas(configs, topic_configs, partitions, log_work, commit, seams),
+        future_replicas=_future_replicas(given, partitions, log_work, commit),
         inspected_appends=InspectedAppends(clock, turns, unaware_writers),
         unaware_writers=unaware_writers,
         maintenance=maintenance,
@@ -162,6 +162,16 @@ def _partitions(given: Given, commit: GroupCommit) -> Partitions:
 def _fetch_sessions(given: Given) -> FetchSessions:
     slots = given.configs.max_incremental_fetch_session_cache_slots
     return FetchSessions(slots, given.seams.random)
+
+
+def _future_replicas(
+    given: Given, partitions: Partitions, log_work: LogWork, commit: GroupCommit
+) -> FutureReplicas:
+    made = FutureReplicas(
+        given.configs, given.topic_configs, partitions, log_work, commit, given.seams
+    )
+    partitions.when_unhosted = made.unhosted
+    return made
 
 
 def _control(
@@ -241,6 +251,8 @@ def _followers(
 
 def _reader(given: Given, metadata: MetadataCache, isr_changes: IsrChanges) -> Reader:
     configs, seams = given.configs, given.seams
+    shown = ShownEpochs(metadata)
+    metadata.when_resized = shown.resized
     return Reader(
         node_id=configs.node_id,
         rack=configs.broker_rack,
@@ -249,7 +261,7 @@ def _reader(given: Given, metadata: MetadataCache, isr_changes: IsrChanges) -> R
         threads=seams.threads,
         addresses=metadata.addresses,
         throttles=Throttles(given.topic_configs, seams.clock, LEADER),
-        shown=ShownEpochs(metadata),
+        shown=shown,
         fetched=isr_changes.fetched,
     )
 

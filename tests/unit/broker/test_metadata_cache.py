@@ -141,6 +141,7 @@ def test_a_removed_partition_returns_in_another_incarnation_only(complete: bool)
 def test_waiters_of_a_topic_are_woken_once_by_its_newer_epoch() -> None:
     cache = MetadataCache()
     epochs = ShownEpochs(cache)
+    cache.when_resized = epochs.resized
     woken: list[int] = []
     key: Any = type("Waiter", (), {"more": lambda _, size: woken.append(size)})()
     assert epochs.of("t") == -1

@@ -37,7 +37,6 @@ class ShownEpochs:
         self._metadata = metadata
         self._waiters: dict[str, dict[EpochWaiter, None]] = {}
         self._most = MOST_EMPTY
-        metadata.when_resized = self._resized
 
     def of(self, topic: str) -> int:
         """Return the resize epoch of a topic, ``UNKNOWN`` without one."""
@@ -54,7 +53,8 @@ class ShownEpochs:
             found = self._waiters[topic] = {}
         return found
 
-    def _resized(self, topic: str) -> None:
+    def resized(self, topic: str) -> None:
+        """Wake the waiters of a topic: the metadata show a newer resize epoch."""
         for waiter in list(self._waiters.pop(topic, ())):
             try:
                 waiter.more(0)

@@ -130,7 +130,6 @@ class FutureReplicas:
         self._tasks: dict[asyncio.Task[None], TopicPartition] = {}
         self._threads = asyncio.Semaphore(THREADS)
         self._bucket: Bucket | None = None
-        partitions.when_unhosted = self._unhosted
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -416,7 +415,7 @@ class FutureReplicas:
 
     # -- the end of a copy
 
-    def _unhosted(self, key: TopicPartition) -> None:
+    def unhosted(self, key: TopicPartition) -> None:
         """A replica was deleted or quarantined: its copy is none any more."""
         if key in self._copies:
             self._end(self._copies[key], MoveEvent.UNWANTED)
