@@ -117,11 +117,11 @@ def test_what_was_seen_survives_a_restart(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
             assert await open_channel(channel, 9, 2, revision=70) is ErrorCode.NONE
-            assert lone.broker.control.seen_epochs.controller_epoch == 9
+            assert lone.broker.channel.seen_epochs.controller_epoch == 9
         again = ControlledBroker(tmp_path)
         await again.start()
         try:
-            assert again.broker.control.seen_epochs.store_revision == 70
+            assert again.broker.channel.seen_epochs.store_revision == 70
             peer = await Peer.connect(again.port)
             old = await open_channel(peer, 8, 1)
             assert old is ErrorCode.STALE_CONTROLLER_EPOCH
@@ -144,7 +144,7 @@ def test_the_channel_key_is_checked_before_anything_is_recorded(
             peer = await Peer.connect(lone.port)
             await until(lambda: len(server.connections) == 2)
             server.trusts_all = not asks_for_a_proof
-            before = (lone.broker.control.channel, lone.broker.control.seen_epochs)
+            before = (lone.broker.channel.present, lone.broker.channel.seen_epochs)
             # A controller of 02f3bcb gave none.
             assert await open_channel(peer, 4, 1, key=A) is refused
             if asks_for_a_proof:
@@ -158,9 +158,9 @@ def test_the_channel_key_is_checked_before_anything_is_recorded(
             stale = ErrorCode.STALE_BROKER_EPOCH
             assert await open_channel(peer, 4, 1, broker_epoch=-1, key=given) is stale
             session.broker_epoch = 7
-            assert (lone.broker.control.channel, lone.broker.control.seen_epochs) == before
+            assert (lone.broker.channel.present, lone.broker.channel.seen_epochs) == before
             assert await open_channel(peer, 4, 1, key=given) is ErrorCode.NONE
-            assert lone.broker.control.seen_epochs.controller_epoch == 4
+            assert lone.broker.channel.seen_epochs.controller_epoch == 4
             if not asks_for_a_proof:
                 session.channel_key = NO_UUID
                 assert await open_channel(await Peer.connect(lone.port), 5, 1) is ErrorCode.NONE
@@ -176,14 +176,14 @@ def test_an_epoch_that_leaves_no_room_is_refused_and_one_on_disk_ends_the_start(
 
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            before = lone.broker.control.seen_epochs
+            before = lone.broker.channel.seen_epochs
             assert await open_channel(channel, 2**31 - 1, 2) is no_room
             assert await open_channel(channel, HIGHEST_EPOCH + 1, 2) is no_room
             assert await open_channel(channel, 2, 2, revision=2**63 - 1) is no_room
             assert await open_channel(channel, 2, 2, revision=HIGHEST_REVISION + 1) is no_room
             request = messages.UpdateConfigsRequest(1, 1, 7, HIGHEST_REVISION + 1)
             assert (await channel.ask(request, 0)).error_code == no_room
-            assert lone.broker.control.seen_epochs == before
+            assert lone.broker.channel.seen_epochs == before
             assert await open_channel(channel, HIGHEST_EPOCH, 2) is ErrorCode.NONE
 
     run(work())
@@ -218,7 +218,7 @@ def test_a_channel_waits_for_the_answer_of_a_registration_that_is_on_its_way(
             session._registering = None
             answer.set_result(None)
             assert (await peer.receive()).error_code == 0
-            assert lone.broker.control.seen_epochs.controller_epoch == 4, (
+            assert lone.broker.channel.seen_epochs.controller_epoch == 4, (
                 "whoever is gone opens nothing"
             )
 
@@ -401,13 +401,13 @@ def test_a_revision_that_cannot_be_kept_ends_no_channel(tmp_path: Path) -> None:
         async with running(tmp_path, disk, **places) as (lone, channel):
             first = leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})})
             assert await order(channel, first) == [OK, OK]
-            before, disk.bad = lone.broker.control.seen_epochs, True
+            before, disk.bad = lone.broker.channel.seen_epochs, True
             request = messages.UpdateConfigsRequest
             for revision in (98, 99):
                 told = request(1, 1, 7, before.store_revision + revision, [])
                 assert (await channel.ask(told, 0)).error_code == ErrorCode.NONE
             assert lone.broker.directories[0].failed
-            assert (disk.refused, lone.broker.control.seen_epochs) == (1, before), "not tried again"
+            assert (disk.refused, lone.broker.channel.seen_epochs) == (1, before), "not tried again"
             later = leader_and_isr({"t": (A, {1: (3, 0)})})
             assert await order(channel, later) == [OK]
             assert epoch_of(lone, 1) == 3

@@ -333,7 +333,7 @@ def test_a_broker_goes_on_with_its_other_log_directories(
             for topic in topics:
                 await create(peer, topic)
                 assert (await produce(peer, topic, topic.encode())).error_code == 0
-            seen = broker.broker.control.seen_epochs
+            seen = broker.broker.channel.seen_epochs
             await broker.stop()
             of = {
                 topic: next(each for each in places if (each / f"{topic}-0").exists())
@@ -346,7 +346,7 @@ def test_a_broker_goes_on_with_its_other_log_directories(
             await died(away == 0)
             broker = broker_of(configs, controller)
             await broker.start()
-            assert broker.broker.control.seen_epochs.controller_epoch >= seen.controller_epoch
+            assert broker.broker.channel.seen_epochs.controller_epoch >= seen.controller_epoch
             for topic in topics:
                 hosted = broker.broker.partitions.get(topic, 0)
                 assert (hosted is None) == (topic in gone), topic

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.broker_pair import Pair, append, flip_a_bit, run, running, until_same
 from tests.support.lone_broker import LoneBroker, until
-from tidelog.broker.control_plane.control_channel import Channel
+from tidelog.broker.control_plane.channel import Channel
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, Role
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -43,7 +43,7 @@ async def order(
     )
     topic = request.LeaderAndIsrTopicState("t", here.topic_id, partition_states=[state])
     connection: Any = object()
-    control.channel = Channel(connection, 1, 1)
+    lone.broker.channel.present = Channel(connection, 1, 1)
     sent = request(
         controller_epoch=1,
         broker_epoch=lone.broker.session.broker_epoch,

@@ -96,7 +96,7 @@ class World:
     def state(self) -> Any:
         """What no refused request may change: names and seen epochs on disk, the store, the ISR."""
         logs = self.folder / "logs"
-        channel = self.broker.broker.control.channel
+        channel = self.broker.broker.channel.present
         assert channel is not None
         return (
             sorted(str(path.relative_to(logs)) for path in logs.rglob("*") if path.is_dir()),
@@ -104,7 +104,7 @@ class World:
             {path: (node.data, node.version) for path, node in self.store.tree.nodes.items()},
             [(p.key, p.isr, p.leader_epoch) for p in self.broker.broker.partitions.all()],
             (channel.controller_epoch, channel.number, channel.connection),
-            self.broker.broker.control.seen_epochs,
+            self.broker.broker.channel.seen_epochs,
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.control_plane.channel import ControlChannel
 from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.control_plane.fence_reports import FenceReports
 from tidelog.broker.control_plane.isr_changes import IsrChanges
@@ -107,6 +108,7 @@ def assemble(given: Given) -> Broker:
     # What reads, and what is done by the clock.
     reader = _reader(given, metadata, isr_changes)
     fetch_sessions, departures = _fetch_sessions(given), Departures(clock)
+    channel = _channel(given, log_work)
     repairs = Repairs(node_id, partitions, metadata, configs.stale_partition_delete_delay_ms)
     maintenance = _maintenance(given, metadata, partitions, log_work, repairs, fetch_sessions)
     topic_configs.when_changed = _reconfiguring(given, partitions, maintenance)
@@ -119,7 +121,8 @@ def assemble(given: Given) -> Broker:
         loop=asyncio.get_running_loop(),
         turns=turns,
         session=session,
-        control=_control(given, partitions, repairs, log_work, loss_reports, maintenance),
+        channel=channel,
+        control=_control(channel, given, partitions, repairs, log_work, loss_reports, maintenance),
         producer_ids=ProducerIds(session, node_id),
         topic_creation=topic_creation,
         isr_changes=isr_changes,
@@ -174,7 +177,15 @@ def _future_replicas(
     return made
 
 
+def _channel(given: Given, log_work: LogWork) -> ControlChannel:
+    directories = given.directories
+    folders = [each.path for each in directories]
+    seen_epochs = SeenEpochsStore(given.seams.disk, folders, directories)
+    return ControlChannel(given.session, seen_epochs, directories, log_work)
+
+
 def _control(
+    channel: ControlChannel,
     given: Given,
     partitions: Partitions,
     repairs: Repairs,
@@ -182,10 +193,8 @@ def _control(
     loss_reports: LossReports,
     maintenance: Maintenance,
 ) -> Control:
-    folders = [each.path for each in given.directories]
     return Control(
-        given.session,
-        SeenEpochsStore(given.seams.disk, folders, given.directories),
+        channel,
         partitions,
         repairs,
         log_work,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidelog.broker.control_plane.channel import ControlChannel
 from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.control_plane.fence_reports import FenceReports
 from tidelog.broker.control_plane.isr_changes import IsrChanges
@@ -59,6 +60,7 @@ class Broker:
     turns: Turns
 
     session: ControllerSession
+    channel: ControlChannel
     control: Control
     producer_ids: ProducerIds
     topic_creation: TopicCreation

@@ -175,7 +175,7 @@ class BrokerProcess:
         ]
 
     def _report(self) -> Reported:
-        seen = self.broker.control.seen_epochs
+        seen = self.broker.channel.seen_epochs
         return Reported(
             last_stop=min(map(former_registration, self._directories.all)),
             controller_epoch=seen.controller_epoch,
@@ -229,7 +229,7 @@ class BrokerProcess:
         try:
             async with asyncio.timeout(METADATA_WAIT_MS / 1000):
                 while True:
-                    channel = broker.control.channel
+                    channel = broker.channel.present
                     if channel is not None and channel.had_metadata:
                         return True
                     changed = broker.metadata.changed()

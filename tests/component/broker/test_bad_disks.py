@@ -152,12 +152,12 @@ def test_what_was_seen_and_cannot_be_read_takes_one_directory_out_of_service(
     disk = OneBadCall()
 
     async def see(lone: ControlledBroker) -> None:
-        await lone.broker.control.note(3, 7)
+        await lone.broker.channel.note(3, 7)
 
     async def look(lone: ControlledBroker) -> None:
         failed = {each.path.rpartition("/")[2] for each in lone.broker.directories if each.failed}
         assert failed == {away}
-        assert lone.broker.control.seen_epochs == SeenEpochs(3, 7 if away == "two" else -1)
+        assert lone.broker.channel.seen_epochs == SeenEpochs(3, 7 if away == "two" else -1)
 
     run(tmp_path, disk, see)
     disk.kinds, disk.ending = ("read",), f"{away}/controller-seen"
@@ -172,21 +172,21 @@ def test_a_broker_whose_first_disk_has_failed_applies_the_commands_of_the_next_c
     disk = OneBadCall()
 
     async def see(lone: ControlledBroker) -> None:
-        control, (first, second) = lone.broker.control, lone.broker.directories
-        await control.note(3, 7)
+        channel, (first, second) = lone.broker.channel, lone.broker.directories
+        await channel.note(3, 7)
         if before:
             first.resources.fail("planted")
         disk.kinds, disk.ending = ("open",), "one/controller-seen"
-        await control.note(4, 8)
-        assert (control.seen_epochs, second.failed) == (SeenEpochs(4, 8), None)
+        await channel.note(4, 8)
+        assert (channel.seen_epochs, second.failed) == (SeenEpochs(4, 8), None)
         assert first.failed is not None
         disk.kinds, disk.ending = ("open",), "controller-seen"
         with pytest.raises(OSError, match="planted"):
-            await control.note(5, 9)
-        assert control.seen_epochs == SeenEpochs(4, 8), "no disk has it"
+            await channel.note(5, 9)
+        assert channel.seen_epochs == SeenEpochs(4, 8), "no disk has it"
 
     async def look(lone: ControlledBroker) -> None:
-        assert lone.broker.control.seen_epochs == SeenEpochs(4, 7)
+        assert lone.broker.channel.seen_epochs == SeenEpochs(4, 7)
 
     run(tmp_path, disk, see)
     disk.kinds = ()

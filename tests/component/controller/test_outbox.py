@@ -221,7 +221,7 @@ def test_a_broker_keeps_the_revision_of_every_change_of_a_state(tmp_path: Path) 
                     outbox.notice(changes)
                     now = office.cluster.revision
                     await until(lambda now=now: file.read().store_revision == now, DEADLINE_S)
-            assert lone.broker.control.seen_epochs.store_revision == office.cluster.revision
+            assert lone.broker.channel.seen_epochs.store_revision == office.cluster.revision
 
     asyncio.run(work())
 

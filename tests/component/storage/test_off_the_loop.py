@@ -751,7 +751,7 @@ def test_the_loop_waits_for_no_disk_to_apply_a_command(tmp_path: Path) -> None:
             configs = messages.UpdateConfigsRequest(1, 2, 7, 6)
             assert (await channel.ask(configs, 0)).error_code == OK
             assert disk.of("sync", ending=SEEN_FILE)
-            assert lone.broker.control.seen_epochs == SeenEpochs(2, 6)
+            assert lone.broker.channel.seen_epochs == SeenEpochs(2, 6)
             states = dict.fromkeys(range(3), (0, 0))
             ordered = leader_and_isr({"t": (NO_UUID, states)}, epoch=2)
             assert await order(channel, ordered) == [OK] * 3
@@ -778,9 +778,9 @@ def test_a_newer_channel_may_come_while_the_disk_is_waited_for(tmp_path: Path) -
                 open_channel(older, 4, 1, revision=9), open_channel(newer, 5, 1, revision=8)
             )
             assert answers[1] == ErrorCode.NONE
-            channel = lone.broker.control.channel
+            channel = lone.broker.channel.present
             assert channel is not None and channel.controller_epoch == 5
-            assert lone.broker.control.seen_epochs == SeenEpochs(5, 9)
+            assert lone.broker.channel.seen_epochs == SeenEpochs(5, 9)
 
     run(work())
     assert SeenEpochsFile(RealDisk(), str(tmp_path / SEEN_FILE)).read() == SeenEpochs(5, 9)

@@ -150,7 +150,7 @@ class Recording:
         if process is None or not process.alive or process.held is not None or not node.ready:
             return
         assert running is not None
-        channel = running.broker.control.channel
+        channel = running.broker.channel.present
         if channel is None or channel.connection.is_closing:
             return
         request.controller_epoch = channel.controller_epoch

@@ -25,6 +25,7 @@ from tests.simulation.planted.search import (
 )
 from tests.simulation.scenarios.course import Course
 from tidelog.broker.control_plane import control_channel, isr_changes
+from tidelog.broker.control_plane.channel import ControlChannel
 from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.fetching import fetch_fast_path, partition_reads, read_positions
 from tidelog.broker.following import source_fetcher
@@ -181,7 +182,7 @@ def send_a_full_of_what_has_a_leader(patch: Patch) -> None:
 
 
 def accept_a_former_channel(patch: Patch) -> None:
-    patch.setattr(Control, "check", lambda self, request, connection: ErrorCode.NONE)
+    patch.setattr(ControlChannel, "check", lambda self, request, connection: ErrorCode.NONE)
 
 
 # --- the controller ------------------------------------------------------------------------------

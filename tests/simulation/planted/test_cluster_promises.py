@@ -17,7 +17,7 @@ import pytest
 
 from tests.simulation.planted.search import KILLS, SEEDS, Planted, directed, find
 from tidelog.broker.control_plane import control_channel, isr_changes
-from tidelog.broker.control_plane.control_channel import Control
+from tidelog.broker.control_plane.channel import ControlChannel
 from tidelog.broker.fetching import partition_reads
 from tidelog.broker.partitions import awaited_commits, group_commit, partition
 from tidelog.controller.decisions import isr, settlement
@@ -128,14 +128,14 @@ def take_a_former_life_for_the_present_one(patch: Patch) -> None:
 
 def believe_old_metadata(patch: Patch) -> None:
     """Promise 23: UpdateMetadata is taken from whoever brings it, however late."""
-    check = Control.check
+    check = ControlChannel.check
 
     def trusting(self: Any, request: Any, connection: Any) -> ErrorCode:
         if isinstance(request, messages.UpdateMetadataRequest):
-            return ErrorCode.NONE if self.channel else ErrorCode.STALE_CONTROLLER_EPOCH
+            return ErrorCode.NONE if self.present else ErrorCode.STALE_CONTROLLER_EPOCH
         return check(self, request, connection)
 
-    patch.setattr(Control, "check", trusting)
+    patch.setattr(ControlChannel, "check", trusting)
 
 
 def take_nobody_back(patch: Patch) -> None:

@@ -1,27 +1,10 @@
-"""The control channel: the one connection whose LeaderAndIsr and StopReplica are applied.
+"""The application of LeaderAndIsr and StopReplica to the hosted partitions.
 
-Owns which channel is accepted, and the application of the rules to the hosted partitions. Not the
-rules: see ``command_rules``; not the seen epochs on disk: see ``seen_epochs``. The response
-does not wait for replication. A request of many partitions yields to the loop after ``TURN_MS`` or
-``COMMANDS_PER_TURN``, and continues only if its channel, controller epoch and broker epoch are
-still current; the epochs of a partition are checked right before its command is applied.
-
-The checks of OpenControlChannel, in this order; nothing is recorded before all have passed:
-
-| check | error if it fails |
-|---|---|
-| this broker is registered, with this broker epoch | STALE_BROKER_EPOCH |
-| the channel key is the one that the registration returned | CLUSTER_AUTHORIZATION_FAILED |
-| controller epoch and store revision are below their limits | INVALID_REQUEST |
-| controller epoch and channel number are the newest | STALE_CONTROLLER_EPOCH |
-
-The checks of a control request, in this order (docs/design/control-channel.md):
-
-| check | error if it fails |
-|---|---|
-| it came on the open channel, with its controller epoch | STALE_CONTROLLER_EPOCH |
-| its broker epoch is the current one | STALE_BROKER_EPOCH |
-| per partition: topic id, partition epoch, leader epoch | see ``replication.command_rules`` |
+Owns the application. Not which channel is accepted: see ``channel``; not the rules of a partition:
+see ``replication.command_rules``. The response does not wait for replication. A request of many
+partitions yields to the loop after ``TURN_MS`` or ``COMMANDS_PER_TURN``, and continues only if its
+channel, controller epoch and broker epoch are still current; the epochs of a partition are checked
+right before its command is applied.
 """
 
 from __future__ import annotations
@@ -32,9 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidelog.broker.control_plane.channel import Channel, ControlRequest, why_wrong_key
 from tidelog.broker.control_plane.commands import (
-    UNKNOWN_EPOCH,
     PartitionCommand,
     command_of,
     commands_of,
@@ -42,13 +23,10 @@ from tidelog.broker.control_plane.commands import (
     state_of,
     stops_of,
 )
-from tidelog.broker.control_plane.seen_epochs import SeenEpochs, SeenEpochsStore
 from tidelog.broker.partitions.inventory import local_replica
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
 from tidelog.broker.partitions.registry import NotQuarantined
 from tidelog.broker.partitions.state import NotYet
-from tidelog.model.api_keys import ApiKey
-from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -68,7 +46,7 @@ from tidelog.runtime.turns import Pieces, Turn
 from tidelog.storage.names import why_no_directory
 
 if TYPE_CHECKING:
-    from tidelog.broker.control_plane.session import ControllerSession
+    from tidelog.broker.control_plane.channel import ControlChannel, ControlRequest
     from tidelog.broker.partitions.log_work import LogWork
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.broker.partitions.repairs import Repairs
@@ -96,8 +74,7 @@ class Control:
 
     def __init__(
         self,
-        session: ControllerSession,
-        seen_epochs: SeenEpochsStore,
+        channel: ControlChannel,
         partitions: Partitions,
         repairs: Repairs,
         log_work: LogWork,
@@ -107,100 +84,16 @@ class Control:
     ) -> None:
         """``forgetting`` removes the loss notes of deleted replicas from the disk, in pieces;
         ``checkpoint`` writes the checkpoints of all log directories."""
-        self._session = session
-        self._seen_epochs = seen_epochs
+        self._channel = channel
         self._partitions = partitions
         self._repairs = repairs
         self._log_work = log_work
         self._forgetting = forgetting
         self._checkpoint = checkpoint
         self._clock = clock
-        self.channel: Channel | None = None
         self._undeleted: dict[TopicPartition, set[UUID]] = {}
         """Replicas that a failing disk did not delete, with their topic ids: their deletion is not
         confirmed before the next start has read the directories."""
-
-    @property
-    def seen_epochs(self) -> SeenEpochs:
-        """The highest controller epoch and store revision that a disk of this broker holds."""
-        return self._seen_epochs.highest
-
-    async def open(
-        self, request: messages.OpenControlChannelRequest, connection: Peer
-    ) -> ErrorCode:
-        """Open a channel and close every older one; otherwise return the error."""
-        error = self._why_not_open(request, connection)
-        if error:
-            return error
-        await self.note(request.controller_epoch, request.store_revision)
-        # During the write a newer channel may have come, or this connection may have closed.
-        error = self._why_not_open(request, connection)
-        if error:
-            return error
-        present = self.channel
-        if present is not None and present.connection is not connection:
-            present.connection.close("a newer control channel was opened")
-        self.channel = Channel(connection, request.controller_epoch, request.channel_number)
-        return ErrorCode.NONE
-
-    def _why_not_open(
-        self, request: messages.OpenControlChannelRequest, connection: Peer
-    ) -> ErrorCode:
-        if connection.is_closing:
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        session = self._session
-        if session.broker_epoch < 0 or request.broker_epoch != session.broker_epoch:
-            return ErrorCode.STALE_BROKER_EPOCH
-        why = why_wrong_key(session.channel_key, request.channel_key, connection)
-        if why is not None:
-            connection.refused(ApiKey.OPEN_CONTROL_CHANNEL, why)
-            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        if not leaves_room(request.controller_epoch, request.store_revision):
-            logger.error(
-                "OpenControlChannel of controller epoch %d, store revision %d refused: they leave "
-                "no room for later ones",
-                request.controller_epoch,
-                request.store_revision,
-            )
-            return ErrorCode.INVALID_REQUEST
-        present = self.channel
-        if request.controller_epoch < self.seen_epochs.controller_epoch:
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        if present is not None:
-            newest = (present.controller_epoch, present.number)
-            if (request.controller_epoch, request.channel_number) <= newest:
-                return ErrorCode.STALE_CONTROLLER_EPOCH
-        return ErrorCode.NONE
-
-    def check(self, request: ControlRequest, connection: Peer) -> ErrorCode:
-        """Return the error of a control request that must not be applied, or NONE."""
-        channel = self.channel
-        if (
-            channel is None
-            or channel.connection is not connection
-            or request.controller_epoch != channel.controller_epoch
-        ):
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        if request.broker_epoch not in (UNKNOWN_EPOCH, self._session.broker_epoch):
-            return ErrorCode.STALE_BROKER_EPOCH
-        return ErrorCode.NONE
-
-    async def note(self, controller_epoch: int, store_revision: int) -> None:
-        """Write the highest epoch and revision durably, before any command of theirs is applied.
-
-        A thread waits for the disk: callers check the request again afterwards. When the first disk
-        has failed, a revision alone is not written: commands for the other disks still apply.
-        """
-        newest = self.seen_epochs.joined(SeenEpochs(controller_epoch, store_revision))
-        is_same_epoch = newest.controller_epoch == self.seen_epochs.controller_epoch
-        if newest == self.seen_epochs or (is_same_epoch and self._partitions.directories[0].failed):
-            return
-        try:
-            await self._log_work.run(None, self._seen_epochs.noting(newest))
-        except OSError as error:
-            if not is_same_epoch:
-                raise
-            logger.error("store revision %s cannot be written: %s", newest.store_revision, error)
 
     # -- LeaderAndIsr
 
@@ -208,7 +101,7 @@ class Control:
         self, request: messages.LeaderAndIsrRequest, connection: Peer
     ) -> Errors | ErrorCode:
         """Apply a request of any version; return the error if it is, or becomes, stale."""
-        error = self.check(request, connection)
+        error = self._channel.check(request, connection)
         named = list(commands_of(request))
         kind = kind_of(request)
         results: Errors = []
@@ -227,7 +120,7 @@ class Control:
         if not error and self._partitions.reuses_names(key for key, _ in commands):
             # Once, in a thread: the first creation would otherwise write it on the loop.
             await self._checkpoint()
-            error = self.check(request, connection)
+            error = self._channel.check(request, connection)
         # Partitions whose log a thread is changing come last, so that no other waits for them.
         pairs = zip(commands, named, strict=True)
         ordered = sorted(pairs, key=lambda pair: self._is_changing(pair[0][0]))
@@ -236,7 +129,7 @@ class Control:
         try:
             for (key, command), state in ordered:
                 is_at_rest = await self._at_rest(key, deadline_s)
-                error = error or self.check(request, connection)
+                error = error or self._channel.check(request, connection)
                 if error:
                     return error
                 found = ErrorCode.KAFKA_STORAGE_ERROR
@@ -300,7 +193,7 @@ class Control:
     async def _yield(self, request: ControlRequest, connection: Peer) -> ErrorCode:
         """Yield to the loop; return the error if the request has become stale meanwhile."""
         await asyncio.sleep(0)
-        return self.check(request, connection)
+        return self._channel.check(request, connection)
 
     def _stale(
         self, commands: Sequence[tuple[TopicPartition, LeaderAndIsrCommand]], *, is_full: bool
@@ -358,7 +251,7 @@ class Control:
                 turn = self._turn()
             # Last: in another turn of the loop a change of its log could begin.
             is_at_rest = await self._at_rest(key, deadline_s)
-            error = self.check(request, connection)
+            error = self._channel.check(request, connection)
             if error:
                 break
             local = partitions.local(*key)
@@ -386,7 +279,7 @@ class Control:
                 if key in failure.keys:
                     stuck[key] = topic_id
                     self._not_deleted(key, topic_id)
-        return error or self.check(request, connection)
+        return error or self._channel.check(request, connection)
 
     async def _sync_names(self) -> None:
         """Make the quarantines durable, in a thread. Raises NotQuarantined."""
@@ -450,14 +343,14 @@ class Control:
         self, request: messages.StopReplicaRequest, version: int, connection: Peer
     ) -> Errors | ErrorCode:
         """Apply a request of any version; return the error if it is, or becomes, stale."""
-        error = self.check(request, connection)
+        error = self._channel.check(request, connection)
         stopped: Errors = []
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
         turn = self._turn()
         for topic, partition, command in stops_of(request, version):
             key = TopicPartition(topic, partition)
             is_at_rest = await self._at_rest(key, deadline_s)
-            error = error or self.check(request, connection)
+            error = error or self._channel.check(request, connection)
             if error:
                 return error
             found = self._stop(key, command) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR

@@ -23,7 +23,7 @@ async def handle(
 ) -> Any:
     """Open the channel on this connection."""
     await broker.session.registration_settled()
-    error = await broker.control.open(request, context.connection)
+    error = await broker.channel.open(request, context.connection)
     return messages.OpenControlChannelResponse(error_code=error)
 
 

@@ -33,7 +33,7 @@ async def handle(
 ) -> Any:
     """Apply the configurations."""
     response = messages.UpdateConfigsResponse
-    error = broker.control.check(request, context.connection)
+    error = broker.channel.check(request, context.connection)
     if error is not ErrorCode.NONE:
         return response(error_code=error)
     if not leaves_room(request.controller_epoch, request.store_revision):
@@ -42,12 +42,12 @@ async def handle(
             {"revision": request.store_revision},
         )
         return response(error_code=ErrorCode.INVALID_REQUEST)
-    await broker.control.note(request.controller_epoch, request.store_revision)
+    await broker.channel.note(request.controller_epoch, request.store_revision)
     # A newer channel may have been opened during the write.
-    error = broker.control.check(request, context.connection)
+    error = broker.channel.check(request, context.connection)
     if error is not ErrorCode.NONE:
         return response(error_code=error)
-    channel = broker.control.channel
+    channel = broker.channel.present
     assert channel is not None
     goes_by = broker.topic_configs.controller_goes_by(request.min_insync_replicas)
     complete = not channel.had_configs

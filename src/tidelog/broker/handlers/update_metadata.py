@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def handle(broker: Broker, request: messages.UpdateMetadataRequest, context: RequestContext) -> Any:
     """Apply the update to the cache."""
     response = messages.UpdateMetadataResponse
-    error = broker.control.check(request, context.connection)
+    error = broker.channel.check(request, context.connection)
     if error is not ErrorCode.NONE:
         return response(error_code=error)
-    channel = broker.control.channel
+    channel = broker.channel.present
     assert channel is not None
     broker.metadata.apply(request, complete=not channel.had_metadata)
     channel.had_metadata = True
