@@ -13,7 +13,8 @@ import pytest
 from tests.support.group_broker import GroupBroker
 from tests.support.lone_broker import until
 from tidelog.broker.coordinator import led_partition
-from tidelog.broker.coordinator.led_partition import LedPartition, LoadFailed
+from tidelog.broker.coordinator.led_partition import LedPartition
+from tidelog.broker.coordinator.replaying import LoadFailed
 from tidelog.broker.handlers import offset_commit, offset_fetch
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages

@@ -1,10 +1,10 @@
 """One partition of ``__consumer_offsets`` led here: its log and the groups in it.
 
-Owns loading, the writes of groups through the log, and the timer of their deadlines. Not the groups
-and their rules: see ``groups.table``. Order: records are appended in the order of the decisions;
-responses that depend on them are sent once the high watermark has passed them, as with acks=all. A
-write that is not committed within ``offsets.commit.timeout.ms`` gets an error response, and still
-counts when it is committed later.
+Owns when the groups are served, their writes through the log, and the timer of their deadlines. Not
+the groups and their rules: see ``groups.table``; not the replay of the log: see ``replaying``.
+Order: records are appended in the order of the decisions; responses that depend on them are sent
+once the high watermark has passed them, as with acks=all. A write that is not committed within
+``offsets.commit.timeout.ms`` gets an error response, and still counts when it is committed later.
 
 | state | requests get |
 |---|---|
@@ -25,6 +25,7 @@ from functools import partial
 from tidelog.broker.coordinator import parts
 from tidelog.broker.coordinator.parts import InParts, OneByOne, RestOfRemoval, TimeSlice
 from tidelog.broker.coordinator.pending_response import give, refuse_all, refuse_event
+from tidelog.broker.coordinator.replaying import LoadFailed, replay_to
 from tidelog.broker.coordinator.writes import InFlight, batches_of
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.partitions.partition import HostedPartition
@@ -39,29 +40,15 @@ from tidelog.groups.events import (
 from tidelog.groups.settings import GroupRules
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import Rejected, crc_is_right, walk
-from tidelog.records.reader import read_batch
+from tidelog.records.batch import Rejected
 from tidelog.records.record import CorruptRecords
 from tidelog.records.record import Record as RecordOfLog
 from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-LOAD_CHUNK_BYTES = 262_144
-"""Bytes of the log per read while loading."""
-
-RECORDS_PER_LOOK = 64
-"""Records replayed between two readings of the clock while loading."""
-
-READ_AGAIN_S = 0.1
-"""Pause of a load after a temporary failure of a read."""
-
 MAX_IN_FLIGHT = 10_000
 """Most writes that wait for the high watermark; more are refused: the followers lag."""
-
-
-class LoadFailed(Exception):
-    """The log cannot be read; the text names the offset and the reason."""
 
 
 class LedPartition:
@@ -100,7 +87,6 @@ class LedPartition:
         self._due: deque[str] = deque()
         self._timer: asyncio.Handle | None = None
         self._timer_at_ms = 0
-        self._has_warned = False
         self._deleted_while_loading: set[str] = set()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.load_ended = asyncio.Event()
@@ -240,15 +226,15 @@ class LedPartition:
 
     async def _load(self, reading: asyncio.Semaphore) -> None:
         async with reading:
-            if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            if not self._is_loading():
                 return
             end = self.hosted.end_offset
-            await self._read_to(end)
+            await replay_to(self.hosted, end, self._clock, self._replay, self._is_loading)
         # Uncommitted records could still be lost with this leader: no response may depend on them.
         if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
             return
         await self._until_metadata()
-        if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        if not self._is_loading():
             return
         now = self._now()
         loaded = self.table.loaded(now)
@@ -266,7 +252,7 @@ class LedPartition:
         of a topic while the log has offsets of the current one, which would be removed.
         """
         at, since = self.hosted.key, self.since
-        while self.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        while self._is_loading():
             known = self._metadata.partition(at.topic, at.partition)
             if known is not None and known.leader_epoch >= since:
                 return
@@ -274,58 +260,13 @@ class LedPartition:
             await asyncio.wait((changed, self._closed), return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
 
-    async def _read_to(self, end: int) -> None:
-        """Replay all records below ``end``. O(log); yields after each time slice."""
-        position = self.hosted.start_offset
-        turn = TimeSlice(self._clock)
-        while position < end:
-            found = self.hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
-            if isinstance(found, Rejected):
-                if self._is_final(found):
-                    raise LoadFailed(f"at offset {position}: {found.reason}")
-                await self._pause(found.reason)
-                if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                    return
-                continue
-            before = position
-            for at, header in walk(found):
-                if header.next_offset <= position:
-                    continue
-                batch = found[at : at + header.size]
-                if not crc_is_right(batch, header.crc):
-                    raise LoadFailed(f"the batch at offset {header.base_offset} has a wrong CRC")
-                if not header.control and not await self._replay(read_batch(batch), turn):
-                    return
-                position = header.next_offset
-            if position == before:
-                if found:
-                    raise LoadFailed(f"no whole batch at offset {position}")
-                # The cleaner may have removed all records up to the end of the log.
-                return
+    def _is_loading(self) -> bool:
+        return self.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def _is_final(self, refused: Rejected) -> bool:
-        """Whether a refused read cannot succeed later; a lack of file descriptors is temporary."""
-        log = self.hosted.log
-        return log.failed is not None or refused.error is not ErrorCode.KAFKA_STORAGE_ERROR
-
-    async def _pause(self, why: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            named = {**self._named, "why": why}
-            logger.warning("loading of the groups of %(partition)s is paused: %(why)s", named)
-        await asyncio.sleep(READ_AGAIN_S)
-
-    async def _replay(self, records: Sequence[RecordOfLog], turn: TimeSlice) -> bool:
-        """Replay one batch; False when the load was cancelled meanwhile."""
-        for start in range(0, len(records), RECORDS_PER_LOOK):
-            now = self._now()
-            for record in records[start : start + RECORDS_PER_LOOK]:
-                self.table.replay(record.key, record.value, now)
-            if turn.is_over:
-                await turn.give_way()
-                if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                    return False
-        return True
+    def _replay(self, records: Sequence[RecordOfLog]) -> None:
+        now = self._now()
+        for record in records:
+            self.table.replay(record.key, record.value, now)
 
     async def _end_of(self, offset: int) -> ErrorCode:
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

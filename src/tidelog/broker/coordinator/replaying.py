@@ -1,0 +1,92 @@
+"""Replay of a led partition's log: its records from the start to the end of a former leadership.
+
+Owns the reads, their checks, pauses and time slices. Not what a record means: see
+``groups.replay``; not when the groups are served: see ``led_partition``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator.parts import TimeSlice
+from tidelog.model.errors import ErrorCode
+from tidelog.records.batch import Rejected, crc_is_right, walk
+from tidelog.records.reader import read_batch
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.records.record import Record
+    from tidelog.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+LOAD_CHUNK_BYTES = 262_144
+"""Bytes of the log per read while loading."""
+
+RECORDS_PER_LOOK = 64
+"""Records replayed between two readings of the clock while loading."""
+
+READ_AGAIN_S = 0.1
+"""Pause of a load after a temporary failure of a read."""
+
+
+class LoadFailed(Exception):
+    """The log cannot be read; the text names the offset and the reason."""
+
+
+async def replay_to(
+    hosted: HostedPartition,
+    end: int,
+    clock: Clock,
+    replay: Callable[[Sequence[Record]], None],
+    goes_on: Callable[[], bool],
+) -> None:
+    """Replay all records below ``end``. O(log); yields after each time slice.
+
+    Ends early when the load no longer ``goes_on``. Raises LoadFailed, CorruptRecords.
+    """
+    position = hosted.start_offset
+    turn = TimeSlice(clock)
+    has_warned = False
+    while position < end:
+        found = hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
+        if isinstance(found, Rejected):
+            if _is_final(hosted, found):
+                raise LoadFailed(f"at offset {position}: {found.reason}")
+            if not has_warned:
+                has_warned = True
+                named = {"partition": hosted.key, "why": found.reason}
+                logger.warning("loading of the groups of %(partition)s is paused: %(why)s", named)
+            await asyncio.sleep(READ_AGAIN_S)
+            if not goes_on():
+                return
+            continue
+        before = position
+        for at, header in walk(found):
+            if header.next_offset <= position:
+                continue
+            batch = found[at : at + header.size]
+            if not crc_is_right(batch, header.crc):
+                raise LoadFailed(f"the batch at offset {header.base_offset} has a wrong CRC")
+            if not header.control:
+                records = read_batch(batch)
+                for start in range(0, len(records), RECORDS_PER_LOOK):
+                    replay(records[start : start + RECORDS_PER_LOOK])
+                    if turn.is_over:
+                        await turn.give_way()
+                        if not goes_on():
+                            return
+            position = header.next_offset
+        if position == before:
+            if found:
+                raise LoadFailed(f"no whole batch at offset {position}")
+            # The cleaner may have removed all records up to the end of the log.
+            return
+
+
+def _is_final(hosted: HostedPartition, refused: Rejected) -> bool:
+    """Whether a refused read cannot succeed later; a lack of file descriptors is temporary."""
+    return hosted.log.failed is not None or refused.error is not ErrorCode.KAFKA_STORAGE_ERROR
