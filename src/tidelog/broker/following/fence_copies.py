@@ -77,10 +77,10 @@ def _request(partitions: Iterable[HostedPartition]) -> messages.DescribeFencesRe
     topics = []
     for each in partitions:
         # With its incarnation: the leader of another one under that name must not answer.
-        state, life = each.state, each.partition_epoch
-        numbers = (ABSENT, ABSENT) if life < 0 else (state.undeleted_count, state.resize_epoch)
+        state, epoch = each.state, each.partition_epoch
+        numbers = (ABSENT, ABSENT) if epoch < 0 else (state.undeleted_count, state.resize_epoch)
         topics.append(
-            request.Topic(each.topic, [request.Partition(each.partition, life)], *numbers)
+            request.Topic(each.topic, [request.Partition(each.partition, epoch)], *numbers)
         )
     return request(topics=topics)
 

@@ -378,7 +378,7 @@ class GroupReader(ReaderControls):
         self._ids |= ids
         stamps = stamps_of(self._seen, self._fetcher.positions())
         kept = [at for at in self._fetcher.positions() if at.topic in self._reborn_topics]
-        self._begin_lives_again(list({*kept, *reborn(self._fetcher.named(), stamps)}))
+        self._begin_incarnations_again(list({*kept, *reborn(self._fetcher.named(), stamps)}))
         self._fetcher.restamp(stamps)
         self._resets.ordered = frozenset(self._seen)
         self._gating.start(self._seen, self._assigned)
@@ -386,10 +386,10 @@ class GroupReader(ReaderControls):
         sought, self._sought = self._sought, {}
         self._begin(sought)
 
-    def _begin_lives_again(self, partitions: list[TopicPartition]) -> None:
+    def _begin_incarnations_again(self, partitions: list[TopicPartition]) -> None:
         """Look up positions of kept partitions that were removed and created again meanwhile.
 
-        What was read was the former life; in the new one that offset may be out of range.
+        What was read was the former incarnation; in the new one that offset may be out of range.
         """
         if partitions:
             assigned = self._assigned

@@ -67,7 +67,7 @@ def stamps_of(
 def reborn(
     before: Mapping[TopicPartition, Named], now: Mapping[TopicPartition, Named]
 ) -> list[TopicPartition]:
-    """Return the partitions of which requests name another life than before."""
+    """Return the partitions of which requests name another incarnation than before."""
     found = []
     for where, named in now.items():
         epochs = {before.get(where, named).partition_epoch, named.partition_epoch}
