@@ -26,7 +26,8 @@ from tidelog.controller.decisions.registration import (
     register,
     why_gone_back,
 )
-from tidelog.controller.decisions.restoration import JUMP, accept, report
+from tidelog.controller.decisions.restoration import JUMP, accept
+from tidelog.controller.decisions.restoration_report import report
 from tidelog.controller.decisions.settlement import elect_put_off, put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import (

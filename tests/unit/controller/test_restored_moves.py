@@ -22,7 +22,8 @@ from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.moves import Placement, complete, written
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.registration import Address, Registration, register
-from tidelog.controller.decisions.restoration import accept, report
+from tidelog.controller.decisions.restoration import accept
+from tidelog.controller.decisions.restoration_report import report
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.metadata import layout
 from tidelog.metadata.records import WentBack

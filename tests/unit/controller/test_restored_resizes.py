@@ -20,7 +20,8 @@ from tidelog.controller.decisions.registration import (
     register,
     why_gone_back,
 )
-from tidelog.controller.decisions.restoration import JUMP, accept, report
+from tidelog.controller.decisions.restoration import JUMP, accept
+from tidelog.controller.decisions.restoration_report import report
 from tidelog.controller.decisions.restored_counts import OFFSET_JUMP
 from tidelog.controller.decisions.sides import Side, Sides
 from tidelog.metadata import layout

@@ -1,4 +1,4 @@
-"""Restored stores: the report about a store that has gone back in time, and its acceptance.
+"""Restored stores: the acceptance of a store that has gone back in time.
 
 Owns the step from an older copy of the store to a store whose controller may command brokers again
 (docs/design/metadata-store.md): every counter jumps above what was reported or is possible, no
@@ -14,7 +14,7 @@ stored ISR is used, and every replica of a known topic keeps its records:
 | no replica reported, all are present | the first of them leads, empty, flagged |
 
 Data that the store does not know comes back too (``unknown_data``), unless the operator names it to
-be given up.
+be given up. Not the report that precedes it: see ``restoration_report``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState, LogEnd
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.losses import most_debts, with_debts
-from tidelog.controller.decisions.restored_resizes import counted, restored_resize
+from tidelog.controller.decisions.restoration_report import (
+    ends_of,
+    missing_brokers,
+    present_brokers,
+    report,
+)
+from tidelog.controller.decisions.restored_resizes import restored_resize
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.unknown_data import (
     Unknown,
     coming_back,
     configs_of,
-    find,
     node_of,
 )
 from tidelog.metadata import layout
@@ -63,19 +67,6 @@ PRODUCER_ID_JUMP = 1_000_000_000
 MAX_EPOCH = 2**31 - 1
 
 
-def report(cluster: ClusterState) -> dict[str, Any]:
-    """Return what an operator needs to know before accepting, as plain data for JSON."""
-    return {
-        "went_back": cluster.went_back,
-        "brokers_heard": sorted(_present(cluster)),
-        "brokers_missing": sorted(_missing(cluster)),
-        "unknown": list(_unknown(cluster)),
-        "unknown_comes_back": True,
-        "partitions": list(_partitions(cluster)),
-        "resized": list(_resized(cluster)),
-    }
-
-
 def accept(
     cluster: ClusterState, without: Collection[int], dropped: Collection[str], entropy: Entropy
 ) -> Decision[dict[str, Any] | RequestRefusal]:
@@ -92,11 +83,11 @@ def accept(
     unknown, given_up = found
     before = {**report(cluster), "given_up": given_up}
     back = {one.name: one for one in unknown}
-    epochs = _Epochs(_highest_partition_epoch(cluster) + JUMP, bool(_missing(cluster)))
+    epochs = _Epochs(_highest_partition_epoch(cluster) + JUMP, bool(missing_brokers(cluster)))
     writes: list[Write] = []
     for name, node in cluster.topics.items():
         if name not in back:
-            ends = {x: _ends(cluster, TopicPartition(name, x)) for x in node.partitions}
+            ends = {x: ends_of(cluster, TopicPartition(name, x)) for x in node.partitions}
             history = cluster.topic_histories.get(name)
             writes += _topic_of(cluster, name, node, history, ends, _NewPartitions(epochs))
     for one in unknown:
@@ -104,7 +95,7 @@ def accept(
         known = cluster.topics[one.name].partitions if one.is_known else {}
         ends = {
             index: one.ends.get(index, {})
-            or (_ends(cluster, TopicPartition(one.name, index)) if one.is_known else {})
+            or (ends_of(cluster, TopicPartition(one.name, index)) if one.is_known else {})
             for index in node.partitions
         }
         if not one.is_known:
@@ -263,7 +254,7 @@ def _why_not(cluster: ClusterState, without: Collection[int]) -> RequestRefusal 
         return RequestRefusal(
             ErrorCode.INVALID_REQUEST, "The metadata store has not gone back in time."
         )
-    missing = sorted(_missing(cluster) - set(without))
+    missing = sorted(missing_brokers(cluster) - set(without))
     if missing:
         named = ", ".join(map(str, missing))
         sentence = (
@@ -283,34 +274,6 @@ def _why_not(cluster: ClusterState, without: Collection[int]) -> RequestRefusal 
     return None
 
 
-def _missing(cluster: ClusterState) -> set[int]:
-    """Return the brokers that are assigned or registered, and have not reported their replicas."""
-    assigned = {
-        broker
-        for node in cluster.topics.values()
-        for replicas in node.partitions.values()
-        for broker in replicas
-    }
-    assigned.update(*cluster.moves.values())
-    return (assigned | cluster.brokers.keys()) - _present(cluster)
-
-
-def _present(cluster: ClusterState) -> set[int]:
-    """Return the brokers that have registered, reported their replicas, and may lead."""
-    return cluster.inventories.keys() & (cluster.fit - cluster.presumed)
-
-
-def _ends(cluster: ClusterState, where: TopicPartition) -> dict[int, LogEnd]:
-    """Return the log end of every usable replica of a partition, on any broker."""
-    found = {}
-    for broker in cluster.inventories.keys() | cluster.nameless.keys():
-        # Of any incarnation: the store may not know the newest one.
-        end = cluster.any_log_end(broker, where)
-        if end is not None and broker in cluster.brokers and (broker, where) not in cluster.broken:
-            found[broker] = end
-    return found
-
-
 def _restored_state(
     cluster: ClusterState, where: TopicPartition, replicas: list[int], ends: dict[int, LogEnd]
 ) -> PartitionState:
@@ -319,7 +282,7 @@ def _restored_state(
     epoch = max(highest, -1 if known is None else known.leader_epoch) + JUMP
     targets = None if known is None else known.target_replicas
     new = PartitionState(NO_LEADER, epoch, cluster.controller_epoch, [], target_replicas=targets)
-    present = _present(cluster)
+    present = present_brokers(cluster)
     able = [broker for broker in ends if broker in present]
     away = [broker for broker in replicas if broker not in present]
     if able:
@@ -391,93 +354,3 @@ def _jumps(cluster: ClusterState, partition_epoch: int) -> Iterator[Write]:
     yield Put(layout.CONTROLLER_EPOCH, Counter(controller_epoch + JUMP))
     revision = max([cluster.revision, *(number for _, number in seen)])
     yield Put(layout.REVISION, Counter(revision + JUMP))
-
-
-def _unknown(cluster: ClusterState) -> Iterator[dict[str, Any]]:
-    """Yield the data of replicas that the store does not know, by topic."""
-    for one in find(cluster):
-        yield _listed(
-            one.name,
-            one.topic_id,
-            [
-                _replica(broker, index, end)
-                for index, ends in sorted(one.ends.items())
-                for broker, end in sorted(ends.items())
-            ],
-            is_known=one.is_known,
-            configs=configs_of(cluster, one),
-        )
-    held: dict[UUID, list[dict[str, int]]] = {}
-    for broker, inventory in sorted(cluster.inventories.items()):
-        for (topic_id, index), end in sorted(inventory.items()):
-            if topic_id in cluster.deletions:
-                held.setdefault(topic_id, []).append(_replica(broker, index, end))
-    for topic_id, replicas in held.items():
-        name = cluster.deletions[topic_id].name
-        yield _listed(name, topic_id, replicas, is_being_deleted=True)
-
-
-def _listed(
-    name: str,
-    topic_id: UUID,
-    replicas: list[dict[str, int]],
-    *,
-    is_known: bool = False,
-    is_being_deleted: bool = False,
-    configs: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    return {
-        "topic": name,
-        # None: brokers below level 1.4 hold replicas without one.
-        "topic_id": layout.id_text(topic_id) if topic_id != NO_ID else None,
-        "is_known": is_known,
-        "is_being_deleted": is_being_deleted,
-        "configs": dict(configs or {}),
-        "replicas": replicas,
-    }
-
-
-def _partitions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
-    """Yield the partitions with a replica on an unassigned broker, or without any replica."""
-    for name, node in sorted(cluster.topics.items()):
-        for index, replicas in sorted(node.partitions.items()):
-            ends = _ends(cluster, TopicPartition(name, index))
-            if ends and ends.keys() <= set(cluster.hosts(TopicPartition(name, index))):
-                continue
-            held = [_replica(broker, index, end) for broker, end in sorted(ends.items())]
-            yield {"topic": name, "partition": index, "assigned": replicas, "replicas": held}
-
-
-def _resized(cluster: ClusterState) -> Iterator[dict[str, Any]]:
-    """Yield the topics that were ever resized, with the counts that they go on with.
-
-    As if every broker that is missing were given up.
-    """
-    unknown = {one.name: one for one in find(cluster)}
-    for name in sorted(cluster.topics.keys() | unknown.keys()):
-        one = unknown.get(name)
-        is_known = name in cluster.topics and (one is None or one.is_known)
-        known = cluster.topics[name].partitions if is_known else {}
-        ends = {x: _ends(cluster, TopicPartition(name, x)) for x in known}
-        ends |= {} if one is None else one.ends
-        gives_up = bool(_missing(cluster))
-        found = counted(cluster, name, ends, is_known=is_known, gives_up_brokers=gives_up)
-        if found is not None:
-            counts, _ = found
-            yield {
-                "topic": name,
-                "count": counts.count,
-                "resize_epoch": counts.published_epoch,
-                "newest_resize_epoch": counts.newest_epoch,
-                "retired": sorted(counts.sealed_by),
-                "lost": list(counts.lost),
-            }
-
-
-def _replica(broker: int, partition: int, end: LogEnd) -> dict[str, int]:
-    return {
-        "broker": broker,
-        "partition": partition,
-        "leader_epoch": end.leader_epoch,
-        "end_offset": end.end_offset,
-    }

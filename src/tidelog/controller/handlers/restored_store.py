@@ -1,6 +1,6 @@
 """RestoredStore v0 (ours): the report about a store that has gone back in time; accepts it.
 
-- ``report`` is the JSON of ``decisions.restoration.report``, also with a refusal.
+- ``report`` is the JSON of ``decisions.restoration_report.report``, also with a refusal.
 - With ``accept`` all epochs and counters jump, and this controller becomes active again: every
   broker registers again, with a new broker epoch, and gets a FULL.
 - Data that the store does not know comes back, except what ``drop_unknown`` names: topics, topic
@@ -16,7 +16,8 @@ import logging
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.decision import RequestRefusal
-from tidelog.controller.decisions.restoration import accept, report
+from tidelog.controller.decisions.restoration import accept
+from tidelog.controller.decisions.restoration_report import report
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
