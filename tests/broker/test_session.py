@@ -13,13 +13,12 @@ import pytest
 
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
+from tidelog.broker.control_plane.envelopes import MAX_FORWARDING, ForwardingRefused
 from tidelog.broker.control_plane.session import (
-    MAX_FORWARDING,
     MAX_UNANSWERED,
     RETRY_MS,
     ControllerSession,
     ControllerUnreachable,
-    ForwardingRefused,
     Identity,
     Reported,
 )
@@ -447,7 +446,7 @@ def test_the_time_that_a_request_waits_for_a_forwarding_slot_counts(
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         loop = asyncio.get_running_loop()
-        take_place, left_ms = session._take_place, []
+        take_place, left_ms = session._envelopes._take_place, []
 
         async def late(timeout_ms: int) -> None:
             await take_place(timeout_ms)
@@ -458,8 +457,8 @@ def test_the_time_that_a_request_waits_for_a_forwarding_slot_counts(
             left_ms.append(timeout_ms)
             raise RequestTimedOut("no answer")
 
-        monkeypatch.setattr(session, "_take_place", late)
-        monkeypatch.setattr(session, "_send_apart", sent)
+        monkeypatch.setattr(session._envelopes, "_take_place", late)
+        monkeypatch.setattr(session._envelopes, "_send_apart", sent)
         with pytest.raises(RequestTimedOut):
             await forwarded(session, limit_ms)
         assert left_ms[0] <= limit_ms - waits_s * 1000

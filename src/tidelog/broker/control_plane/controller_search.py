@@ -25,6 +25,10 @@ from tidelog.runtime.cluster_secret import ClusterSecret
 A = TypeVar("A")
 
 
+class ControllerUnreachable(Exception):
+    """No active controller responded in time; the text names the addresses tried."""
+
+
 class ControllerSearch:
     """The controllers of one session; one of them is the current one."""
 

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
+from tidelog.broker.control_plane.controller_search import ControllerUnreachable
+from tidelog.broker.control_plane.envelopes import ForwardingRefused
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

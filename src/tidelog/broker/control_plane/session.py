@@ -1,8 +1,8 @@
-"""A broker's session with the active controller: registration, heartbeats, requests, forwarding.
+"""A broker's session with the active controller: registration, heartbeats, requests.
 
 Owns the one connection for this broker's requests to the controller. Not the controller's commands:
-see ``control_channel``. The first request on every new connection is BrokerRegistration, which
-identifies the broker; heartbeats keep the session alive.
+see ``control_channel``; not the requests of clients: see ``envelopes``. The first request on each
+new connection is BrokerRegistration, which identifies the broker; heartbeats keep it alive.
 
 States: seeking (no controller found, or it refused this broker) -> registered -> seeking, until
 stopped. A caller that needs the controller waits up to its own deadline.
@@ -20,8 +20,12 @@ from typing import Any
 from uuid import UUID
 
 from tidelog.broker.control_plane.controller_search import ControllerSearch
+from tidelog.broker.control_plane.controller_search import (
+    ControllerUnreachable as ControllerUnreachable,
+)
+from tidelog.broker.control_plane.envelopes import Envelopes
 from tidelog.broker.control_plane.heartbeat_pace import HeartbeatPace
-from tidelog.client.connecting.connection import ClientConnection, connect
+from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.configs.server import Listener
 from tidelog.model.errors import ErrorCode
@@ -45,19 +49,13 @@ SAY_AFTER_MS = 3_000
 """After this time without a controller the log names the addresses that a start waits for."""
 
 RETRY_MAX_MS = 500
-KEPT_FORWARDING = 4
-"""How many idle connections for forwarding are kept open."""
-
-MAX_FORWARDING = 64
-"""Most requests forwarded at once; others wait."""
-
 MAX_UNANSWERED = 16
 """Most heartbeats without a response yet."""
 
 HIGHEST_LEVEL = HIGHEST.name
 """The highest ``inter.broker.protocol.version`` that this code knows."""
 
-REGISTRATION_VERSION = HEARTBEAT_VERSION = ENVELOPE_VERSION = 0
+REGISTRATION_VERSION = HEARTBEAT_VERSION = 0
 
 UNPROVEN = ": it asks for a proof of the cluster secret, set cluster.secret.file to the same file"
 
@@ -69,10 +67,6 @@ FATAL = frozenset(
     }
 )
 """Errors of a registration that no retry can resolve."""
-
-
-class ControllerUnreachable(Exception):
-    """No active controller responded in time; the text names the addresses tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +136,6 @@ class ControllerSession:
         self._led_topics = led_topics
         self._identity: Identity | None = None
         self._connection: ClientConnection | None = None
-        self._forwarding: list[ClientConnection] = []
-        self._forwarding_places = asyncio.Semaphore(MAX_FORWARDING)
         self._task: asyncio.Task[None] | None = None
         self._waiting: dict[asyncio.Future[ClientConnection], None] = {}
         self._unanswered = 0
@@ -152,6 +144,7 @@ class ControllerSession:
         self._want_shut_down = False
         # Set to send the next heartbeat at once, or when the connection has ended.
         self._woken = asyncio.Event()
+        self._envelopes = Envelopes(self.registered, self._search, self._woken.set, secret)
         self.should_shut_down = asyncio.Event()
         self.broker_epoch = -1
         self.channel_key = NO_UUID
@@ -195,7 +188,7 @@ class ControllerSession:
 
     async def stop(self) -> None:
         """End the session: the controller will suspect this broker once it is silent."""
-        self._stopping = True
+        self._stopping = self._envelopes.is_stopping = True
         if self._connection is not None:
             self._connection.close("this broker stops")
         if self._task is not None:
@@ -215,12 +208,6 @@ class ControllerSession:
     def is_open(self) -> bool:
         """Whether this broker is registered with an active controller now."""
         return self._connection is not None and not self._connection.closed
-
-    def _close_forwarding(self) -> None:
-        # Their controller may no longer be the active one.
-        kept, self._forwarding = self._forwarding, []
-        for connection in kept:
-            connection.close()
 
     def ask_to_leave(self) -> None:
         """Ask for controlled shutdown in each heartbeat from now on: see ``should_shut_down``."""
@@ -251,90 +238,8 @@ class ControllerSession:
         return await connection.send(request, None, limit)
 
     async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
-        """Send a client's request (a frame without its size, correlation id 0) to the controller in
-        an Envelope; return the inner response, from its correlation id on, in its version.
-
-        A request that could not be sent, or was answered NOT_CONTROLLER, goes to the active
-        controller within the same timeout; after NOT_CONTROLLER it may be applied twice, if the
-        former controller had committed it. Raises as ``request`` does, and ForwardingRefused when
-        the controller refused the envelope.
-        """
-        envelope = messages.EnvelopeRequest(
-            request_data=inner, request_principal=b"", client_host_address=client_host.encode()
-        )
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_ms / 1000
-        await self._take_place(timeout_ms)
-        try:
-            while True:
-                answer = await self._send_apart(envelope, int((end - loop.time()) * 1000))
-                is_passed = answer is None or answer.error_code == ErrorCode.NOT_CONTROLLER
-                if not is_passed or end - loop.time() <= RETRY_MS / 1000:
-                    break
-                # Only a heartbeat moves the session to the new controller: send one now.
-                self._woken.set()
-                self._close_forwarding()
-                await asyncio.sleep(RETRY_MS / 1000)
-        finally:
-            self._forwarding_places.release()
-        if answer is None:
-            raise ControllerUnreachable(self._search.unreachable())
-        if answer.error_code != ErrorCode.NONE:
-            raise ForwardingRefused(ErrorCode(answer.error_code))
-        return bytes(answer.response_data or b"")
-
-    async def _take_place(self, timeout_ms: int) -> None:
-        """Wait for one of the places. ControllerUnreachable when none is free in time."""
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._forwarding_places.acquire()
-        except TimeoutError:
-            raise ControllerUnreachable(
-                f"{MAX_FORWARDING} requests already wait for the controller, and none of them "
-                f"got a response within {timeout_ms} ms: is it overloaded?"
-            ) from None
-
-    async def _send_apart(self, envelope: Any, timeout_ms: int) -> Any:
-        """Send on a connection without heartbeats and without another request under way; return
-        None if there is no connection, so that nothing was sent.
-
-        Responses on a connection come in order, and a forwarded request may take long.
-        """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_ms / 1000
-
-        def left_ms() -> int:
-            return max(1, int((end - loop.time()) * 1000))
-
-        await self.registered(timeout_ms)
-        connection = None
-        while self._forwarding and connection is None:
-            kept = self._forwarding.pop()
-            connection = None if kept.closed else kept
-        if connection is None:
-            try:
-                # Another controller may be active before one that hangs has greeted.
-                patience_ms = min(left_ms(), self._search.least_ms)
-                connection = await connect(
-                    *self._search.address,
-                    client_id="broker-forwarding",
-                    connect_timeout_ms=patience_ms,
-                    greeting_timeout_ms=patience_ms,
-                    secret=self._secret,
-                )
-            except ClientError as error:
-                logger.info("nothing is forwarded: %(error)s", {"error": error})
-                return None
-        try:
-            answer = await connection.send(envelope, ENVELOPE_VERSION, left_ms())
-        except BaseException:
-            connection.close()
-            raise
-        if self._stopping or len(self._forwarding) >= KEPT_FORWARDING:
-            connection.close()
-        else:
-            self._forwarding.append(connection)
-        return answer
+        """Forward a client's request: see ``Envelopes.forward``. Raises as ``request`` does."""
+        return await self._envelopes.forward(inner, client_host, timeout_ms)
 
     async def _run(self) -> None:
         backoff = steady(RETRY_MS, RETRY_MAX_MS)
@@ -349,7 +254,7 @@ class ControllerSession:
                 finally:
                     connection.close()
                     self._connection = None
-                    self._close_forwarding()
+                    self._envelopes.close()
             except ClientError as error:
                 logger.info("the session with the controller ended: %(error)s", {"error": error})
             except Exception:
@@ -478,11 +383,3 @@ async def ask_once(session: ControllerSession, request: Any, name: str) -> Any |
         )
         return None
     return answer
-
-
-class ForwardingRefused(Exception):
-    """The controller refused an Envelope; ``code`` says why."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(f"the controller refused a forwarded request: {code.name}")
-        self.code = code

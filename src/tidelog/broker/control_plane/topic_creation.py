@@ -11,7 +11,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
+from tidelog.broker.control_plane.controller_search import ControllerUnreachable
+from tidelog.broker.control_plane.envelopes import ForwardingRefused
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

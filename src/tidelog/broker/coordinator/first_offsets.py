@@ -24,7 +24,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
+from tidelog.broker.control_plane.controller_search import ControllerUnreachable
+from tidelog.broker.control_plane.envelopes import ForwardingRefused
 from tidelog.broker.metadata.leader_offsets import EARLIEST, ask_leader, refused_by
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey

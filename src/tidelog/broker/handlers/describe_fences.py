@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
+from tidelog.broker.control_plane.controller_search import ControllerUnreachable
+from tidelog.broker.control_plane.envelopes import ForwardingRefused
 from tidelog.broker.partitions.resize_checks import named_by
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
