@@ -48,8 +48,9 @@ def test_no_class_is_called_manager() -> None:
 
 
 SHARED_NAMES = {"Admin", "Cluster", "Consumer", "Producer"}
-"""The public clients, which are the same for asyncio and for threads, and what a test calls a
-cluster: users import these, and have no other name for them."""
+"""The public clients, which are the same for asyncio and for threads, and the cluster of a test:
+users import these. In the product a `Producer` is also the producer that a batch names, and a
+`Cluster` what a client knows of its cluster."""
 
 
 def test_no_two_classes_share_a_name() -> None:
