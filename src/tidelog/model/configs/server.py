@@ -130,8 +130,6 @@ class ServerConfigs:
     broker_session_grace_ms: int
     resize_timeout_ms: int
     controlled_shutdown_enable: bool
-    controlled_shutdown_max_retries: int
-    controlled_shutdown_retry_backoff_ms: int
     controller_socket_timeout_ms: int
     auto_leader_rebalance_enable: bool
     leader_imbalance_check_interval_seconds: int
