@@ -42,7 +42,7 @@ class FoundReplica(Generic[Place]):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement(Generic[Place]):
+class Choice(Generic[Place]):
     """``left``: directories to quarantine, and what each is. ``kept``: the replica, or several
     among which the controller decides; none when there is no way to decide."""
 
@@ -50,7 +50,7 @@ class Judgement(Generic[Place]):
     left: Sequence[tuple[Place, str]]
 
 
-def judge(copies: Sequence[FoundReplica[Place]]) -> Judgement[Place]:
+def judge(copies: Sequence[FoundReplica[Place]]) -> Choice[Place]:
     """Judge the copies of one partition by the table above. O(their number squared)."""
     left = [(each.place, UNFINISHED) for each in copies if each.is_unfinished]
     finished = [each for each in copies if not each.is_unfinished]
@@ -71,8 +71,8 @@ def judge(copies: Sequence[FoundReplica[Place]]) -> Judgement[Place]:
             living.append(each)
     if not living:
         # Each one is replaced by another one: no order of events leads to that.
-        return Judgement((), ()) if finished else Judgement((copies[0].place,), left[1:])
+        return Choice((), ()) if finished else Choice((copies[0].place,), left[1:])
     ids = {each.metadata.topic_id for each in living if each.metadata is not None} - {NO_UUID}
     if len(living) > 1 and len(ids) < len(living):
-        return Judgement((), ())
-    return Judgement([each.place for each in living], left)
+        return Choice((), ())
+    return Choice([each.place for each in living], left)
