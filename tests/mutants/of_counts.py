@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     Mutant(
         "a consumer reads up to a fence that is not committed",
-        CHECKS,
+        f"{BROKER}/partitions/read_limit.py",
         "min(mark, fence.offset)",
         "fence.offset",
         OF_CHECKS,

@@ -14,10 +14,9 @@ from tests.support.storage_logs import NOW_MS, TOPIC_ID
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.shown_epochs import ShownEpochs
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
-from tidelog.broker.partitions.read_limit import is_at_limit
+from tidelog.broker.partitions.read_limit import is_at_limit, limit_of_consumer
 from tidelog.broker.partitions.resize_checks import (
     is_aware,
-    limit_of_consumer,
     why_not_appended,
     why_not_read,
     why_not_shown,

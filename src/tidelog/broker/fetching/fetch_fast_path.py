@@ -25,7 +25,8 @@ from tidelog.broker.fetching.client_sessions import (
 )
 from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
 from tidelog.broker.partitions.produce_tags import COUNT_TAG, EPOCH_TAG, PARTITION_TAG
-from tidelog.broker.partitions.resize_checks import limit_of_consumer, named_by, why_not_read
+from tidelog.broker.partitions.read_limit import limit_of_consumer
+from tidelog.broker.partitions.resize_checks import named_by, why_not_read
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, Buffer, put_records, records_size, uvarint
 from tidelog.records.batch import Rejected

@@ -25,8 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.partitions.read_limit import is_at_limit
-from tidelog.broker.partitions.resize_checks import limit_of_consumer, why_not_read
+from tidelog.broker.partitions.read_limit import is_at_limit, limit_of_consumer
+from tidelog.broker.partitions.resize_checks import why_not_read
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, records_size

@@ -23,7 +23,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.partitions.resize_checks import limit_of_consumer, named_by, why_not_read
+from tidelog.broker.partitions.read_limit import limit_of_consumer
+from tidelog.broker.partitions.resize_checks import named_by, why_not_read
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope

@@ -2,7 +2,7 @@
 
 Owns the look-ups in the partition and its log that the rules need, and the sentences of refusals.
 Not the rules: see `replication.resize_rules`. Not the wait of a refused producer: see
-`delayed_produce`.
+`delayed_produce`. Not how far a consumer reads: see `read_limit`.
 
 A topic with ``enable.ordered.delivery=false`` counts as one whose clients send no count, and
 ``unaware.producers`` has no effect on it. Its sealed partitions take no records all the same: a
@@ -12,9 +12,6 @@ A partition that a growth made takes records without a count only when this brok
 it: until its publication the growth may be undone, and the partition is removed (decision 0075).
 Such a producer may know the partition by the metadata of its former incarnation. One that has the
 count of the growth has seen it published.
-
-A fence limits a consumer of an older resize epoch on the leader, and one of the partition's own on
-a follower that has the next fence before the next LeaderAndIsr (KIP-392).
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from tidelog.broker.partitions.read_limit import counts_are_checked
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import HEADER_SIZE, Buffer, Rejected, read_header
 from tidelog.replication.resize_rules import (
@@ -114,7 +112,7 @@ def why_not_shown(
 def is_aware(partition: HostedPartition, named: Named) -> bool:
     """Return whether a producer's count holds for a partition that was named by its count."""
     state = partition.state
-    return _checks(partition) and named == (
+    return counts_are_checked(partition) and named == (
         state.undeleted_count,
         state.resize_epoch,
         state.partition_epoch,
@@ -168,32 +166,12 @@ def _refusal(answer: ToProduce, partition: HostedPartition, named: Named) -> Rej
     return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, sentence)
 
 
-def limit_of_consumer(partition: HostedPartition, named: Named) -> int:
-    """Return the offset below which a consumer may read, which was not refused. O(1), and O(log of
-    the fences) where it has not seen a resize."""
-    log = partition.log
-    mark = log.high_watermark
-    if named is NOT_NAMED or not log.fences.entries:
-        return mark
-    newest = log.fences.entries[-1].resize_epoch
-    if newest <= named.resize_epoch or not _checks(partition):
-        return mark
-    fence = log.fences.first_after(named.resize_epoch)
-    return mark if fence is None else min(mark, fence.offset)
-
-
 def why_not_read(partition: HostedPartition, named: Named, shown: ShownEpochs) -> ErrorCode:
     """Return why a consumer is refused for its count, or NONE. O(1)."""
     state = partition.state
     if named == (state.undeleted_count, state.resize_epoch, state.partition_epoch):
         return ErrorCode.NONE
-    if named is NOT_NAMED or not _checks(partition):
+    if named is NOT_NAMED or not counts_are_checked(partition):
         return ErrorCode.NONE
     answer = answer_to_fetch(named, state, shown.of(partition.topic))
     return _ERRORS.get(answer, ErrorCode.NONE)
-
-
-def _checks(partition: HostedPartition) -> bool:
-    """Return whether the counts of clients are checked."""
-    state, configs = partition.state, partition.log.configs
-    return state.undeleted_count >= 0 and configs.enable_ordered_delivery
