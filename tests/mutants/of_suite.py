@@ -15,12 +15,9 @@ MUTANTS = (
     Mutant(
         "T14: a promise has neither tests nor not yet",
         "docs/promises.md",
-        "shown); order for consumers that are not ordered.\n\n**Tests:**\n\n"
-        "- `tests/cluster/test_resizes.py::"
-        "test_keys_keep_their_order_while_a_topic_grows_and_shrinks`\n"
-        "- `tests/simulation/test_resizes.py`\n"
-        "- the public clients: not yet (KIP-253, second part)\n",
-        "shown); order for consumers that are not ordered.\n\n**Tests:**\n\n- soon\n",
+        "has the newest metadata.\n\n**Tests:**\n\n"
+        "- cluster seeds\n- `tests/broker/test_stray_commands.py`\n",
+        "has the newest metadata.\n\n**Tests:**\n\n- soon\n",
         "tests/tidy/test_tidy_promises.py",
     ),
     Mutant(
