@@ -1,7 +1,7 @@
 """The batch reader, `spark.read.format("tidelog")`: one offset range of each partition.
 
 Owns the batch side of Spark's Python data source API; a batch read has no gates
-(docs/design/pipeline.md).
+(docs/operating/pipeline.md).
 """
 
 from __future__ import annotations

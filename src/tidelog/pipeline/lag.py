@@ -1,7 +1,7 @@
 """The lag of a streaming query, from Spark's own progress.
 
 Owns the three numbers that the stock Kafka source reports as metrics; a Python source cannot report
-metrics (docs/design/pipeline.md), but both offsets in the progress are this source's JSON.
+metrics (docs/operating/pipeline.md), but both offsets in the progress are this source's JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The options of the source: the stock Kafka source's names, defaults and refusals, and our own.
 
-Owns parsing and every refusal that needs no broker; does not resolve offsets. Names are
-case-insensitive, as Spark's. The tables are in docs/design/pipeline.md; what each option does is in
-docs/operating/pipeline.md.
+Owns parsing and every refusal that needs no broker. Not the resolution of offsets: see
+`planning.resolve`. Names are case-insensitive, as Spark's. The tables, with what each option does,
+are in docs/operating/pipeline.md.
 """
 
 from __future__ import annotations

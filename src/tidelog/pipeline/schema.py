@@ -1,7 +1,7 @@
 """The columns of the source: their names, Spark types and Arrow types.
 
 Owns the order and the choice of columns; does not fill them. The first eight are the stock Kafka
-source's. Arrow types must be exactly what Spark derives from its own (docs/design/pipeline.md).
+source's. Arrow types must be exactly what Spark derives from its own (docs/internals/pipeline.md).
 """
 
 from __future__ import annotations

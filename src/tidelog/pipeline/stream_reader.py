@@ -1,8 +1,8 @@
 """The stream reader, `spark.readStream.format("tidelog")`: micro-batches for Spark's Python API.
 
-Owns the order of calls (docs/design/pipeline.md): `initialOffset` returns the sentinel; the first
-`latestOffset` resolves startingOffsets and returns them as the end of an empty batch 0, so that
-Spark's own log keeps them; every later call plans a batch. After a restart Spark runs the
+Owns the order of calls (docs/internals/pipeline.md): `initialOffset` returns the sentinel; the
+first `latestOffset` resolves startingOffsets and returns them as the end of an empty batch 0, so
+that Spark's own log keeps them; every later call plans a batch. After a restart Spark runs the
 uncommitted batch from its start and end alone, before any other call. Not what is planned: see
 `planning`.
 
@@ -154,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return {**start, _REPORTS: int(start.get(_REPORTS, 0)) + 1}
 
     def stop(self) -> None:
-        """Nothing: Spark kills this process instead of calling (docs/design/pipeline.md)."""
+        """Nothing: Spark kills this process instead of calling."""
 
     def _plan(self, positions: Positions) -> BatchPlan:
         """Plan from the current log, or from the target of a run with an end.

@@ -1,1 +1,1 @@
-"""Owns whether a lake holds what its topics hold: facts, rules and verdict; does not repair."""
+"""The audit of a lake: whether it holds what its topics hold. Facts, rules, verdict; no repair."""

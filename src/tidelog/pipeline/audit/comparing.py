@@ -1,4 +1,4 @@
-"""Compares records of the lake with records of the log, both in the order of their offsets.
+"""The comparison of records of the lake with records of the log, both in the order of offsets.
 
 Owns what "the same record" means, over Arrow batches with numpy: offset by offset, no row in
 Python. Pure; does not read files or logs. Works through windows: all rows of the lake below the end

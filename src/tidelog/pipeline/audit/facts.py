@@ -1,4 +1,4 @@
-"""What an audit counted, as plain values.
+"""The counts of an audit, as plain values.
 
 Owns the shapes; `gather` fills them, `rules` judges them. All ranges of offsets are [from, to).
 """

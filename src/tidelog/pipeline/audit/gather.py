@@ -1,7 +1,7 @@
-"""Counts what an audit needs: pieces of the lake beside the log, one Spark task per file.
+"""The steps of an audit on the driver: pieces of the lake beside the log, one Spark task per file.
 
-Owns the driver's steps; does not judge. What earlier audits compared is taken from their record.
-Nothing is shuffled, but for the order of a field, which is asked of Spark.
+Owns these steps. Not the verdict: see `rules`. What earlier audits compared is taken from their
+record. Nothing is shuffled, but for the order of a field, which is asked of Spark.
 """
 
 from __future__ import annotations

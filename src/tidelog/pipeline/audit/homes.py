@@ -1,4 +1,4 @@
-"""Where murmur2 puts the keys of a column: by Kafka's partitioner, or by linear hashing.
+"""The check of where murmur2 puts the keys of a column: Kafka's partitioner, or linear hashing.
 
 Owns the check of one partition's keys, over whole columns with numpy. Not the rules themselves: see
 `partitioning.hashing`. A record of a topic that was resized (KIP-253) has its home at the count of

@@ -1,4 +1,4 @@
-"""Cuts a lake into pieces: what the tasks of an audit read from lake and log.
+"""The pieces of a lake: what the tasks of an audit read from lake and log.
 
 Owns which offsets a file answers for: those from the end of the file before it in its batch and
 partition, or from the beginning of the batch, up to its own end, or the batch's. Pure.

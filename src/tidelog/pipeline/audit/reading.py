@@ -1,6 +1,6 @@
-"""Compares pieces of a lake with the log, on an executor.
+"""The task of an audit on an executor: pieces of a lake compared with the log.
 
-Owns the steps of a task: the file's own offsets, its rows beside the log's, the counts. Pieces that
+Owns its steps: the file's own offsets, its rows beside the log's, the counts. Pieces that
 follow one another are compared with one reading of the log: a fetch brings more than a small file
 holds.
 """

@@ -1,4 +1,4 @@
-"""What audits of a lake have compared so far: a table of its pieces beside the lake.
+"""The record of what audits of a lake have compared so far: a table of its pieces beside the lake.
 
 Owns the file `_audit/compared.arrow` and which of its lines still count: a file that has changed
 since (size or time of change), a piece that was not as it should be, or whose keys were not judged
@@ -44,8 +44,8 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """All pieces up to a batch with what was found. `seal` tells that batch's manifest from that
-    of another lake in the same folder."""
+    """All pieces up to a batch with what was found. `seal` distinguishes that batch's manifest from
+    that of another lake in the same folder."""
 
     table: pa.Table
     batch: int = -1

@@ -1,4 +1,4 @@
-"""Whether a field of JSON values ever decreases for a key, in the order of the log.
+"""The order of a field: whether it ever decreases for a key, in the order of the log.
 
 Owns the one question of an audit that needs all records of a key together: Spark sorts them, so it
 reads the whole lake each time it is asked.

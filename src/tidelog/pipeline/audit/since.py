@@ -1,4 +1,4 @@
-"""What of a lake an audit knows from its record, and what has come since.
+"""The part of a lake that an audit knows from its record, and what has come since.
 
 Owns whether a record is this lake's: the last manifest that it covers must still be what it was.
 """

@@ -1,4 +1,4 @@
-"""Adds up what was found piece by piece, per partition. Pure, over Arrow columns."""
+"""The sums of what was found piece by piece, per partition. Pure, over Arrow columns."""
 
 from __future__ import annotations
 

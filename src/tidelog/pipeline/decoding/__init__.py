@@ -1,1 +1,1 @@
-"""Owns the way from Kafka's record batches to Arrow columns; does not fetch them."""
+"""The steps from Kafka's record batches to Arrow columns. Not the fetches: see `tasks`."""

@@ -1,4 +1,4 @@
-"""Splits fetched bytes into record batches and says which of them hold records to read.
+"""The split of fetched bytes into record batches, and which of these hold records to read.
 
 Owns the checks of a reader (magic, checksum, count) and the rule of aborted transactions (KIP-98);
 does not look into records, except into a marker's key. Batches come in the order of their offsets;

@@ -1,4 +1,4 @@
-"""Decodes what one fetch brought for a partition into Arrow record batches.
+"""The decoder of what one fetch brought for a partition: Arrow record batches.
 
 Owns which records are handed out (no control records, none of aborted transactions, none outside of
 the asked range) and up to which offset the log was read; does not fetch.

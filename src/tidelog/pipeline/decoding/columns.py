@@ -1,4 +1,4 @@
-"""Turns positions of records into Arrow columns, all records of a chunk at once.
+"""The step from positions of records to Arrow columns, all records of a chunk at once.
 
 Owns the fields of records format v2 (KIP-98); does not split batches. No Python runs per record:
 numpy reads the varints, Arrow copies keys, values and headers.

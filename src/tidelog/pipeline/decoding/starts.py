@@ -1,4 +1,4 @@
-"""Finds where each record of a batch begins: the one step that must go from record to record.
+"""The starts of the records of a batch: the one step that must go from record to record.
 
 Owns that walk; does not read the fields. What repeats is checked with numpy at once: runs of
 records of one length, and batches whose records lie as those of another batch. All others go by a

@@ -1,4 +1,4 @@
-"""Reads many zigzag varints at once with numpy, one per record.
+"""A reader of many zigzag varints at once with numpy, one per record.
 
 Owns the arithmetic of the wire's varints; does not know what a field means. The cost grows with the
 longest varint, not with the number of records in Python.

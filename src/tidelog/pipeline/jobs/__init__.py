@@ -1,1 +1,1 @@
-"""Owns the ready jobs, one file each; they share no state."""
+"""The ready jobs, one file each; they share no state."""

@@ -1,4 +1,4 @@
-"""Owns archived topics as Parquet files with manifests; does not read the log."""
+"""The lake: archived topics as Parquet files with manifests."""
 
 from tidelog.pipeline.lake.reading import read
 

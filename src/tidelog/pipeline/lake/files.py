@@ -1,6 +1,6 @@
-"""Writes the data files of a lake, on the executors.
+"""The writer of the data files of a lake, on the executors.
 
-Owns Parquet; does not decide what belongs to the lake. A task writes under a name of its own into
+Owns Parquet. Not what belongs to the lake: see `commit`. A task writes under a name of its own into
 the in-flight folder, so that a second attempt, a twin or a zombie cannot touch a committed file;
 the driver gives the file its place. A file ends when it holds so many bytes of records, so a task
 writes as many files as it takes.

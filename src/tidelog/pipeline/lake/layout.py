@@ -1,4 +1,4 @@
-"""Where things lie in a lake, and the names of its files.
+"""The folders of a lake, and the names of its files.
 
 Owns names only. `<topic>/id=<topic id>/p=<partition>/<first>-<last>.parquet`: a folder belongs to
 one topic id, so a topic that is created again never meets the files of the former one. It is named

@@ -1,7 +1,7 @@
-"""What a lake reads from the offsets of its batches: how far each partition was archived.
+"""The part of Spark's offsets that a lake reads: how far each partition was archived.
 
 Owns the one reading of Spark's offset JSON that the lake needs, of versions 1 and 2
-(docs/design/pipeline.md); all other fields of an offset are opaque here and kept as they came.
+(docs/decisions/0051); all other fields of an offset are opaque here and kept as they came.
 Partitions are named by topic id, so that a topic that is created again is another one.
 """
 
@@ -97,7 +97,7 @@ class SkippedRange:
 
 
 def losses_between(start: Offset | None, end: Offset) -> list[SkippedRange]:
-    """The losses that the two ends of a batch show by themselves; tasks tell of the others."""
+    """The losses that the two ends of a batch show by themselves; tasks report the others."""
     if start is None:
         return []
     until = ends(end)

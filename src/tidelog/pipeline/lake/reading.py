@@ -1,4 +1,4 @@
-"""Reads a topic from a lake with Spark, by the manifests.
+"""The reading of a topic from a lake with Spark, by the manifests.
 
 Owns which files are the topic; a file that no manifest names is not.
 """

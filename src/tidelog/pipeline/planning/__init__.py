@@ -1,1 +1,1 @@
-"""Owns which offsets a micro-batch reads: pure rules; does not talk to brokers or to Spark."""
+"""The rules of which offsets a micro-batch reads: pure, without brokers and without Spark."""

@@ -2,7 +2,7 @@
 
 Owns maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay. Not which offsets are
 available: see `planner`. Spark's own read limits are not used: they cannot be combined
-(docs/design/pipeline.md).
+(docs/internals/pipeline.md).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Owns how results look as text and as one HTML page; does not compute them."""
+"""The results of the jobs as text and as one HTML page."""

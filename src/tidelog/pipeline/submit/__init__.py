@@ -1,1 +1,1 @@
-"""Owns the file that spark-submit is given; nothing else."""
+"""The file that spark-submit is given; nothing else."""
