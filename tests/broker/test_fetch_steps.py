@@ -22,7 +22,7 @@ from tidelog.protocol import messages
 
 MANY = 60_000
 LONGEST_S = 0.1
-"""What one turn may take (issue 11, 2), in CPU seconds."""
+"""What one turn may take (docs/design/speed.md), in CPU seconds."""
 
 Request = messages.FetchRequest
 

@@ -29,7 +29,7 @@ from tidelog.runtime.turns import at_once
 LONG_MS = 3_600_000
 MANY = 10_000
 LONGEST_S = 0.1
-"""What one turn may take (issue 11, 2), in CPU seconds."""
+"""What one turn may take (docs/design/speed.md), in CPU seconds."""
 
 PARTITIONS, TOGETHER = 4, 2
 MOMENTS = 20

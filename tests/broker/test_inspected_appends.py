@@ -31,7 +31,7 @@ from tidelog.storage.log.preparing import prepare
 from tidelog.storage.log.results import Appended
 
 STALL_S = 0.1
-"""What one request may hold the loop for (issue 11): CPU time of one turn."""
+"""What one request may hold the loop for (docs/design/speed.md): CPU time of one turn."""
 
 PRESENT_MS = RealClock().wall_ms()
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": "30000000"}

@@ -1,6 +1,6 @@
 """A partition whose replicas move, at its leader: hosts, shortcuts, and epochs of one leader.
 
-Source: KIP-455; issue "Move partitions while they serve", part 1.
+Source: KIP-455; docs/design/moving.md.
 """
 
 from __future__ import annotations

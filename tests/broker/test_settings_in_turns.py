@@ -17,7 +17,7 @@ from tidelog.protocol import messages
 
 TOPICS = 150
 LONGEST_S = 0.1
-"""What one turn may take (issue 11, 2), in CPU seconds: of fifty topics it is a fifth of this."""
+"""What one turn may take (docs/design/speed.md), in CPU seconds; of fifty topics it is a fifth."""
 
 
 def orders() -> Any:

@@ -21,7 +21,7 @@ from tidelog.storage.log import time_lookup
 from tidelog.storage.log.results import TimeOffset
 
 STALL_S = 0.1
-"""What one request may hold the loop for (issue 11): CPU time of one turn."""
+"""What one request may hold the loop for (docs/design/speed.md): CPU time of one turn."""
 
 
 def many(count: int, last_ms: int, codec: int = Codec.ZSTD) -> bytes:

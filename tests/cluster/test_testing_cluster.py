@@ -30,7 +30,7 @@ YARDSTICK = (
 """Some imports of Python's own, whose CPU time says how fast this machine is at the moment."""
 
 START_YARDS = 8.0
-"""Issue 16, part 8: one broker is ready in under a second on an idle machine. A start waits for
+"""What a start may take: one broker is ready in under a second on an idle machine. It waits for
 nothing, so the time that it computes is the time that it takes there: 5.3 yardsticks when this was
 written, where a yardstick took 0.11 s."""
 

@@ -95,7 +95,7 @@ class Starvation:
             self.look()
 
     def look(self) -> None:
-        """Hold what each has waited against the begin of the window."""
+        """Hold what each has waited against the beginning of the window."""
         now_s = time.monotonic()
         paths = [path for pid in ("self", *self._pids()) for path in thread_paths(pid)]
         self._looks.append((now_s, {path: run_queue_s(path) for path in paths}))

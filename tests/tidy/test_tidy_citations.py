@@ -57,7 +57,7 @@ def nowhere(text: str) -> list[str]:
     lost += [f"decision {number}" for number in sorted(cited_decisions(text) - DECISIONS)]
     lost += [f"promise {number}" for number in sorted(promises) if not 1 <= number <= PROMISED]
     lost += [f"KIP-{number}" for number in sorted(kips - KIPS)]
-    lost += re.findall(r"[Tt]he design(?:'s|,| has| says)", text)
+    lost += re.findall(r"[Tt]he design(?:'s|,| has| says)|\bdesign, \"|\b[Ii]ssue (?:\d|\")", text)
     lost += [page for page in sorted(RENAMED) if re.search(rf"(?<![\w/-]){re.escape(page)}", text)]
     return lost
 
@@ -80,6 +80,8 @@ def test_what_is_cited_is_there(path: Path) -> None:
         ("KIP-516 and KIP-101", []),
         ("KIP-9999", ["KIP-9999"]),
         ('Source: the design, "Levels"', ["the design,"]),
+        ('KIP-253; design, "Groups"', ['design, "']),
+        ("a bound (issue 11)", ["issue 1"]),
         ("as spark.md has it", ["spark.md"]),
     ],
 )

@@ -193,7 +193,7 @@ def listed(controller: Controller) -> list[int]:
 
 
 async def looked(broker: LeadingBroker, times: int = 2) -> None:
-    """Wait until the controller has asked again, from the begin to the end of a look."""
+    """Wait until the controller has asked again, from the beginning to the end of a look."""
     seen = broker.asked.count("OffsetForLeaderEpoch")
     await until(lambda: broker.asked.count("OffsetForLeaderEpoch") >= seen + times)
 

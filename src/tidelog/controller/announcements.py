@@ -73,7 +73,7 @@ class Announcements:
     def everything(
         self, cluster: ClusterState, sender: requests.Sender, broker: int
     ) -> codec.EncodedRequest:
-        """Return UpdateMetadata of all partitions, for the begin of a channel."""
+        """Return UpdateMetadata of all partitions, for the beginning of a channel."""
         return self._encoded(cluster, sender, broker, None, (), cluster.all_partitions)
 
     def of_changes(

@@ -9,8 +9,7 @@ key version  key                               value (written version; versions 
 0, 1         group, topic, partition           OffsetCommitValue (3, or 1 with an explicit
                                                expiry; 0-3)
 2            group                             GroupMetadataValue (3; 0-3)
-1253         group, topic                      first sight (0), ours: design, "Our own on
-                                               the wire"
+1253         group, topic                      first sight (0), ours: docs/design/wire.md
 ===========  ================================  =========================================
 
 A null value is a tombstone. A key or value of another version is an ``UnknownRecord``: newer
@@ -112,7 +111,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class FirstSight:
-    """The state of a topic when a group first used it (KIP-253; design, "Groups").
+    """The state of a topic when a group first used it (KIP-253).
 
     ``partitions`` counts those in the group's first assignment, -1 while there was none.
     """

@@ -1,7 +1,8 @@
 """Gates of partitions: up to which offset each one may be delivered (KIP-253). Pure.
 
-Owns the rule that keeps the order of a key over growth and shrinking; the consumer, the Spark
-planner and the audit share it. Not where positions come from, and not the lookup of fences.
+Owns the rule that keeps the order of a key over growth and shrinking; consumers, the planner of the
+Spark source and the tools share it. Not where positions come from, nor the lookup of fences: see
+`client.groups.gating`, `pipeline.resized_topics`.
 Source: docs/design/elastic.md, "Gates".
 
 A gate stands at one offset of a partition: records from that offset on are delivered only when each

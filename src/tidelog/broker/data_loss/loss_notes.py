@@ -118,7 +118,7 @@ class LossNotes:
         """What is being written, and counts when it is on the disk."""
         self._files: dict[LogDirectory, Checkpoints] = {}
         self._outdated: set[LogDirectory] = set()
-        """Whose file tells of notes that are forgotten."""
+        """Directories whose file has notes that are forgotten."""
         for directory in partitions.directories:
             self._by_directory[directory] = _read(directory)
             self._on_their_way[directory] = []

@@ -1,4 +1,4 @@
-"""Heartbeat v0-4: keeps a member's session alive, and tells it to rejoin.
+"""Heartbeat v0-4: keeps a member's session alive, and says when it must rejoin.
 
 - REBALANCE_IN_PROGRESS makes the member rejoin; its session continues.
 - v3+ (KIP-345): static members; FENCED_INSTANCE_ID stops a second member with an instance id.

@@ -195,7 +195,7 @@ class Maintenance:
                     partition.waiting.start_moved()
                 await asyncio.sleep(0)
                 if partition.log.snapshots:
-                    # One that retention waits for, with the records of which it tells.
+                    # A snapshot is written before retention removes the records that it covers.
                     self._partitions.commit.want(partition)
                 if said is None:
                     break

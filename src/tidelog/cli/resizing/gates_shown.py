@@ -42,7 +42,7 @@ async def describe_gates(
 ) -> dict[str, dict[str, Any]]:
     """Return what the members of each group hold back, as JSON shows it, by group.
 
-    ``gated``: None for a group whose coordinator does not tell it; a note says why.
+    ``gated``: None for a group whose coordinator does not say it; a note says why.
     ``members_without_gates``: those that know no resizes, in a group of others that do, by topic.
     """
     gated = {topic.name: topic for topic in topics if is_gated_topic(topic)}
@@ -60,7 +60,7 @@ async def describe_gates(
         if isinstance(progress, GroupProgress):
             shown[group] = gates_of_group(gated.values(), fences, progress)
         else:
-            why = ", its coordinator does not tell it" if progress is None else f": {progress}"
+            why = ": its coordinator does not say it" if progress is None else f": {progress}"
             note(f"what group {group} waits for is not shown{why}")
             shown[group] = nothing | {"gated": None}
     return shown

@@ -55,7 +55,7 @@ class TopicResize:
 async def describe_resizes(
     cluster: Cluster, topics: Iterable[str]
 ) -> dict[str, TopicResize | None] | None:
-    """Return what the controller says of topics; None from a server that does not tell it.
+    """Return what the controller says of topics; None from a server that does not say it.
 
     A topic that it does not know is None. Raises as ``describe_condition`` does.
     """

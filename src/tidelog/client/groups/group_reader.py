@@ -8,9 +8,9 @@ Joining and looking up positions each run in a task: they continue when a ``poll
 times out. A ``poll`` raises their error, and the next one retries. A partition is read as soon as
 its position is known, also when the lookup of others fails; a recalled member cancels the lookup.
 
-A generation reads with the metadata of its begin (KIP-253): with these counts and resize epochs it
-fetches, and ``gating`` holds back what must wait for other partitions. The member joins again when
-it sees a newer resize epoch. A position of a reset is committed before it is read from, or the
+A generation reads with the metadata of its beginning (KIP-253): with these counts and resize epochs
+it fetches, and ``gating`` holds back what must wait for other partitions. The member joins again
+when it sees a newer resize epoch. A position of a reset is committed before it is read from, or the
 rebalance of a resize would reset again, and skip.
 
 At least once: a position is committed only after the next ``poll`` (or ``commit``), so records that

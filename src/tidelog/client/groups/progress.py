@@ -61,7 +61,7 @@ class GroupProgress:
 async def describe_progress(
     cluster: Cluster, group: str, topics: Iterable[str], *, timeout_ms: int | None = None
 ) -> GroupProgress | None:
-    """Return the progress of a group in some topics; None from a server that does not tell it.
+    """Return the progress of a group in some topics; None from a server that does not say it.
 
     A group that does not exist has the state Dead, as in ``describe_group``. Raises Refused,
     ConnectionLost.

@@ -8,10 +8,11 @@ while these change. Not the requests: see ``delivery``. Source: docs/design/elas
 | steady | hashed under the stamp, for ever | metadata have another stamp, or a 1253 comes |
 | turning | held, in the order of ``send`` | metadata are newer, no older batch is undetermined |
 
-At the begin of a turn the batches that were never sent are taken back. While it turns, so are those
-that leaders refuse: they are certainly not in the log. A batch without an outcome is sent again to
-its partition under its numbers, until its delivery time-out. At the end everything that is held is
-hashed under the new stamp, in the order of ``send``: so no record of a key passes an earlier one.
+At the beginning of a turn the batches that were never sent are taken back. While it turns, so are
+those that leaders refuse: they are certainly not in the log. A batch without an outcome is sent
+again to its partition under its numbers, until its delivery time-out. At the end everything that is
+held is hashed under the new stamp, in the order of ``send``: so no record of a key passes an
+earlier one.
 
 Two outcomes come from metadata. A batch that was refused, of a topic that was deleted and created
 again since, is taken back: whatever its former topic had is gone. A batch whose partition was

@@ -13,7 +13,7 @@ Source: docs/design/elastic.md.
 | fence of a shrink | writes more; late: undo | waits | undo | published |
 | fence of the same count | writes more; late: undo | waits | undo | published |
 | reopen of an undo | writes more, then removes children; the last is published | | | |
-| published | removes the plan when every live broker has been sent it | | | |
+| published | removes the plan when every live broker has been sent it; late: in any case | | | |
 
 | event | what it changes in the table |
 |---|---|
@@ -94,8 +94,8 @@ def advance(
 ) -> Decision[Advanced]:
     """Decide what the plan of a topic does next: one commit at most.
 
-    ``is_late``: the plan has waited in its step for ``resize.timeout.ms``. ``is_known``: every live
-    broker has been sent the publication.
+    ``is_late``: the plan has waited in its step for ``resize.timeout.ms``. ``is_known``: the plan
+    may go, because every live broker has been sent the publication, or its time is over.
     """
     plan = _plan(cluster, name)
     if plan is None:

@@ -2,7 +2,7 @@
 
 Owns which resize counts as published, which partitions the topic then lists, and where the
 incarnations of those begin that left no replica. Not the acceptance: see ``restoration``.
-Source: docs/design/who-may-lead.md; docs/design/elastic.md.
+Source: docs/design/metadata-store.md; docs/design/elastic.md.
 
 Every replica reports all fences and seals of its log, and its birth. A resize counts as published
 if each partition below its count is reported:

@@ -7,7 +7,7 @@
 - A replica with end offset -1 in the inventory is damaged: it no longer leads, and leaves ISRs that
   keep another member. Heartbeats name replicas whose damage is found later.
 - A broker that has seen a newer store shows that this one is an old copy: then the controller
-  commands no broker and deletes nothing (docs/design/who-may-lead.md).
+  commands no broker and deletes nothing (docs/design/metadata-store.md).
 - UNSUPPORTED_VERSION for a broker whose code does not know the level of this controller.
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
   INVALID_REGISTRATION (no listener, a name in the inventory that no topic can have, an epoch or a

@@ -381,7 +381,7 @@ _CONTROL = (
         "broker.heartbeat.interval.ms",
         _I,
         "500",
-        "How often a broker tells the controller that it lives, in ms.",
+        "The interval of a broker's heartbeats to the controller, in ms.",
         AT_LEAST_1,
     ),
     row(

@@ -90,7 +90,7 @@ def find_epochs(log: LogState, checked: CheckedBatches | None) -> FoundEpochs:
         epochs, is_believed = _of_batches(log, checked), False
     epochs.truncate_start(log.start_offset)
     found = epochs.all_from(log.segments[0].base_offset)
-    # A log that tells of no epoch needs no file.
+    # A log without any epoch needs no file.
     return FoundEpochs(epochs, (is_believed or not found) and found == on_disk)
 
 

@@ -285,7 +285,7 @@ def load_producers(
     offsets = snapshot_offsets(disk, directory)
     if offsets and offsets[-1] > end_offset:
         remove_snapshots(disk, directory, above=end_offset)
-        # Durable at once: what they tell of is not in the log. If a power loss brought one back
+        # Durable at once: what they describe is not in the log. If a power loss brought one back
         # when the log is as long again, a batch would be taken for a duplicate of what is lost.
         disk.sync_directory(directory)
     state = ProducerState()
