@@ -1,7 +1,7 @@
 """The public clients for asyncio: producer, consumer and admin, on the loop that runs.
 
-Owns arguments, results and life of these classes. Not the protocol work: see ``tidelog.client``.
-The classes of ``tidelog.blocking`` stand on these.
+Owns arguments, results and lifecycle of these classes. Not the protocol work: see
+``tidelog.client``. The classes of ``tidelog.blocking`` stand on these.
 """
 
 from __future__ import annotations

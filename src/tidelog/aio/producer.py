@@ -1,6 +1,6 @@
 """The public producer for asyncio: records in, futures of their places out.
 
-Owns arguments, serializers and the life of a producer. Not batches, order and retries: see
+Owns arguments, serializers and the lifecycle of a producer. Not batches, order and retries: see
 ``tidelog.client.producing``.
 """
 

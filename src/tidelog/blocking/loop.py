@@ -1,8 +1,8 @@
 """The event loop that all blocking clients of a process share, in one daemon thread.
 
-Owns its life: it starts with the first client and ends with the last. Not the thread itself: see
-``tidelog.client.blocking``. A process made by ``fork`` has no such thread: there, clients of the
-parent refuse to work, and the first new client starts another loop.
+Owns its lifecycle: it starts with the first client and ends with the last. Not the thread itself:
+see ``tidelog.client.blocking``. A process made by ``fork`` has no such thread: there, clients of
+the parent refuse to work, and the first new client starts another loop.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ count.
 |---|---|
 | groups and positions of one snapshot; the rest is counted | ``MOST_GROUPS``, ``MOST_POSITIONS`` |
 | the group id in a label: a client chooses it | ``LONGEST_ID`` |
-| groups and positions of a snapshot; the rest is counted | ``MOST_GROUPS``, ``MOST_POSITIONS`` |
 | the wait of a scrape, which after that shows the previous snapshot | ``WAIT_S`` |
 """
 

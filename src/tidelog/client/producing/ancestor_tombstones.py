@@ -4,10 +4,10 @@ Owns which records need one, and their delivery. Not what they do: the leader ap
 cleaner applies them. Source: docs/design/elastic.md, "Compacted topics".
 
 A record with a key of a compacted topic, written to a partition that was born by a growth, needs
-one in each ancestor of the partition: an older value may be there. They are sent once for each key
-and home in the life of a producer, after the record is acknowledged, with acks=0 and on connections
-of their own, because a leader closes the connection of one that it refuses. A lost one costs disk
-space only: readers take the newest value either way.
+one in each ancestor of the partition: an older value may be there. Each producer sends them once
+for a key and a home, after the record is acknowledged, with acks=0 and on connections of their own,
+because a leader closes the connection of one that it refuses. A lost one costs disk space only:
+readers take the newest value either way.
 
 A tombstone is of the resize epoch in which its record was written, and never sent in a newer one:
 there an ancestor may be the home of the key again, and a newer value stand before the tombstone.
