@@ -480,7 +480,7 @@ def test_a_deleted_partition_owes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_stale", [False, True])
-def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_life_of_the_name(
+def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_topic_of_the_name(
     tmp_path: Path, is_stale: bool
 ) -> None:
     """Below level 1.4 a replica has no id; the topic is deleted, created again, and gets one."""

@@ -390,7 +390,7 @@ def test_a_corrupt_answer_is_fetched_again(tmp_path: Path) -> None:
     run(main())
 
 
-def test_another_life_of_the_topic_is_neither_fed_nor_counted(tmp_path: Path) -> None:
+def test_another_incarnation_of_the_topic_is_neither_served_nor_counted(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
             leader = pair.lead()

@@ -14,9 +14,9 @@ real logs on disk. The commands:
 | `disk` | what lies in the log directory |
 | `hosted` | what is served, with its leader epoch |
 
-A partition is `TOPIC(ID)-P` with `epoch=`, `isr=` (the ISR version), `life=` (the partition epoch)
-and the flags `delete` and `migrated`; without `(ID)` it has no id. `controller=` and `broker=`
-before the partitions are the epochs of the request.
+A partition is `TOPIC(ID)-P` with `epoch=`, `isr=` (the ISR version), `incarnation=` (the partition
+epoch) and the flags `delete` and `migrated`; without `(ID)` it has no id. `controller=` and
+`broker=` before the partitions are the epochs of the request.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def lead_request(named: list[Named], common: dict[str, int], kind: int) -> Any:
                 isr=[1],
                 isr_version=each.numbers.get("isr", 0),
                 replicas=[1],
-                partition_epoch=each.numbers.get("life", -1),
+                partition_epoch=each.numbers.get("incarnation", -1),
                 birth_epoch=each.numbers.get("birth", 0),
             )
         )
@@ -162,7 +162,7 @@ def stop_request(named: list[Named], common: dict[str, int], version: int) -> An
                 each.index,
                 each.numbers.get("epoch", -1),
                 "delete" in each.flags,
-                each.numbers.get("life", -1),
+                each.numbers.get("incarnation", -1),
             )
             topic = request.StopReplicaTopicState(each.topic, each.topic_id, [state])
             made.topic_states.append(topic)
@@ -264,8 +264,10 @@ class Stage:
             return "id=none"
         lines = dict(line.split(": ") for line in file.read_text().splitlines())
         at = next(x for x in "ABC" if encode_uuid(topic_id(x)) == lines["topic_id"])
-        life = f" life={lines['partition_epoch']}" if "partition_epoch" in lines else ""
-        return f"id={at}{life}"
+        incarnation = (
+            f" incarnation={lines['partition_epoch']}" if "partition_epoch" in lines else ""
+        )
+        return f"id={at}{incarnation}"
 
     def hosted(self) -> list[str]:
         return [
@@ -370,7 +372,7 @@ def adopt_no_partition_epoch(
     return decide_leader_and_isr(local, replace(order, birth_epoch=1))
 
 
-def keep_the_former_life(
+def keep_the_former_incarnation(
     local: LocalReplica | None, order: LeaderAndIsrCommand
 ) -> Apply | CommandRefusal:
     return decide_leader_and_isr(local, replace(order, topic_id=UUID(int=0)))
@@ -391,7 +393,7 @@ def keep_the_former_life(
         ("decide_leader_and_isr", adopt_never),
         ("decide_leader_and_isr", adopt_any_partition_epoch),
         ("decide_leader_and_isr", adopt_no_partition_epoch),
-        ("decide_leader_and_isr", keep_the_former_life),
+        ("decide_leader_and_isr", keep_the_former_incarnation),
     ],
 )
 def test_planted_bugs_are_found(

@@ -498,7 +498,9 @@ def test_what_a_full_disk_cut_off_a_closed_segment_does_not_come_back(checkpoint
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_a_partition_created_again_is_not_measured_by_its_former_life(in_flight: bool) -> None:
+def test_a_partition_created_again_is_not_measured_by_its_former_incarnation(
+    in_flight: bool,
+) -> None:
     node = Node(1, SMALL)
     node.prepare()
     directory = node.directory

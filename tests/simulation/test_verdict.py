@@ -102,7 +102,7 @@ def test_what_a_loner_lost_is_said() -> None:
 
 
 @pytest.mark.parametrize("is_stale", [False, True])
-def test_a_broker_that_names_a_former_life_of_a_topic_is_found(is_stale: bool) -> None:
+def test_a_broker_that_names_a_former_incarnation_of_a_topic_is_found(is_stale: bool) -> None:
     present, former = uuid.UUID(int=7), uuid.UUID(int=6)
     topic = SimpleNamespace(topic_id=former if is_stale else present)
     cache = SimpleNamespace(topics={"t": topic, "old": SimpleNamespace(topic_id=uuid.UUID(int=0))})

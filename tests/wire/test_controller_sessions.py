@@ -127,7 +127,7 @@ def test_unclean_elections_beyond_the_room_of_the_record_follow_as_others_are_ha
     run(scenario)
 
 
-def test_damage_of_a_former_life_of_the_topic_takes_nothing_out() -> None:
+def test_damage_of_a_former_incarnation_of_the_topic_takes_nothing_out() -> None:
     async def scenario(world: World) -> None:
         controller, one, _, _ = await on_two(world)
         heartbeat = messages.BrokerHeartbeatRequest

@@ -86,7 +86,7 @@ def test_a_look_at_200_000_positions_takes_many_short_turns(tmp_path: Path) -> N
     run(tmp_path, story)
 
 
-def test_a_commit_in_a_topics_next_life_removes_50_000_positions_in_short_turns(
+def test_a_commit_in_a_topics_next_incarnation_removes_50_000_positions_in_short_turns(
     tmp_path: Path,
 ) -> None:
     async def story(_: GroupBroker, led: LedPartition) -> None:
@@ -107,7 +107,7 @@ def test_a_commit_in_a_topics_next_life_removes_50_000_positions_in_short_turns(
     run(tmp_path, story)
 
 
-def test_a_commit_in_parts_in_a_next_life_waits_for_what_its_first_part_removes(
+def test_a_commit_in_parts_in_a_next_incarnation_waits_for_what_its_first_part_removes(
     tmp_path: Path,
 ) -> None:
     async def story(_: GroupBroker, led: LedPartition) -> None:

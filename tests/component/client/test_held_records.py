@@ -151,7 +151,9 @@ def test_any_broker_is_asked_only_where_the_one_that_refused_cannot_be_reached(
     story(of)
 
 
-def test_at_the_end_of_a_turn_queues_of_former_lives_are_let_go_when_they_are_empty() -> None:
+def test_at_the_end_of_a_turn_queues_of_former_incarnations_are_let_go_when_they_are_empty() -> (
+    None
+):
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
         sender, partitions = turns.sender, turns.topic.partitions

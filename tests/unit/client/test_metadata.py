@@ -51,7 +51,7 @@ def test_an_answer_without_epochs_holds() -> None:
     assert leader_after(topic(2, 5), topic(1, -1)) == (1, -1)
 
 
-def test_another_life_of_the_topic_starts_over() -> None:
+def test_another_incarnation_of_the_topic_starts_over() -> None:
     assert leader_after(topic(2, 5), topic(1, 0, topic_id=SECOND)) == (1, 0)
 
 

@@ -377,7 +377,7 @@ def world_ids() -> tuple[Any, Any]:
 # -- over several lives, with real resizes
 
 
-def test_offsets_and_leader_epochs_go_on_through_the_lives_of_a_partition() -> None:
+def test_offsets_and_leader_epochs_go_on_through_the_incarnations_of_a_partition() -> None:
     world = ResizingWorld(2)
     ended = dict.fromkeys((2, 3), 0)
     led = dict.fromkeys((2, 3), -1)

@@ -300,7 +300,9 @@ def test_a_deleted_topic_leaves_nothing_but_its_place_in_the_queue() -> None:
     assert set(world.cluster.topics) == {"t"}
 
 
-def test_a_next_life_begins_above_the_leader_epochs_of_former_ones_that_are_not_gone() -> None:
+def test_a_next_incarnation_begins_above_the_leader_epochs_of_former_ones_that_are_not_gone() -> (
+    None
+):
     # Below level 1.4 a follower fetches without a topic id: epochs must tell incarnations apart.
     world = World(1, 2)
 

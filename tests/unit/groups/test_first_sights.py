@@ -1,4 +1,4 @@
-"""To which life of a topic a group's offsets belong: stories, and many lives at random (B5)."""
+"""To which incarnation of a topic offsets of a group belong: stories, and many at random (B5)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def found(d: Driver, topic_id: UUID, topic: str = "t", partitions: int = 3) -> d
 # What is written -----------------------------------------------------------------------------
 
 
-def test_the_first_commit_on_a_topic_names_its_life() -> None:
+def test_the_first_commit_on_a_topic_names_its_id() -> None:
     d = Driver()
     d.commit_offsets({("t", 0): 1, ("t", 1): 2}, topic_id=FORMER)
     d.commit_offsets({("t", 1): 3, ("u", 0): 4}, topic_id=FORMER)
@@ -77,7 +77,7 @@ def test_the_first_commit_on_a_topic_names_its_life() -> None:
     assert d.group.first_sights["t"] == FirstSight(FORMER, 0, -1)
 
 
-def test_before_the_offsets_of_a_next_life_all_of_the_former_one_go() -> None:
+def test_before_the_offsets_of_a_next_incarnation_all_of_the_former_one_go() -> None:
     d = Driver(hold=True)
     d.commit_offsets({("t", 0): 1, ("t", 1): 2}, topic_id=FORMER)
     d.commit()
@@ -98,7 +98,7 @@ def test_before_the_offsets_of_a_next_life_all_of_the_former_one_go() -> None:
         assert each.table.offsets(GROUP, None, life(UUID(int=3))) == []
 
 
-def test_a_refused_write_leaves_the_former_life_the_last_one() -> None:
+def test_a_refused_write_leaves_the_former_incarnation_the_last_one() -> None:
     d = Driver(hold=True)
     d.commit_offsets({("t", 0): 1}, topic_id=FORMER)
     pending_response = d.commit_offsets({("t", 0): 2}, topic_id=PRESENT)
@@ -110,7 +110,9 @@ def test_a_refused_write_leaves_the_former_life_the_last_one() -> None:
     assert not d.group.sights_in_flight
 
 
-def test_after_a_refused_write_a_deletion_takes_what_is_in_flight_of_the_former_life() -> None:
+def test_after_a_refused_write_a_deletion_takes_what_is_in_flight_of_the_former_incarnation() -> (
+    None
+):
     """Found at random: the refused commit had left its topic id for the one before it."""
     d = Driver(hold=True)
     d.commit_offsets({("t", 1): 1}, topic_id=FORMER)
@@ -121,7 +123,7 @@ def test_after_a_refused_write_a_deletion_takes_what_is_in_flight_of_the_former_
     assert shown(d) == ["t is 1", "t-1 at 1", "t-1 at -", "t is -"]
 
 
-def test_offsets_without_a_first_sight_are_of_any_life() -> None:
+def test_offsets_without_a_first_sight_are_of_any_incarnation() -> None:
     """An older version wrote them: what is committed now does not take them away."""
     d = Driver()
     d.commit_offsets({("t", 0): 1, ("t", 1): 2})
@@ -131,7 +133,7 @@ def test_offsets_without_a_first_sight_are_of_any_life() -> None:
         assert found(each, PRESENT) == {0: 1, 1: 3}
         each.send(RemoveFormerTopicIds(life(PRESENT)))
         assert found(each, PRESENT) == {0: 1, 1: 3}
-        # That the topic was deleted is proof: what was there before may be of the former life.
+        # That the topic was deleted is proof: what was there may be of the former incarnation.
         each.send(RemoveTopics(frozenset({"t"}), life(PRESENT)))
         assert found(each, PRESENT) == {1: 3}
         assert found(each.reloaded(), PRESENT) == {1: 3}
@@ -330,7 +332,7 @@ def test_a_refused_generation_leaves_the_epoch_of_the_first_join() -> None:
 # What goes -----------------------------------------------------------------------------------
 
 
-def test_a_coordinator_that_begins_removes_the_offsets_of_lives_that_are_over() -> None:
+def test_a_coordinator_that_begins_removes_the_offsets_of_former_incarnations() -> None:
     d = Driver()
     d.commit_offsets({("t", 0): 1, ("t", 1): 2, ("u", 0): 3}, topic_id=FORMER)
     other = d.reloaded()
@@ -404,9 +406,10 @@ def test_one_that_a_torn_write_left_alone_goes_at_the_next_look() -> None:
 
 
 class Lives:
-    """One topic of many lives, and one group, whose coordinator moves at any time.
+    """One topic of many incarnations, and one group, whose coordinator moves at any time.
 
-    Each offset is larger than all before: so it tells its life, and none may be below an acked one.
+    Each offset is larger than all before: so it shows its incarnation, and none may be below an
+    acked one.
     """
 
     def __init__(self, seed: int) -> None:
@@ -504,13 +507,13 @@ class Lives:
 
     def check(self) -> None:
         answers = found(self.driver, self.present, partitions=4)
-        assert all(x > self.born_at for x in answers.values()), "an offset of a former life"
+        assert all(x > self.born_at for x in answers.values()), "an offset of a former incarnation"
         for at, offset in self.acked.items():
             assert answers.get(at, -1) >= offset, "an acked offset is lost"
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_no_life_has_the_offsets_of_another(seed: int) -> None:
+def test_no_incarnation_has_the_offsets_of_another(seed: int) -> None:
     lives = Lives(seed)
     for step in range(150):
         lives.step()

@@ -313,7 +313,7 @@ def test_deleted_topics_take_their_offsets_along() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_the_next_life_of_a_deleted_topic_keeps_its_offsets(in_flight: bool) -> None:
+def test_the_next_incarnation_of_a_deleted_topic_keeps_its_offsets(in_flight: bool) -> None:
     """They may be committed before the look at all groups comes to this one."""
     former, present = UUID(int=1), UUID(int=2)
     d = Driver(hold=True)

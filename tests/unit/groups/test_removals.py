@@ -204,7 +204,7 @@ def test_a_short_removal_is_one_write() -> None:
     assert isinstance(write.records[-1], GroupRecord) and len(write.records) == PART
 
 
-# -- a commit in the next life of a topic
+# -- a commit in the next incarnation of a topic
 
 
 def commit_in_next_incarnation(d: Driver) -> int:
@@ -220,7 +220,7 @@ def test_the_first_commit_in_a_topics_next_incarnation_follows_all_parts_of_the_
         assert len(d.in_flight[-1].records) == PART
         d.commit()
         assert pending_response not in d.answers
-        # Whatever a crash leaves: no position of a former life under a later first sight.
+        # Whatever a crash leaves: no position of a former incarnation under a later first sight.
         seen = d.reloaded().group
         lives = {x.topic_id for x in seen.offsets.get("t", {}).values()}
         assert lives <= {seen.first_sights["t"].topic_id}
@@ -239,7 +239,7 @@ def test_the_first_commit_in_a_topics_next_incarnation_follows_all_parts_of_the_
 
 @pytest.mark.parametrize("error", [E.NOT_ENOUGH_REPLICAS, E.MESSAGE_TOO_LARGE])
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 5])
-def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
+def test_a_commit_in_a_next_incarnation_of_which_a_part_is_refused_is_refused(
     parts: int, error: ErrorCode
 ) -> None:
     d = driver()
@@ -262,7 +262,7 @@ def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
     assert positions(d.reloaded()) == {("t", 0), ("t", 1), ("u", 0), ("u", 1)}
 
 
-def test_a_commit_in_a_next_life_is_sent_elsewhere_with_the_leadership() -> None:
+def test_a_commit_in_a_next_incarnation_is_sent_elsewhere_with_the_leadership() -> None:
     d = driver()
     pending_response = commit_in_next_incarnation(d)
     d._perform(d.table.unload())
@@ -328,7 +328,9 @@ def test_so_much_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(d.table) == len(d.reloaded().table) == 0
 
 
-def test_positions_in_flight_count_among_those_that_a_commit_in_a_next_life_removes() -> None:
+def test_positions_in_flight_count_among_those_that_a_commit_in_a_next_incarnation_removes() -> (
+    None
+):
     d = Driver(hold=True, in_parts=True)
     d.commit_offsets({("t", at): 7 for at in range(3 * PART)}, topic_id=FORMER)
     pending_response = commit_in_next_incarnation(d)

@@ -119,7 +119,7 @@ def test_a_next_topic_does_not_inherit_offsets_from_a_coordinator_that_moved(
     run(tmp_path, story)
 
 
-def test_what_is_of_a_life_that_is_over_goes_with_the_first_load(tmp_path: Path) -> None:
+def test_what_is_of_a_former_incarnation_goes_with_the_first_load(tmp_path: Path) -> None:
     """It is taken out of the log: a coordinator that knows no topic yet answers what it finds."""
 
     async def first(broker: GroupBroker) -> None:
@@ -183,7 +183,7 @@ def test_a_topic_that_is_not_known_keeps_its_offsets(tmp_path: Path) -> None:
     run(tmp_path, second)
 
 
-def test_no_life_is_judged_before_the_metadata_that_comes_with_the_leadership(
+def test_no_incarnation_is_judged_before_the_metadata_that_comes_with_the_leadership(
     tmp_path: Path,
 ) -> None:
     """A FULL LeaderAndIsr comes before UpdateMetadata: what is known of a topic may be over."""

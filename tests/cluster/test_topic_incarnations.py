@@ -1,8 +1,9 @@
 """Topics that are deleted and created again under their name, on brokers that miss the change.
 
-KIP-516 and promises 18-20: a former life never serves, never counts as in sync, and no late order
-hits the new one. The processes run with short delays; each test takes topics of its own and leaves
-all brokers running. The second half runs below level 1.4, where names wait for confirmations.
+KIP-516 and promises 18-20: a former incarnation never serves, never counts as in sync, and no late
+command reaches the new one. The processes run with short delays; each test takes topics of its own
+and leaves all brokers running. The second half runs below level 1.4, where names wait for
+confirmations.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
-    with TidelogCluster(tmp_path_factory.mktemp("lives"), config=QUICK) as started:
+    with TidelogCluster(tmp_path_factory.mktemp("incarnations"), config=QUICK) as started:
         yield started
 
 
@@ -90,21 +91,23 @@ def why_not_created(cluster: TidelogCluster, topic: str, replication: int) -> st
     return ""
 
 
-def write(cluster: TidelogCluster, topic: str, life: str, count: int) -> dict[Any, str]:
-    """Acknowledged records of one life of a topic: place to value."""
-    writer = Writer(cluster.bootstrap, topic, life, PARTITIONS, idempotent=True)
+def write(cluster: TidelogCluster, topic: str, incarnation: str, count: int) -> dict[Any, str]:
+    """Acknowledged records of one incarnation of a topic: place to value."""
+    writer = Writer(cluster.bootstrap, topic, incarnation, PARTITIONS, idempotent=True)
     writer.start()
     wait_until(lambda: writer.has_acked(count), DEADLINE_S, writer.state, 0.01)
     writer.finish()
     assert not writer.failed, writer.state()
-    return {place: f"{life}:{number}" for number, place in writer.acked.items()}
+    return {place: f"{incarnation}:{number}" for number, place in writer.acked.items()}
 
 
-def check_life(cluster: TidelogCluster, topic: str, acked: dict[Any, str], life: str) -> None:
-    """All that was acknowledged in this life is there, and nothing of another one."""
+def check_incarnation(
+    cluster: TidelogCluster, topic: str, acked: dict[Any, str], incarnation: str
+) -> None:
+    """All that was acknowledged in this incarnation is there, and nothing of another one."""
     found = read_all(cluster.bootstrap, topic, PARTITIONS)
-    strange = [value for value in found.values() if not value.startswith(f"{life}:")]
-    assert not strange, f"of a former life: {strange[:5]}"
+    strange = [value for value in found.values() if not value.startswith(f"{incarnation}:")]
+    assert not strange, f"of a former incarnation: {strange[:5]}"
     lost = {place: value for place, value in acked.items() if found.get(place) != value}
     assert not lost, f"{len(lost)} of {len(acked)} acknowledged records are lost"
 
@@ -192,7 +195,7 @@ def created_at(
 def fetch_as(
     follower: int, broker_epoch: int, topic: str, former: UUID, leader_epoch: int
 ) -> messages.FetchRequest:
-    """What a follower of a former life asks the leader of the new one."""
+    """What a follower of a former incarnation asks the leader of the new one."""
     request = messages.FetchRequest
     part = request.FetchPartition(0, leader_epoch, 0, -1, 0, 2**20)
     return request(
@@ -218,10 +221,10 @@ def test_deleted_and_created_again_at_once_under_load_while_brokers_stall(
     ids = set()
     create(cluster, topic)
     for number in range(6):
-        life = f"life{number}"
-        acked = write(cluster, topic, life, 200)
+        incarnation = f"incarnation{number}"
+        acked = write(cluster, topic, incarnation, 200)
         ids.add(topic_id(cluster, topic))
-        check_life(cluster, topic, acked, life)
+        check_incarnation(cluster, topic, acked, incarnation)
         stalled = cluster.brokers[1 + number % 3].program
         stalled.send(SIGSTOP)
         try:
@@ -236,16 +239,16 @@ def test_deleted_and_created_again_at_once_under_load_while_brokers_stall(
     assert not bystander.failed, bystander.state()
     cluster.until_in_sync(other, 3)
     acked = write(cluster, topic, "last", 200)
-    check_life(cluster, topic, acked, "last")
+    check_incarnation(cluster, topic, acked, "last")
     last = topic_id(cluster, topic)
-    assert len(ids | {last}) == 7, "every life has an id of its own"
+    assert len(ids | {last}) == 7, "every incarnation has an id of its own"
     for broker in cluster.brokers:
         assert identity(cluster, broker, topic) == written_identity(last)
     until_alone(cluster, topic)
     wait_until(lambda: no_deletion_is_left(cluster), DEADLINE_S, "every deletion was confirmed")
 
 
-def test_a_broker_that_was_dead_comes_back_with_the_directory_of_a_former_life(
+def test_a_broker_that_was_dead_comes_back_with_the_directory_of_a_former_incarnation(
     cluster: TidelogCluster,
 ) -> None:
     topic = "missed"
@@ -259,7 +262,7 @@ def test_a_broker_that_was_dead_comes_back_with_the_directory_of_a_former_life(
     create(cluster, topic)
     acked = write(cluster, topic, "new", 100)
     leader = next(p for b, p in cluster.brokers.items() if b == cluster.leader(topic, 0))
-    # A follower of the former life fetches by name: refused by id, and not counted as in sync.
+    # A follower of the former incarnation fetches by name: refused by id, and not counted.
     for leader_epoch in range(3):
         late = fetch_as(away, its_epoch, topic, former, leader_epoch)
         answer = asyncio.run(asked(leader.port, late, 12, secret_in(cluster.secret)))
@@ -279,14 +282,14 @@ def test_a_broker_that_was_dead_comes_back_with_the_directory_of_a_former_life(
     cluster.until_in_sync(topic, 3)
     new = topic_id(cluster, topic)
     assert identity(cluster, away, topic) == written_identity(new)
-    check_life(cluster, topic, acked, "new")
+    check_incarnation(cluster, topic, acked, "new")
     until_alone(cluster, topic)
     said = cluster.brokers[away].log.read_text(errors="replace")
     assert re.search(rf"{topic}-0: .*, removed in 1500 ms: its topic id is {former}", said)
     wait_until(lambda: no_deletion_is_left(cluster), DEADLINE_S, "every deletion was confirmed")
 
 
-def test_a_paused_broker_goes_on_as_a_follower_of_the_former_life_and_is_refused(
+def test_a_paused_broker_goes_on_as_a_follower_of_the_former_incarnation_and_is_refused(
     cluster: TidelogCluster,
 ) -> None:
     topic = "paused"
@@ -306,15 +309,15 @@ def test_a_paused_broker_goes_on_as_a_follower_of_the_former_life_and_is_refused
     finally:
         cluster.brokers[paused].program.send(SIGCONT)
     acked = write(cluster, topic, "new", 300)
-    # It is no replica of the new life: what it has is of the former one, and goes.
+    # It is no replica of the new incarnation: what it has is of the former one, and goes.
     wait_until(
         lambda: not directories(cluster, paused, topic),
         DEADLINE_S,
-        f"the former life is gone from broker {paused}",
+        f"the former incarnation is gone from broker {paused}",
     )
     ask = int(others[0].config["node.id"])
     assert all(paused not in p.isrs for p in cluster.partitions(topic, ask).values())
-    check_life(cluster, topic, acked, "new")
+    check_incarnation(cluster, topic, acked, "new")
     wait_until(lambda: f"/brokers/ids/{paused}" in store(cluster), DEADLINE_S, "it is registered")
 
 
@@ -372,7 +375,7 @@ def test_requests_for_a_former_life_of_a_broker_and_beside_the_channel_are_refus
     cluster.until_in_sync(topic, 3)
     assert broker_epoch(cluster, bounced) > former_epoch
     assert only_the_new_life(cluster, bounced, topic)
-    check_life(cluster, topic, acked, "only")
+    check_incarnation(cluster, topic, acked, "only")
 
 
 def test_what_the_controller_cannot_read_deletes_nothing(cluster: TidelogCluster) -> None:
@@ -391,7 +394,7 @@ def test_what_the_controller_cannot_read_deletes_nothing(cluster: TidelogCluster
         lambda: cluster.controller.said("says why it sends no FULL"),
     )
     assert {b: directories(cluster, b, topic) for b in cluster.brokers} == before
-    check_life(cluster, topic, acked, "only")
+    check_incarnation(cluster, topic, acked, "only")
     assert cluster.controller.stop() == 0
     rewrite(cluster, topic, whole)
     cluster.controller.start()
@@ -444,7 +447,7 @@ def test_below_1_4_a_name_is_free_when_every_broker_has_confirmed(pair: TidelogC
     wait_until(lambda: not why_not_created(pair, topic, 2), DEADLINE_S, "the name is free", 0.2)
     pair.until_in_sync(topic, 2)
     acked = write(pair, topic, "new", 100)
-    check_life(pair, topic, acked, "new")
+    check_incarnation(pair, topic, acked, "new")
     assert no_deletion_is_left(pair)
     for broker in pair.brokers:
         assert identity(pair, broker, topic) is None, "no ids below 1.4"
@@ -477,7 +480,7 @@ def test_a_level_goes_down_only_when_deletions_with_ids_are_done(pair: TidelogCl
     memory = json.loads(store(pair)[f"/tidelog/topics/{topic}"])
     assert memory["migrated"] is True
     acked = write(pair, topic, "kept", 100)
-    check_life(pair, topic, acked, "kept")
+    check_incarnation(pair, topic, acked, "kept")
     # A disk that was emptied below 1.4 holds replicas without ids: they take them, and stay.
     pair.brokers[2].kill()
     pair.empty(2)
@@ -490,7 +493,7 @@ def test_a_level_goes_down_only_when_deletions_with_ids_are_done(pair: TidelogCl
         node.configure({LEVEL: "1.4"})
         node.restart()
         pair.until_in_sync(topic, 2)
-    check_life(pair, topic, acked, "kept")
+    check_incarnation(pair, topic, acked, "kept")
     for broker in pair.brokers:
         assert identity(pair, broker, topic) == written_identity(topic_id(pair, topic))
         assert only_the_new_life(pair, broker, topic), "no replica was quarantined"
