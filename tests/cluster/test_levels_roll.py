@@ -300,7 +300,7 @@ def test_a_loaded_cluster_goes_up_to_1_5_and_back_until_it_is_resized(tmp_path: 
             PunctualWriter(cluster, "plain", idempotent=False),
             PunctualWriter(cluster, "once", idempotent=True),
         ]
-        reader = GroupReader(cluster.bootstrap, TOPIC, "group")
+        reader = GroupReader(cluster.bootstrap, TOPIC, "group", metadata_ms=1_000)
         public = PublicStream(cluster.bootstrap, TOPIC, "public")
         for each in (*writers, reader, public):
             each.start()
@@ -330,14 +330,16 @@ def test_a_loaded_cluster_goes_up_to_1_5_and_back_until_it_is_resized(tmp_path: 
         public.settle()
         # It followed the growth, although it had begun below level 1.5.
         assert max(partition for partition, _ in public.acked.values()) >= PARTITIONS
-        settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader, fences=PARTITIONS)
+        # The stock group reads the new partitions too: each partition has one fence.
+        grown = 2 * PARTITIONS
+        settled(cluster.bootstrap, TOPIC, grown, writers, reader, fences=grown)
         for writer in writers:
             gap_s = writer.longest_silence_s(waited)
             print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")
             assert gap_s <= max(took_s), cluster.said("refused nothing for longer than a restart")
         for node in cluster.brokers.values():
             assert node.stop() == 0, node.said("stopped cleanly")
-        wrong = differing_replicas(cluster, TOPIC, PARTITIONS)
+        wrong = differing_replicas(cluster, TOPIC, grown)
         assert not wrong, "\n".join(wrong)
 
 

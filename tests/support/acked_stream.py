@@ -191,9 +191,12 @@ class GroupReader:
     """A member of a group in a thread: reads, and commits after every few batches.
 
     `seen` counts each value; `commits` notes each committed offset by partition, in order.
+    `metadata_ms`: how soon it finds the new partitions of a topic that has grown.
     """
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, group: str, *, metadata_ms: int = 300_000
+    ) -> None:
         self.seen: Counter[str] = Counter()
         self.errors: list[str] = []
         self.commits: dict[int, list[int]] = defaultdict(list)
@@ -209,6 +212,7 @@ class GroupReader:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "session.timeout.ms": 6000,
+                "topic.metadata.refresh.interval.ms": metadata_ms,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 # librdkafka 2.16 may stop for ever in a re-bootstrap: docs/operating/limits.md.
