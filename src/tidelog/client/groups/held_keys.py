@@ -9,11 +9,11 @@ delivered meanwhile. Pure. Not the gates: see ``topic_gates``. Not calling back:
 | open | has loaded it | *maybe revoked*, to shut, when a flush is due |
 
 A record is delivered only between *assigned* and *maybe revoked* of its partition, and only up to
-the gate that was shut when *assigned* was called. A flush is due
-when the application is done with all records before a fence or seal that gates of others wait for,
-before a commit of what it received since the last flush, before its partitions are given up, and
-when a gate that was shut within the partition opens: other keys come in then, and state is loaded
-again. A position counts for gates, reports and commits only up to where it was flushed.
+the gate that was shut when *assigned* was called. A flush is due when the application is done with
+all records before a fence or seal that gates of others wait for, before a commit of what it
+received since the last flush, before its partitions are given up, and when a gate that was shut
+within the partition opens: other keys come in then, and state is loaded again. A position counts
+for gates, reports and commits only up to where it was flushed.
 """
 
 from __future__ import annotations

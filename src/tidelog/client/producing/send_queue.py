@@ -1,7 +1,7 @@
 """The send queue of one partition: order, sequence numbers, the meaning of a failure.
 
 Owns the rules of one partition's batches, without a connection or a clock. Not what is sent when,
-and on which connection: see ``sender``.
+and on which connection: see ``delivery``.
 
 With an identity (idempotent producer, KIP-98) every batch gets its sequence number when it is first
 sent and keeps it in all retries, so that a broker detects a duplicate. A batch that fails for good
