@@ -1,4 +1,4 @@
-"""Planted bugs: one rule of the product at a time is replaced by a wrong one, and a seed finds it.
+"""Planted bugs of the log: one rule at a time is replaced by a wrong one, and a seed finds it.
 
 The product has no switch for this; the tests replace functions. If one of these tests fails, the
 simulation has become blind, however green the others are.
