@@ -63,7 +63,7 @@ GOES_WITH = {
     "--topics-to-move-json-file", type=_file, help='{"topics": [{"topic": "t"}, …]} (--generate)'
 )
 @click.option("--broker-list", metavar="1,2,3", help="The brokers of the proposal (--generate).")
-@click.option("--disable-rack-aware", is_flag=True, help="Propose without a look at racks.")
+@click.option("--disable-rack-aware", is_flag=True, help="Ignore racks in the proposal.")
 @click.option("--additional", is_flag=True, help="With --execute: while other moves run, too.")
 @click.option(
     "--throttle",
@@ -72,7 +72,7 @@ GOES_WITH = {
     help="With --execute: the bytes per second that a broker copies for moves, all together.",
 )
 @click.option("--preserve-throttles", is_flag=True, help="With --verify or --cancel: keep it.")
-@click.option("--force", is_flag=True, help="Go on although a target lacks room for its copies.")
+@click.option("--force", is_flag=True, help="Start although a target lacks room for copies.")
 @json_option
 def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
     """Move partitions to other brokers, and show, stop and reverse such moves."""
