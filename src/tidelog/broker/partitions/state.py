@@ -56,8 +56,8 @@ class LeaderAndIsrState:
     is_unclean_leader: bool = False
     has_debt: bool = False
     undeleted_count: int = -1
-    """C of this partition (KIP-253): -1 until a LeaderAndIsr v6 has named it; then nothing is
-    checked by counts. Count, resize epoch and seal change in one step with the leader epoch."""
+    """C of this partition (KIP-253): -1 until a LeaderAndIsr v6 names it, and no count of a client
+    is checked before. Count, resize epoch and seal change in one step with the leader epoch."""
     resize_epoch: int = 0
     sealed: bool = False
     """Whether it is retired: it takes no data after its seal."""
