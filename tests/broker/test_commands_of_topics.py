@@ -14,11 +14,11 @@ from tests.support.controller_commands import (
     OK,
     A,
     B,
+    command,
     leader_and_isr,
-    order,
+    quarantined,
     run,
     running,
-    set_aside,
     stop,
 )
 from tests.support.lone_broker import LoneBroker, Peer, until
@@ -76,11 +76,11 @@ def test_a_request_of_many_partitions_lets_others_have_their_turn(tmp_path: Path
                 (stop_many(B), 4, 0),
             ):
                 turns = Turns(lone)
-                assert set(await order(channel, request, version)) <= {OK}
+                assert set(await command(channel, request, version)) <= {OK}
                 assert hosted(lone) == left
                 assert turns.end() <= COMMANDS_PER_TURN
-            assert len(set_aside(tmp_path, "stray")) == MANY
-            assert len(set_aside(tmp_path, "delete")) == MANY
+            assert len(quarantined(tmp_path, "stray")) == MANY
+            assert len(quarantined(tmp_path, "delete")) == MANY
 
     run(work())
 
@@ -93,7 +93,7 @@ def test_a_newer_channel_ends_a_request_that_is_half_applied(tmp_path: Path, kin
         async with running(tmp_path) as (lone, first):
             begun = 0
             if kind != "create":
-                assert set(await order(first, all_of(A))) == {OK}
+                assert set(await command(first, all_of(A))) == {OK}
                 begun = MANY
             requests = {
                 "create": (all_of(A), 5),
@@ -106,7 +106,7 @@ def test_a_newer_channel_ends_a_request_that_is_half_applied(tmp_path: Path, kin
             assert await open_channel(second, 2, 2) is ErrorCode.NONE
             left = hosted(lone)
             assert 0 < left < MANY
-            assert await order(second, all_of(A, 1, epoch=2, kind=1)) == [OK]
+            assert await command(second, all_of(A, 1, epoch=2, kind=1)) == [OK]
             assert hosted(lone) in (left, left + 1), "nothing more of the old request"
 
     run(work())

@@ -20,11 +20,11 @@ from tests.support.controller_commands import (
     A,
     B,
     OneBadPlace,
+    command,
     leader_and_isr,
-    order,
+    quarantined,
     run,
     running,
-    set_aside,
     stop,
 )
 from tests.support.lone_broker import LoneBroker, Peer, until
@@ -57,17 +57,17 @@ def test_a_newer_channel_closes_the_older_one(tmp_path: Path) -> None:
         async with running(tmp_path) as (lone, first):
             second = await Peer.connect(lone.port)
             stray = await Peer.connect(lone.port)
-            orders = leader_and_isr({"t": (A, {0: (0, 0)})})
-            assert (await stray.ask(orders, 5)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+            commands = leader_and_isr({"t": (A, {0: (0, 0)})})
+            assert (await stray.ask(commands, 5)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
             assert await open_channel(second, 1, 1) is ErrorCode.STALE_CONTROLLER_EPOCH
             assert await open_channel(second, 0, 9) is ErrorCode.STALE_CONTROLLER_EPOCH
             assert await open_channel(second, 1, 2, broker_epoch=6) is ErrorCode.STALE_BROKER_EPOCH
-            assert await order(first, orders) == [OK]
+            assert await command(first, commands) == [OK]
             assert await open_channel(second, 1, 2) is ErrorCode.NONE
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await first.ask(leader_and_isr({"t": (A, {0: (1, 1)})}), 5)
             assert epoch_of(lone) == 0
-            assert await order(second, leader_and_isr({"t": (A, {0: (1, 1)})})) == [OK]
+            assert await command(second, leader_and_isr({"t": (A, {0: (1, 1)})})) == [OK]
             assert epoch_of(lone) == 1
 
     run(work())
@@ -76,15 +76,15 @@ def test_a_newer_channel_closes_the_older_one(tmp_path: Path) -> None:
 def test_leader_and_isr_of_a_former_life_that_stalled_comes_on_a_closed_channel(
     tmp_path: Path,
 ) -> None:
-    # To the document any other id makes the local partition stale: only the channel's order helps.
+    # By KIP-516 another id makes the local partition stale: only the order of the channel helps.
     async def work() -> None:
         async with running(tmp_path) as (lone, first):
             former = leader_and_isr({"t": (A, {0: (9, 9)})})
-            assert await order(first, former) == [OK]
+            assert await command(first, former) == [OK]
             second = await Peer.connect(lone.port)
             assert await open_channel(second, 1, 2) is ErrorCode.NONE
-            assert await order(second, stop(A, -2), 4) == [OK]
-            assert await order(second, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
+            assert await command(second, stop(A, -2), 4) == [OK]
+            assert await command(second, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await first.ask(former, 5)
             # The same bytes on any other connection, and from the controller before this one.
@@ -96,16 +96,16 @@ def test_leader_and_isr_of_a_former_life_that_stalled_comes_on_a_closed_channel(
             hosted = lone.broker.partitions.get("t", 0)
             assert hosted is not None
             assert (hosted.topic_id, hosted.leader_epoch) == (B, 0)
-            assert set_aside(tmp_path, "stray") == []
+            assert quarantined(tmp_path, "stray") == []
 
     run(work())
 
 
-def test_an_order_for_a_former_life_is_refused(tmp_path: Path) -> None:
+def test_a_command_for_a_former_life_is_refused(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            orders = leader_and_isr({"t": (A, {0: (0, 0)})}, broker_epoch=6)
-            assert (await channel.ask(orders, 5)).error_code == ErrorCode.STALE_BROKER_EPOCH
+            commands = leader_and_isr({"t": (A, {0: (0, 0)})}, broker_epoch=6)
+            assert (await channel.ask(commands, 5)).error_code == ErrorCode.STALE_BROKER_EPOCH
             older = leader_and_isr({"t": (A, {0: (0, 0)})}, epoch=0)
             assert (await channel.ask(older, 5)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
             assert epoch_of(lone) is None
@@ -229,18 +229,18 @@ def test_a_stop_that_was_held_back_is_fenced(tmp_path: Path) -> None:
     # KIP-570: the replica was assigned again with a newer epoch before the old delete arrived.
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            await order(channel, leader_and_isr({"t": (A, {0: (5, 0)})}))
-            await order(channel, leader_and_isr({"t": (A, {0: (6, 1)})}))
+            await command(channel, leader_and_isr({"t": (A, {0: (5, 0)})}))
+            await command(channel, leader_and_isr({"t": (A, {0: (6, 1)})}))
             fenced = int(ErrorCode.FENCED_LEADER_EPOCH)
             for version in (3, 4):
-                assert await order(channel, stop(A, 5), version) == [fenced]
+                assert await command(channel, stop(A, 5), version) == [fenced]
             assert epoch_of(lone) == 6
-            assert await order(channel, stop(A, 6, delete=False), 4) == [OK]
-            assert set_aside(tmp_path, "delete") == []
-            assert await order(channel, stop(A, 6), 4) == [OK]
+            assert await command(channel, stop(A, 6, delete=False), 4) == [OK]
+            assert quarantined(tmp_path, "delete") == []
+            assert await command(channel, stop(A, 6), 4) == [OK]
             assert epoch_of(lone) is None
-            assert len(set_aside(tmp_path, "delete")) == 1
-            assert await order(channel, stop(A, 6), 4) == [OK], "a repeated stop must succeed"
+            assert len(quarantined(tmp_path, "delete")) == 1
+            assert await command(channel, stop(A, 6), 4) == [OK], "a repeated stop must succeed"
 
     run(work())
 
@@ -248,11 +248,11 @@ def test_a_stop_that_was_held_back_is_fenced(tmp_path: Path) -> None:
 def test_a_delete_of_a_former_topic_does_not_hit_the_new_one(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            await order(channel, leader_and_isr({"t": (B, {0: (0, 0)})}))
+            await command(channel, leader_and_isr({"t": (B, {0: (0, 0)})}))
             inconsistent = int(ErrorCode.INCONSISTENT_TOPIC_ID)
-            assert await order(channel, stop(A, -2), 4) == [inconsistent]
+            assert await command(channel, stop(A, -2), 4) == [inconsistent]
             assert epoch_of(lone) == 0
-            assert await order(channel, stop(B, -2), 4) == [OK]
+            assert await command(channel, stop(B, -2), 4) == [OK]
             assert epoch_of(lone) is None
 
     run(work())
@@ -261,18 +261,18 @@ def test_a_delete_of_a_former_topic_does_not_hit_the_new_one(tmp_path: Path) -> 
 def test_a_full_quarantines_what_it_does_not_name(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            await order(channel, leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})}))
+            await command(channel, leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})}))
             unspecified = leader_and_isr({"t": (A, {0: (0, 0)})}, kind=0)
-            assert await order(channel, unspecified) == [OK]
+            assert await command(channel, unspecified) == [OK]
             assert epoch_of(lone, 1) == 0
             incremental = leader_and_isr({"t": (A, {0: (0, 0)})}, kind=INCREMENTAL)
-            assert await order(channel, incremental) == [OK]
+            assert await command(channel, incremental) == [OK]
             assert epoch_of(lone, 1) == 0
             full = leader_and_isr({"t": (A, {0: (0, 0)})}, kind=FULL)
-            assert await order(channel, full) == [OK]
+            assert await command(channel, full) == [OK]
             assert epoch_of(lone, 0) == 0
             assert epoch_of(lone, 1) is None
-            assert len(set_aside(tmp_path, "stray")) == 1
+            assert len(quarantined(tmp_path, "stray")) == 1
 
     run(work())
 
@@ -280,11 +280,11 @@ def test_a_full_quarantines_what_it_does_not_name(tmp_path: Path) -> None:
 def test_a_stale_partition_is_removed_after_its_delay_and_not_before(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            await order(channel, leader_and_isr({"t": (A, {0: (9, 0)})}))
+            await command(channel, leader_and_isr({"t": (A, {0: (9, 0)})}))
             clock, delay_ms = lone.broker.clock, lone.broker.configs.stale_partition_delete_delay_ms
             before_ms = clock.wall_ms()
-            assert await order(channel, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
-            (stray,) = set_aside(tmp_path, "stray")
+            assert await command(channel, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
+            (stray,) = quarantined(tmp_path, "stray")
             removals = lone.broker.directories[0].resources.removals
             assert delay_ms > 0 and removals.due(before_ms + delay_ms - 1) is None
             removal = removals.due(clock.wall_ms() + delay_ms)
@@ -296,11 +296,11 @@ def test_a_stale_partition_is_removed_after_its_delay_and_not_before(tmp_path: P
 def test_another_topic_id_makes_the_local_partition_stale(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            await order(channel, leader_and_isr({"t": (A, {0: (9, 0)})}))
-            assert await order(channel, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
+            await command(channel, leader_and_isr({"t": (A, {0: (9, 0)})}))
+            assert await command(channel, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
             hosted = lone.broker.partitions.get("t", 0)
             assert hosted is not None and hosted.topic_id == B and hosted.leader_epoch == 0
-            assert len(set_aside(tmp_path, "stray")) == 1
+            assert len(quarantined(tmp_path, "stray")) == 1
 
     run(work())
 
@@ -308,15 +308,15 @@ def test_another_topic_id_makes_the_local_partition_stale(tmp_path: Path) -> Non
 def test_older_versions_have_no_ids_and_answer_by_name(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            orders = leader_and_isr({"t": (A, {0: (0, 0)})})
-            assert await order(channel, orders, 2) == [OK]
+            commands = leader_and_isr({"t": (A, {0: (0, 0)})})
+            assert await command(channel, commands, 2) == [OK]
             hosted = lone.broker.partitions.get("t", 0)
             assert hosted is not None and hosted.topic_id == UUID(int=0)
             migrated = leader_and_isr({"t": (A, {0: (0, 0)})}, migrated=True)
-            assert await order(channel, migrated) == [OK]
+            assert await command(channel, migrated) == [OK]
             assert hosted.topic_id == A
             assert "topic_id" in metadata_file(tmp_path)
-            assert await order(channel, leader_and_isr({"t": (A, {0: (-1, 0)})})) != [OK]
+            assert await command(channel, leader_and_isr({"t": (A, {0: (-1, 0)})})) != [OK]
 
     run(work())
 
@@ -380,7 +380,7 @@ class NoNotes(RealDisk):
 def test_the_controllers_minimum_counts_where_the_brokers_own_is_lower(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            assert await order(channel, leader_and_isr({"t": (A, {0: (0, 0)})})) == [OK]
+            assert await command(channel, leader_and_isr({"t": (A, {0: (0, 0)})})) == [OK]
             request = messages.UpdateConfigsRequest
             assert (await channel.ask(request(1, 1, 7, 5, []), 0)).error_code == ErrorCode.NONE
             partition = lone.broker.partitions.get("t", 0)
@@ -400,7 +400,7 @@ def test_a_revision_that_cannot_be_kept_ends_no_channel(tmp_path: Path) -> None:
         places = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
         async with running(tmp_path, disk, **places) as (lone, channel):
             first = leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})})
-            assert await order(channel, first) == [OK, OK]
+            assert await command(channel, first) == [OK, OK]
             before, disk.bad = lone.broker.channel.seen_epochs, True
             request = messages.UpdateConfigsRequest
             for revision in (98, 99):
@@ -409,7 +409,7 @@ def test_a_revision_that_cannot_be_kept_ends_no_channel(tmp_path: Path) -> None:
             assert lone.broker.directories[0].failed
             assert (disk.refused, lone.broker.channel.seen_epochs) == (1, before), "not tried again"
             later = leader_and_isr({"t": (A, {1: (3, 0)})})
-            assert await order(channel, later) == [OK]
+            assert await command(channel, later) == [OK]
             assert epoch_of(lone, 1) == 3
             # Commands of another controller apply only when its epoch is on disk.
             other = await Peer.connect(lone.port)
@@ -426,7 +426,9 @@ async def two_directories(
     disk = OneBadPlace()
     places = {"log.dirs": f"{folder}/a,{folder}/b"}
     async with running(folder, disk, **places) as (lone, channel):
-        assert await order(channel, leader_and_isr({"t": (topic_id, {0: (0, 0), 1: (0, 0)})})) == [
+        assert await command(
+            channel, leader_and_isr({"t": (topic_id, {0: (0, 0), 1: (0, 0)})})
+        ) == [
             OK,
             OK,
         ]
@@ -437,8 +439,8 @@ def test_a_replica_that_cannot_take_its_topic_id_holds_up_no_other(tmp_path: Pat
     async def work() -> None:
         async with two_directories(tmp_path, NO_UUID) as (lone, channel, disk):
             disk.bad = "t-0"
-            orders = leader_and_isr({"t": (A, {0: (1, 1), 1: (1, 1)})}, migrated=True)
-            assert await order(channel, orders) == [ErrorCode.KAFKA_STORAGE_ERROR, OK]
+            commands = leader_and_isr({"t": (A, {0: (1, 1), 1: (1, 1)})}, migrated=True)
+            assert await command(channel, commands) == [ErrorCode.KAFKA_STORAGE_ERROR, OK]
             assert epoch_of(lone, 1) == 1
 
     run(work())
@@ -451,10 +453,10 @@ def test_a_replica_that_could_not_be_deleted_is_not_confirmed_by_a_second_reques
         async with two_directories(tmp_path, A) as (lone, channel, disk):
             disk.bad = "t-0"
             for _ in range(2):
-                assert await order(channel, stop(A, -2), 4) == [ErrorCode.KAFKA_STORAGE_ERROR]
+                assert await command(channel, stop(A, -2), 4) == [ErrorCode.KAFKA_STORAGE_ERROR]
             assert lone.broker.partitions.get("t", 0) is None
-            assert await order(channel, stop(A, -2, partition=1), 4) == [OK]
-            assert await order(channel, stop(A, -2, partition=1), 4) == [OK]
+            assert await command(channel, stop(A, -2, partition=1), 4) == [OK]
+            assert await command(channel, stop(A, -2, partition=1), 4) == [OK]
 
     run(work())
 
@@ -466,10 +468,10 @@ def test_a_stale_replica_that_cannot_be_quarantined_holds_up_no_other(tmp_path: 
             full = leader_and_isr({"t": (A, {1: (1, 1)})}, FULL)
             for _ in range(2):
                 # A replica that is not quarantined is named: OK would confirm that it is gone.
-                assert await order(channel, full) == [OK, ErrorCode.KAFKA_STORAGE_ERROR]
+                assert await command(channel, full) == [OK, ErrorCode.KAFKA_STORAGE_ERROR]
             assert epoch_of(lone, 1) == 1
             assert lone.broker.partitions.get("t", 0) is None
-            assert await order(channel, stop(A, -2), 4) == [ErrorCode.KAFKA_STORAGE_ERROR]
+            assert await command(channel, stop(A, -2), 4) == [ErrorCode.KAFKA_STORAGE_ERROR]
 
     run(work())
 
@@ -504,16 +506,16 @@ def test_many_deletions_are_one_sync_of_the_log_directory(tmp_path: Path) -> Non
         peer = await Peer.connect(lone.port)
         assert await open_channel(peer) is ErrorCode.NONE
         everything = leader_and_isr({"t": (A, dict.fromkeys(range(20), (0, 0)))})
-        assert await order(peer, everything) == [OK] * 20
+        assert await command(peer, everything) == [OK] * 20
         disk.syncs = 0
-        assert await order(peer, stop_all(20), 4) == [OK] * 20
+        assert await command(peer, stop_all(20), 4) == [OK] * 20
         assert disk.syncs == 1
-        assert len(set_aside(tmp_path, "delete")) == 20
-        assert await order(peer, leader_and_isr({"t": (B, {0: (0, 0), 1: (0, 0)})})) == [OK] * 2
+        assert len(quarantined(tmp_path, "delete")) == 20
+        assert await command(peer, leader_and_isr({"t": (B, {0: (0, 0), 1: (0, 0)})})) == [OK] * 2
         disk.broken = True
         request = stop_all(2)
         request.topic_states[0].topic_id = B
-        assert await order(peer, request, 4) == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+        assert await command(peer, request, 4) == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
         assert lone.broker.directories[0].failed is not None
         await lone.stop()
 
@@ -544,10 +546,10 @@ def test_a_step_that_fails_holds_up_no_other_step_and_no_other_partition(
             monkeypatch.setattr(broker.coordinator, "resign", resign)
             monkeypatch.setattr(broker.loss_reports, "removed", fails)
             both = leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})})
-            assert await order(channel, both) == [OK, OK]
+            assert await command(channel, both) == [OK, OK]
             assert applied == [0, 1]
             assert sum("fails" in each.getMessage() for each in caplog.records) == 2
-            assert await order(channel, stop(A, 0), 4) == [OK]
+            assert await command(channel, stop(A, 0), 4) == [OK]
             assert resigned == [0]
             assert partitions.get("t", 0) is None
             directory = lone.broker.directories[0]

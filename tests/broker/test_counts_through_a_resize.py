@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.controller_commands import OK, A, order, run, running
+from tests.support.controller_commands import OK, A, command, run, running
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import batch, fetch, offsets, produce
 from tests.support.resize_commands import Side, resizing
@@ -74,7 +74,7 @@ REFUSED = (E.INVALID_PARTITION_METADATA, -1)
 def test_a_growth(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            assert await order(channel, resizing(Side(2, 0, (0, 1))), 6) == [OK, OK]
+            assert await command(channel, resizing(Side(2, 0, (0, 1))), 6) == [OK, OK]
             publish(lone, BEFORE, 2)
             producer, consumer = [await Peer.connect(lone.port) for _ in range(2)]
             assert await send(producer, 0, BEFORE) == (E.NONE, 0)
@@ -84,7 +84,7 @@ def test_a_growth(tmp_path: Path) -> None:
             await until(lambda: hosted.waiting.readers)
 
             grow = resizing(Side(4, 1, (0,), leader_epoch=1), Side(2, 0, (1,), leader_epoch=1))
-            assert await order(channel, grow, 6) == [OK, OK]
+            assert await command(channel, grow, 6) == [OK, OK]
             assert got(await consumer.receive()) == (E.NONE, []), "the fence is not for it"
             assert await send(producer, 0, BEFORE) == (E.NONE, 0), "the response was lost"
             assert await send(producer, 0, BEFORE, index=1) == (E.NONE, 0), "not resized yet"
@@ -109,18 +109,18 @@ def test_a_growth(tmp_path: Path) -> None:
 def test_a_shrink(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            assert await order(channel, resizing(Side(4, 1, (0, 3))), 6) == [OK, OK]
+            assert await command(channel, resizing(Side(4, 1, (0, 3))), 6) == [OK, OK]
             publish(lone, GROWN, 4)
             client = await Peer.connect(lone.port)
             for index in (0, 3):
                 assert await send(client, 0, GROWN, index) == (E.NONE, 1), "after a fence"
             seal = Side(2, 2, (3,), leader_epoch=1, sealed=True)
-            assert await order(channel, resizing(seal), 6) == [OK]
+            assert await command(channel, resizing(seal), 6) == [OK]
             assert await send(client, 0, GROWN, 3) == (E.NONE, 1), "it is known"
             assert (await send(client, 1, SHRUNK, 3))[0] is E.POLICY_VIOLATION
             assert (await send(client, 1, NOT_NAMED, 3))[0] is E.POLICY_VIOLATION
             survivor = Side(2, 2, (0,), leader_epoch=1)
-            assert await order(channel, resizing(survivor), 6) == [OK]
+            assert await command(channel, resizing(survivor), 6) == [OK]
             publish(lone, SHRUNK, 4)
             for index in (0, 3):
                 assert await send(client, 1, GROWN, index) == REFUSED

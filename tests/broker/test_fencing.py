@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.append_paths import FillingDisk
-from tests.support.controller_commands import FULL, OK, order, run, running
+from tests.support.controller_commands import FULL, OK, command, run, running
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import batch, produce
 from tests.support.resize_commands import Side, resizing
@@ -35,7 +35,7 @@ def fences(lone: LoneBroker, index: int = 0) -> tuple[FenceEntry, ...]:
 
 
 async def sent(peer: Peer, *sides: Side, version: int = 6, **more: Any) -> None:
-    assert set(await order(peer, resizing(*sides, **more), version)) == {OK}
+    assert set(await command(peer, resizing(*sides, **more), version)) == {OK}
 
 
 def append(lone: LoneBroker, index: int = 0, records: int = 1) -> None:

@@ -14,10 +14,10 @@ from tests.support.controller_commands import (
     OK,
     A,
     B,
+    command,
     fetched,
     follow,
     leader_and_isr,
-    order,
     run,
     running,
     stop,
@@ -83,7 +83,7 @@ async def being_cut(lone: LoneBroker, disk: HeldDisk) -> tuple[PartitionLog, asy
 
 async def led(channel: Any, lone: LoneBroker) -> None:
     states = {0: (0, 0), 1: (0, 0)}
-    assert await order(channel, leader_and_isr({"t": (A, states)})) == [OK] * 2
+    assert await command(channel, leader_and_isr({"t": (A, states)})) == [OK] * 2
 
 
 def epoch(lone: LoneBroker, partition: int) -> int:
@@ -97,8 +97,8 @@ def test_a_new_role_waits_for_the_cut_and_holds_up_no_other_partition(tmp_path: 
         async with running(tmp_path, disk) as (lone, channel):
             await led(channel, lone)
             log, cut = await being_cut(lone, disk)
-            orders = leader_and_isr({"t": (A, {0: (1, 0), 1: (1, 0)})})
-            asked = asyncio.create_task(channel.ask(orders, 5))
+            commands = leader_and_isr({"t": (A, {0: (1, 0), 1: (1, 0)})})
+            asked = asyncio.create_task(channel.ask(commands, 5))
             await until(lambda: epoch(lone, 1) == 1)
             assert epoch(lone, 0) == 0 and not asked.done() and log.cutting
             disk.may_go.set()
@@ -146,14 +146,14 @@ def test_a_command_that_waits_too_long_for_a_cut_is_answered_with_a_retriable_er
         async with running(tmp_path, disk) as (lone, channel):
             await led(channel, lone)
             log, cut = await being_cut(lone, disk)
-            errors = sorted(await order(channel, request, version))
+            errors = sorted(await command(channel, request, version))
             assert errors == ([STUCK] if what == "deletion" else [OK, STUCK])
             hosted = lone.broker.partitions.get("t", 0)
             assert hosted is not None and hosted.log is log and log.cutting
             disk.may_go.set()
             assert await cut is None
             # It comes again, as the controller has it.
-            errors = await order(channel, request, version)
+            errors = await command(channel, request, version)
             assert errors == [OK] * (1 if what in ("deletion", "full") else 2)
             hosted = lone.broker.partitions.get("t", 0)
             if what in ("deletion", "full"):
@@ -310,7 +310,8 @@ def test_no_stale_log_is_quarantined_while_a_change_of_it_has_begun(
             await led(channel, lone)
             monkeypatch.setattr(LogWork, "until_free", watched)
             assert (
-                await order(channel, leader_and_isr({"t": (B, {0: (1, 0), 1: (1, 0)})})) == [OK] * 2
+                await command(channel, leader_and_isr({"t": (B, {0: (1, 0), 1: (1, 0)})}))
+                == [OK] * 2
             )
             await asyncio.gather(*begun)
             assert found and all(before == after for before, after in found), found
@@ -367,7 +368,7 @@ def test_a_deletion_that_waits_for_a_move_waits_for_all_of_it(
             assert lone.broker.future_replicas.alter(hosted.key, disk.target) == OK
             await until(disk.complete.is_set)
             monkeypatch.setattr(LogWork, "until_free", watched)
-            asked = asyncio.create_task(order(channel, stop(A, 1), 4))
+            asked = asyncio.create_task(command(channel, stop(A, 1), 4))
             await waits.wait()
             disk.may_move.set()
             await until(disk.moved.is_set)
@@ -381,6 +382,6 @@ def test_a_deletion_that_waits_for_a_move_waits_for_all_of_it(
             disk.may_end.set()
             await lone.broker.log_work.settled()
             assert former not in origin.resources.files._open, "the next log there has its own"
-            assert await order(channel, stop(A, 1), 4) == [OK]
+            assert await command(channel, stop(A, 1), 4) == [OK]
 
     run(work())

@@ -91,16 +91,16 @@ def test_leader_and_isr_makes_nothing_of_such_a_name(tmp_path: Path, version: in
         async with running(tmp_path) as (lone, channel):
             before = everything_in(tmp_path)
             for name in HOSTILE:
-                assert await order(channel, name, version) == ErrorCode.INVALID_TOPIC_EXCEPTION
-            assert await order(channel, "t", version, -1) == ErrorCode.INVALID_TOPIC_EXCEPTION
+                assert await command(channel, name, version) == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert await command(channel, "t", version, -1) == ErrorCode.INVALID_TOPIC_EXCEPTION
             assert everything_in(tmp_path) == before
             assert not list(lone.broker.partitions.all())
-            assert await order(channel, "t", version) == ErrorCode.NONE
+            assert await command(channel, "t", version) == ErrorCode.NONE
 
     run(work())
 
 
-async def order(channel: Peer, name: str, version: int, index: int = 0) -> int:
+async def command(channel: Peer, name: str, version: int, index: int = 0) -> int:
     request = messages.LeaderAndIsrRequest
     state = request.LeaderAndIsrPartitionState(
         topic_name=name,

@@ -26,7 +26,7 @@ def cut_in_the_middle(folder: Path) -> Path:
     return segment.parent
 
 
-async def order(
+async def command(
     lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: int = 1, *, has_ids: bool = True
 ) -> None:
     """LeaderAndIsr as the control channel hands it on; without ids as below level 1.4."""
@@ -94,14 +94,14 @@ def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path, by: str) -> Non
             (named,) = lone.broker.partitions.failures().damaged_replicas
             assert (named.topic_name, named.partition_index) == ("t", 0)
             # In the ISR, without a leader, or as the leader: its bytes may be the last ones.
-            await order(lone, isr=(1, 2))
-            await order(lone, isr=(), leader=-1, epoch=2)
-            await order(lone, isr=(2,), leader=2, epoch=3)
+            await command(lone, isr=(1, 2))
+            await command(lone, isr=(), leader=-1, epoch=2)
+            await command(lone, isr=(2,), leader=2, epoch=3)
             assert partition_of(lone) is damaged
             assert damaged.role is Role.OFFLINE
             pair.lead(epoch=4)
             has_ids = by != "command without ids"
-            await order(lone, isr=(1,), epoch=4, has_ids=has_ids)
+            await command(lone, isr=(1,), epoch=4, has_ids=has_ids)
             fresh = partition_of(lone)
             assert fresh is not damaged
             await until_same(leader, fresh)
@@ -109,7 +109,7 @@ def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path, by: str) -> Non
             assert len(strays(tmp_path)) == 1
             await lone.broker.maintenance.remove()
             assert len(strays(tmp_path)) == 1, "not in sync yet: the bytes are kept"
-            # Metadata may be older than the order that put it out of the ISR.
+            # Metadata may be older than the command that put it out of the ISR.
             lone._tell_metadata(
                 "t", fresh.topic_id, 1, LeaderAndIsrState(leader=1, isr=(1, 2), replicas=(1, 2))
             )
@@ -119,7 +119,7 @@ def test_it_is_rebuilt_once_it_is_out_of_the_isr(tmp_path: Path, by: str) -> Non
                 "that metadata is older than the last command"
             )
             if by != "metadata":
-                await order(lone, isr=(1, 2), epoch=5, has_ids=has_ids)
+                await command(lone, isr=(1, 2), epoch=5, has_ids=has_ids)
             else:
                 newer = fresh.state.isr_version + 1
                 joined = LeaderAndIsrState(leader=1, isr=(1, 2), isr_version=newer, replicas=(1, 2))
@@ -150,10 +150,10 @@ def test_damage_that_is_met_while_it_follows_is_named_and_rebuilt(tmp_path: Path
             append(leader, "g")
             # In this epoch the leader counts on what the damaged one has fetched: an empty one
             # could join the ISR by that (simulation seeds 93103 and 93176).
-            await order(pair.follower, isr=(1,), epoch=1)
+            await command(pair.follower, isr=(1,), epoch=1)
             assert partition_of(pair.follower) is follower
             pair.lead(epoch=2)
-            await order(pair.follower, isr=(1,), epoch=2)
+            await command(pair.follower, isr=(1,), epoch=2)
             fresh = partition_of(pair.follower)
             assert fresh is not follower
             await until_same(leader, fresh)
@@ -161,10 +161,10 @@ def test_damage_that_is_met_while_it_follows_is_named_and_rebuilt(tmp_path: Path
             # Damaged again before it is in the ISR.
             flip_a_bit(fresh)
             assert isinstance(fresh.read(0, 1_000_000), Rejected)
-            await order(pair.follower, isr=(1,), epoch=2)
+            await command(pair.follower, isr=(1,), epoch=2)
             assert partition_of(pair.follower) is fresh
             pair.lead(epoch=3)
-            await order(pair.follower, isr=(1,), epoch=3)
+            await command(pair.follower, isr=(1,), epoch=3)
             assert partition_of(pair.follower) is not fresh
             await until_same(leader, partition_of(pair.follower))
 

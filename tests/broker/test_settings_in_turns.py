@@ -20,7 +20,7 @@ LONGEST_S = 0.1
 """What one turn may take (docs/design/speed.md), in CPU seconds; of fifty topics it is a fifth."""
 
 
-def orders() -> Any:
+def commands() -> Any:
     request = messages.LeaderAndIsrRequest
     state = request.LeaderAndIsrPartitionState
     return request(
@@ -94,7 +94,7 @@ def test_a_setting_of_many_topics_leaves_others_their_turn(tmp_path: Path) -> No
         channel = await Peer.connect(lone.port)
         assert await open_channel(channel) == 0
         assert (await channel.ask(settings(), 0)).error_code == 0
-        assert (await channel.ask(orders(), 5)).error_code == 0
+        assert (await channel.ask(commands(), 5)).error_code == 0
         own = [(EntityType.TOPIC, f"t{n}", {"retention.ms": str(n)}) for n in range(TOPICS)]
         changes = (
             (settings((EntityType.BROKER, "", {"log.retention.ms": "77"})), {77}),

@@ -54,13 +54,13 @@ def update_configs(**who: Any) -> tuple[Any, int]:
     return request(controller_id=1, store_revision=10**6, entities=[entity], **who), 0
 
 
-ORDERS = (leader_and_isr, stop_replica, update_metadata, update_configs)
-Order = Callable[..., tuple[Any, int]]
+COMMANDS = (leader_and_isr, stop_replica, update_metadata, update_configs)
+Command = Callable[..., tuple[Any, int]]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_is_applied_on_the_newest_channel_of_the_newest_controller_only(
-    order: Order, tmp_path: Path
+    command: Command, tmp_path: Path
 ) -> None:
     async def main() -> None:
         lone = ControlledBroker(tmp_path, {})
@@ -70,7 +70,7 @@ def test_a_command_is_applied_on_the_newest_channel_of_the_newest_controller_onl
             stray, older, channel = [await Peer.connect(lone.port) for _ in range(3)]
 
             async def answer(peer: Peer, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-                request, version = order(
+                request, version = command(
                     controller_epoch=controller_epoch, broker_epoch=broker_epoch
                 )
                 return ErrorCode((await peer.ask(request, version)).error_code)
@@ -99,7 +99,7 @@ def test_a_command_is_applied_on_the_newest_channel_of_the_newest_controller_onl
 
 
 def changed(lone: ControlledBroker) -> bool:
-    """Whether any of the four orders was applied."""
+    """Whether any of the four commands was applied."""
     broker = lone.broker
     return (
         broker.partitions.get("t", 0) is not None

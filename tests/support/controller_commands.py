@@ -94,7 +94,7 @@ def stop(
     return request(controller_id=1, controller_epoch=epoch, broker_epoch=7, topic_states=[topic])
 
 
-async def order(peer: Peer, request: Any, version: int = 5) -> list[int]:
+async def command(peer: Peer, request: Any, version: int = 5) -> list[int]:
     answer = await peer.ask(request, version)
     assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
     if isinstance(request, messages.StopReplicaRequest):
@@ -104,7 +104,7 @@ async def order(peer: Peer, request: Any, version: int = 5) -> list[int]:
     return [error.error_code for topic in answer.topics for error in topic.partition_errors]
 
 
-def set_aside(folder: Path, ending: str) -> list[str]:
+def quarantined(folder: Path, ending: str) -> list[str]:
     return sorted(path.name for path in folder.rglob(f"*-{ending}") if path.is_dir())
 
 

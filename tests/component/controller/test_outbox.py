@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.broker_pair import slow_greeting
 from tests.support.controlled_broker import ControlledBroker
-from tests.support.controller_commands import OneBadPlace, set_aside
+from tests.support.controller_commands import OneBadPlace, quarantined
 from tests.support.controller_world import DEFAULTS, World
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
@@ -200,7 +200,7 @@ def test_a_full_confirms_what_was_quarantined(tmp_path: Path) -> None:
                 assert lone.broker.partitions.get("kept", 0) is not None
             assert [stop.name for stop in office.confirmed] == ["gone"]
             assert office.cluster.deletions == {}
-            assert len(set_aside(tmp_path, "stray")) == 1
+            assert len(quarantined(tmp_path, "stray")) == 1
 
     asyncio.run(work())
 

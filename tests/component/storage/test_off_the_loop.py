@@ -15,7 +15,16 @@ import pytest
 
 from tests.support.broker_pair import flip_a_bit
 from tests.support.controlled_broker import open_channel
-from tests.support.controller_commands import OK, A, B, leader_and_isr, order, run, running, stop
+from tests.support.controller_commands import (
+    OK,
+    A,
+    B,
+    command,
+    leader_and_isr,
+    run,
+    running,
+    stop,
+)
 from tests.support.lone_broker import Peer, until
 from tests.support.pieces import by_threads, in_thread
 from tests.support.processes import DEADLINE_S
@@ -512,12 +521,12 @@ def test_the_loop_writes_no_checkpoint_for_a_topic_that_is_created_again(tmp_pat
         disk = WatchedDisk()
         async with running(tmp_path, disk) as (lone, channel):
             states = {0: (0, 0), 1: (0, 0), 2: (0, 0)}
-            assert await order(channel, leader_and_isr({"t": (A, states)})) == [OK] * 3
+            assert await command(channel, leader_and_isr({"t": (A, states)})) == [OK] * 3
             await lone.broker.maintenance.checkpoint()
             for at in range(3):
-                assert await order(channel, stop(A, 0, partition=at), 4) == [OK]
+                assert await command(channel, stop(A, 0, partition=at), 4) == [OK]
             disk.calls.clear()
-            assert await order(channel, leader_and_isr({"t": (B, states)})) == [OK] * 3
+            assert await command(channel, leader_and_isr({"t": (B, states)})) == [OK] * 3
             written = disk.of("sync", ending="-checkpoint.tmp")
             assert 0 < len(written) <= 4
             assert not disk.here("sync", ending="-checkpoint.tmp")
@@ -534,17 +543,17 @@ def test_replicas_that_are_replaced_cost_one_checkpoint_and_one_sync_of_names(
         disk = WatchedDisk()
         async with running(tmp_path, disk) as (lone, channel):
             states = dict.fromkeys(range(5), (0, 0))
-            assert await order(channel, leader_and_isr({"t": (A, states)})) == [OK] * 5
+            assert await command(channel, leader_and_isr({"t": (A, states)})) == [OK] * 5
             await lone.broker.maintenance.checkpoint()
             disk.calls.clear()
-            assert await order(channel, leader_and_isr({"t": (B, states)})) == [OK] * 5
+            assert await command(channel, leader_and_isr({"t": (B, states)})) == [OK] * 5
             assert 0 < len(disk.of("sync", ending="-checkpoint.tmp")) <= 4
             assert len(disk.of("sync_directory", ending=tmp_path.name)) <= 5
             assert not disk.here("sync", "sync_directory")
             assert [each.topic_id for each in lone.broker.partitions.all()] == [B] * 5
             assert sum(name.endswith("-stray") for name in disk.list(str(tmp_path))) == 5
             disk.calls.clear()
-            assert await order(channel, stop(B, 0), 4) == [OK]
+            assert await command(channel, stop(B, 0), 4) == [OK]
             assert disk.of("sync_directory", ending=tmp_path.name)
             assert not disk.here("sync", "sync_directory")
 
@@ -754,10 +763,10 @@ def test_the_loop_waits_for_no_disk_to_apply_a_command(tmp_path: Path) -> None:
             assert lone.broker.channel.seen_epochs == SeenEpochs(2, 6)
             states = dict.fromkeys(range(3), (0, 0))
             ordered = leader_and_isr({"t": (NO_UUID, states)}, epoch=2)
-            assert await order(channel, ordered) == [OK] * 3
+            assert await command(channel, ordered) == [OK] * 3
             disk.calls.clear()
             ordered = leader_and_isr({"t": (A, states)}, epoch=2, migrated=True)
-            assert await order(channel, ordered) == [OK] * 3
+            assert await command(channel, ordered) == [OK] * 3
             assert len(disk.of("sync", ending="partition.metadata.adopted.tmp")) == 3
             assert [each.topic_id for each in lone.broker.partitions.all()] == [A] * 3
             directory = lone.broker.directories[0]
@@ -790,7 +799,7 @@ def test_a_loss_is_noted_by_a_thread_before_the_cut(tmp_path: Path) -> None:
     async def work() -> None:
         disk = WatchedDisk()
         async with running(tmp_path, disk) as (lone, channel):
-            assert await order(channel, leader_and_isr({"t": (A, {0: (1, 0)})})) == [OK]
+            assert await command(channel, leader_and_isr({"t": (A, {0: (1, 0)})})) == [OK]
             hosted = lone.broker.partitions.get("t", 0)
             assert hosted is not None
             for _ in range(6):
@@ -839,7 +848,7 @@ def test_damage_is_noted_by_a_thread_before_it_is_reported_to_a_controller(tmp_p
     async def work() -> None:
         disk = HeldNotes()
         async with running(tmp_path, disk) as (lone, channel):
-            assert await order(channel, leader_and_isr({"t": (A, {0: (1, 0)})})) == [OK]
+            assert await command(channel, leader_and_isr({"t": (A, {0: (1, 0)})})) == [OK]
             partitions = lone.broker.partitions
             hosted = partitions.get("t", 0)
             assert hosted is not None
@@ -889,7 +898,7 @@ def test_a_damaged_replica_is_quarantined_by_a_thread(tmp_path: Path) -> None:
     async def work() -> None:
         disk = WatchedDisk()
         async with running(tmp_path, disk) as (lone, channel):
-            assert await order(channel, leader_and_isr({"t": (A, {0: (1, 0)})})) == [OK]
+            assert await command(channel, leader_and_isr({"t": (A, {0: (1, 0)})})) == [OK]
             await lone.broker.maintenance.checkpoint()
             damaged = lone.broker.partitions.get("t", 0)
             assert damaged is not None
@@ -898,7 +907,7 @@ def test_a_damaged_replica_is_quarantined_by_a_thread(tmp_path: Path) -> None:
             (state,) = ordered.topic_states[0].partition_states
             state.leader, state.isr, state.replicas = 2, [2], [1, 2]
             disk.calls.clear()
-            assert await order(channel, ordered) == [OK]
+            assert await command(channel, ordered) == [OK]
             assert lone.broker.partitions.get("t", 0) is not damaged
             assert disk.of("sync_directory", ending=tmp_path.name)
             assert disk.of("sync", ending="-checkpoint.tmp")

@@ -101,7 +101,7 @@ def test_few_messages_are_kept() -> None:
     assert announcements.made == KEPT + 2
 
 
-def test_each_broker_gets_the_orders_that_were_built_for_it_alone() -> None:
+def test_each_broker_gets_the_requests_that_were_built_for_it_alone() -> None:
     made = World(1, 2, 3, 4)
     made.create(TopicToCreate("t", 8, 3), TopicToCreate("u", 3, 2))
     cluster, announcements = made.cluster, Announcements()
