@@ -211,7 +211,7 @@ def test_a_channel_waits_for_the_answer_of_a_registration_that_is_on_its_way(
             peer.send(request, 0)
             gone.send(messages.OpenControlChannelRequest(1, 9, 8, 1, 5, B), 0)
             tallies = lone.server.router.tallies[ApiKey.OPEN_CONTROL_CHANNEL]
-            await until(lambda: tallies.parked == 2)
+            await until(lambda: tallies.pending == 2)
             gone.writer.close()
             await until(lambda: len(lone.server.connections) == 2)
             session.broker_epoch, session.channel_key = 8, B

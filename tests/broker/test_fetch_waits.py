@@ -462,7 +462,7 @@ def test_ten_thousand_partitions_are_waited_for_and_left_in_turns(tmp_path: Path
             # A client that goes.
             peer = await Peer.connect(lone.port)
             peer.send(fetch(0, range(MANY), max_wait_ms=LONG_MS), 12)
-            await until(lambda: lone.server.router.tallies[handler.HANDLER.api_key].parked)
+            await until(lambda: lone.server.router.tallies[handler.HANDLER.api_key].pending)
             assert hosted.waiting.readers
             async with TurnCosts() as turns:
                 peer.writer.transport.abort()
@@ -487,7 +487,7 @@ def test_partitions_without_new_records_gather_no_waiting_requests(tmp_path: Pat
                 request = fetch(at, [0], max_wait_ms=LONG_MS)
                 request.topics[0].partitions += fetch(0, range(1, count)).topics[0].partitions
                 peer.send(request, 12)
-                await until(lambda: lone.server.router.tallies[handler.HANDLER.api_key].parked)
+                await until(lambda: lone.server.router.tallies[handler.HANDLER.api_key].pending)
                 most = max(most, len(idle.waiting.readers))
                 append(partition(lone, 0))
                 answer = await peer.receive()

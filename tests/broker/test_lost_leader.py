@@ -85,9 +85,9 @@ async def lose_the_leader(pair: Pair) -> None:
 async def asked(pair: Pair, peer: Peer) -> asyncio.Task[tuple[ErrorCode, int]]:
     """A question that the follower has read, and not answered."""
     router = pair.follower.server.router
-    before = router.tallies[ApiKey.METADATA].parked
+    before = router.tallies[ApiKey.METADATA].pending
     question = asyncio.create_task(told(peer))
-    await until(lambda: router.tallies[ApiKey.METADATA].parked > before)
+    await until(lambda: router.tallies[ApiKey.METADATA].pending > before)
     assert not question.done()
     return question
 
@@ -279,9 +279,9 @@ def test_a_topic_that_is_deleted_while_an_answer_waits_is_not_created_again(
             object.__setattr__(follower, "configs", creating)
             monkeypatch.setattr(follower.topic_creation, "ensure", create)
             tally = pair.follower.server.router.tallies[ApiKey.METADATA]
-            before = tally.parked
+            before = tally.pending
             question = asyncio.create_task(answered(peer, creates=True))
-            await until(lambda: tally.parked > before)
+            await until(lambda: tally.pending > before)
             follower.metadata.apply(TOLD(controller_id=1), complete=True)
             assert (await question).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert created == []

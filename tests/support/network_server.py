@@ -23,14 +23,14 @@ class Harness:
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.record_bytes: list[bytes] = []
-        self.parked: list[asyncio.Future[Any]] = []
+        self.pending: list[asyncio.Future[Any]] = []
         self.closed = 0
 
     def heartbeat(self, _: Any, request: Any, context: Any) -> Any:
         self.seen.append(request.group_id)
         if request.group_id == "park":
             future = asyncio.get_running_loop().create_future()
-            self.parked.append(future)
+            self.pending.append(future)
             return future
         if request.group_id == "bug":
             raise ZeroDivisionError("planted")
@@ -52,7 +52,7 @@ class Harness:
         if request.acks == 1:
             return messages.ProduceResponse(throttle_time_ms=request.timeout_ms)
         future = asyncio.get_running_loop().create_future()
-        self.parked.append(future)
+        self.pending.append(future)
         return future
 
     async def fetch(self, _: Any, request: Any, context: Any) -> Any:

@@ -143,7 +143,7 @@ class BrokerCollector(Collector):
                 name = _name(key)
                 requests.add_metric([name], tally.requests)
                 failures.add_metric([name], tally.failures)
-                pending.add_metric([name], tally.parked)
+                pending.add_metric([name], tally.pending)
         refused = CounterMetricFamily(
             "tidelog_requests_unauthorized",
             "Requests that this broker refused for want of a proof of the cluster secret, by API",

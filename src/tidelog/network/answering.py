@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARKED_FACTOR = 16
+PENDING_FACTOR = 16
 """Memory of a request while it is parsed in steps or its response is pending, for each of its
 bytes: an element of a few bytes is an object of a hundred."""
 
-PARKED_FREE_BYTES = 4096
+PENDING_FREE_BYTES = 4096
 """Requests up to this size are not charged for it."""
 
 QUEUED_HIGH_BYTES = 1_048_576
@@ -320,17 +320,17 @@ class Answering(Outgoing):
 
     def _hold_request(self, route: Route, size: int) -> int:
         """Charge the memory of a request with a pending response; return how much it is."""
-        if size <= PARKED_FREE_BYTES or route.long_records:
+        if size <= PENDING_FREE_BYTES or route.long_records:
             # Records are not copied: they are in the receive buffer.
             return 0
-        held = size * PARKED_FACTOR
-        self._parked += held
+        held = size * PENDING_FACTOR
+        self._pending_bytes += held
         self._count()
         return held
 
     def _let_go(self, held: int) -> None:
         if held:
-            self._parked -= held
+            self._pending_bytes -= held
             self._count()
 
     def _park(
@@ -351,7 +351,7 @@ class Answering(Outgoing):
         if not isinstance(result, asyncio.Future):
             future = asyncio.ensure_future(result, loop=self.server.loop)
         self._depth += 1
-        route.tally.parked += 1
+        route.tally.pending += 1
         self._futures[future] = None
         done = partial(self._unpark, slot, route, request, correlation_id)
         future.add_done_callback(done)
@@ -371,7 +371,7 @@ class Answering(Outgoing):
     ) -> None:
         self._futures.pop(future, None)
         self._depth -= 1
-        route.tally.parked -= 1
+        route.tally.pending -= 1
         if self._transport is None or self._blocked & CLOSED:
             if not future.cancelled() and future.exception() is not None:
                 logger.error("%s failed", route.handler.api_key.name, exc_info=future.exception())

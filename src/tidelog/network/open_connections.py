@@ -142,7 +142,7 @@ class OpenConnections:
             "bytes_out": self.bytes_out,
             "request_bytes_held": self.memory.used - self.memory.answers,
             "answer_bytes_unsent": self.memory.answers,
-            "requests_parked": sum(tally.parked for tally in self.router.tallies.values()),
+            "requests_pending": sum(tally.pending for tally in self.router.tallies.values()),
         }
 
     # -- called by connections

@@ -47,7 +47,7 @@ class Outgoing:
         """Bytes of responses that wait for an earlier one."""
         self._building = 0
         """Bytes of the response that is being made."""
-        self._parked = 0
+        self._pending_bytes = 0
         """Memory of requests with pending responses."""
         self._charged = 0
         self._unmade = 0
@@ -79,17 +79,17 @@ class Outgoing:
 
     def _count(self) -> None:
         """Charge the account with the present memory of this client."""
-        held = self._queued + self._building + self._parked
+        held = self._queued + self._building + self._pending_bytes
         if self._blocked & CLIENT and self._transport is not None:
             held += self._transport.get_write_buffer_size()
-        if self._building + self._parked != self._unmade:
+        if self._building + self._pending_bytes != self._unmade:
             self._note_unmade()
         if held != self._charged:
             change, self._charged = held - self._charged, held
             self.account.charge(change, self)
 
     def _note_unmade(self) -> None:
-        size = self._building + self._parked
+        size = self._building + self._pending_bytes
         change, self._unmade = size - self._unmade, size
         self.account.note_unmade(change, self)
 
@@ -104,7 +104,7 @@ class Outgoing:
         if self._sender is not None:
             self._sender.close()
         self._drop_kept_sender()
-        self._queued = self._building = self._parked = 0
+        self._queued = self._building = self._pending_bytes = 0
         self._note_unmade()
         charged, self._charged = self._charged, 0
         self.account.charge(-charged, self)

@@ -225,7 +225,7 @@ class Tally:
     requests: int = 0
     failures: int = 0
     """Exceptions in the handler (bugs), not refusals."""
-    parked: int = 0
+    pending: int = 0
     """Requests with a pending response."""
     took_ns: int = 0
     """Sum of the times of requests, from their begin to their response."""

@@ -147,7 +147,7 @@ class World:
 
     def release(self) -> None:
         """Answer a request that waits."""
-        future = self.harness.parked.pop(0)
+        future = self.harness.pending.pop(0)
         if not future.done():
             future.set_result(messages.HeartbeatResponse(error_code=0))
 
@@ -159,11 +159,11 @@ class World:
                 moved += wire.deliver(1 << 16) + wire.unsent
                 wire.read(wire.unsent)
                 self.check()
-            while self.harness.parked:
+            while self.harness.pending:
                 moved += 1
                 self.release()
             await self.turn()
-            if not moved and not self.harness.parked:
+            if not moved and not self.harness.pending:
                 break
         for wire in self.wires:
             assert wire.is_lost or not wire.sending, "it is read to its end"
@@ -236,7 +236,7 @@ async def _history(rng: random.Random, hosts: int) -> World:
         lambda wire: wire.deliver(1 << 20),
         lambda wire: wire.read(rng.choice((1_000, 1 << 20))),
         lambda wire: len(wire.sending) > 1 << 20 or _sends(rng, wire),
-        lambda wire: world.harness.parked and rng.random() < 0.3 and world.release(),
+        lambda wire: world.harness.pending and rng.random() < 0.3 and world.release(),
         lambda wire: rng.random() < 0.02 and wire.abort(),
         lambda wire: rng.random() < 0.05 and world.server._reclaim(),
     ]

@@ -19,7 +19,7 @@ from tests.support.network_server import Harness, Peer, heartbeat, produce, serv
 from tests.support.processes import DEADLINE_S
 from tests.support.proofs import proven, secret_in, write_secret
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.answering import PARKED_FACTOR
+from tidelog.network.answering import PENDING_FACTOR
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
 from tidelog.network.limits import Account, Limits
 from tidelog.network.open_connections import FRAME_LOOK_S
@@ -244,12 +244,12 @@ def test_time_in_which_the_server_does_not_read_does_not_count(run: Any) -> None
             peer.send(ApiKey.HEARTBEAT, 4, 1, heartbeat("park"))
             whole = b"".join(codec.encode_request(ApiKey.HEARTBEAT, 4, 2, "c", heartbeat("g")))
             peer.writer.write(whole[:10])
-            await until(lambda: harness.parked)
+            await until(lambda: harness.pending)
             await until(lambda: not server.awaited)
             others = await greeted(server)
             others.writer.write(b"\0\0\1\0")
             assert await others.ended(), "as long as it takes to be late, and more"
-            harness.parked[0].set_result(messages.HeartbeatResponse(error_code=0))
+            harness.pending[0].set_result(messages.HeartbeatResponse(error_code=0))
             assert await peer.receive_correlation() == 1
             peer.writer.write(whole[10:])
             assert await peer.receive_correlation() == 2
@@ -445,7 +445,7 @@ def test_answers_that_wait_for_an_earlier_one_are_bounded(run: Any) -> None:
             for _ in range(3):
                 await asyncio.wait_for(greeted(server, OTHER), DEADLINE_S)
             assert len(connection._pending) == 16
-            harness.parked[0].set_result(messages.ProduceResponse())
+            harness.pending[0].set_result(messages.ProduceResponse())
             assert [await peer.receive_correlation() for _ in range(1001)] == list(range(1, 1002))
             assert server.memory.answers == 0
 
@@ -465,7 +465,7 @@ def test_large_answers_that_wait_for_an_earlier_one_are_charged(run: Any) -> Non
             (connection,) = server.connections
             assert server.router.tallies[ApiKey.FETCH].requests == 4
             assert connection._queued == server.memory.answers < 1_300_000
-            harness.parked[0].set_result(messages.ProduceResponse())
+            harness.pending[0].set_result(messages.ProduceResponse())
             assert [await peer.receive_correlation() for _ in range(21)] == list(range(1, 22))
             await until(lambda: server.memory.answers == 0)
 
@@ -574,13 +574,13 @@ def test_a_long_request_is_charged_while_its_answer_is_pending(run: Any) -> None
                 request = heartbeat("park")
                 request.member_id = "m" * 30_000
                 peers[-1].send(ApiKey.HEARTBEAT, 4, 1, request)
-                await until(lambda: len(harness.parked) == len(peers))
-            assert 3 * 30_000 * PARKED_FACTOR <= server.memory.answers == server.memory.used
-            harness.parked[0].set_result(messages.HeartbeatResponse(error_code=0))
+                await until(lambda: len(harness.pending) == len(peers))
+            assert 3 * 30_000 * PENDING_FACTOR <= server.memory.answers == server.memory.used
+            harness.pending[0].set_result(messages.HeartbeatResponse(error_code=0))
             assert await peers[0].receive_correlation() == 1
-            assert server.memory.answers < 2 * 31_000 * PARKED_FACTOR
+            assert server.memory.answers < 2 * 31_000 * PENDING_FACTOR
             peers[1].writer.close()
-            await until(lambda: server.memory.answers < 31_000 * PARKED_FACTOR)
+            await until(lambda: server.memory.answers < 31_000 * PENDING_FACTOR)
             # Where others wait for what it holds, a connection whose request waits is closed.
             server.memory.charge(5_000_000, Place(OTHER))
             server._sweep()
@@ -596,7 +596,7 @@ def test_a_short_request_and_one_of_records_are_not_charged(run: Any) -> None:
         async with serving(harness) as (server, _):
             peer = await greeted(server)
             peer.send(ApiKey.HEARTBEAT, 4, 1, heartbeat("park"))
-            await until(lambda: len(harness.parked) == 1)
+            await until(lambda: len(harness.pending) == 1)
             assert server.memory.used == 0
 
     run(main())

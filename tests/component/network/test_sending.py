@@ -45,7 +45,7 @@ class Files:
     def __init__(self, path: Path) -> None:
         path.write_bytes(CONTENT)
         self.file = path.open("rb")
-        self.parked: list[asyncio.Future[Any]] = []
+        self.pending: list[asyncio.Future[Any]] = []
 
     def fetch(self, _: Any, request: Any, context: Any) -> Any:
         asked = request.topics[0].partitions[0]

@@ -38,8 +38,8 @@ def test_answers_come_in_the_order_of_requests(run: Any) -> None:
             for number in range(3):
                 peer.send(ApiKey.PRODUCE, 9, number, produce(b"x", acks=-1))
             peer.send(ApiKey.HEARTBEAT, 4, 3, heartbeat("g"))
-            await until(lambda: len(harness.parked) == 3 and harness.seen)
-            for future in reversed(harness.parked):
+            await until(lambda: len(harness.pending) == 3 and harness.seen)
+            for future in reversed(harness.pending):
                 future.set_result(messages.ProduceResponse())
             assert [await peer.receive_correlation() for _ in range(4)] == [0, 1, 2, 3]
 
@@ -53,11 +53,11 @@ def test_a_pending_handler_that_is_not_pipelined_mutes_its_connection(run: Any) 
             peer, other = await connect(), await connect()
             peer.send(ApiKey.HEARTBEAT, 4, 1, heartbeat("park"))
             peer.send(ApiKey.HEARTBEAT, 4, 2, heartbeat("later"))
-            await until(lambda: harness.parked)
+            await until(lambda: harness.pending)
             other.send(ApiKey.HEARTBEAT, 4, 9, heartbeat("other"))
             assert await other.receive_correlation() == 9
             assert harness.seen == ["park", "other"]
-            harness.parked[0].set_result(messages.HeartbeatResponse())
+            harness.pending[0].set_result(messages.HeartbeatResponse())
             assert [await peer.receive_correlation() for _ in range(2)] == [1, 2]
             assert harness.seen == ["park", "other", "later"]
 
@@ -83,11 +83,11 @@ def test_an_answer_to_a_pipelined_request_lets_no_other_pass_one_that_is_not(run
         peer.send(ApiKey.LIST_GROUPS, 4, 1, messages.ListGroupsRequest())
         peer.send(ApiKey.HEARTBEAT, 4, 2, heartbeat("park"))
         peer.send(ApiKey.HEARTBEAT, 4, 3, heartbeat("after it"))
-        await until(lambda: harness.parked)
+        await until(lambda: harness.pending)
         go_on.set()
         assert await peer.receive_correlation() == 1
         assert harness.seen == ["park"]
-        harness.parked[0].set_result(messages.HeartbeatResponse(error_code=0))
+        harness.pending[0].set_result(messages.HeartbeatResponse(error_code=0))
         assert [await peer.receive_correlation() for _ in range(2)] == [2, 3]
         await server.stop(grace_s=0.2)
 
@@ -291,12 +291,12 @@ def test_pipelined_requests_are_bounded(run: Any) -> None:
             peer = await connect()
             for number in range(25):
                 peer.send(ApiKey.PRODUCE, 9, number, produce(b"x", acks=-1))
-            await until(lambda: len(harness.parked) == 10)
+            await until(lambda: len(harness.pending) == 10)
             await turn()
-            assert len(harness.parked) == 10
+            assert len(harness.pending) == 10
             for released in range(25):
-                await until(lambda: len(harness.parked) > released)  # noqa: B023
-                harness.parked[released].set_result(messages.ProduceResponse())
+                await until(lambda: len(harness.pending) > released)  # noqa: B023
+                harness.pending[released].set_result(messages.ProduceResponse())
             assert [await peer.receive_correlation() for _ in range(25)] == list(range(25))
 
     run(main())
@@ -310,9 +310,9 @@ def test_futures_are_cancelled_when_the_client_goes(run: Any) -> None:
             peer.send(ApiKey.HEARTBEAT, 4, 1, heartbeat("watch"))
             await peer.receive()
             peer.send(ApiKey.HEARTBEAT, 4, 1, heartbeat("park"))
-            await until(lambda: harness.parked)
+            await until(lambda: harness.pending)
             peer.writer.close()
-            await until(lambda: harness.parked[0].cancelled())
+            await until(lambda: harness.pending[0].cancelled())
             assert (len(server.connections), harness.closed) == (0, 1)
 
     run(main())
@@ -339,10 +339,10 @@ def test_a_stop_answers_what_is_pending(run: Any) -> None:
         async with serving(harness) as (server, connect):
             peer = await connect()
             peer.send(ApiKey.PRODUCE, 9, 5, produce(b"x", acks=-1))
-            await until(lambda: harness.parked)
+            await until(lambda: harness.pending)
             stopping = asyncio.ensure_future(server.stop(grace_s=DEADLINE_S))
             await turn()
-            harness.parked[0].set_result(messages.ProduceResponse())
+            harness.pending[0].set_result(messages.ProduceResponse())
             assert await peer.receive_correlation() == 5
             assert await peer.ended()
             await stopping
@@ -366,10 +366,10 @@ def test_a_port_in_use_is_one_clear_line(run: Any) -> None:
 
 def test_a_delayed_request_does_not_keep_its_connection_for_ever() -> None:
     class Connection:
-        parked: Any = None
+        pending: Any = None
 
     connection: Any = Connection()
-    connection.parked = RequestContext(connection, 0, 1, "", "User:ANONYMOUS")
+    connection.pending = RequestContext(connection, 0, 1, "", "User:ANONYMOUS")
     kept = weakref.ref(connection)
     del connection
     gc.collect()

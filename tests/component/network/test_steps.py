@@ -424,7 +424,7 @@ def test_a_request_does_not_wait_for_what_it_is_charged_itself(run: Any) -> None
 
 def test_a_connection_that_waits_after_its_steps_does_not_keep_the_favour(run: Any) -> None:
     """It kept it, and its buffer, until it was answered: all others waited for that."""
-    parked: list[asyncio.Future[Any]] = []
+    pending: list[asyncio.Future[Any]] = []
 
     def handle(_: Any, request: Any, _context: Any) -> Any:
         if not request.groups:
@@ -432,8 +432,8 @@ def test_a_connection_that_waits_after_its_steps_does_not_keep_the_favour(run: A
         for _ in range(3):
             burn(TURN_S)
             yield 0
-        parked.append(asyncio.get_running_loop().create_future())
-        return parked[0]
+        pending.append(asyncio.get_running_loop().create_future())
+        return pending[0]
 
     async def main() -> None:
         router = Router(
@@ -446,9 +446,9 @@ def test_a_connection_that_waits_after_its_steps_does_not_keep_the_favour(run: A
         assert await peer.receive_correlation() == 0
         groups = [f"group-{number}" for number in range(10_000)]
         peer.send(ApiKey.DESCRIBE_GROUPS, 5, 1, messages.DescribeGroupsRequest(groups=groups))
-        await until(lambda: parked)
+        await until(lambda: pending)
         assert not server.memory.contended
-        parked[0].set_result(messages.DescribeGroupsResponse())
+        pending[0].set_result(messages.DescribeGroupsResponse())
         assert await peer.receive_correlation() == 1
         await server.stop(grace_s=0.2)
 

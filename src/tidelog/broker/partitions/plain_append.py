@@ -1,9 +1,9 @@
 """The append of one plain batch of a client: check it, then have storage write it.
 
-Owns the order of the checks, that of the Produce table in docs/design/elastic.md (its rows of
-partition epoch and resize epoch come with growing). The rules are functions of their own, which
-the general append uses too: `storage.log.appending`. It takes all that is not plain: another form
-of the batch, a roll, a new leader epoch, a duplicate, a log out of service.
+Owns the order of the checks of the batch, that of the Produce table in docs/design/elastic.md. The
+rows about the partition come before: see `admission` and `resize_checks`. The rules are functions
+of their own, which the general append uses too: `storage.log.appending`. It takes all that is not
+plain: another form of the batch, a roll, a new leader epoch, a duplicate, a log out of service.
 """
 
 from __future__ import annotations
