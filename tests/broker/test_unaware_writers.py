@@ -14,7 +14,7 @@ from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import produce, run, running
 from tests.support.resized import COUNT, EPOCH, LIFE, count_in, fence, put, show
 from tidelog.broker.metrics import BrokerCollector
-from tidelog.broker.partitions import produce_fast_path, unaware_writers
+from tidelog.broker.partitions import misplaced_records, produce_fast_path, unaware_writers
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.records.batch import read_header, seal_batch
@@ -63,8 +63,8 @@ async def counted(lone: LoneBroker, expected: int) -> None:
     writers = lone.broker.unaware_writers
     await until(lambda: writers.misplaced.get("t", 0) >= expected)
     assert writers.misplaced.get("t", 0) == expected
-    await until(lambda: not writers._is_working)
-    assert (writers.misplaced.get("t", 0), writers._bytes) == (expected, 0)
+    await until(lambda: not writers.search._is_working)
+    assert (writers.misplaced.get("t", 0), writers.search._bytes) == (expected, 0)
 
 
 @pytest.mark.parametrize("topics", [1, 2], ids=["the fast path", "the handler"])
@@ -104,7 +104,7 @@ def test_where_kafkas_hash_agrees_keys_are_looked_at_only_while_metadata_may_be_
             hosted = resized(lone, COUNT)
             await send(peer, keyed())
             await counted(lone, elsewhere(COUNT))
-            monkeypatch.setattr(unaware_writers, "NEWEST_AGE_MS", 0)
+            monkeypatch.setattr(misplaced_records, "NEWEST_AGE_MS", 0)
             await send(peer, keyed())
             await counted(lone, elsewhere(COUNT))
             # Linear hashing at another count is never Kafka's.
@@ -131,7 +131,7 @@ def test_no_key_is_looked_at_where_no_record_can_be_misplaced(
             put(resized(lone, **configs), **{"undeleted_count": ODD, **changes})
             await send(peer, keyed())
             writers = lone.broker.unaware_writers
-            assert not writers._is_working and not writers.misplaced
+            assert not writers.search._is_working and not writers.misplaced
             assert ("t" in writers.last_ms) == ("resize_epoch" in changes)
 
     run(main())
@@ -144,9 +144,9 @@ def test_what_waits_to_be_looked_at_is_bounded(
         async with running(tmp_path) as (lone, peer):
             resized(lone)
             writers, large = lone.broker.unaware_writers, keyed()
-            monkeypatch.setattr(unaware_writers, "MOST_BYTES", len(large) - 1)
+            monkeypatch.setattr(misplaced_records, "MOST_BYTES", len(large) - 1)
             await send(peer, large)
-            assert (writers.skipped, writers._bytes) == (1, 0)
+            assert (writers.search.skipped, writers.search._bytes) == (1, 0)
             await send(peer, keyed(keys=KEYS[:10]))
             await counted(lone, sum(partition_of(hash_of_key(x), 1, ODD) != 0 for x in KEYS[:10]))
 

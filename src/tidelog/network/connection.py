@@ -65,7 +65,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._routes = server.router.routes_for(self.is_trusted)
         self.principal = "User:ANONYMOUS"
         self.client_host = ""
-        self.opened_at = self.last_active = server.loop.time()
+        self.last_active = server.loop.time()
         self._context = server.context
         Answering.__init__(self)
         self._in = ReceiveBuffer(server.memory, self, self._room_again)

@@ -26,7 +26,6 @@ HEADER_SIZE = 61
 LENGTH_OVERHEAD = 12
 """Bytes before what the length field counts: base offset and the length itself."""
 
-CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
 MAGIC_POSITION = 16
 MAX_INT32 = 2**31 - 1
@@ -50,7 +49,6 @@ NO_SEQUENCE = -1
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qii")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
-_UINT32 = struct.Struct(">I")
 
 # tuple.__new__ skips the length check of BatchHeader._make: the struct has made 13 fields.
 _as_header = tuple.__new__

@@ -1,16 +1,10 @@
-"""Producers that send no partition count: when they wrote to a topic, and their misplaced records.
+"""Producers that send no partition count: when they wrote to a topic, and what is said of it.
 
-Owns both numbers of each topic of this broker, the client ids of such producers, their part of
+Owns when such a producer last wrote to each topic of this broker, their client ids, their part of
 heartbeats (tag 10001), and the count of their batches that retired partitions refuse, with one log
-line a minute and topic. Not the refusal of such producers: see `resize_checks`. Until a topic was
-resized the fast path notes one batch in ten milliseconds.
-
-A producer without a count hashes by the number of partitions that it knows. Its records are in the
-place where aware producers write their keys only while C is N times a power of two, and the number
-is the present one. So the keys of its batches are looked at while C is another number, and for
-``NEWEST_AGE_MS`` after the first such batch in a resize epoch: clients refresh their metadata
-within that time. A task looks at them after the append, in turns and in threads, in a bounded
-queue: what has no room in it is not looked at, so the count is a lower bound.
+line a minute and topic. Not the refusal of such producers: see `resize_checks`. Not the search for
+their misplaced records: see `misplaced_records`. Until a topic was resized the fast path notes one
+batch in ten milliseconds.
 
 Nothing of this is on disk. Of a topic that was there when this broker started it does not know
 which producers wrote in the hour before: it names such a topic only once it has seen a producer
@@ -20,24 +14,16 @@ without a count, or has run for an hour. What is not named counts as seen
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.partitioning.hashing import hashes_of_keys, partition_of
-from tidelog.partitioning.lineage import level_of
+from tidelog.broker.partitions.misplaced_records import MisplacedRecords
 from tidelog.protocol import messages
-from tidelog.records.batch import HEADER_SIZE, Buffer, read_header
-from tidelog.records.compression import decompress
-from tidelog.records.record import CorruptRecords
-from tidelog.records.scanning import KeyReader
+from tidelog.records.batch import Buffer
 from tidelog.replication.resize_rules import NOT_NAMED, Named
-from tidelog.runtime.tasks import call_off
-from tidelog.runtime.turns import Pieces, in_turns
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.cache import MetadataCache
@@ -47,18 +33,6 @@ if TYPE_CHECKING:
     from tidelog.runtime.turns import Turns
 
 logger = logging.getLogger(__name__)
-
-NEWEST_AGE_MS = 300_000
-"""How old the metadata of a client may be: Kafka's default of ``metadata.max.age.ms``."""
-
-MOST_BYTES = 8 * 1024 * 1024
-"""Most bytes of batches that wait to be looked at; a larger batch is not looked at."""
-
-MOST_PLAIN_BYTES = 16 * 1024 * 1024
-"""Most bytes that one batch may decompress to."""
-
-KEYS_AT_ONCE = 200
-"""Less than a millisecond of the event loop."""
 
 TOPICS_AT_ONCE = 500
 """Topics that one heartbeat looks at, and names at most."""
@@ -87,14 +61,6 @@ UNKNOWN = -2
 _LedTopic = messages.BrokerHeartbeatRequest.LedTopic
 
 
-class _Batch(NamedTuple):
-    topic: str
-    partition: int
-    initial_count: int
-    present_count: int
-    records: bytes
-
-
 class UnawareWriters:
     """The producers without a count of one broker. Used on the event loop only."""
 
@@ -102,27 +68,17 @@ class UnawareWriters:
         self, partitions: Partitions, metadata: MetadataCache, clock: Clock, turns: Turns
     ) -> None:
         self._partitions = partitions
-        self._metadata = metadata
         self._clock = clock
-        self._turns = turns
         self.last_ms: dict[str, int] = {}
         """When such a producer last wrote to a topic, by the wall clock."""
         self._clients: dict[str, dict[str, int]] = {}
         """The client ids of such producers by topic, each with the time of its last batch."""
-        self.misplaced: dict[str, int] = {}
-        """Records whose key has another partition, by topic, since the start of this broker."""
+        self.search = MisplacedRecords(metadata, clock, turns)
+        self.misplaced = self.search.found
         self.refused: dict[str, int] = {}
         """Batches that retired partitions refused, by topic, since the start of this broker."""
         self._lines: dict[str, tuple[int, int]] = {}
         """When the last log line about that was written, and how many were refused by then."""
-        self.skipped = 0
-        """Batches that were not looked at, because too many waited."""
-        self._resized: dict[str, tuple[int, int]] = {}
-        """The resize epoch of a topic's last batch, and since when batches come in it."""
-        self._queue: deque[_Batch] = deque()
-        self._bytes = 0
-        self._is_working = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._registration = -1
         self._said: dict[str, tuple[Any, int, int]] = {}
         self._cycle: Iterator[str] = iter(())
@@ -158,7 +114,7 @@ class UnawareWriters:
                 if client_id in clients or len(clients) < MOST_CLIENTS:
                     clients[client_id] = now_ms
             if state.resize_epoch:
-                self._look_at(partition, records)
+                self.search.look_at(partition, records)
 
     def note_refused(self, partition: HostedPartition, named: Named) -> None:
         """Note a batch that was refused, if it came without a count to a retired partition."""
@@ -176,57 +132,9 @@ class UnawareWriters:
                 {"topic": topic, "batches": count - counted},
             )
 
-    def _look_at(self, partition: HostedPartition, records: Buffer) -> None:
-        """Have the keys of a batch looked at, if they may be misplaced and there is room."""
-        topic, index = partition.key
-        known = self._metadata.topic(topic)
-        initial = -1 if known is None else known.initial_partition_count
-        count = partition.state.undeleted_count
-        if not (0 < initial <= count and self._may_be_misplaced(partition, initial, count)):
-            return
-        if self._bytes + len(records) > MOST_BYTES:
-            self.skipped += 1
-            return
-        self._bytes += len(records)
-        self._queue.append(_Batch(topic, index, initial, count, bytes(records)))
-        if not self._is_working:
-            self._is_working = True
-            task = asyncio.get_running_loop().create_task(self._work_off(), name="misplaced")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def _may_be_misplaced(self, partition: HostedPartition, initial: int, count: int) -> bool:
-        now_ms, epoch = self._clock.monotonic_ms(), partition.state.resize_epoch
-        former, since_ms = self._resized.get(partition.key.topic, (-1, now_ms))
-        if epoch > former:
-            since_ms = now_ms
-            self._resized[partition.key.topic] = epoch, now_ms
-        return level_of(initial, count) != count or now_ms - since_ms < NEWEST_AGE_MS
-
-    async def _work_off(self) -> None:
-        try:
-            while self._queue:
-                batch = self._queue.popleft()
-                found = await self._misplaced_in(batch)
-                self._bytes -= len(batch.records)
-                if found:
-                    self.misplaced[batch.topic] = self.misplaced.get(batch.topic, 0) + found
-        finally:
-            self._is_working = False
-
-    async def _misplaced_in(self, batch: _Batch) -> int:
-        try:
-            plain = await self._turns.run(_unpacked(batch.records))
-            return await in_turns(misplaced_in(plain, batch), self._clock)
-        except CorruptRecords:
-            return 0
-        except Exception:
-            logger.exception("the keys of a batch for %s could not be read", batch.topic)
-            return 0
-
     async def stop(self) -> None:
         """Stop; the batches that wait are not looked at."""
-        await call_off(self._tasks)
+        await self.search.stop()
 
     # -- what is reported
 
@@ -298,29 +206,4 @@ class UnawareWriters:
 
     def _by_topic(self) -> tuple[dict[str, Any], ...]:
         counts = self.last_ms, self._clients, self.misplaced, self.refused
-        return *counts, self._resized, self._said, self._lines
-
-
-def _unpacked(records: bytes) -> Pieces[Buffer]:
-    """Return the plain records of one batch, decompressed in a thread; CorruptRecords."""
-    header = read_header(records)
-    payload = memoryview(records)[HEADER_SIZE:]
-    if not header.codec:
-        return payload
-    plain: list[bytes] = []
-    yield lambda: plain.append(decompress(header.codec, payload, MOST_PLAIN_BYTES))
-    return plain[0]
-
-
-def misplaced_in(plain: Buffer, batch: _Batch) -> Generator[None, None, int]:
-    """Return how many records have a key of another partition, in steps; CorruptRecords."""
-    reader = KeyReader(plain, read_header(batch.records).record_count)
-    found = 0
-    while not reader.is_over:
-        homes = (
-            partition_of(each, batch.initial_count, batch.present_count)
-            for each in hashes_of_keys(reader.read(KEYS_AT_ONCE))
-        )
-        found += sum(home != batch.partition for home in homes)
-        yield
-    return found
+        return *counts, self.search.resized, self._said, self._lines
