@@ -39,6 +39,7 @@ VERSION, CORRELATION = 11, 77
 COUNT = 8
 """The partitions of the topic, which was never resized."""
 
+_decode = codec.request_decoder(ApiKey.PRODUCE, VERSION, None)
 _PEER: Any = SimpleNamespace(listener_name="L")
 
 
@@ -182,14 +183,21 @@ class Hosted:
         return b"".join(codec.encode_response(ApiKey.PRODUCE, VERSION, CORRELATION, response))
 
     def flat(self, request: Any) -> bytes:
-        """The response of the fast path, or of the handler where that leaves the request alone."""
+        """The response of the fast path, or of the handler where that leaves the request alone.
+
+        Both read the same bytes, as in a connection's buffer, which an append may write to.
+        """
         chunks = codec.encode_request(ApiKey.PRODUCE, VERSION, CORRELATION, "c", request)
-        frame = memoryview(b"".join(chunks))[4:]
+        frame = memoryview(bytearray().join(chunks))[4:]
         at = codec.decode_request_header(frame).body
         answered: Any = produce_fast_path.answer(
             self.broker, frame, at, VERSION, CORRELATION, _PEER
         )
-        return self._handled(request) if answered is None else answered
+        if answered is not None:
+            return bytes(answered)
+        again, stop = _decode(frame, at)
+        assert stop == len(frame)
+        return self._handled(again)
 
     def state(self) -> dict[str, Any]:
         """All that the next request, a reader, a follower or a start can find out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.broker.partitions.partition import LeaderAndIsrState
-from tidelog.broker.partitions.produce_tags import NO_TAGS, tags_of
+from tidelog.broker.partitions.produce_tags import MOST_TAG_BYTES, NO_TAGS, tags_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, messages
 
@@ -25,6 +25,7 @@ def end_of(count: int, epoch: int, partition_epoch: int) -> bytes:
 @pytest.mark.parametrize("numbers", [(0, 0, 0), (8, 3, 20), (50_000, 2**31 - 1, 2**31 - 1)])
 def test_the_bytes_of_the_codec(numbers: tuple[int, int, int]) -> None:
     assert tags_of(*numbers) == end_of(*numbers)
+    assert len(tags_of(*numbers)) < MOST_TAG_BYTES, "bytes after them are seen"
 
 
 def test_without_numbers_the_bytes_are_those_of_no_tags() -> None:

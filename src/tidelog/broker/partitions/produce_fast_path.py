@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION, LeaderHints
 from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
-from tidelog.broker.partitions.produce_tags import NO_TAGS
+from tidelog.broker.partitions.produce_tags import MOST_TAG_BYTES, NO_TAGS
 from tidelog.broker.partitions.resize_checks import REFUSE
 from tidelog.broker.partitions.unaware_writers import NEVER
 from tidelog.model.api_keys import ApiKey
@@ -204,4 +204,5 @@ def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview,
     stop = start + size - 1
     if size <= HEADER_SIZE:
         return None
-    return acks, timeout_ms, name, index, frame[start:stop], bytes(frame[stop:])
+    tags = bytes(frame[stop : stop + MOST_TAG_BYTES])
+    return acks, timeout_ms, name, index, frame[start:stop], tags

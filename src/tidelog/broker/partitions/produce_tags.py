@@ -13,6 +13,10 @@ import struct
 NO_TAGS = b"\0\0\0"
 """Of a producer that sends no count."""
 
+MOST_TAG_BYTES = 25
+"""One more than an aware producer sends: of longer tags the fast path reads this many, which equal
+none of those that it knows."""
+
 _pack = struct.Struct(">4si4si3sib").pack
 
 PARTITION_TAG = b"\1\x90\x4e\4"
