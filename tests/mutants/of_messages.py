@@ -197,4 +197,11 @@ MUTANTS = (
         "            if True:\n",
         "tests/unit/network/test_buffer.py",
     ),
+    Mutant(
+        "a begun frame keeps a wide buffer for which another waits",
+        "src/tidelog/network/buffer.py",
+        "        if self.held and self._account.contended:\n            self._shrink_to(need)\n",
+        "",
+        "tests/unit/network/test_buffer.py",
+    ),
 )

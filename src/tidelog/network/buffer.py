@@ -85,6 +85,8 @@ class ReceiveBuffer:
                 self._shrink()
             return True
         need = self.need or 4
+        if self.held and self._account.contended:
+            self._shrink_to(need)
         is_new = self._free_bytes == SMALL_BYTES
         has_room = self.end < self.capacity
         if has_room and (is_new or not self.start or self.start + need <= self.capacity):
@@ -119,10 +121,16 @@ class ReceiveBuffer:
         self.view = memoryview(bytearray(0))
         self.capacity = self.start = self.end = 0
 
-    def drop_if_empty(self) -> None:
-        """Give an empty buffer back; the next bytes get a new one."""
-        if self.end == 0 and self.capacity:
-            self._replace(0)
+    def give_back(self) -> None:
+        """Give an empty buffer back, and of one with a begun frame what exceeds the frame.
+
+        Where whole frames wait, records of a request in steps may still be read in the buffer.
+        """
+        if not self.end:
+            if self.capacity:
+                self._replace(0)
+        elif self.held and (self.need or self.end - self.start < 4):
+            self._shrink_to(self.need)
 
     def _replace(self, capacity: int) -> bool:
         extra = max(0, capacity - self._free_bytes) - self.held
@@ -148,6 +156,12 @@ class ReceiveBuffer:
             self.largest = max(self.largest, capacity)  # that much was used
             if not self._account.is_short_of(capacity):
                 self._replace(2 * capacity)
+
+    def _shrink_to(self, need: int) -> None:
+        """Give back what is larger than a begun frame of ``need`` bytes takes."""
+        fitting = _rounded(max(need, self.end - self.start))
+        if fitting < self.capacity:
+            self._replace(fitting)
 
     def _shrink(self) -> None:
         self._until_shrink = SHRINK_AFTER

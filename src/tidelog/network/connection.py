@@ -287,9 +287,10 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self._go_on()
 
     def release_idle_buffer(self) -> None:
-        """Give an empty buffer back; the next bytes get a new one. Called for idle connections."""
+        """Give back what is empty of the buffer, called for idle connections and while memory is
+        short; the next bytes get a new one."""
         if not self._in_turn:
-            self._in.drop_if_empty()
+            self._in.give_back()
             self._drop_kept_sender()
 
     # -- requests

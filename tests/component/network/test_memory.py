@@ -20,7 +20,7 @@ from tests.support.processes import DEADLINE_S
 from tests.support.proofs import proven, secret_in, write_secret
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.answering import PENDING_FACTOR
-from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
+from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES, WIDE_BYTES
 from tidelog.network.limits import Account, Limits
 from tidelog.network.open_connections import FRAME_LOOK_S
 from tidelog.network.server import Server
@@ -318,6 +318,35 @@ def test_half_sent_frames_of_one_address_do_not_delay_another(run: Any) -> None:
             assert await other.receive_correlation() == 7
             assert server.memory.contended, "the half-sent frames hold what they held"
             assert server.memory.used < 2 * limits.queued_request_bytes + 20_000_000
+
+    run(main())
+
+
+def test_wide_buffers_of_silent_clients_are_given_to_one_that_waits(run: Any) -> None:
+    """They sent much, then five bytes of a frame: each kept 192 KiB as long as it liked."""
+
+    async def main() -> None:
+        limits = Limits(queued_request_bytes=4 * (WIDE_BYTES - FIRST_BYTES))
+        async with serving(Harness(), limits) as (server, _):
+            silent = [await greeted(server) for _ in range(4)]
+            burst = b"".join(
+                codec.encode_request(ApiKey.PRODUCE, 9, 7, "c", produce(bytes(60_000), acks=0))
+            )
+            for peer in silent:
+                peer.writer.write(burst * 9 + burst[:5])
+            await until(lambda: server.memory.used == limits.queued_request_bytes)
+            first, second = await greeted(server), await greeted(server)
+            whole = produce(bytes(300_000))
+            frame = b"".join(codec.encode_request(ApiKey.PRODUCE, 9, 7, "c", whole))
+            first.writer.write(frame[:-1])
+            second.writer.write(frame)
+            assert await second.receive_correlation() == 7
+            first.writer.write(frame[-1:])
+            assert await first.receive_correlation() == 7
+            for peer in silent:
+                peer.writer.write(burst[5:])
+                peer.send(ApiKey.HEARTBEAT, 4, 1, heartbeat("g"))
+                assert await peer.receive_correlation() == 1, "no byte of the begun frame is lost"
 
     run(main())
 

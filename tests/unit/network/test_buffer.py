@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidelog.network.buffer import (
     FIRST_BYTES,
     SHRINK_AFTER,
@@ -12,6 +14,8 @@ from tidelog.network.buffer import (
 from tidelog.network.limits import Account
 
 FRAME = 16_100
+BEGUN = 5
+"""Bytes of a frame that is not whole."""
 
 
 class Place:
@@ -100,3 +104,56 @@ def test_a_wide_buffer_shrinks_when_reads_no_longer_fill_half_of_it() -> None:
         received.largest = max(received.largest, FRAME)
         assert received.make_room()
     assert received.capacity == FIRST_BYTES
+
+
+def wide_with_a_begun_frame(account: Account) -> ReceiveBuffer:
+    """A buffer that a burst has widened, and that then never runs empty."""
+    received = ReceiveBuffer(account, Place(), lambda: None)
+    first_requests(received)
+    for _ in range(3):
+        comes(received)
+    received.view[received.end - BEGUN : received.end] = b"begun"
+    received.start = received.end - BEGUN
+    return received
+
+
+@pytest.mark.parametrize("need", [0, FRAME, FIRST_BYTES])
+def test_a_begun_frame_keeps_no_wide_buffer_while_another_waits(need: int) -> None:
+    account = Account(WIDE_BYTES - FIRST_BYTES)
+    received = wide_with_a_begun_frame(account)
+    if not need:
+        received.start = received.end - 3  # its length is not known yet
+    pending = bytes(received.view[received.start : received.end])
+    assert account.take(10, Place(), lambda: None), "by favour: the account is in use"
+    received.need = need
+    assert received.make_room()
+    assert (received.capacity, account.used) == (FIRST_BYTES, 10)
+    assert bytes(received.view[received.start : received.end]) == pending
+
+
+def test_a_begun_frame_keeps_what_it_needs_itself() -> None:
+    account = Account(WIDE_BYTES - FIRST_BYTES)
+    received = wide_with_a_begun_frame(account)
+    assert account.take(10, Place(), lambda: None)
+    received.need = FIRST_BYTES + 1
+    assert received.make_room()
+    assert received.capacity == 2 * FIRST_BYTES
+    received.need = 2 * FIRST_BYTES + 1
+    assert received.make_room()
+    assert received.capacity == 2 * FIRST_BYTES, "it grows when its bytes arrive"
+
+
+def test_of_a_silent_client_only_a_begun_frame_is_kept() -> None:
+    account = Account(1 << 20)
+    received = wide_with_a_begun_frame(account)
+    received.need = 0
+    received.give_back()
+    assert received.capacity == WIDE_BYTES, "whole requests wait in it, as far as it knows"
+    received.need = FRAME
+    received.give_back()
+    assert (received.capacity, account.used) == (FIRST_BYTES, 0)
+    assert bytes(received.view[received.start : received.end]) == b"begun"
+    received.start = received.end
+    assert received.make_room()
+    received.give_back()
+    assert received.capacity == 0
