@@ -8,6 +8,7 @@ the incomplete one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -132,13 +133,13 @@ class ReceiveBuffer:
         elif self.held and (self.need or self.end - self.start < 4):
             self._shrink_to(self.need)
 
-    def _replace(self, capacity: int) -> bool:
+    def _replace(self, capacity: int, make: Callable[[int], memoryview] | None = None) -> bool:
         extra = max(0, capacity - self._free_bytes) - self.held
         if extra > 0 and not self._account.take(extra, self._owner, self._when_room):
             return False
         self.held += extra
         pending = self.end - self.start
-        fresh = memoryview(bytearray(capacity))
+        fresh = make(capacity) if make is not None else memoryview(bytearray(capacity))
         fresh[:pending] = self.view[self.start : self.end]
         self.view = fresh
         self.capacity = capacity
@@ -150,18 +151,19 @@ class ReceiveBuffer:
     def _widen(self) -> None:
         """Replace a buffer that one read has filled: the peer sends more at a time."""
         capacity = self.capacity
+        make = _mapping if self.need <= WIDE_BYTES else None
         if capacity < self._free_bytes:
-            self._replace(self._free_bytes)
+            self._replace(self._free_bytes, make)
         elif capacity < WIDE_BYTES and self._free_bytes == FIRST_BYTES:
             self.largest = max(self.largest, capacity)  # that much was used
             if not self._account.is_short_of(capacity):
-                self._replace(2 * capacity)
+                self._replace(2 * capacity, make)
 
     def _shrink_to(self, need: int) -> None:
         """Give back what is larger than a begun frame of ``need`` bytes takes."""
         fitting = _rounded(max(need, self.end - self.start))
         if fitting < self.capacity:
-            self._replace(fitting)
+            self._replace(fitting, _mapping)
 
     def _shrink(self) -> None:
         self._until_shrink = SHRINK_AFTER
@@ -169,6 +171,18 @@ class ReceiveBuffer:
         self.largest = 0
         if self.capacity > 2 * fitting:
             self._replace(fitting)
+
+
+def _mapping(capacity: int) -> memoryview:
+    """Return a buffer of zeros that the system has back when it is dropped.
+
+    What the allocator takes from its heap for many such buffers stays with the process. The pages
+    of a mapping cost more: it is for peers that send many requests at a time, not for a long one.
+    """
+    try:
+        return memoryview(mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS))
+    except OSError:
+        return memoryview(bytearray(capacity))  # too many mappings
 
 
 def _rounded(need: int) -> int:
