@@ -49,16 +49,17 @@ def append_behind_what_was_refused(patch: Patch) -> None:
     judge = ProducerState.judge
 
     def lenient(self: Any, header: Any) -> Any:
-        entry = self.entries.get(header.producer_id)
+        producer_id, first = header[9], header[11]
+        entry = self.entries.get(producer_id)
         known = [] if entry is None else sorted(entry.batches)
         for batch in known:
-            if batch.first_sequence == header.base_sequence:
+            if batch.first_sequence == first:
                 return batch
         was_skipped = any(
-            before.last_sequence < header.base_sequence < behind.first_sequence
+            before.last_sequence < first < behind.first_sequence
             for before, behind in itertools.pairwise(known)
         )
-        is_ahead = not known or header.base_sequence > known[-1].last_sequence
+        is_ahead = not known or first > known[-1].last_sequence
         return None if is_ahead or was_skipped else judge(self, header)
 
     patch.setattr(ProducerState, "judge", lenient)
