@@ -20,7 +20,6 @@ from tests.support.resized import EPOCH, fence, put
 from tests.support.resized_topics import tell_resized
 from tidelog.broker.coordinator import group_lag
 from tidelog.broker.handlers import offset_commit
-from tidelog.broker.metadata.other_brokers import OtherBrokers
 from tidelog.broker.metrics import BrokerCollector
 from tidelog.broker.partitions.counts import Counts
 from tidelog.broker.partitions.registry import Partitions
@@ -227,7 +226,7 @@ def test_fences_are_no_lag_whoever_leads(tmp_path: Path) -> None:
         place = '{consumergroup="g",partition="0",topic="t"}'
         assert found.value("kafka_consumergroup_lag", place) == 5
         assert found.value("kafka_consumergroup_lag_sum", '{consumergroup="g",topic="t"}') == 5
-        others = OtherBrokers(broker.broker.metadata, broker.broker.configs, None)
+        others = broker.broker.other_brokers
         lag = group_lag.GroupLag(
             broker.coordinator, NotHere(), broker.broker.metadata, others, broker.broker.clock
         )  # fmt: skip

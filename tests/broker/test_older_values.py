@@ -14,7 +14,6 @@ import pytest
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.resized_topics import tell_resized
 from tests.support.storage_logs import records_of
-from tidelog.broker.metadata.other_brokers import OtherBrokers
 from tidelog.broker.partitions import older_values
 from tidelog.broker.partitions.older_values import AGAIN_MS, OlderValues
 from tidelog.broker.partitions.state import LeaderAndIsrState
@@ -34,6 +33,7 @@ class Leaders:
     def __init__(self, starts: dict[int, int], fences: dict[int, list[tuple[int, int]]]) -> None:
         self.starts, self.fences = starts, fences
         self.asked: list[tuple[ApiKey, int, int]] = []
+        self.questions = 0
 
     async def ask(
         self, broker: int, purpose: str, api: ApiKey, version: int, requests: Any
@@ -42,25 +42,32 @@ class Leaders:
         answers: list[Any] = []
         for request in requests:
             (topic,) = request.topics
-            (part,) = topic.partitions
             if api is ApiKey.LIST_OFFSETS:
-                at = part.partition_index
-                offset = messages.ListOffsetsResponse.ListOffsetsPartitionResponse(
-                    at, 0 if at in self.starts else 6, -1, self.starts.get(at, -1)
-                )
-                made = messages.ListOffsetsResponse.ListOffsetsTopicResponse("t", [offset])
+                numbers = [part.partition_index for part in topic.partitions]
+                offset = messages.ListOffsetsResponse.ListOffsetsPartitionResponse
+                offsets = [
+                    offset(at, 0 if at in self.starts else 6, -1, self.starts.get(at, -1))
+                    for at in numbers
+                ]
+                made = messages.ListOffsetsResponse.ListOffsetsTopicResponse("t", offsets)
                 answers.append(messages.ListOffsetsResponse(topics=[made]))
             else:
-                at = part.partition
-                response = messages.DescribeFencesResponse
-                fences = [
-                    response.Fence(epoch, 8, offset, int(ChangeKind.FENCE), offset)
-                    for epoch, offset in self.fences.get(at, [])
-                ]
-                one = response.Partition(at, 0, 0, fences)
-                answers.append(response(topics=[response.Topic("t", [one])]))
-            self.asked.append((api, broker, at))
+                numbers = [part.partition for part in topic.partitions]
+                answers.append(self._fences_of(numbers))
+            self.asked += [(api, broker, at) for at in numbers]
+            self.questions += 1
         return answers
+
+    def _fences_of(self, numbers: list[int]) -> Any:
+        response = messages.DescribeFencesResponse
+        partitions = []
+        for at in numbers:
+            fences = [
+                response.Fence(epoch, 8, offset, int(ChangeKind.FENCE), offset)
+                for epoch, offset in self.fences.get(at, [])
+            ]
+            partitions.append(response.Partition(at, 0, 0, fences))
+        return response(topics=[response.Topic("t", partitions)])
 
 
 class Clock:
@@ -186,6 +193,34 @@ def test_doubt_keeps_tombstones_and_is_asked_again_later(
     with_cache(tmp_path, story)
 
 
+@pytest.mark.parametrize(("leaders_of", "questions"), [({}, 2), ({3: 2}, 4)])
+def test_the_ancestors_of_one_leader_are_one_question(
+    tmp_path: Path, leaders_of: dict[int, int], questions: int
+) -> None:
+    """7 descends from 3 and 1, when a topic of two partitions grows to four, and then to eight."""
+
+    async def story(lone: LoneBroker) -> None:
+        births = {at: (0 if at < 2 else 1 if at < 4 else 2, 0) for at in range(8)}
+        tell_resized(lone, "t", births, resize_epoch=2, topic_id=TOPIC_ID, leaders=leaders_of)
+        child = hosted(5, undeleted_count=8, partition_epoch=7)
+        child.partition = 7
+        clock = Clock()
+        leaders = Leaders({1: 9, 3: 4}, {1: [(1, 4), (2, 9)], 3: [(2, 5)]})
+        older = asking(lone, leaders, clock)
+        assert await older.may_exist(child)
+        clock.now_ms += AGAIN_MS
+        leaders.starts[3], leaders.questions, leaders.asked = 5, 0, []
+        assert not await older.may_exist(child)
+        assert leaders.questions == questions
+        assert sorted(leaders.asked) == sorted(
+            (api, leaders_of.get(at, 1), at)
+            for api in (ApiKey.LIST_OFFSETS, ApiKey.DESCRIBE_FENCES)
+            for at in (1, 3)
+        )
+
+    with_cache(tmp_path, story)
+
+
 def test_an_ancestor_without_a_leader_keeps_tombstones(tmp_path: Path) -> None:
     async def story(lone: LoneBroker) -> None:
         leaders = Leaders({1: 9}, {1: [(2, 9)]})
@@ -219,7 +254,6 @@ def test_over_a_connection(tmp_path: Path) -> None:
             tell_resized(lone, "t", BIRTHS, resize_epoch=2, topic_id=topic_id)
             ancestor = lone.broker.partitions.get("t", 1)
             assert ancestor is not None
-            others = OtherBrokers(lone.broker.metadata, lone.configs, None)
             clock: Any = Clock()
             child = hosted(5, topic_id=topic_id)
             child.topic_id = topic_id
@@ -228,7 +262,7 @@ def test_over_a_connection(tmp_path: Path) -> None:
                 clock.now_ms += AGAIN_MS
                 return await older.may_exist(child)
 
-            older = OlderValues(lone.broker.metadata, others, clock)
+            older = OlderValues(lone.broker.metadata, lone.broker.other_brokers, clock)
             assert await may_exist()
             now = lone.broker.clock.wall_ms()
             ancestor.append(build_batch([NewRecord(now, b"k", b"v")]), now)

@@ -25,6 +25,7 @@ from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import WentBack
+from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -115,6 +116,24 @@ def test_a_clean_stop_leaves_its_marker_and_all_data(tmp_path: Path) -> None:
             peer = await Peer.connect(again.ports["PLAINTEXT"])
             assert (await produce(peer, "t", b"b")).base_offset == 1
             await again.stop()
+
+    asyncio.run(main())
+
+
+def test_a_stop_closes_the_connections_to_other_brokers(tmp_path: Path) -> None:
+    """Broker 1 asks itself, as any other."""
+
+    async def main() -> None:
+        async with at_work(tmp_path) as (broker, _):
+            others = broker.broker.other_brokers
+            request = messages.ListOffsetsRequest(replica_id=-1, topics=[])
+            await until(lambda: 1 in broker.broker.metadata.brokers)
+            assert len(await others.ask(1, "test", ApiKey.LIST_OFFSETS, 7, [request])) == 1
+            kept = others._others[1]._connection
+            assert kept is not None and not kept.closed
+            await broker.stop()
+            assert kept.closed and not others._others
+            assert not await others.ask(1, "test", ApiKey.LIST_OFFSETS, 7, [request])
 
     asyncio.run(main())
 

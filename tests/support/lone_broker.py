@@ -202,6 +202,7 @@ class LoneBroker:
         self.broker.partitions.close()
         await self.broker.future_replicas.close()
         await self.server.stop(grace_s=0.5)
+        self.broker.other_brokers.close()
         await self.broker.maintenance.stop()
         await self.broker.log_work.settled()
         await self.broker.commit.settled()

@@ -85,6 +85,7 @@ def assemble(given: Given) -> Broker:
     """Make the parts of a broker, on its loop; none is started. Raises DamagedFile."""
     configs, seams, session, metadata = given.configs, given.seams, given.session, MetadataCache()
     clock, node_id, topic_configs = seams.clock, configs.node_id, given.topic_configs
+    others = _other_brokers(given, metadata)
     turns, log_work = Turns(seams.threads), LogWork(seams.threads)
     commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
     partitions = _partitions(given, commit)
@@ -97,20 +98,19 @@ def assemble(given: Given) -> Broker:
     loss_reports = LossReports(node_id, session, partitions, log_work, seams.random)
     fence_reports = FenceReports(node_id, session, partitions, clock, seams.random)
     topic_creation = TopicCreation(session, metadata, configs.request_timeout_ms)
-    coordinator = Coordinator(configs, seams, metadata, topic_creation)
-    metadata.when_gone = coordinator.topic_gone
+    coordinator = _coordinator(given, metadata, topic_creation)
     data_loss = DataLoss(debts, loss_reports, isr_changes, coordinator, clock)
     # What follows.
-    followers = _followers(given, metadata, commit, log_work, loss_reports)
+    followers = _followers(given, metadata, others, commit, log_work, loss_reports)
     reports = loss_reports, fence_reports
     partitions.steps = RoleSteps(isr_changes, *reports, coordinator, data_loss, followers)
 
     # What reads, and what is done by the clock.
-    reader = _reader(given, metadata, isr_changes)
+    reader, channel = _reader(given, metadata, isr_changes), _channel(given, log_work)
     fetch_sessions, departures = _fetch_sessions(given), Departures(clock)
-    channel = _channel(given, log_work)
     repairs = Repairs(node_id, partitions, metadata, configs.stale_partition_delete_delay_ms)
-    maintenance = _maintenance(given, metadata, partitions, log_work, repairs, fetch_sessions)
+    maintenance = _maintenance(given, partitions, log_work, repairs, fetch_sessions)
+    maintenance.cleaning.older_values = OlderValues(metadata, others, clock).may_exist
     topic_configs.when_changed = _reconfiguring(given, partitions, maintenance)
     return Broker(
         configs=configs,
@@ -127,6 +127,7 @@ def assemble(given: Given) -> Broker:
         topic_creation=topic_creation,
         isr_changes=isr_changes,
         metadata=metadata,
+        other_brokers=others,
         topic_configs=topic_configs,
         leader_hints=leader_hints,
         unseen_epochs=UnseenEpochs(reader.shown),
@@ -147,9 +148,23 @@ def assemble(given: Given) -> Broker:
         fence_reports=fence_reports,
         data_loss=data_loss,
         coordinator=coordinator,
-        group_lag=_group_lag(given, coordinator, partitions, metadata),
-        first_offsets=_first_offsets(given, partitions, metadata),
+        group_lag=GroupLag(coordinator, partitions, metadata, others, clock),
+        first_offsets=FirstOffsets(partitions, metadata, others, session),
     )
+
+
+def _other_brokers(given: Given, metadata: MetadataCache) -> OtherBrokers:
+    made = OtherBrokers(metadata, given.configs, given.secret, given.seams.random)
+    metadata.when_brokers_changed = made.brokers_changed
+    return made
+
+
+def _coordinator(
+    given: Given, metadata: MetadataCache, topic_creation: TopicCreation
+) -> Coordinator:
+    made = Coordinator(given.configs, given.seams, metadata, topic_creation)
+    metadata.when_gone = made.topic_gone
+    return made
 
 
 def _partitions(given: Given, commit: GroupCommit) -> Partitions:
@@ -206,29 +221,13 @@ def _control(
 
 def _maintenance(
     given: Given,
-    metadata: MetadataCache,
     partitions: Partitions,
     log_work: LogWork,
     repairs: Repairs,
     sessions: FetchSessions,
 ) -> Maintenance:
     configs, seams = given.configs, given.seams
-    made = Maintenance(partitions, log_work, repairs, configs, seams, sessions.expire)
-    others = OtherBrokers(metadata, configs, given.secret)
-    made.cleaning.older_values = OlderValues(metadata, others, seams.clock).may_exist
-    return made
-
-
-def _group_lag(
-    given: Given, coordinator: Coordinator, partitions: Partitions, metadata: MetadataCache
-) -> GroupLag:
-    others = OtherBrokers(metadata, given.configs, given.secret)
-    return GroupLag(coordinator, partitions, metadata, others, given.seams.clock)
-
-
-def _first_offsets(given: Given, partitions: Partitions, metadata: MetadataCache) -> FirstOffsets:
-    others = OtherBrokers(metadata, given.configs, given.secret)
-    return FirstOffsets(partitions, metadata, others, given.session)
+    return Maintenance(partitions, log_work, repairs, configs, seams, sessions.expire)
 
 
 def _sessions(
@@ -246,13 +245,13 @@ def _sessions(
 def _followers(
     given: Given,
     metadata: MetadataCache,
+    others: OtherBrokers,
     commit: GroupCommit,
     log_work: LogWork,
     loss_reports: LossReports,
 ) -> Followers:
     configs, clock, dynamic = given.configs, given.seams.clock, given.topic_configs
     fetched = Throttles(dynamic, clock, FOLLOWER)
-    others = OtherBrokers(metadata, configs, given.secret)
     copies = Copies(configs, dynamic, clock, others)
     ends = configs, clock, metadata, given.session, given.secret
     return Followers(Shared(*ends, commit, log_work, loss_reports, fetched, copies))

@@ -31,6 +31,7 @@ from tidelog.broker.following.followers import Followers
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.leader_hints import LeaderHints
+from tidelog.broker.metadata.other_brokers import OtherBrokers
 from tidelog.broker.partitions.byte_rates import ByteRates, led_topics
 from tidelog.broker.partitions.delayed_produce import UnseenEpochs
 from tidelog.broker.partitions.future_replicas import FutureReplicas
@@ -67,6 +68,7 @@ class Broker:
     isr_changes: IsrChanges
 
     metadata: MetadataCache
+    other_brokers: OtherBrokers
     topic_configs: ConfigCache
     leader_hints: LeaderHints
     unseen_epochs: UnseenEpochs

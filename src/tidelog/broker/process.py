@@ -281,6 +281,8 @@ class BrokerProcess:
             await self.broker.followers.close()
             await self.broker.future_replicas.close()
             await self._server.stop(STOP_GRACE_S)
+            # After the requests in flight, which may ask other brokers.
+            self.broker.other_brokers.close()
             await self.broker.log_work.settled()  # a last StopReplica syncs names
             await self.broker.commit.settled()
             self._server = None

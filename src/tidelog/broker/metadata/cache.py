@@ -99,6 +99,8 @@ class MetadataCache:
         missing in a complete update does not count as deleted."""
         self.when_resized: Callable[[str], None] = lambda _: None
         """Called with each topic that is shown with a newer resize epoch."""
+        self.when_brokers_changed: Callable[[], None] = lambda: None
+        """Called after the live brokers, or what is known of one, have changed."""
         self._absent: dict[str, UUID] = {}
         self._changed: dict[asyncio.Future[None], None] = {}
 
@@ -164,6 +166,7 @@ class MetadataCache:
             self.topics, self.names = {}, {}
         self.controller_id = request.controller_id
         self.max_partition_epoch = max(self.max_partition_epoch, request.max_partition_epoch)
+        former_brokers = self.brokers
         if request.live_brokers:
             self.brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
         for ungrouped in request.ungrouped_partition_states:
@@ -178,6 +181,8 @@ class MetadataCache:
                 resized.append(topic.name)
             self._put(topic, _never_back(topic, state), deleted)
         self.wake()
+        if self.brokers != former_brokers:
+            self.when_brokers_changed()
         for name in resized:
             self.when_resized(name)
         for name, topic_id in before.items():

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidelog.broker.metadata.leader_fences import ask_for_fences
+from tidelog.broker.metadata.leader_fences import FencePlace, ask_for_fences
 from tidelog.broker.metadata.leader_offsets import EARLIEST, ask_leader
 from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.older_homes import (
@@ -61,7 +61,7 @@ class OlderValues:
 
     async def may_exist(self, hosted: HostedPartition) -> bool:
         """Return whether tombstones of this partition must stay. Asks for at most 2 s for each
-        ancestor, of which there is one for each doubling."""
+        leader of its ancestors, of which there is one for each doubling."""
         state = hosted.state
         if state.undeleted_count < 0:
             return False
@@ -81,35 +81,43 @@ class OlderValues:
         now_ms = self.clock.monotonic_ms()
         if now_ms < self._again_ms.get(known, now_ms):
             return True
-        for ancestor in ancestors:
-            where = TopicPartition(hosted.topic, ancestor)
-            if not await self._is_free(where, state.birth_epoch):
-                _bound(self._again_ms)
-                self._again_ms[known] = now_ms + AGAIN_MS
-                return True
+        wanted = [TopicPartition(hosted.topic, ancestor) for ancestor in ancestors]
+        if not await self._are_free(wanted, state.birth_epoch):
+            _bound(self._again_ms)
+            self._again_ms[known] = now_ms + AGAIN_MS
+            return True
         _bound(self._free)
         self._free.add(known)
         self._again_ms.pop(known, None)
         return False
 
-    async def _is_free(self, ancestor: TopicPartition, birth_epoch: int) -> bool:
-        """Ask the leader of an ancestor whether it has no record below its fence."""
-        known = self.metadata.partition(*ancestor)
-        if known is None or known.leader < 0:
-            return False
-        starts = await ask_leader(
-            self.others, known.leader, PURPOSE, [ancestor], EARLIEST, lambda _: known.leader_epoch
-        )
-        if ancestor not in starts:
-            return False
-        fence = await self._fence(known.leader, ancestor, birth_epoch)
-        return has_no_older_values(starts[ancestor], fence)
+    async def _are_free(self, ancestors: list[TopicPartition], birth_epoch: int) -> bool:
+        """Ask the leaders of ancestors whether these have no record below their fences."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        epochs: dict[TopicPartition, int] = {}
+        for where in ancestors:
+            known = self.metadata.partition(*where)
+            if known is None or known.leader < 0:
+                return False
+            by_leader.setdefault(known.leader, []).append(where)
+            epochs[where] = known.leader_epoch
+        for leader, some in by_leader.items():
+            starts = await ask_leader(
+                self.others, leader, PURPOSE, some, EARLIEST, epochs.__getitem__
+            )
+            if len(starts) < len(some):
+                return False
+            fences = await ask_for_fences(self.others, leader, PURPOSE, some)
+            for where in some:
+                fence = _fence_of(fences.get(where, []), birth_epoch)
+                if not has_no_older_values(starts[where], fence):
+                    return False
+        return True
 
-    async def _fence(self, leader: int, where: TopicPartition, resize_epoch: int) -> int | None:
-        """Return the offset of a fence, None when its leader does not say."""
-        found = await ask_for_fences(self.others, leader, PURPOSE, [where])
-        fences = found.get(where, [])
-        return next((each.offset for each in fences if each.resize_epoch == resize_epoch), None)
+
+def _fence_of(fences: list[FencePlace], resize_epoch: int) -> int | None:
+    """Return the offset of a fence, None when its leader does not say."""
+    return next((each.offset for each in fences if each.resize_epoch == resize_epoch), None)
 
 
 def _bound(known: set[_Known] | dict[_Known, int]) -> None:
