@@ -498,6 +498,22 @@ def test_a_long_commit_whose_coordinator_goes_is_answered_with_all_after_it(
 
 
 @pytest.mark.usefixtures("small_parts")
+def test_a_commit_after_two_long_ones_whose_coordinator_goes_is_answered(tmp_path: Path) -> None:
+    """It waited for the second long one, which was refused without what came after it."""
+
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        long = [broker.ask_now(offset_commit, long_commit(at, WIDE), 8) for at in (5, 6)]
+        last = broker.ask_now(offset_commit, commit_request(7, topic="wide"), 8)
+        broker.lead_offsets(epoch=1, leader=2)
+        async with asyncio.timeout(DEADLINE_S):
+            for each in (*long, last):
+                assert codes_of(done(await each))[-1] is E.NOT_COORDINATOR
+
+    run(tmp_path, story)
+
+
+@pytest.mark.usefixtures("small_parts")
 def test_a_bug_in_a_part_does_not_keep_the_group_from_what_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,13 +169,13 @@ class LedPartition:
             self._interrupt(group_id)
             long.fail()
         del self._long[group_id]
+        # A later one that is decided in parts is the next that the others wait for.
         while long.later:
             following = long.later.popleft()
             if isinstance(following, InParts):
-                following.later.extend(long.later)
                 self.decide_in_parts(group_id, following)
-                break
-            self.decide(group_id, following)
+            else:
+                self.decide(group_id, following)
 
     def close(self) -> None:
         """End the leadership: waiting requests get NOT_COORDINATOR."""
