@@ -16,6 +16,7 @@ from tidelog.broker.coordinator import led_partition
 from tidelog.broker.coordinator.led_partition import LedPartition
 from tidelog.broker.coordinator.replaying import LoadFailed
 from tidelog.broker.handlers import offset_commit, offset_fetch
+from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
 from tidelog.storage.log.service import unreadable
@@ -55,7 +56,7 @@ def test_a_load_that_failed_is_begun_again(tmp_path: Path, monkeypatch: pytest.M
     failures = [LoadFailed("planted"), LoadFailed("planted again")]
     load = LedPartition._load
 
-    async def failing(self: LedPartition, reading: asyncio.Semaphore) -> None:
+    async def failing(self: LedPartition[GroupTable], reading: asyncio.Semaphore) -> None:
         if failures:
             raise failures.pop()
         await load(self, reading)

@@ -24,6 +24,7 @@ from tidelog.broker.handlers import (
     offset_fetch,
     sync_group,
 )
+from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
 from tidelog.network.router import Handler, Router
@@ -58,7 +59,7 @@ def done(answer: Any) -> Any:
     return answer
 
 
-def statistics(coordinator: Coordinator) -> dict[str, int]:
+def statistics(coordinator: Coordinator[GroupTable]) -> dict[str, int]:
     """Return counts: partitions, loading partitions, groups, skipped records."""
     led = coordinator._led.values()
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -83,7 +84,7 @@ class GroupBroker(LoneBroker):
         await super().start()
         # The broker's own: a second one would react to leader changes as well, load and write.
         self.coordinator = self.broker.coordinator
-        self.coordinator.start()
+        self.broker.groups.start()
         self.broker.topic_creation.ensure = self._create  # type: ignore[method-assign]
 
     async def _create(self, name: str, partitions: int, *_: object) -> ErrorCode:

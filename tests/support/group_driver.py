@@ -11,9 +11,10 @@ import struct
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import cast
 from uuid import UUID
 
-from tidelog.groups.decision import Answer, GroupDecision, Note, Write
+from tidelog.groups.decision import GroupDecision, Write
 from tidelog.groups.events import (
     CommitOffsets,
     Event,
@@ -38,6 +39,7 @@ from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, FirstSight, enc
 from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
+from tidelog.model.effects import Answer, Note
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -144,7 +146,7 @@ class Driver:
     def _perform(self, decision: GroupDecision) -> None:
         for effect in decision.effects:
             if isinstance(effect, Answer):
-                self.answers.setdefault(effect.pending_response, effect.result)
+                self.answers.setdefault(effect.pending_response, cast(Result, effect.result))
             else:
                 self.notes.append(effect)
         self.in_flight.extend(decision.writes)

@@ -17,8 +17,8 @@ from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import FaultyDisk
-from tidelog.broker.coordinator import led_partition, parts, position_steps, writes
-from tidelog.broker.coordinator.led_partition import LedPartition
+from tidelog.broker.coordinator import led_partition, parts, position_steps, time_slices
+from tidelog.broker.coordinator.group_partition import GroupPartition
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.writes import batches_of
 from tidelog.broker.handlers import (
@@ -39,7 +39,7 @@ from tidelog.broker.partitions.leadership import Leadership
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.groups import limits, pending_removal
 from tidelog.groups.placement import partition_for
-from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, OffsetRecord
+from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, OffsetRecord, encode
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
@@ -261,7 +261,7 @@ def test_a_write_that_cannot_be_made_is_answered_and_leaves_its_group_free(
         generation = (await one).generation_id
         end = hosted.end_offset
         with monkeypatch.context() as patch:
-            place = (HostedPartition, "append") if at_append else (writes, "encode")
+            place = (HostedPartition, "append") if at_append else (led_partition, "batches_of")
             patch.setattr(*place, planted)
             answer = await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
             assert answer.error_code == E.UNKNOWN_SERVER_ERROR
@@ -361,10 +361,11 @@ def test_members_of_all_partitions_share_the_room_and_one_line_says_that_it_is_u
         assert len(numbers) == 3
         assert 0 < codes.count(E.MEMBER_ID_REQUIRED) < 10
         refused = codes.count(E.COORDINATOR_NOT_AVAILABLE)
-        assert refused == broker.coordinator.room.refused == 30 - codes.count(E.MEMBER_ID_REQUIRED)
-        assert 15_000 < broker.coordinator.room.held <= 20_000
+        room = broker.broker.groups.room
+        assert refused == room.refused == 30 - codes.count(E.MEMBER_ID_REQUIRED)
+        assert 15_000 < room.held <= 20_000
         broker.lead_offsets(epoch=1, leader=2, partitions=3)
-        assert broker.coordinator.room.held == 0
+        assert room.held == 0
 
     run(tmp_path, story, lead=False)
     said = [
@@ -431,7 +432,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART", PART)
     monkeypatch.setattr(position_steps, "AT_ONCE", PART)
     monkeypatch.setattr(pending_removal, "PART", PART)
-    monkeypatch.setattr(parts, "SLICE_MS", 0)
+    monkeypatch.setattr(time_slices, "SLICE_MS", 0)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -562,13 +563,14 @@ def test_a_group_with_very_many_positions_is_deleted_in_parts(tmp_path: Path) ->
         assert await behind in (E.NONE, E.COORDINATOR_NOT_AVAILABLE)
 
         assert set(codes_of(await broker.ask(offset_commit, long_commit(6, WIDE), 8))) == {E.NONE}
-        led = broker.coordinator._led[0]
-        removed = asyncio.ensure_future(led.forget_topics(frozenset({"t", "wide"})))
+        own = broker.coordinator._led[0].own_part
+        assert isinstance(own, GroupPartition)
+        removed = asyncio.ensure_future(own.forget_topics(frozenset({"t", "wide"})))
         count = lambda: statistics(broker.coordinator)["groups"]  # noqa: E731
         present = broker.broker.metadata.id_of
-        led._metadata.id_of = lambda _: NO_TOPIC_ID  # type: ignore[method-assign]
+        own._metadata.id_of = lambda _: NO_TOPIC_ID  # type: ignore[method-assign]
         assert 0 < await most_in_a_turn(broker, lambda: not count()) <= PART
-        led._metadata.id_of = present  # type: ignore[method-assign]
+        own._metadata.id_of = present  # type: ignore[method-assign]
         await removed
 
     run(tmp_path, story)
@@ -662,7 +664,7 @@ def test_a_heartbeat_that_waits_after_a_long_commit_counts_from_its_arrival(tmp_
         synced = await broker.ask(sync_group, sync_request(member, generation, {member: b"x"}), 5)
         assert synced.error_code == E.NONE
         no_part: Any = None
-        led.decide_in_parts("g", parts.InParts(PendingResponse(), iter(()), no_part))
+        led.decide("g", parts.InParts(PendingResponse(), iter(()), no_part))
         clock.ms = 9_000
         led._due.append("g")
         led._tick()
@@ -716,12 +718,12 @@ def test_batches_are_as_small_as_asked() -> None:
     records = [
         OffsetRecord("g", "t", at, CommittedOffset(at, metadata="m" * 50)) for at in range(100)
     ]
-    buffer = batches_of(records, 1_000, 1_000)
+    buffer = batches_of(records, encode, 1_000, 1_000)
     assert buffer is not None
     headers = [header for _, header in walk(buffer)]
     assert sum(header.record_count for header in headers) == 100
     assert max(header.size for header in headers) <= 1_000
-    assert batches_of([records[0]], 1_000, 100) is None
+    assert batches_of([records[0]], encode, 1_000, 100) is None
 
 
 def test_deleting_offsets_groups_and_topics(tmp_path: Path) -> None:
@@ -759,7 +761,7 @@ def test_offsets_expire(tmp_path: Path) -> None:
         await commit(broker, 6, partition=1)
         began = broker.seams.clock.wall_ms()
         await until(lambda: broker.seams.clock.wall_ms() > began + 1)
-        await broker.coordinator.expire_offsets()
+        await broker.broker.groups.expire_offsets()
         assert (await committed(broker), await committed(broker, 1)) == (-1, 6)
 
     run(tmp_path, story)
@@ -970,7 +972,7 @@ def test_a_disk_that_fails_under_a_write_sends_everyone_elsewhere(tmp_path: Path
         assert await commit(broker, 1, generation=generation, member_id=a) is E.NOT_COORDINATOR
         assert (await joining).error_code == E.NOT_COORDINATOR
         # What watches over all partitions goes on.
-        await broker.coordinator.expire_offsets()
+        await broker.broker.groups.expire_offsets()
         assert await commit(broker, 2) is E.NOT_COORDINATOR
 
     run(tmp_path, story, disk=disk)
@@ -1057,7 +1059,7 @@ def test_a_partition_whose_end_is_not_committed_holds_up_no_other(tmp_path: Path
         assert broker.coordinator.partition_of("g") == 1
         hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
         assert hosted is not None
-        buffer = batches_of([OffsetRecord("h", "t", 0, CommittedOffset(5))], 1_000, 1_000)
+        buffer = batches_of([OffsetRecord("h", "t", 0, CommittedOffset(5))], encode, 1_000, 1_000)
         assert buffer is not None
         hosted.append(buffer, 1_000, from_client=False)
         # A new leader has records not known to be committed, and no follower.
@@ -1097,7 +1099,7 @@ def test_loading_many_groups_gives_way(tmp_path: Path) -> None:
                 OffsetRecord(f"group-{at}", "t", 0, CommittedOffset(at, committed_ms=1))
                 for at in range(start, start + 500)
             ]
-            buffer = batches_of(records, 1, 1_000_000)
+            buffer = batches_of(records, encode, 1, 1_000_000)
             assert buffer is not None
             hosted.append(buffer, 1, from_client=False)
         broker.lead_again()
@@ -1137,14 +1139,14 @@ def test_a_bug_in_one_sweep_or_load_is_not_the_end_of_all(
         await commit(broker, 5)
         swept = []
 
-        async def sweep(led: LedPartition) -> None:
-            swept.append(led.hosted.partition)
+        async def sweep(own: GroupPartition) -> None:
+            swept.append(own._shell.hosted.partition)
             raise KeyError("planted in a sweep")
 
         with monkeypatch.context() as patch:
-            patch.setattr(LedPartition, "expire", sweep)
+            patch.setattr(GroupPartition, "expire", sweep)
             await until(lambda: sorted(swept[-6:]) == [0, 0, 1, 1, 2, 2])
-        await broker.coordinator.expire_offsets()
+        await broker.broker.groups.expire_offsets()
         assert "planted in a sweep" in caplog.text
 
         def replay(*_: object) -> None:

@@ -11,6 +11,7 @@ from uuid import UUID
 from tests.support.group_broker import GroupBroker
 from tests.support.lone_broker import until
 from tests.support.turn_costs import TurnCosts
+from tidelog.broker.coordinator.group_partition import GroupPartition
 from tidelog.broker.coordinator.led_partition import LedPartition
 from tidelog.broker.coordinator.parts import Answers, InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
@@ -18,6 +19,7 @@ from tidelog.groups import replay
 from tidelog.groups.events import CommitOffsets, Event
 from tidelog.groups.group import Group
 from tidelog.groups.records import CommittedOffset, FirstSight, FirstSightRecord, OffsetRecord
+from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -27,7 +29,10 @@ LONGEST_S = 0.02
 FORMER, PRESENT = UUID(int=1), UUID(int=2)
 
 
-def run(tmp_path: Path, story: Callable[[GroupBroker, LedPartition], Awaitable[None]]) -> None:
+Led = LedPartition[GroupTable]
+
+
+def run(tmp_path: Path, story: Callable[[GroupBroker, Led], Awaitable[None]]) -> None:
     async def main() -> None:
         broker = GroupBroker(tmp_path)
         await broker.start()
@@ -42,9 +47,9 @@ def run(tmp_path: Path, story: Callable[[GroupBroker, LedPartition], Awaitable[N
     asyncio.run(main())
 
 
-def group_with(led: LedPartition, topics: int, positions: int, committed_ms: int) -> Group:
+def group_with(led: Led, topics: int, positions: int, committed_ms: int) -> Group:
     """A group as a load of the log leaves it, with so many positions of each topic."""
-    group = led.table._new("g", led._now())
+    group = led.table._new("g", led.now())
     for name in (f"t{number}" for number in range(topics)):
         replay.apply(group, FirstSightRecord("g", name, FirstSight(FORMER, 0, -1)))
         for index in range(positions):
@@ -62,13 +67,18 @@ def in_present_life(positions: int) -> list[tuple[TopicPartition, CommittedOffse
     return [(TopicPartition("t0", index), value) for index in range(positions)]
 
 
-async def done(led: LedPartition) -> None:
-    await until(lambda: not led._long and not led._in_flight)
+def part_of(led: Led) -> GroupPartition:
+    assert isinstance(led.own_part, GroupPartition)
+    return led.own_part
+
+
+async def done(led: Led) -> None:
+    await until(lambda: not part_of(led)._long and not led._in_flight)
 
 
 def test_a_look_at_200_000_positions_takes_many_short_turns(tmp_path: Path) -> None:
-    async def story(broker: GroupBroker, led: LedPartition) -> None:
-        now = led._now() + led.table.ahead_ms
+    async def story(broker: GroupBroker, led: Led) -> None:
+        now = led.now() + led.table.ahead_ms
         group = group_with(led, 20, 10_000, now)
         # The last ones have expired: they are found, and removed with their first sight.
         for index in range(10_000):
@@ -78,7 +88,7 @@ def test_a_look_at_200_000_positions_takes_many_short_turns(tmp_path: Path) -> N
             else:
                 group.offsets["t19"][index] = CommittedOffset(5, -1, "", 0, topic_id=FORMER)
         async with TurnCosts() as turns:
-            await broker.coordinator.expire_offsets()
+            await broker.broker.groups.expire_offsets()
             await done(led)
         assert (group.offset_count, "t19" in group.first_sights) == (190_000, False)
         assert turns.longest_s < LONGEST_S
@@ -89,8 +99,8 @@ def test_a_look_at_200_000_positions_takes_many_short_turns(tmp_path: Path) -> N
 def test_a_commit_in_a_topics_next_incarnation_removes_50_000_positions_in_short_turns(
     tmp_path: Path,
 ) -> None:
-    async def story(_: GroupBroker, led: LedPartition) -> None:
-        group = group_with(led, 1, 50_000, led._now() + led.table.ahead_ms)
+    async def story(_: GroupBroker, led: Led) -> None:
+        group = group_with(led, 1, 50_000, led.now() + led.table.ahead_ms)
         pending_response, behind = PendingResponse(), PendingResponse()
         async with TurnCosts() as turns:
             led.decide("g", commit_of(pending_response, tuple(in_present_life(1))))
@@ -110,10 +120,10 @@ def test_a_commit_in_a_topics_next_incarnation_removes_50_000_positions_in_short
 def test_a_commit_in_parts_in_a_next_incarnation_waits_for_what_its_first_part_removes(
     tmp_path: Path,
 ) -> None:
-    async def story(_: GroupBroker, led: LedPartition) -> None:
-        group = group_with(led, 1, 3_000, led._now() + led.table.ahead_ms)
+    async def story(_: GroupBroker, led: Led) -> None:
+        group = group_with(led, 1, 3_000, led.now() + led.table.ahead_ms)
         pending_response = PendingResponse()
-        led.decide_in_parts("g", InParts(pending_response, iter(in_present_life(1_200)), commit_of))
+        led.decide("g", InParts(pending_response, iter(in_present_life(1_200)), commit_of))
         answers = await pending_response.result()
         assert isinstance(answers, Answers) and answers.error is ErrorCode.NONE
         assert len(answers.errors) == 1_200 and set(answers.errors.values()) == {ErrorCode.NONE}

@@ -20,8 +20,8 @@ from tidelog.broker.control_plane.producer_ids import ProducerIds
 from tidelog.broker.control_plane.seen_epochs import SeenEpochsStore
 from tidelog.broker.control_plane.session import ControllerSession
 from tidelog.broker.control_plane.topic_creation import TopicCreation
-from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.coordinator.first_offsets import FirstOffsets
+from tidelog.broker.coordinator.group_coordinator import GroupCoordinator
 from tidelog.broker.coordinator.group_lag import GroupLag
 from tidelog.broker.data_loss.debts import Debts
 from tidelog.broker.data_loss.handling import DataLoss
@@ -92,18 +92,17 @@ def assemble(given: Given) -> Broker:
     leader_hints = LeaderHints(node_id, metadata, partitions.get)
     unaware_writers = UnawareWriters(partitions, metadata, clock, turns)
 
-    # What leads: the changes of the ISR, the groups, the handling of lost data.
+    # What leads, and follows: the changes of the ISR, the groups, the handling of lost data.
     debts = Debts(are_reported=configs.level.unclean_flag)
     isr_changes = IsrChanges(configs, clock, session, partitions, debts)
     loss_reports = LossReports(node_id, session, partitions, log_work, seams.random)
     fence_reports = FenceReports(node_id, session, partitions, clock, seams.random)
     topic_creation = TopicCreation(session, metadata, configs.request_timeout_ms)
-    coordinator = _coordinator(given, metadata, topic_creation)
-    data_loss = DataLoss(debts, loss_reports, isr_changes, coordinator, clock)
-    # What follows.
+    groups = _groups(given, metadata, topic_creation)
+    data_loss = DataLoss(debts, loss_reports, isr_changes, groups.coordinator, clock)
     followers = _followers(given, metadata, others, commit, log_work, loss_reports)
     reports = loss_reports, fence_reports
-    partitions.steps = RoleSteps(isr_changes, *reports, coordinator, data_loss, followers)
+    partitions.steps = RoleSteps(isr_changes, *reports, groups.coordinator, data_loss, followers)
 
     # What reads, and what is done by the clock.
     reader, channel = _reader(given, metadata, isr_changes), _channel(given, log_work)
@@ -147,23 +146,24 @@ def assemble(given: Given) -> Broker:
         loss_reports=loss_reports,
         fence_reports=fence_reports,
         data_loss=data_loss,
-        coordinator=coordinator,
-        group_lag=GroupLag(coordinator, partitions, metadata, others, clock),
+        coordinator=groups.coordinator,
+        groups=groups,
+        group_lag=GroupLag(groups.coordinator, partitions, metadata, others, clock),
         first_offsets=FirstOffsets(partitions, metadata, others, session),
     )
+
+
+def _groups(
+    given: Given, metadata: MetadataCache, topic_creation: TopicCreation
+) -> GroupCoordinator:
+    made = GroupCoordinator(given.configs, given.seams, metadata, topic_creation)
+    metadata.when_gone = made.topic_gone
+    return made
 
 
 def _other_brokers(given: Given, metadata: MetadataCache) -> OtherBrokers:
     made = OtherBrokers(metadata, given.configs, given.secret, given.seams.random)
     metadata.when_brokers_changed = made.brokers_changed
-    return made
-
-
-def _coordinator(
-    given: Given, metadata: MetadataCache, topic_creation: TopicCreation
-) -> Coordinator:
-    made = Coordinator(given.configs, given.seams, metadata, topic_creation)
-    metadata.when_gone = made.topic_gone
     return made
 
 

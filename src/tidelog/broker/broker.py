@@ -20,6 +20,7 @@ from tidelog.broker.control_plane.session import ControllerSession
 from tidelog.broker.control_plane.topic_creation import TopicCreation
 from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.coordinator.first_offsets import FirstOffsets
+from tidelog.broker.coordinator.group_coordinator import GroupCoordinator
 from tidelog.broker.coordinator.group_lag import GroupLag
 from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
@@ -41,6 +42,7 @@ from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
+from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.seams import Seams
@@ -91,7 +93,8 @@ class Broker:
     loss_reports: LossReports
     fence_reports: FenceReports
     data_loss: DataLoss
-    coordinator: Coordinator
+    coordinator: Coordinator[GroupTable]
+    groups: GroupCoordinator
     group_lag: GroupLag
     first_offsets: FirstOffsets
 

@@ -59,7 +59,7 @@ class BrokerCollector(Collector):
             value=sum(partition.log.producers.forgotten for partition in hosted),
         )
         yield from self._of_unaware_writers()
-        room = self._broker.coordinator.room
+        room = self._broker.groups.room
         yield GaugeMetricFamily(
             "tidelog_group_member_bytes",
             "What the members of all groups coordinated here take in memory",

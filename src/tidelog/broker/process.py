@@ -30,6 +30,7 @@ from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.partitions.log_directories import LogDirectories, former_registration
 from tidelog.broker.partitions.log_directories import StartFailed as StartFailed
+from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import Listener, ServerConfigs
 from tidelog.network import api_versions
 from tidelog.network.limits import Limits
@@ -84,7 +85,7 @@ class BrokerProcess:
         """Called once by a start that is registered and waits long for the metadata."""
         self._session: ControllerSession | None = None
         self._server: Server | None = None
-        self._coordinator: Coordinator | None = None
+        self._coordinator: Coordinator[GroupTable] | None = None
 
     async def start(self) -> None:
         """Start and serve. Raises StartFailed after all started parts are stopped again."""
@@ -158,7 +159,7 @@ class BrokerProcess:
             )
         )
         await self._until_metadata()
-        self._coordinator.start()
+        broker.groups.start()
         broker.maintenance.start()
         broker.future_replicas.start()
 

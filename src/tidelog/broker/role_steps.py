@@ -27,6 +27,7 @@ from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
 from tidelog.broker.following.followers import Followers
 from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.groups.table import GroupTable
 from tidelog.model.topics import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class RoleSteps:
         isr_changes: IsrChanges,
         loss_reports: LossReports,
         fence_reports: FenceReports,
-        coordinator: Coordinator,
+        coordinator: Coordinator[GroupTable],
         data_loss: DataLoss,
         followers: Followers,
     ) -> None:

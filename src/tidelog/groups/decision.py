@@ -1,37 +1,20 @@
 """Decisions of the group rules: effects to perform now, and records to write.
 
-Owns values only. Order: the shell performs ``effects`` at once and appends ``write.records`` in the
-order of the decisions. When they are committed it calls the table, which applies them and returns
-the next decision (``write.answers`` are among its effects). No response that depends on a record
-is sent before the record is committed.
+Owns values only; the effects themselves are those of every table (``model.effects``). Order: the
+shell performs ``effects`` at once and appends ``write.records`` in the order of the decisions. When
+they are committed it calls the table, which applies them and returns the next decision
+(``write.answers`` are among its effects). No response that depends on a record is sent before the
+record is committed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidelog.groups.events import OffsetsResult, PendingResponse, Result
 from tidelog.groups.records import Record
+from tidelog.model.effects import Answer, Effect, Note, Refusable
 from tidelog.model.errors import ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Effect: the result of a waiting request. There may be two; the first one counts."""
-
-    pending_response: PendingResponse
-    result: Result
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Effect: a log line with its fields."""
-
-    message: str
-    fields: dict[str, object] = field(default_factory=dict)
-
-
-Effect = Answer | Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +50,8 @@ Purpose = StoreAssignment | ReplaceStaticMember | RemoveGroup | RemovePart
 class Write:
     """Records of one group that must be committed, and the effects after that."""
 
-    group_id: str
+    key: str
+    """The group's id."""
     records: tuple[Record, ...]
     answers: tuple[Answer, ...] = ()
     purpose: Purpose | None = None
@@ -91,7 +75,7 @@ class DecisionBuilder:
         self._effects: list[Effect] = []
         self._writes: list[Write] = []
 
-    def answer(self, pending_response: PendingResponse | None, result: Result) -> None:
+    def answer(self, pending_response: PendingResponse | None, result: Refusable) -> None:
         """Answer a request now; None (no request waits) does nothing."""
         if pending_response is not None:
             self._effects.append(Answer(pending_response, result))
@@ -113,7 +97,7 @@ class DecisionBuilder:
             return
         last = self._writes.pop()
         answers = (*last.answers, Answer(pending_response, result))
-        self._writes.append(Write(last.group_id, last.records, answers, last.purpose))
+        self._writes.append(Write(last.key, last.records, answers, last.purpose))
 
     @property
     def written(self) -> tuple[Write, ...]:
@@ -143,7 +127,7 @@ def error_for_offsets(error: ErrorCode) -> ErrorCode:
     return error_for_members(error)
 
 
-def error_for(result: Result, error: ErrorCode) -> ErrorCode:
+def error_for(result: Refusable, error: ErrorCode) -> ErrorCode:
     """Return the error for the request whose ``result`` was not stored because the log refused."""
     if isinstance(result, OffsetsResult):
         return error_for_offsets(error)

@@ -12,11 +12,12 @@ from itertools import chain
 from uuid import UUID
 
 from tidelog.groups import first_sights, limits, pending_removal, removals
-from tidelog.groups.decision import Answer, DecisionBuilder
+from tidelog.groups.decision import DecisionBuilder
 from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, PendingResponse
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import NO_EXPIRY, NO_TOPIC_ID, CommittedOffset, OffsetRecord, Record
 from tidelog.model.configs.types import MAX_INT64
+from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

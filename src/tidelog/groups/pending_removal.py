@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from tidelog.groups.decision import Answer
 from tidelog.groups.records import Record
+from tidelog.model.effects import Answer
 
 PART = 250
 """Records that one decision writes: 2.5 ms from the decision to the log."""

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.groups.decision import Answer, DecisionBuilder, RemoveGroup, RemovePart, error_for
+from tidelog.groups.decision import DecisionBuilder, RemoveGroup, RemovePart, error_for
 from tidelog.groups.events import PendingResponse, StatusResult
 from tidelog.groups.group import REMOVAL_DEADLINE, Group, GroupState
 from tidelog.groups.pending_removal import PendingRemoval
 from tidelog.groups.records import Record
+from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

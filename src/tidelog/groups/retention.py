@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tidelog.groups import first_sights, limits, removals
-from tidelog.groups.decision import Answer, DecisionBuilder
+from tidelog.groups.decision import DecisionBuilder
 from tidelog.groups.events import (
     DeleteGroup,
     Expire,
@@ -36,6 +36,7 @@ from tidelog.groups.records import (
     OffsetRecord,
     Record,
 )
+from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

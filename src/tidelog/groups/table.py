@@ -1,7 +1,9 @@
 """All groups of one partition of ``__consumer_offsets``: the interface to the rules.
 
 Owns which groups exist: a first join or commit, or the log, creates one; a committed tombstone
-removes it, or the end of its last state. Not the rules of one group: see the modules beside it.
+removes it, or the end of its last state. Not the rules of one group: see the modules beside it. The
+shell serves it as any table (``broker.coordinator.table``); removals in parts and the views are of
+groups only.
 
 Calls of the shell::
 
@@ -34,9 +36,7 @@ from tidelog.groups import (
 )
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.decision import (
-    Answer,
     DecisionBuilder,
-    Effect,
     GroupDecision,
     RemoveGroup,
     RemovePart,
@@ -89,6 +89,7 @@ from tidelog.groups.syncing import (
     static_member_stored,
     sync,
 )
+from tidelog.model.effects import Answer, Effect
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -194,9 +195,9 @@ class GroupTable:
 
     def stored(self, write: Write, now_ms: int) -> GroupDecision:
         """A write is committed: apply it, give its answers, and what follows from it."""
-        group = self._groups[write.group_id]
+        group = self._groups[write.key]
         group.ahead_ms = self.ahead_ms
-        out = DecisionBuilder(write.group_id)
+        out = DecisionBuilder(write.key)
         for record in write.records:
             replay.apply(group, record)
         self._release(group, write, oldest=True)
@@ -215,9 +216,9 @@ class GroupTable:
     def delayed(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
         """A write is not committed in time: waiting requests get an error; it may be stored
         later."""
-        group = self._groups[write.group_id]
+        group = self._groups[write.key]
         group.ahead_ms = self.ahead_ms
-        out = DecisionBuilder(write.group_id)
+        out = DecisionBuilder(write.key)
         for answer in write.answers:
             refusal = error_for(answer.result, error)
             out.answer(answer.pending_response, answer.result.refused(refusal))
@@ -231,10 +232,10 @@ class GroupTable:
 
     def lost(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
         """The log refused a write: no record was appended, and none will be."""
-        group = self._groups[write.group_id]
+        group = self._groups[write.key]
         group.ahead_ms = self.ahead_ms
         self._release(group, write, oldest=False)
-        out = DecisionBuilder(write.group_id)
+        out = DecisionBuilder(write.key)
         if isinstance(write.purpose, RemovePart | RemoveGroup):
             removals.refused(group, write.records, error, now_ms, out)
         delayed = self.delayed(write, error, now_ms)

@@ -1,14 +1,15 @@
-"""One partition of ``__consumer_offsets`` led here: its log and the groups in it.
+"""One led partition of a coordinator's topic: the shell that serves a table from its log.
 
-Owns when the groups are served, their writes through the log, and the timer of their deadlines. Not
-the groups and their rules: see ``groups.table``; not the replay of the log: see ``replaying``.
+Owns when the table is served, its writes through the log, and the timer of its deadlines. Not the
+table, its rules and what a coordinator adds to them: see ``table``; not the replay of the log: see
+``replaying``.
 Order: records are appended in the order of the decisions; responses that depend on them are sent
 once the high watermark has passed them, as with acks=all. A write that is not committed within
-``offsets.commit.timeout.ms`` gets an error response, and still counts when it is committed later.
+``TableKind.commit_timeout_ms`` gets an error response, and still counts when it is committed later.
 
 | state | requests get |
 |---|---|
-| loading: the log is read, its end committed, topics are known | COORDINATOR_LOAD_IN_PROGRESS |
+| loading: the log is read, its end committed, the own part ready | COORDINATOR_LOAD_IN_PROGRESS |
 | loaded | the decision of the rules |
 | failed: the log could not be read, or there was a bug | COORDINATOR_NOT_AVAILABLE |
 | closed, or this broker's leadership was interrupted | NOT_COORDINATOR |
@@ -21,24 +22,15 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Any, Generic
 
-from tidelog.broker.coordinator import parts
-from tidelog.broker.coordinator.parts import InParts, OneByOne, RestOfRemoval, TimeSlice
-from tidelog.broker.coordinator.pending_response import give, refuse_all, refuse_event
+from tidelog.broker.coordinator.pending_response import give, refuse_all
 from tidelog.broker.coordinator.replaying import LoadFailed, replay_to
+from tidelog.broker.coordinator.table import TableDecision, TableKind, TableT, TableWrite
+from tidelog.broker.coordinator.time_slices import TimeSlice
 from tidelog.broker.coordinator.writes import InFlight, batches_of
-from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.groups.decision import Answer, GroupDecision, Write
-from tidelog.groups.events import (
-    Event,
-    Expire,
-    RemoveFormerTopicIds,
-    RemoveTopics,
-    Tick,
-)
-from tidelog.groups.settings import GroupRules
-from tidelog.groups.table import GroupTable
+from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.record import CorruptRecords
@@ -51,46 +43,37 @@ MAX_IN_FLIGHT = 10_000
 """Most writes that wait for the high watermark; more are refused: the followers lag."""
 
 
-class LedPartition:
+class LedPartition(Generic[TableT]):
     """The coordinator of one partition, while this broker leads it without interruption.
 
-    It stays in newer leader epochs of this broker: the log of the groups is the same to the last
-    record. Used on the event loop only.
+    It stays in newer leader epochs of this broker: the log is the same to the last record. Used on
+    the event loop only.
     """
 
-    def __init__(
-        self,
-        hosted: HostedPartition,
-        rules: GroupRules,
-        clock: Clock,
-        commit_timeout_ms: int,
-        metadata: MetadataCache,
-        one_by_one: OneByOne,
-    ) -> None:
+    def __init__(self, hosted: HostedPartition, kind: TableKind[TableT], clock: Clock) -> None:
         self.hosted = hosted
         self._named = {"partition": hosted.key}
         assert hosted.leadership is not None
         self.since = hosted.leadership.since
         """The leader epoch in which this broker's leadership began."""
-        self.table = GroupTable(rules)
+        self.table: TableT = kind.new_table()
+        self._kind = kind
+        self._noun = kind.noun
+        self._named_key = f"{kind.noun} %({kind.noun})s"
         self._clock = clock
-        self._commit_timeout_ms = commit_timeout_ms
-        self._metadata = metadata
         self._state = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._todo: deque[GroupDecision] = deque()
+        self._todo: deque[TableDecision] = deque()
         self._performing = False
         # In the order of the appends: when leadership ends, requests are refused in that order.
         self._in_flight: dict[InFlight, None] = {}
-        # By group; ``one_by_one`` runs one part per turn of the loop, over all partitions.
-        self._long: dict[str, InParts | RestOfRemoval] = {}
-        self._one_by_one = one_by_one
         self._due: deque[str] = deque()
         self._timer: asyncio.Handle | None = None
         self._timer_at_ms = 0
-        self._deleted_while_loading: set[str] = set()
-        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when leadership has ended."""
         self.load_ended = asyncio.Event()
         """Set when loading has succeeded or failed, and on close."""
+        self.own_part = kind.own_part(self)
 
     # Requests ----------------------------------------------------------------------------------
 
@@ -100,8 +83,13 @@ class LedPartition:
         return self._state if self.is_current else ErrorCode.NOT_COORDINATOR
 
     @property
+    def state(self) -> ErrorCode:
+        """The same, whether or not this broker's leadership was interrupted."""
+        return self._state
+
+    @property
     def has_failed(self) -> bool:
-        """Whether its groups could not be loaded, or a bug has made them unreliable since."""
+        """Whether its table could not be loaded, or a bug has made it unreliable since."""
         return self._state is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     @property
@@ -110,82 +98,28 @@ class LedPartition:
         leadership = self.hosted.leadership
         return leadership is not None and leadership.since == self.since
 
-    def decide(self, group_id: str, event: Event) -> None:
+    def decide(self, key: str, event: Any) -> None:
         """Decide an event; its response is sent exactly once, now or later."""
         error = self.error
         if error is not ErrorCode.NONE:
-            refuse_event(event, error)
+            self._kind.refuse(event, error)
             return
-        self._decide(group_id, event)
-        self._arm()
+        self.own_part.decide(key, event)
+        self.arm()
 
-    def decide_in_parts(self, group_id: str, long: InParts) -> None:
-        """Decide a request of many positions, one part per turn of the loop."""
-        error = self.error
-        if error is not ErrorCode.NONE:
-            long.refuse_rest(error)
-            return
-        present = self._long.get(group_id)
-        if present is not None:
-            present.later.append(long)
-            return
-        self._long[group_id] = long
-        self._one_by_one.call(partial(self._go_on, group_id, long))
-
-    def _decide(self, group_id: str, event: Event) -> None:
-        """Decide an event now, or after the request of its group that is decided in parts."""
-        long = self._long.get(group_id)
-        if long is not None:
-            long.later.append(event)
-            return
-        self._perform(self.table.decide(group_id, event, self._now()))
-        if self.table.removes(group_id):
-            rest = RestOfRemoval(
-                partial(self.table.removes, group_id), partial(self._interrupt, group_id)
-            )
-            self._long[group_id] = rest
-            self._one_by_one.call(partial(self._go_on, group_id, rest))
-
-    def _interrupt(self, group_id: str) -> None:
-        self._perform(self.table.interrupted(group_id))
-
-    def _go_on(self, group_id: str, long: InParts | RestOfRemoval) -> None:
-        """Decide further parts for one time slice; after the last part the later events."""
-        turn = TimeSlice(self._clock)
-        try:
-            while (error := self.error) is ErrorCode.NONE:
-                part = parts.part_of(long, removes=self.table.removes(group_id))
-                if part is None:
-                    break
-                self._perform(self.table.decide(group_id, part, self._now()))
-                if turn.is_over:
-                    self._arm()
-                    self._one_by_one.call(partial(self._go_on, group_id, long))
-                    return
-            long.refuse_rest(error)
-        except Exception:
-            # A bug must not block the later events of the group.
-            logger.exception("a large request for group %(group)s failed", {"group": group_id})
-            self._interrupt(group_id)
-            long.fail()
-        del self._long[group_id]
-        # A later one that is decided in parts is the next that the others wait for.
-        while long.later:
-            following = long.later.popleft()
-            if isinstance(following, InParts):
-                self.decide_in_parts(group_id, following)
-            else:
-                self.decide(group_id, following)
+    def decide_now(self, key: str, event: Any) -> None:
+        """Let the table decide an event, and perform that."""
+        self.perform(self.table.decide(key, event, self.now()))
 
     def close(self) -> None:
         """End the leadership: waiting requests get NOT_COORDINATOR."""
         if self._state is ErrorCode.NOT_COORDINATOR:
             return
-        self._closed.set_result(None)
+        self.closed.set_result(None)
         self._stop_serving(ErrorCode.NOT_COORDINATOR)
 
     def _fail(self) -> None:
-        """Stop serving after a bug that made the groups unreliable, as after a failed load."""
+        """Stop serving after a bug that made the table unreliable, as after a failed load."""
         try:
             self._stop_serving(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         except Exception:
@@ -201,7 +135,7 @@ class LedPartition:
         for entry in waiting:
             entry.finish()
             refuse_all(entry.write, error)
-        self._perform(self.table.unload())
+        self.perform(self.table.unload())
 
     # Loading -----------------------------------------------------------------------------------
 
@@ -214,9 +148,9 @@ class LedPartition:
             await self._load(reading)
         except (LoadFailed, CorruptRecords) as error:
             named = {**self._named, "error": error}
-            logger.error("groups of %(partition)s cannot be loaded: %(error)s", named)
+            logger.error(f"{self._noun}s of %(partition)s cannot be loaded: %(error)s", named)
         except Exception:
-            logger.exception("groups of %(partition)s cannot be loaded", self._named)
+            logger.exception(f"{self._noun}s of %(partition)s cannot be loaded", self._named)
         else:
             return
         finally:
@@ -229,42 +163,26 @@ class LedPartition:
             if not self._is_loading():
                 return
             end = self.hosted.end_offset
-            await replay_to(self.hosted, end, self._clock, self._replay, self._is_loading)
+            await replay_to(
+                self.hosted, self._noun, end, self._clock, self._replay, self._is_loading
+            )
         # Uncommitted records could still be lost with this leader: no response may depend on them.
         if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
             return
-        await self._until_metadata()
+        await self.own_part.before_loaded()
         if not self._is_loading():
             return
-        now = self._now()
-        loaded = self.table.loaded(now)
+        loaded = self.table.loaded(self.now())
         self._state = ErrorCode.NONE
-        self._perform(loaded)
-        self._arm()
-        if self._deleted_while_loading:
-            await self.forget_topics(frozenset(self._deleted_while_loading))
-        await self._for_all(RemoveFormerTopicIds(self._metadata.id_of))
-
-    async def _until_metadata(self) -> None:
-        """Wait until the metadata cache is at least as new as this leadership.
-
-        LeaderAndIsr arrives before UpdateMetadata. Until then the cache may have a former topic id
-        of a topic while the log has offsets of the current one, which would be removed.
-        """
-        at, since = self.hosted.key, self.since
-        while self._is_loading():
-            known = self._metadata.partition(at.topic, at.partition)
-            if known is not None and known.leader_epoch >= since:
-                return
-            changed = self._metadata.changed()
-            await asyncio.wait((changed, self._closed), return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
+        self.perform(loaded)
+        self.arm()
+        await self.own_part.after_loaded()
 
     def _is_loading(self) -> bool:
         return self.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _replay(self, records: Sequence[RecordOfLog]) -> None:
-        now = self._now()
+        now = self.now()
         for record in records:
             self.table.replay(record.key, record.value, now)
 
@@ -278,35 +196,9 @@ class LedPartition:
         self.hosted.when_committed(offset, settle)
         return await done
 
-    # Sweeps ------------------------------------------------------------------------------------
-
-    async def expire(self) -> None:
-        """Expire offsets of all groups by their retention, one time slice at a time."""
-        await self._for_all(Expire())
-
-    async def forget_topics(self, topics: frozenset[str]) -> None:
-        """Remove the offsets of deleted topics from every group, by topic id."""
-        if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            self._deleted_while_loading |= topics
-        else:
-            await self._for_all(RemoveTopics(topics, self._metadata.id_of))
-
-    async def _for_all(self, event: Event) -> None:
-        turn = TimeSlice(self._clock)
-        for group_id in list(self.table):
-            group, present = self.table.get(group_id), event
-            if group is not None and isinstance(event, Expire):
-                present = await parts.expiry_of(group, self._now(), turn)
-            if self.error is not ErrorCode.NONE:
-                return
-            if self.table.get(group_id) is not None:
-                self.decide(group_id, present)
-            if turn.is_over:
-                await turn.give_way()
-
     # Performing --------------------------------------------------------------------------------
 
-    def _perform(self, decision: GroupDecision) -> None:
+    def perform(self, decision: TableDecision) -> None:
         """Perform a decision; decisions that it causes are queued."""
         self._todo.append(decision)
         if self._performing:
@@ -319,13 +211,13 @@ class LedPartition:
                     if isinstance(effect, Answer):
                         give(effect)
                     else:
-                        logger.info(f"group %(group)s: {effect.message}", effect.fields)
+                        logger.info(f"{self._named_key}: {effect.message}", effect.fields)
                 for write in present.writes:
                     self._append(write)
         finally:
             self._performing = False
 
-    def _append(self, write: Write) -> None:
+    def _append(self, write: TableWrite) -> None:
         if self._state is not ErrorCode.NONE:
             refuse_all(write, ErrorCode.NOT_COORDINATOR)
             return
@@ -337,8 +229,8 @@ class LedPartition:
         try:
             error = self._append_records(write)
         except Exception:
-            # A bug must not leave the group waiting for ever. Records in the log count.
-            logger.exception("a write of group %(group)s failed", {"group": write.group_id})
+            # A bug must not leave the key waiting for ever. Records in the log count.
+            logger.exception(f"a write of {self._named_key} failed", {self._noun: write.key})
             is_there = hosted.end_offset > end
             error = ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_SERVER_ERROR
         if error is not ErrorCode.NONE:
@@ -353,19 +245,20 @@ class LedPartition:
         hosted.when_committed(hosted.end_offset - 1, partial(self._ended, entry))
         if not entry.done:
             loop = asyncio.get_running_loop()
-            entry.timer = loop.call_later(self._commit_timeout_ms / 1000, self._overdue, entry)
+            entry.timer = loop.call_later(self._kind.commit_timeout_ms / 1000, self._overdue, entry)
 
-    def _append_records(self, write: Write) -> ErrorCode:
+    def _append_records(self, write: TableWrite) -> ErrorCode:
         """Append the records of a write; with any error but NONE no record was appended."""
         wall_ms = self._clock.wall_ms()
-        buffer = batches_of(write.records, wall_ms, self.hosted.log.configs.max_message_bytes)
+        max_bytes = self.hosted.log.configs.max_message_bytes
+        buffer = batches_of(write.records, self._kind.encode, wall_ms, max_bytes)
         if buffer is None:
             return ErrorCode.MESSAGE_TOO_LARGE
         result = self.hosted.append(buffer, wall_ms, from_client=False)
         if isinstance(result, Rejected):
             logger.warning(
-                "a write of group %(group)s was refused: %(why)s",
-                {"group": write.group_id, "why": result.reason},
+                f"a write of {self._named_key} was refused: %(why)s",
+                {self._noun: write.key, "why": result.reason},
             )
             return result.error
         return ErrorCode.NONE
@@ -377,13 +270,13 @@ class LedPartition:
         self._in_flight.pop(entry, None)
         if error is ErrorCode.NONE:
             try:
-                self._perform(self.table.stored(entry.write, self._now()))
-                self._arm()
+                self.perform(self.table.stored(entry.write, self.now()))
+                self.arm()
             except Exception:
                 # The log has the write, memory may have half of it. No request may wait for ever.
                 logger.exception(
-                    "a committed write of group %(group)s could not be applied",
-                    {"group": entry.write.group_id},
+                    f"a committed write of {self._named_key} could not be applied",
+                    {self._noun: entry.write.key},
                 )
                 self._in_flight[entry] = None
                 self._fail()
@@ -394,21 +287,21 @@ class LedPartition:
 
     def _overdue(self, entry: InFlight) -> None:
         if not entry.done:
-            self._perform(self.table.delayed(entry.write, ErrorCode.REQUEST_TIMED_OUT, self._now()))
-            self._arm()
+            self.perform(self.table.delayed(entry.write, ErrorCode.REQUEST_TIMED_OUT, self.now()))
+            self.arm()
 
-    def _lost(self, write: Write, error: ErrorCode) -> None:
-        self._perform(self.table.lost(write, error, self._now()))
+    def _lost(self, write: TableWrite, error: ErrorCode) -> None:
+        self.perform(self.table.lost(write, error, self.now()))
 
     # Time --------------------------------------------------------------------------------------
 
-    def _now(self) -> int:
+    def now(self) -> int:
         """Return the monotonic time in ms, and update the table's offset to wall-clock time."""
         now_ms = self._clock.monotonic_ms()
         self.table.ahead_ms = self._clock.wall_ms() - now_ms
         return now_ms
 
-    def _arm(self) -> None:
+    def arm(self) -> None:
         """Set the timer for the earliest deadline."""
         at_ms = self.table.next_deadline_ms
         if at_ms is None or self._state is not ErrorCode.NONE:
@@ -425,16 +318,16 @@ class LedPartition:
         self._timer = None
         if self.error is not ErrorCode.NONE:
             return
-        now = self._now()
+        now = self.now()
         self._due.extend(self.table.due(now))
         turn = TimeSlice(self._clock)
         while self._due:
-            # The tick may be queued; with ``now`` a heartbeat that is queued after it is in time.
-            self._decide(self._due.popleft(), Tick(now))
+            # It may be queued; with ``now`` a request that is queued after it is in time.
+            self.own_part.decide(self._due.popleft(), self._kind.tick(now))
             if turn.is_over:
                 break
         if self._due:
             self._timer_at_ms = now
             self._timer = asyncio.get_running_loop().call_soon(self._tick)
         else:
-            self._arm()
+            self.arm()

@@ -1,8 +1,8 @@
 """Large offset commits and removals, decided in parts while their group handles nothing else.
 
-Owns the parts, their results and the queue of later events, and the length of the coordinator's
-time slices. Not the decision of a part: ``led_partition`` decides each like a request. The parts of
-a removal without named positions (of a group, of deleted topics) come from ``groups.removals``.
+Owns the parts, their results and the queue of later events. Not when a part is decided: see
+``group_partition``. The parts of a removal without named positions (of a group, of deleted topics)
+come from ``groups.removals``.
 Events that arrive for the group meanwhile are decided after the last part, in order of arrival. So
 one state of the group decides a whole commit, as in Kafka, which holds the group's lock. When the
 group or the log refuses a part, the remaining parts get the same error. A part is built right
@@ -19,19 +19,16 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tidelog.broker.coordinator.pending_response import PendingResponse
+from tidelog.broker.coordinator.time_slices import TimeSlice
 from tidelog.groups.events import Event, Expire, OffsetsResult, RemoveMore
 from tidelog.groups.group import Group
 from tidelog.groups.limits import MAX_EXPIRED_AT_ONCE
 from tidelog.groups.retention import found_by, look
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.clock import Clock
 
 PART = 500
 """Positions decided in one turn of the loop."""
-
-SLICE_MS = 2
-"""How long parts, loading, sweeps and the timer may hold the loop before they yield."""
 
 _OF_ONE_POSITION = {
     ErrorCode.NONE,
@@ -39,26 +36,6 @@ _OF_ONE_POSITION = {
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
 }
-
-
-class TimeSlice:
-    """A slice of long work: over after ``SLICE_MS``, when the work yields to the loop."""
-
-    __slots__ = ("_clock", "_end_ms")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._end_ms = clock.monotonic_ms() + SLICE_MS
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the work should yield now."""
-        return self._clock.monotonic_ms() >= self._end_ms
-
-    async def give_way(self) -> None:
-        """Yield to the loop, then start the next slice."""
-        await asyncio.sleep(0)
-        self._end_ms = self._clock.monotonic_ms() + SLICE_MS
 
 
 async def expiry_of(group: Group, now_ms: int, turn: TimeSlice) -> Expire:

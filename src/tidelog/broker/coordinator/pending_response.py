@@ -1,4 +1,4 @@
-"""The pending response of one group request: sent at once, later, or never.
+"""The pending response of one request to a coordinator: sent at once, later, or never.
 
 Owns the step from a result of the rules to the response of a handler. Only the first result counts;
 a client that has disconnected gets no response.
@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.groups.decision import Answer, Write
-from tidelog.groups.events import Event, refuse
+from tidelog.broker.coordinator.table import TableWrite
+from tidelog.model.effects import Answer
 from tidelog.model.errors import ErrorCode
 
 
@@ -26,7 +26,7 @@ class PendingResponse:
         self._respond: Callable[[Any], Any] | None = None
 
     def give(self, result: Any) -> None:
-        """Set the result: a ``groups.events.Result``, or ``parts.Answers`` for a request in parts.
+        """Set the result, of the table's own type; ``parts.Answers`` for a request in parts.
 
         Every result after the first is dropped.
         """
@@ -39,7 +39,7 @@ class PendingResponse:
         try:
             future.set_result(respond(result))
         except Exception as error:
-            # A bug in a handler must not stop the group's other responses; the router reports it.
+            # A bug in a handler must not stop the other responses; the router reports it.
             future.set_exception(error)
 
     def answer(self, respond: Callable[[Any], Any]) -> Any:
@@ -63,16 +63,8 @@ def give(answer: Answer) -> None:
     answer.pending_response.give(answer.result)
 
 
-def refuse_all(write: Write, error: ErrorCode) -> None:
+def refuse_all(write: TableWrite, error: ErrorCode) -> None:
     """Refuse all requests that wait for a write."""
     for answer in write.answers:
         assert isinstance(answer.pending_response, PendingResponse)
         answer.pending_response.give(answer.result.refused(error))
-
-
-def refuse_event(event: Event, error: ErrorCode) -> None:
-    """Refuse an event if it is a request that waits for a response."""
-    result = refuse(event, error)
-    pending_response = getattr(event, "pending_response", None)
-    if result is not None and isinstance(pending_response, PendingResponse):
-        pending_response.give(result)

@@ -1,7 +1,7 @@
 """Replay of a led partition's log: its records from the start to the end of a former leadership.
 
 Owns the reads, their checks, pauses and time slices. Not what a record means: see
-``groups.replay``; not when the groups are served: see ``led_partition``.
+``table.Table.replay``; not when the table is served: see ``led_partition``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.coordinator.parts import TimeSlice
+from tidelog.broker.coordinator.time_slices import TimeSlice
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected, crc_is_right, walk
 from tidelog.records.reader import read_batch
@@ -39,6 +39,7 @@ class LoadFailed(Exception):
 
 async def replay_to(
     hosted: HostedPartition,
+    noun: str,
     end: int,
     clock: Clock,
     replay: Callable[[Sequence[Record]], None],
@@ -46,6 +47,7 @@ async def replay_to(
 ) -> None:
     """Replay all records below ``end``. O(log); yields after each time slice.
 
+    ``noun`` is that of the table's keys, for the log.
     Ends early when the load no longer ``goes_on``. Raises LoadFailed, CorruptRecords.
     """
     position = hosted.start_offset
@@ -58,8 +60,10 @@ async def replay_to(
                 raise LoadFailed(f"at offset {position}: {found.reason}")
             if not has_warned:
                 has_warned = True
-                named = {"partition": hosted.key, "why": found.reason}
-                logger.warning("loading of the groups of %(partition)s is paused: %(why)s", named)
+                logger.warning(
+                    f"loading of the {noun}s of %(partition)s is paused: %(why)s",
+                    {"partition": hosted.key, "why": found.reason},
+                )
             await asyncio.sleep(READ_AGAIN_S)
             if not goes_on():
                 return

@@ -1,4 +1,4 @@
-"""Writes of groups to the log: their record batches, and the wait for the commit.
+"""Writes of a table to the log: their record batches, and the wait for the commit.
 
 Owns the size of the batches. Not the append and what follows it: see ``led_partition``.
 """
@@ -6,10 +6,10 @@ Owns the size of the batches. Not the append and what follows it: see ``led_part
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from tidelog.groups.decision import Write
-from tidelog.groups.records import Record, encode
+from tidelog.broker.coordinator.table import TableWrite
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.records.builder import NewRecord, build_batch
 
@@ -22,7 +22,7 @@ class InFlight:
 
     __slots__ = ("done", "timer", "write")
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: TableWrite) -> None:
         self.write = write
         self.done = False
         self.timer: asyncio.TimerHandle | None = None
@@ -34,7 +34,12 @@ class InFlight:
             self.timer.cancel()
 
 
-def batches_of(records: Sequence[Record], wall_ms: int, max_bytes: int) -> bytes | None:
+def batches_of(
+    records: Sequence[Any],
+    encode: Callable[[Any], tuple[bytes, bytes | None]],
+    wall_ms: int,
+    max_bytes: int,
+) -> bytes | None:
     """Return the records as batches of at most ``max_bytes``; None if one record is larger."""
     batches: list[list[NewRecord]] = [[]]
     room = max_bytes - HEADER_SIZE

@@ -66,7 +66,7 @@ def _in_steps(
 ) -> Steps:
     pending_response = PendingResponse()
     long = InParts(pending_response, _known(broker, request), partial(_event, request, context))
-    broker.coordinator.decide_in_parts(request.group_id, long)
+    broker.coordinator.decide(request.group_id, long)
     return (yield from respond_in_steps(pending_response, partial(_respond, request)))
 
 

@@ -47,7 +47,7 @@ def handle(broker: Broker, request: messages.OffsetDeleteRequest, _context: Requ
 def _in_steps(broker: Broker, request: messages.OffsetDeleteRequest) -> Steps:
     pending_response = PendingResponse()
     long = InParts(pending_response, _known(broker, request), DeleteOffsets)
-    broker.coordinator.decide_in_parts(request.group_id, long)
+    broker.coordinator.decide(request.group_id, long)
     return (yield from respond_in_steps(pending_response, partial(_respond, request)))
 
 

@@ -1,0 +1,145 @@
+"""What groups need of their own in one led partition: requests in parts, and topics that are gone.
+
+Owns the order of a group's events while a request or a removal of very many positions is decided
+in parts; the sweeps over all groups (retention, deleted topics); and what surrounds a load: the
+metadata that it waits for, and the removal of positions in former topic ids. Not when the groups
+are served and how they are written: see ``led_partition``; not the parts: see ``parts``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordinator import parts
+from tidelog.broker.coordinator.parts import InParts, OneByOne, RestOfRemoval
+from tidelog.broker.coordinator.time_slices import TimeSlice
+from tidelog.groups.events import Event, Expire, RemoveFormerTopicIds, RemoveTopics
+from tidelog.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.table import Shell
+    from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.groups.table import GroupTable
+    from tidelog.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class GroupPartition:
+    """The groups' own part of one led partition: a ``table.OwnPart``."""
+
+    def __init__(
+        self,
+        shell: Shell[GroupTable],
+        metadata: MetadataCache,
+        clock: Clock,
+        one_by_one: OneByOne,
+    ) -> None:
+        self._shell = shell
+        self._metadata = metadata
+        self._clock = clock
+        # By group; ``one_by_one`` runs one part per turn of the loop, over all partitions.
+        self._long: dict[str, InParts | RestOfRemoval] = {}
+        self._one_by_one = one_by_one
+        self._deleted_while_loading: set[str] = set()
+
+    # Requests ----------------------------------------------------------------------------------
+
+    def decide(self, group_id: str, event: Event | InParts) -> None:
+        """Decide an event now, or after the request of its group that is decided in parts."""
+        present = self._long.get(group_id)
+        if present is not None:
+            present.later.append(event)
+        elif isinstance(event, InParts):
+            self._begin(group_id, event)
+        else:
+            self._shell.decide_now(group_id, event)
+            if self._shell.table.removes(group_id):
+                has_more = partial(self._shell.table.removes, group_id)
+                self._begin(group_id, RestOfRemoval(has_more, partial(self._interrupt, group_id)))
+
+    def _begin(self, group_id: str, long: InParts | RestOfRemoval) -> None:
+        self._long[group_id] = long
+        self._one_by_one.call(partial(self._go_on, group_id, long))
+
+    def _interrupt(self, group_id: str) -> None:
+        self._shell.perform(self._shell.table.interrupted(group_id))
+
+    def _go_on(self, group_id: str, long: InParts | RestOfRemoval) -> None:
+        """Decide further parts for one time slice; after the last part the later events."""
+        shell, turn = self._shell, TimeSlice(self._clock)
+        try:
+            while (error := shell.error) is ErrorCode.NONE:
+                part = parts.part_of(long, removes=shell.table.removes(group_id))
+                if part is None:
+                    break
+                shell.decide_now(group_id, part)
+                if turn.is_over:
+                    shell.arm()
+                    self._one_by_one.call(partial(self._go_on, group_id, long))
+                    return
+            long.refuse_rest(error)
+        except Exception:
+            # A bug must not block the later events of the group.
+            logger.exception("a large request for group %(group)s failed", {"group": group_id})
+            self._interrupt(group_id)
+            long.fail()
+        del self._long[group_id]
+        # A later event that is decided in parts is the next that the others wait for.
+        while long.later:
+            shell.decide(group_id, long.later.popleft())
+
+    # Loading -----------------------------------------------------------------------------------
+
+    async def before_loaded(self) -> None:
+        """Wait until the metadata cache is at least as new as this leadership.
+
+        LeaderAndIsr arrives before UpdateMetadata. Until then the cache may have a former topic id
+        of a topic while the log has offsets of the current one, which would be removed.
+        """
+        shell = self._shell
+        at, since = shell.hosted.key, shell.since
+        while shell.error is _LOADING:
+            known = self._metadata.partition(at.topic, at.partition)
+            if known is not None and known.leader_epoch >= since:
+                return
+            changed = self._metadata.changed()
+            await asyncio.wait((changed, shell.closed), return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+
+    async def after_loaded(self) -> None:
+        """Remove the offsets of topics that were deleted or have another topic id now."""
+        if self._deleted_while_loading:
+            await self.forget_topics(frozenset(self._deleted_while_loading))
+        await self._for_all(RemoveFormerTopicIds(self._metadata.id_of))
+
+    # Sweeps ------------------------------------------------------------------------------------
+
+    async def expire(self) -> None:
+        """Expire offsets of all groups by their retention, one time slice at a time."""
+        await self._for_all(Expire())
+
+    async def forget_topics(self, topics: frozenset[str]) -> None:
+        """Remove the offsets of deleted topics from every group, by topic id."""
+        if self._shell.state is _LOADING:
+            self._deleted_while_loading |= topics
+        else:
+            await self._for_all(RemoveTopics(topics, self._metadata.id_of))
+
+    async def _for_all(self, event: Event) -> None:
+        shell, turn = self._shell, TimeSlice(self._clock)
+        for group_id in list(shell.table):
+            group, present = shell.table.get(group_id), event
+            if group is not None and isinstance(event, Expire):
+                present = await parts.expiry_of(group, shell.now(), turn)
+            if shell.error is not ErrorCode.NONE:
+                return
+            if shell.table.get(group_id) is not None:
+                shell.decide(group_id, present)
+            if turn.is_over:
+                await turn.give_way()

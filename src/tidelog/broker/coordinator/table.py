@@ -1,0 +1,211 @@
+"""Tables that a coordinator serves from a log: the interface between their rules and the shell.
+
+Owns what the shell of a led partition calls, and what a coordinator gives it beside the table. Not
+the shell: see ``led_partition``; not the rules: for groups they are ``groups.table``, and what the
+groups' coordinator gives stands in ``group_coordinator``.
+
+A table has keys (for groups: group ids). An event of a key, a write and its records are the
+table's own: the shell passes them on. Calls of the shell::
+
+    table.replay(key, value, now)      for each record of the log when leadership begins
+    table.loaded(now)                  once the end of the log is committed
+    table.decide(key, event, now)      a request, or an event of the coordinator's own
+    table.due(now)                     at next_deadline_ms; then decide(key, kind.tick(now), now)
+    and for each write of a decision, in the order of the decisions, one of
+        table.lost(write, error, now)      the log refused it
+        table.stored(write, now)           it is committed; perhaps after
+        table.delayed(write, error, now)   it was not committed in time
+    table.unload()                     when leadership ends, or after a bug
+
+Each of them except replay and due returns a decision. The shell performs the effects of a decision
+at once, appends its writes, and only then performs the next decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from tidelog.model.effects import Answer, Effect
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.model.errors import ErrorCode
+
+
+class TableWrite(Protocol):
+    """Records of one key that the log gets together."""
+
+    @property
+    def key(self) -> str:
+        """The key whose state changes once they are committed."""
+
+    @property
+    def records(self) -> Sequence[Any]:
+        """At least one; ``TableKind.encode`` returns the bytes of each."""
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """The requests that wait for the commit: refused when leadership ends before it."""
+
+
+class TableDecision(Protocol):
+    """The outcome of one call of a table."""
+
+    @property
+    def effects(self) -> Sequence[Effect]:
+        """Results of requests and log lines, to perform now."""
+
+    @property
+    def writes(self) -> Sequence[TableWrite]:
+        """Records to append, in this order."""
+
+
+class Table(Protocol):
+    """The state of all keys of one partition, and its rules: plain calls that never wait."""
+
+    ahead_ms: int
+    """The time of day less ``now_ms``. The shell sets it before each call with a ``now_ms``."""
+
+    unknown_records: int
+    """Records that ``replay`` skipped because this code does not know their version."""
+
+    def __len__(self) -> int:
+        """Return the number of keys, for the log."""
+
+    def replay(
+        self, key: bytes | memoryview | None, value: bytes | memoryview | None, now_ms: int, /
+    ) -> None:
+        """Apply one record of the log; an exception ends the load, and with it the service."""
+
+    def loaded(self, now_ms: int, /) -> TableDecision:
+        """All records are replayed and committed: requests come from now on."""
+
+    def decide(self, key: str, event: Any, now_ms: int, /) -> TableDecision:
+        """Decide one event. ``now_ms`` is the time of a clock that never steps."""
+
+    def stored(self, write: Any, now_ms: int, /) -> TableDecision:
+        """A write is committed: apply its records, and return its answers among the effects."""
+
+    def delayed(self, write: Any, error: ErrorCode, now_ms: int, /) -> TableDecision:
+        """A write is not committed in time: its requests get an error. ``stored`` may follow."""
+
+    def lost(self, write: Any, error: ErrorCode, now_ms: int, /) -> TableDecision:
+        """The log refused a write: no record was appended, and none will be."""
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to call ``due``; perhaps too early, never too late. None: there is no deadline."""
+
+    def due(self, now_ms: int, /) -> Sequence[str]:
+        """Return the keys with a deadline up to ``now_ms``: each gets the event of a deadline."""
+
+    def unload(self) -> TableDecision:
+        """Drop all state, and refuse the requests that wait in it. It has no writes."""
+
+
+TableT = TypeVar("TableT", bound=Table)
+TableT_co = TypeVar("TableT_co", bound=Table, covariant=True)
+
+
+class Shell(Protocol[TableT_co]):
+    """One led partition as the coordinator's own part of it sees it: ``led_partition``."""
+
+    hosted: HostedPartition
+    since: int
+    closed: asyncio.Future[None]
+    """Done when leadership has ended."""
+
+    @property
+    def table(self) -> TableT_co:
+        """The table."""
+
+    @property
+    def error(self) -> ErrorCode:
+        """NONE while requests can be served, otherwise their error."""
+
+    @property
+    def state(self) -> ErrorCode:
+        """The same, whether or not this broker's leadership was interrupted."""
+
+    def now(self) -> int:
+        """Return the time for calls of the table, in ms."""
+
+    def decide(self, key: str, event: Any, /) -> None:
+        """Decide an event as one that arrives now, or refuse it."""
+
+    def decide_now(self, key: str, event: Any, /) -> None:
+        """Let the table decide an event, and perform that."""
+
+    def perform(self, decision: TableDecision, /) -> None:
+        """Perform a decision that the coordinator asked the table for."""
+
+    def arm(self) -> None:
+        """Set the timer for the table's next deadline."""
+
+
+class OwnPart(Protocol):
+    """What a coordinator does of its own in one led partition."""
+
+    def decide(self, key: str, event: Any, /) -> None:
+        """An event is to be decided: ``Shell.decide_now``, at once or later."""
+
+    async def before_loaded(self) -> None:
+        """The log is read and committed: wait for what ``Table.loaded`` needs beside it."""
+
+    async def after_loaded(self) -> None:
+        """Requests are served since this turn: decide what the load leaves to do."""
+
+
+class NoOwnPart:
+    """The own part of a coordinator that has none: each event is decided at once."""
+
+    def __init__(self, shell: Shell[Any]) -> None:
+        self.decide = shell.decide_now
+
+    async def before_loaded(self) -> None:
+        """Wait for nothing."""
+
+    async def after_loaded(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTopic:
+    """The internal topic whose partitions keep the tables, as it is created."""
+
+    name: str
+    partition_count: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TableKind(Generic[TableT]):
+    """What a coordinator gives to the shell: its topic, its tables, and what they cannot know."""
+
+    topic: KeptTopic
+    noun: str
+    """What a key names, for the log: "group"."""
+    commit_timeout_ms: int
+    """How long a write waits for its commit before it counts as delayed."""
+    new_table: Callable[[], TableT]
+    place: Callable[[str, int], int]
+    """Return the partition that keeps a key, among so many."""
+    encode: Callable[[Any], tuple[bytes, bytes | None]]
+    """Return the key and value of a record of a write."""
+    refuse: Callable[[Any, ErrorCode], None]
+    """Respond with an error to an event that cannot be decided here, if it is a request."""
+    tick: Callable[[int], Any]
+    """Return the event of a deadline that was found due at this time."""
+    own_part: Callable[[Shell[TableT]], OwnPart] = field(default=NoOwnPart)
+    """Return the coordinator's own part of a led partition."""
+    decided: Callable[[], None] = _nothing
+    """Called after each request that a table has decided."""
