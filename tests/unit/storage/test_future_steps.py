@@ -70,7 +70,8 @@ def test_whatever_was_copied_before_all_is_there_in_the_end(
         for step in steps:
             _do(step, copied)
         trips += 1
-        assert trips < 200
+        # Each trip but the last copies as much as it may.
+        assert trips <= sum(lengths) // most + 1
     assert bytes_left(parts, copied) == 0
     assert all(copied[p.base_offset] == Copied(p.size, True) for p in parts if p.is_closed)
     assert set(copied) <= {part.base_offset for part in parts}
