@@ -262,6 +262,9 @@ class ResizingCluster:
             return messages.DescribeConfigsResponse(results=[row])
         return messages.InitProducerIdResponse(error_code=0, producer_id=7, producer_epoch=0)
 
+    async def ask_any(self, ask: Any) -> Any:
+        return await ask(Connection(self, 0, 0))
+
     def answer(self) -> bool:
         """Answer the first request of a broker, or lose its answer; False: none waits."""
         busy = [node_id for node_id, waiting in self.waiting.items() if waiting]
@@ -309,6 +312,9 @@ class Connection:
     @property
     def closed(self) -> bool:
         return self.cluster.lives[self.node_id] != self.life
+
+    async def send(self, request: Any, *_: Any) -> Any:
+        return await self.cluster.send_to_any(request)
 
     def submit(self, request: Any, *_: Any, answered: bool) -> asyncio.Future[Any]:
         assert answered

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
@@ -113,6 +113,10 @@ class ScriptedCluster(Cluster):
     async def send_to_any(self, request: Any, *, timeout_ms: int | None = None) -> Any:
         """Send it to broker 0."""
         return await self.answered(0, request)
+
+    async def ask_any(self, ask: Callable[[ClientConnection], Awaitable[Any]], **_: Any) -> Any:
+        """Ask broker 0."""
+        return await ask(await self.connection(0))
 
     async def send_to_coordinator(
         self, group: str, request: Any, *, timeout_ms: int | None = None, purpose: str = ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from tidelog.client import metadata
@@ -21,6 +22,7 @@ from tidelog.client.connecting.connection import (
     ClientConnection,
     connect,
 )
+from tidelog.client.connecting.first_answer import PeerAddress, first_answer, in_turn
 from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused
 from tidelog.client.metadata import BrokerAddress, ClusterMetadata, Partition, Topic
 from tidelog.client.retries import is_worth_retrying, retrying
@@ -70,6 +72,8 @@ class Cluster:
         self._stale = True
         self._asked_last = ""
         self._doubted: set[str] = set()
+        self._silent: set[str] = set()
+        """Addresses that were asked and passed over; each until it answers again."""
         self._wanted: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._connections: dict[tuple[Any, str], asyncio.Task[ClientConnection]] = {}
@@ -170,27 +174,67 @@ class Cluster:
         ``last``: addresses to try only after all others. Raises ClusterUnreachable with the reasons
         of the addresses tried.
         """
-        for (_, purpose), task in self._connections.items():
-            # A connection with a purpose may have a long request in flight and delay this one.
-            if purpose or not _connected(task) or task.result().closed:
-                continue
-            if task.result().peer not in last:
-                return task.result()
         reasons: list[str] = []
-        candidates: list[tuple[Any, str, int]] = [
-            (broker.node_id, broker.host, broker.port) for broker in self._view.brokers.values()
-        ]
-        # In random order: a broker that accepts and never responds must not be tried every time.
-        self.settings.backoff.random.shuffle(candidates)
-        known = {(host, port) for _, host, port in candidates}
-        candidates += [(f"bootstrap {a}", *a) for a in self._bootstrap if a not in known]
-        candidates.sort(key=lambda item: f"{item[1]}:{item[2]}" in last)
-        for key, host, port in candidates:
+        for key, host, port in self._addresses(last):
             try:
                 return await self._connection_to((key, ""), host, port)
             except ConnectionLost as error:
                 reasons.append(str(error))
-        raise ClusterUnreachable(f"no broker can be reached: {'; '.join(dict.fromkeys(reasons))}")
+        raise _unreachable(reasons)
+
+    def _addresses(self, last: Collection[str]) -> list[PeerAddress]:
+        """Return all known brokers in the order in which they are asked, ``last`` at the end."""
+        brokers = [
+            PeerAddress(each.node_id, each.host, each.port) for each in self.view.brokers.values()
+        ]
+        # In random order: a broker that accepts and never responds must not be tried every time.
+        self.settings.backoff.random.shuffle(brokers)
+        brokers += [PeerAddress(f"bootstrap {each}", *each) for each in self._bootstrap]
+        opened = {
+            task.result().peer: key
+            for (key, purpose), task in self._connections.items()
+            # A connection with a purpose may have a long request in flight and delay this one.
+            if not purpose and _connected(task) and not task.result().closed
+        }
+        return in_turn(brokers, opened, {*last, *self._silent})
+
+    async def ask_any(
+        self,
+        ask: Callable[[ClientConnection], Awaitable[Result]],
+        *,
+        first: int | None = None,
+        last: Collection[str] = (),
+    ) -> Result:
+        """Ask any broker a question, which changes nothing; another one too when it is silent.
+
+        ``first``: the broker (id) to begin with; ``last``: addresses to try only after all others,
+        beside those that were silent before. Raises what ``ask`` raises, and ClusterUnreachable.
+        """
+        addresses = self._addresses(last)
+        if first is not None and (begins := self._view.brokers.get(first)) is not None:
+            peer = f"{begins.host}:{begins.port}"
+            addresses.sort(key=lambda each: each.peer != peer)
+        reasons: list[str] = []
+
+        async def attempt(address: PeerAddress) -> Result:
+            try:
+                connection = await self._connection_to((address.key, ""), *address[1:])
+            except ConnectionLost as error:
+                reasons.append(str(error))
+                raise
+            answer = await ask(connection)
+            self._silent.discard(connection.peer)
+            return answer
+
+        try:
+            return await first_answer(
+                [partial(attempt, each) for each in addresses],
+                passed_over=lambda place: self._silent.add(addresses[place].peer),
+            )
+        except ConnectionLost:
+            if len(reasons) == len(addresses):
+                raise _unreachable(reasons) from None
+            raise
 
     async def send_to_any(self, request: Any, *, timeout_ms: int | None = None) -> Any:
         """Send a request that every broker can serve or forward."""
@@ -359,14 +403,22 @@ class Cluster:
         # Cleared first: a ``forget`` while the request is in flight must not be lost.
         self._stale = False
         try:
-            connection = await self.any_connection(self._doubted)
-            self._asked_last = connection.peer
-            answer = await connection.send(request, None, self.settings.request_timeout_ms)
+            peer, answer = await self.ask_any(self._asking(request), last=self._doubted)
+            self._asked_last = peer
             found = metadata.read_answer(answer)
         except BaseException:
             self._stale = True
             raise
         self._take(found, whole=False)
+
+    def _asking(self, request: Any) -> Callable[[ClientConnection], Awaitable[tuple[str, Any]]]:
+        """Return what sends a request and returns the address of the broker with its response."""
+
+        async def ask(connection: ClientConnection) -> tuple[str, Any]:
+            timeout_ms = self.settings.request_timeout_ms
+            return connection.peer, await connection.send(request, None, timeout_ms)
+
+        return ask
 
     def _take(self, found: ClusterMetadata, *, whole: bool) -> None:
         self._view = self._view.merged(found, whole=whole)
@@ -430,6 +482,10 @@ class Cluster:
 
 def _topics_of(names: Sequence[str]) -> list[messages.MetadataRequest.MetadataRequestTopic]:
     return [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+
+
+def _unreachable(reasons: Iterable[str]) -> ClusterUnreachable:
+    return ClusterUnreachable(f"no broker can be reached: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def _connected(task: asyncio.Task[ClientConnection]) -> bool:

@@ -24,7 +24,11 @@ async def next_identity(cluster: Cluster, known: Producer | None) -> Producer:
     if known is not None and known.epoch < LAST_EPOCH:
         return Producer(known.producer_id, known.epoch + 1)
     asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-    answer: messages.InitProducerIdResponse = await cluster.send_to_any(asked)
+    timeout_ms = cluster.settings.request_timeout_ms
+    # An id that a silent broker has handed out meanwhile is never used.
+    answer: messages.InitProducerIdResponse = await cluster.ask_any(
+        lambda connection: connection.send(asked, None, timeout_ms)
+    )
     if answer.error_code:
         raise Refused(answer.error_code, "a producer id")
     return Producer(answer.producer_id, answer.producer_epoch)
