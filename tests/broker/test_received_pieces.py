@@ -112,7 +112,7 @@ def framed(number: int, sent: Sent, sequence: int, value: bytes, client_id: str)
     key, version, request = ApiKey.PRODUCE, sent.version, None
     first = batch(value)
     if sent.form == "api versions":
-        key, version, request = ApiKey.API_VERSIONS, 3, messages.ApiVersionsRequest()
+        key, version, request = ApiKey.API_VERSIONS, 3, messages.ApiVersionsRequest("test", "1")
     elif sent.form == "api versions too new":
         whole = framed(number, replace(sent, form="api versions"), sequence, value, client_id)
         return whole[:6] + struct.pack(">h", 99) + whole[8:]

@@ -298,7 +298,7 @@ def test_no_configuration_shuts_all_clients_out(alone: TidelogNode) -> None:
         strangers = [await Peer.connect(alone.port) for _ in range(20)]
         peers = [await proven(alone.port, secret) for _ in range(30)]
         for peer in peers:
-            answer = await peer.ask(messages.ApiVersionsRequest(), 3)
+            answer = await peer.ask(messages.ApiVersionsRequest("test", "1"), 3)
             assert ApiKey.OPEN_CONTROL_CHANNEL in {key.api_key for key in answer.api_keys}
         for each in (*strangers, *peers):
             each.writer.close()
@@ -445,7 +445,7 @@ def test_processes_without_a_secret_say_so_and_go_on_on_loopback(tmp_path: Path)
 
 async def shown_to(port: int) -> set[int]:
     peer = await Peer.connect(port)
-    answer = await peer.ask(messages.ApiVersionsRequest(), 3)
+    answer = await peer.ask(messages.ApiVersionsRequest("test", "1"), 3)
     return {entry.api_key for entry in answer.api_keys}
 
 

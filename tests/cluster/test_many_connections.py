@@ -49,7 +49,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 async def greeted(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection whose first, small request was answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    request: Any = messages.ApiVersionsRequest()
+    request: Any = messages.ApiVersionsRequest("test", "1")
     writer.write(b"".join(codec.encode_request(ApiKey.API_VERSIONS, 3, 0, "many", request)))
     await answer(reader)
     return reader, writer

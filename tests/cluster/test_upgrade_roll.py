@@ -84,7 +84,7 @@ def shown(node: TidelogNode) -> set[int]:
 
     async def ask() -> set[int]:
         peer = await Peer.connect(node.port)
-        answer = await peer.ask(messages.ApiVersionsRequest(), 3)
+        answer = await peer.ask(messages.ApiVersionsRequest("test", "1"), 3)
         return {entry.api_key for entry in answer.api_keys}
 
     return asyncio.run(ask())

@@ -5,11 +5,13 @@
   a version that is served (``unsupported``; KIP-511).
 - The list has the APIs that the connection may use: those between processes only if it may act as a
   process of the cluster.
+- v3+: INVALID_REQUEST for a name or version of the client's software that KIP-511 does not permit.
 - No finalized features are named.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tidelog.model.api_keys import ApiKey
@@ -17,9 +19,17 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Router, Scope
 from tidelog.protocol import messages
 
+NAMES_SOFTWARE_SINCE = 3
 
-def handle(_: object, _request: messages.ApiVersionsRequest, context: RequestContext) -> Any:
+_is_permitted = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?").fullmatch
+
+
+def handle(_: object, request: messages.ApiVersionsRequest, context: RequestContext) -> Any:
     """Return the list."""
+    if context.version >= NAMES_SOFTWARE_SINCE:
+        name = request.client_software_name
+        if not (_is_permitted(name) and _is_permitted(request.client_software_version)):
+            return messages.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     shown = context.router.api_versions(context.connection.is_trusted)
     return messages.ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=shown)
 

@@ -52,7 +52,7 @@ async def stranger(server: Server, host: str = "127.0.0.1") -> Peer:
 
 async def is_served(peer: Peer) -> bool:
     try:
-        keys = (await peer.ask(messages.ApiVersionsRequest(), 3)).api_keys
+        keys = (await peer.ask(messages.ApiVersionsRequest("test", "1"), 3)).api_keys
     except ConnectionError:
         return False
     return ApiKey.SASL_HANDSHAKE in {key.api_key for key in keys}
@@ -123,12 +123,12 @@ def test_without_a_secret_no_place_is_kept(tmp_path: Path) -> None:
             first = await stranger(server)
             second = await stranger(server)
             with pytest.raises(ConnectionError):
-                await second.ask(messages.ApiVersionsRequest(), 3)
-            assert (await first.ask(messages.ApiVersionsRequest(), 3)).error_code == 0
+                await second.ask(messages.ApiVersionsRequest("test", "1"), 3)
+            assert (await first.ask(messages.ApiVersionsRequest("test", "1"), 3)).error_code == 0
             first.writer.close()
             await until(lambda: not server.connections)
             third = await stranger(server)
-            assert (await third.ask(messages.ApiVersionsRequest(), 3)).error_code == 0
+            assert (await third.ask(messages.ApiVersionsRequest("test", "1"), 3)).error_code == 0
             assert not server.places._proving
 
     run(work())
@@ -153,7 +153,7 @@ def test_an_address_has_a_limit_of_places(tmp_path: Path) -> None:
     async def is_taken(server: Server, host: str) -> Peer | None:
         peer = await stranger(server, host)
         try:
-            assert (await peer.ask(messages.ApiVersionsRequest(), 3)).error_code == 0
+            assert (await peer.ask(messages.ApiVersionsRequest("test", "1"), 3)).error_code == 0
         except ConnectionError:
             return None
         return peer

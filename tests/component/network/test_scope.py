@@ -199,14 +199,38 @@ def test_a_refused_request_is_not_read() -> None:
 def test_from_its_proof_on_a_connection_may_use_all() -> None:
     async def work() -> None:
         async with serving(trusts_all=False) as (server, served, peer):
-            keys = [x.api_key for x in (await peer.ask(messages.ApiVersionsRequest(), 3)).api_keys]
+            keys = await keys_shown(peer)
             assert keys == [ApiKey.HEARTBEAT, ApiKey.API_VERSIONS]
             (connection,) = server.connections
             connection.trust()
-            keys = [x.api_key for x in (await peer.ask(messages.ApiVersionsRequest(), 3)).api_keys]
+            keys = await keys_shown(peer)
             assert set(keys) >= {ApiKey.STOP_REPLICA, ApiKey.BROKER_HEARTBEAT}
             assert (await peer.ask(messages.StopReplicaRequest(), 4)).error_code == 0
             assert served.reached == ["StopReplica"]
+
+    run(work())
+
+
+async def keys_shown(peer: Peer) -> list[int]:
+    answer = await peer.ask(messages.ApiVersionsRequest("test", "1"), 3)
+    return [each.api_key for each in answer.api_keys]
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_api_versions_refuses_names_of_software_that_are_not_permitted(version: int) -> None:
+    """As Kafka does (KIP-511); the connection goes on."""
+    good = ["a", "1", "kafka-go", "apache-kafka-java", "4.3.0-rc.1", "A.-9"]
+    bad = ["", "-a", "a-", ".", "a b", "a\n", "a_b", "\u00e4", "a/1", "1.0+git", "\u0661"]
+
+    async def work() -> None:
+        async with serving(trusts_all=False) as (_, _served, peer):
+            for name, number in [(name, "1") for name in bad] + [("a", name) for name in bad]:
+                answer = await peer.ask(messages.ApiVersionsRequest(name, number), version)
+                assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, [])
+                assert not (await peer.ask(messages.ApiVersionsRequest(name), 2)).error_code
+            for name in good:
+                answer = await peer.ask(messages.ApiVersionsRequest(name, name), version)
+                assert (answer.error_code, len(answer.api_keys)) == (ErrorCode.NONE, 2)
 
     run(work())
 

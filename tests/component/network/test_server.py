@@ -231,7 +231,7 @@ def test_an_api_versions_above_ours_is_answered_in_version_0(run: Any) -> None:
             assert (correlation, error, count) == (77, 35, 4)
             keys = [struct.unpack_from(">hhh", frame, 10 + 6 * n) for n in range(count)]
             assert keys == [(0, 0, 11), (1, 4, 12), (12, 0, 4), (18, 0, 4)]
-            peer.send(ApiKey.API_VERSIONS, 3, 78, messages.ApiVersionsRequest())
+            peer.send(ApiKey.API_VERSIONS, 3, 78, messages.ApiVersionsRequest("test", "1"))
             _, answer = codec.decode_response(18, 3, memoryview(await peer.receive()))
             assert (answer.error_code, len(answer.api_keys)) == (0, 4)
 
