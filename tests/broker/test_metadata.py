@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -17,6 +18,7 @@ from tidelog.protocol import messages
 from tidelog.runtime.turns import at_once
 
 TOLD = messages.UpdateMetadataRequest
+TOPIC_ID = UUID(int=7)
 HERE, INSIDE_ONLY, GONE = 1, 2, 3
 """A broker with the client's listener, one without it, and one that does not live."""
 
@@ -107,6 +109,48 @@ def test_a_metadata_request_does_not_create_the_controllers_topic(tmp_path: Path
     asyncio.run(scenario())
 
 
+async def told_of_counts(lone: LoneBroker, ordered: bool = True) -> None:
+    """Start a broker and tell it of a topic that has grown."""
+    await lone.start()
+    configs = {"enable.ordered.delivery": str(ordered).lower()}
+    at_once(lone.broker.topic_configs.apply([(EntityType.TOPIC, "t", configs)], complete=False))
+    part = TOLD.UpdateMetadataPartitionState(
+        partition_index=0,
+        leader=1,
+        partition_epoch=20,
+        birth_epoch=2,
+        birth_offset=7,
+        retirement_epoch=3,
+    )
+    topic = TOLD.UpdateMetadataTopicState(
+        topic_name="t",
+        topic_id=TOPIC_ID,
+        partition_states=[part],
+        initial_partition_count=4,
+        undeleted_partition_count=6,
+        resize_epoch=3,
+    )
+    broker = TOLD.UpdateMetadataBroker(id=1, endpoints=[endpoint("PLAINTEXT")])
+    update = TOLD(topic_states=[topic], live_brokers=[broker], max_partition_epoch=25)
+    lone.broker.metadata.apply(update, complete=True)
+
+
+def tags_of(answer: Any) -> tuple[int, ...]:
+    """Every value of the answer that travels in a tag of ours."""
+    topic = answer.topics[0]
+    part = topic.partitions[0]
+    return (
+        *(topic.initial_partition_count, topic.undeleted_partition_count, topic.resize_epoch),
+        *(part.partition_epoch, part.birth_epoch, part.birth_offset, part.retirement_epoch),
+        answer.max_partition_epoch,
+    )
+
+
+WITH_TAGS = (4, 6, 3, 20, 2, 7, 3, 25)
+WITHOUT_COUNTS = (-1, -1, -1, 20, 2, 7, 3, 25)
+NO_TAGS = (-1, -1, -1, -1, 0, 0, -1, -1)
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_counts_are_shown_only_where_the_order_of_keys_is_kept(
     tmp_path: Path, ordered: bool
@@ -115,30 +159,46 @@ def test_counts_are_shown_only_where_the_order_of_keys_is_kept(
 
     async def scenario() -> None:
         lone = LoneBroker(tmp_path)
-        await lone.start()
-        configs = {"enable.ordered.delivery": str(ordered).lower()}
-        at_once(lone.broker.topic_configs.apply([(EntityType.TOPIC, "t", configs)], complete=False))
-        part = TOLD.UpdateMetadataPartitionState(partition_index=0, leader=1, partition_epoch=20)
-        topic = TOLD.UpdateMetadataTopicState(
-            topic_name="t",
-            partition_states=[part],
-            initial_partition_count=4,
-            undeleted_partition_count=6,
-            resize_epoch=3,
-        )
-        broker = TOLD.UpdateMetadataBroker(id=1, endpoints=[endpoint("PLAINTEXT")])
-        update = TOLD(topic_states=[topic], live_brokers=[broker], max_partition_epoch=25)
-        lone.broker.metadata.apply(update, complete=True)
+        await told_of_counts(lone, ordered)
         peer = await Peer.connect(lone.port)
-        answer = await peer.ask(messages.MetadataRequest(topics=None), 12)
-        found = answer.topics[0]
-        counts = (
-            found.initial_partition_count,
-            found.undeleted_partition_count,
-            found.resize_epoch,
-        )
-        assert counts == ((4, 6, 3) if ordered else (-1, -1, -1))
-        assert (found.partitions[0].partition_epoch, answer.max_partition_epoch) == (20, 25)
+        asked = messages.MetadataRequest(topics=None, include_counts=True)
+        assert tags_of(await peer.ask(asked, 12)) == (WITH_TAGS if ordered else WITHOUT_COUNTS)
+        peer.writer.close()
+        await lone.stop()
+
+    asyncio.run(scenario())
+
+
+GREETINGS = {
+    "a client that says nothing": None,
+    "one of another project": ("apache-kafka-java", "4.3.0"),
+    "one of ours, of a version before the question": ("tidelog", "0.1.0"),
+}
+
+
+@pytest.mark.parametrize("greeting", GREETINGS)
+@pytest.mark.parametrize("by", ["nothing", "name", "id"])
+def test_clients_that_do_not_ask_get_metadata_without_tags_of_ours(
+    tmp_path: Path, greeting: str, by: str
+) -> None:
+    """Some clients read no tags that they do not know. Older clients of ours need them, and do not
+    ask: without counts they would send records of a key elsewhere in the middle of an upgrade."""
+
+    async def scenario() -> None:
+        lone = LoneBroker(tmp_path)
+        await told_of_counts(lone)
+        peer = await Peer.connect(lone.port)
+        said = GREETINGS[greeting]
+        if said is not None:
+            await peer.ask(messages.ApiVersionsRequest(*said), 3)
+        topic = messages.MetadataRequest.MetadataRequestTopic
+        named = {"nothing": None, "name": [topic(name="t")], "id": [topic(TOPIC_ID, None)]}[by]
+        expected = WITH_TAGS if said is not None and said[0] == "tidelog" else NO_TAGS
+        for version in (12,) if by == "id" else (9, 12):
+            answer = await peer.ask(messages.MetadataRequest(topics=named), version)
+            assert tags_of(answer) == expected
+            asked = messages.MetadataRequest(topics=named, include_counts=True)
+            assert tags_of(await peer.ask(asked, version)) == WITH_TAGS
         peer.writer.close()
         await lone.stop()
 

@@ -45,6 +45,20 @@ MUTANTS = (
         GOLDEN,
     ),
     Mutant(
+        "every client receives the tags of Metadata",
+        "src/tidelog/broker/handlers/metadata.py",
+        "    tagged = request.include_counts or context.connection.is_tidelog\n",
+        "    tagged = True\n",
+        "tests/broker/test_metadata.py",
+    ),
+    Mutant(
+        "a client of ours from before the question receives no counts",
+        "src/tidelog/broker/handlers/metadata.py",
+        "    tagged = request.include_counts or context.connection.is_tidelog\n",
+        "    tagged = request.include_counts\n",
+        "tests/broker/test_metadata.py",
+    ),
+    Mutant(
         "both sides prove the secret by the same word",
         "src/tidelog/protocol/secret_exchange.py",
         '_SERVER, _CLIENT = b"server", b"client"\n',

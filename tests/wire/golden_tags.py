@@ -13,6 +13,7 @@ ALTER = m.AlterIsrRequest
 REGISTER = m.BrokerRegistrationRequest
 BEAT = m.BrokerHeartbeatRequest
 METADATA = m.MetadataResponse
+ASKED = m.MetadataRequest
 PRODUCE = m.ProduceRequest
 FETCH = m.FetchRequest
 OFFSETS = m.ListOffsetsRequest
@@ -217,6 +218,15 @@ FETCH_HEAD = "00000002 00000003 00000004 01 00000005 00000006"
 FETCH_PART = "02 00000007 00000008 0000000000000009 0000000a 000000000000000b 0000000c"
 
 CLIENTS = (
+    *(
+        Golden(
+            3,
+            version,
+            ASKED(topics=None, include_counts=True),
+            f"00 01 {flags} 01 904e 01 01",
+        )
+        for version, flags in ((9, "00 00"), (12, "00"))
+    ),
     Golden(
         3,
         9,

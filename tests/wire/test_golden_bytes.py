@@ -14,8 +14,11 @@ import pytest
 from tests.wire.golden_bytes import COMMANDS, PRIVATE, Golden, unhex
 from tests.wire.golden_reassignments import REASSIGNMENTS
 from tests.wire.golden_tags import CLIENTS, PROCESSES
+from tidelog.broker import handlers
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network import api_versions
+from tidelog.network.router import Scope
 from tidelog.protocol import codec, messages, schema
 from tidelog.protocol.schema import Api, Field, Message
 from tidelog.protocol.secret_exchange import MECHANISM, client_code, server_code
@@ -113,6 +116,26 @@ def test_everything_of_ours_has_bytes() -> None:
         if not (name.startswith("LeaderAndIsr") and (name, struct, field) in versioned)
     }
     assert missing == set()
+
+
+def test_responses_of_published_apis_have_tags_of_ours_only_if_the_client_asks() -> None:
+    """A client of another project may read no tag that it does not know."""
+    found = {
+        (api.name, version)
+        for handler in (*handlers.HANDLERS, api_versions.HANDLER)
+        if handler.scope is Scope.CLIENT and handler.api_key < FIRST_KEY_OF_OURS
+        for api in [codec.api_of(handler.api_key)]
+        for version in handler.versions
+        for _, field in fields_of(api.response, version)
+        if field.tag is not None and field.tag >= FIRST_TAG_OF_OURS
+    }
+    asked = {
+        ("Metadata", version)
+        for version in codec.api_of(ApiKey.METADATA).all_versions()
+        for _, field in fields_of(codec.api_of(ApiKey.METADATA).request, version)
+        if field.name == "include_counts"
+    }
+    assert found == asked != set()
 
 
 # --- frames --------------------------------------------------------------------------------------

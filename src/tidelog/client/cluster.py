@@ -337,7 +337,7 @@ class Cluster:
         ``node_id``: request it from this broker, once, and not from any.
         """
         wanted = None if names is None else _topics_of(names)
-        request = messages.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        request = _request_for(wanted, create=False)
 
         async def attempt() -> ClusterMetadata:
             if node_id is None:
@@ -397,9 +397,7 @@ class Cluster:
 
     async def _ask(self, create: bool) -> None:
         names = sorted(self._wanted)
-        request = messages.MetadataRequest(
-            topics=_topics_of(names), allow_auto_topic_creation=create
-        )
+        request = _request_for(_topics_of(names), create=create)
         # Cleared first: a ``forget`` while the request is in flight must not be lost.
         self._stale = False
         try:
@@ -478,6 +476,14 @@ class Cluster:
         if found.error_code:
             raise Refused(found.error_code, f"group {group!r}", found.error_message)
         return BrokerAddress(found.node_id, found.host, found.port)
+
+
+def _request_for(
+    topics: list[messages.MetadataRequest.MetadataRequestTopic] | None, *, create: bool
+) -> messages.MetadataRequest:
+    return messages.MetadataRequest(
+        topics=topics, allow_auto_topic_creation=create, include_counts=True
+    )
 
 
 def _topics_of(names: Sequence[str]) -> list[messages.MetadataRequest.MetadataRequestTopic]:

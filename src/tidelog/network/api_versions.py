@@ -6,6 +6,8 @@
 - The list has the APIs that the connection may use: those between processes only if it may act as a
   process of the cluster.
 - v3+: INVALID_REQUEST for a name or version of the client's software that KIP-511 does not permit.
+- A connection of this project's own client is noted: versions of it that do not ask for the tags of
+  Metadata need them (docs/decisions/0089).
 - No finalized features are named.
 """
 
@@ -20,6 +22,8 @@ from tidelog.network.router import Handler, RequestContext, Router, Scope
 from tidelog.protocol import messages
 
 NAMES_SOFTWARE_SINCE = 3
+TIDELOG = "tidelog"
+"""The name by which the client of this project calls itself."""
 
 _is_permitted = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?").fullmatch
 
@@ -30,6 +34,7 @@ def handle(_: object, request: messages.ApiVersionsRequest, context: RequestCont
         name = request.client_software_name
         if not (_is_permitted(name) and _is_permitted(request.client_software_version)):
             return messages.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        context.connection.is_tidelog = name == TIDELOG
     shown = context.router.api_versions(context.connection.is_trusted)
     return messages.ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=shown)
 

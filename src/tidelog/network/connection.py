@@ -60,6 +60,8 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self.router: Router = server.router
         self.is_trusted = server.trusts_all
         """Whether this connection may act as a process of the cluster."""
+        self.is_tidelog = False
+        """Whether the client said in ApiVersions that it is one of this project."""
         self.exchange: Exchange | None = None
         self._proof_steps = proving.STEPS
         self._routes = server.router.routes_for(self.is_trusted)

@@ -54,6 +54,7 @@ class Peer(Protocol):
     listener_name: str
     router: Router
     is_trusted: bool
+    is_tidelog: bool
     exchange: Exchange | None
 
     @property

@@ -7,8 +7,9 @@
   cluster (KIP-430).
 - v12: topics by id; UNKNOWN_TOPIC_ID for an unknown one. v10 and v11 have the field without its
   use: INVALID_REQUEST, as in Kafka (their responses cannot omit a name).
-- v9+: our own tags: partition counts, resize epoch, partition epochs (KIP-253). A topic with
-  ``enable.ordered.delivery=false`` has no counts and no resize epoch, so that no client sends them.
+- v9+: our own tags, for a client that asks for them: partition counts, resize epoch, partition
+  epochs (KIP-253). A topic with ``enable.ordered.delivery=false`` has no counts and no resize
+  epoch, so that no client sends them.
 - A broker without metadata delays the response: see ``first_metadata``.
 - A response that would name a leader whose connection to this broker has just broken waits until
   the controller has replaced it: see ``lost_leaders``. librdkafka may wait a second before its next
@@ -161,6 +162,7 @@ def _asked_for(
     view: ClusterView,
     asked: messages.MetadataRequest.MetadataRequestTopic,
     refused: dict[str, ErrorCode],
+    tagged: bool,
 ) -> Any:
     metadata = view.metadata
     # With an id the Java client sends an empty name, others none: only the id counts.
@@ -169,20 +171,20 @@ def _asked_for(
         if by_id is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
             return Topic(name=None, topic_id=asked.topic_id, error_code=code)
-        return _topic(view, by_id)
+        return _topic(view, by_id, tagged)
     name = asked.name or ""
     found = metadata.topic(name)
     if found is not None:
-        return _topic(view, found)
+        return _topic(view, found, tagged)
     if why_invalid(name) is not None:
         return Topic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
     code = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)
 
 
-def _topic(view: ClusterView, topic: TopicMetadata) -> Any:
+def _topic(view: ClusterView, topic: TopicMetadata, tagged: bool) -> Any:
     counts = NO_COUNTS
-    if topic.undeleted_partition_count >= 0 and view.is_ordered(topic.name):
+    if tagged and topic.undeleted_partition_count >= 0 and view.is_ordered(topic.name):
         counts = {
             "initial_partition_count": topic.initial_partition_count,
             "undeleted_partition_count": topic.undeleted_partition_count,
@@ -192,14 +194,14 @@ def _topic(view: ClusterView, topic: TopicMetadata) -> Any:
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(view, p) for _, p in sorted(topic.partitions.items())],
+        partitions=[_partition(view, p, tagged) for _, p in sorted(topic.partitions.items())],
         **counts,
     )
 
 
-def _partition(view: ClusterView, partition: PartitionInfo) -> Any:
+def _partition(view: ClusterView, partition: PartitionInfo, tagged: bool) -> Any:
     visible = view.visible(partition)
-    return Partition(
+    shown = Partition(
         error_code=visible.error,
         partition_index=partition.partition,
         leader_id=visible.leader,
@@ -207,11 +209,13 @@ def _partition(view: ClusterView, partition: PartitionInfo) -> Any:
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
         offline_replicas=list(visible.offline),
-        partition_epoch=partition.partition_epoch,
-        birth_epoch=partition.birth_epoch,
-        birth_offset=partition.birth_offset,
-        retirement_epoch=partition.retirement_epoch,
     )
+    if tagged:
+        shown.partition_epoch = partition.partition_epoch
+        shown.birth_epoch = partition.birth_epoch
+        shown.birth_offset = partition.birth_offset
+        shown.retirement_epoch = partition.retirement_epoch
+    return shown
 
 
 def _answer(
@@ -221,6 +225,7 @@ def _answer(
     context: RequestContext,
 ) -> Steps:
     named = context.version >= NAMES_LISTENERS_SINCE
+    tagged = request.include_counts or context.connection.is_tidelog
     view = ClusterView.of(
         broker.metadata,
         broker.followers.has_lost,
@@ -231,11 +236,11 @@ def _answer(
     topics = []
     if _wants_all(request, context):
         for known in list(broker.metadata.topics.values()):
-            topics.append(_topic(view, known))
+            topics.append(_topic(view, known, tagged))
             yield TOPIC_BYTES + PARTITION_BYTES * len(known.partitions)
     else:
         for asked in _once(request.topics or []):
-            topics.append(_asked_for(view, asked, refused))
+            topics.append(_asked_for(view, asked, refused, tagged))
             yield TOPIC_BYTES + PARTITION_BYTES * len(topics[-1].partitions)
     if request.include_topic_authorized_operations:
         for topic in topics:
@@ -251,7 +256,7 @@ def _answer(
         cluster_authorized_operations=(
             OF_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED
         ),
-        max_partition_epoch=broker.metadata.max_partition_epoch,
+        max_partition_epoch=broker.metadata.max_partition_epoch if tagged else -1,
     )
 
 
