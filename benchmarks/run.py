@@ -27,6 +27,7 @@ from tests.support.java import missing
 import tidelog
 from benchmarks import (
     consumer_throughput,
+    idle_latency,
     java_producer,
     latency,
     moving,
@@ -74,7 +75,7 @@ NODE_ROWS: tuple[Row, ...] = (
     *start_and_memory.ROWS,
     *spark_read.ROWS,
 )
-CLUSTER_ROWS: tuple[Row, ...] = (*three_nodes.ROWS, *moving.ROWS)
+CLUSTER_ROWS: tuple[Row, ...] = (*three_nodes.ROWS, *moving.ROWS, *idle_latency.ROWS)
 ALL_ROWS = (*NODE_ROWS, *CLUSTER_ROWS)
 
 

@@ -30,6 +30,7 @@ from tidelog.broker.following import fetch_patience, source_fetcher
 from tidelog.broker.following.follower_log import diverges, take_in
 from tidelog.broker.following.source_fetcher import FollowerFetcher
 from tidelog.broker.partitions.partition import HostedPartition, Role
+from tidelog.client.connecting import connection as connections
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
@@ -421,7 +422,7 @@ def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(
             first = pair.follow(0)
             await until(lambda: first.end_offset == 1 and first_leader.waiting.followers)
             fetcher = pair.follower.broker.followers._fetchers[1]
-            await until(lambda: first_leader.high_watermark == 1 and fetcher._in_flight)
+            await until(lambda: first_leader.high_watermark == 1 and fetcher._due_ms is not None)
             former = fetcher._connection
             fetcher._patience._trip_ms = trip_ms
             second_leader = pair.lead(1)
@@ -511,7 +512,7 @@ def test_only_the_request_that_a_partition_was_added_to_is_given_up_and_only_if_
                 now_ms = clock.monotonic_ms()
                 return patience.give_up_in_ms(now_ms, is_arriving=False) == 0
 
-            await until(lambda: bool(writers) and idles())
+            await until(lambda: len(writers) == 2 and idles())
             former = fetcher._connection
             assert former is not None
             fetcher._check_request(fetcher._requests - 1)
@@ -522,7 +523,8 @@ def test_only_the_request_that_a_partition_was_added_to_is_given_up_and_only_if_
             fetcher._check_request(fetcher._requests)
             assert former.closed != arrives
             if not arrives:
-                await until(lambda: len(writers) == 2 and fetcher._in_flight)
+                # The second connection is the probe's.
+                await until(lambda: len(writers) == 3 and fetcher._due_ms is not None)
                 assert patience._sent is not None
                 assert patience._sent[1] == fetch_patience.INTERRUPT_MS
             await pair.follower.broker.followers.close()
@@ -586,7 +588,7 @@ def test_a_request_that_waits_for_a_lost_leader_is_woken_when_it_answers_again(
             follower = pair.follow(0)
             await until_same(leader, follower)
             fetcher = pair.follower.broker.followers._fetchers[1]
-            await until(lambda: fetcher._in_flight)
+            await until(lambda: fetcher._due_ms is not None)
             fetcher._lost_at_ms = 0
             woken = pair.follower.broker.metadata.changed()
             append(leader, "b")
@@ -656,7 +658,13 @@ def test_a_source_that_greets_slowly_is_followed_in_the_end(
     """It was given up after three seconds, again and again, and got nothing but more to do."""
     least_ms = source_fetcher.CONNECT_TIMEOUT_MS
     asked: list[int | None] = []
-    monkeypatch.setattr(source_fetcher, "connect", slow_greeting(asked, 4 * least_ms))
+    slow = slow_greeting(asked, 4 * least_ms)
+
+    def connect(*address: Any, **options: Any) -> Any:
+        is_of_probe = options["on_closed"] is None
+        return (connections.connect if is_of_probe else slow)(*address, **options)
+
+    monkeypatch.setattr(source_fetcher, "connect", connect)
 
     async def main() -> None:
         async with running(tmp_path) as pair:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from tests.support.broker_pair import Pair, append, run, running
+from tests.support.links import Network
 from tests.support.lone_broker import Peer, until
-from tidelog.broker.following import source_fetcher
+from tidelog.broker.following import fetch_patience, source_fetcher
 from tidelog.broker.metadata import lost_leaders
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.network.limits import Limits
 from tidelog.network.server import Server
 from tidelog.protocol import messages
@@ -65,12 +67,18 @@ LONG_MS = 60_000
 
 
 @asynccontextmanager
-async def following(folder: Path) -> AsyncIterator[tuple[Pair, Peer]]:
+async def following(
+    folder: Path, through: Network | None = None, wait_ms: int = 500
+) -> AsyncIterator[tuple[Pair, Peer]]:
     """Broker 2 has copied a record from broker 1; a client is connected to broker 2."""
-    async with running(folder) as pair:
+    async with running(folder, {"replica.fetch.wait.max.ms": wait_ms}) as pair:
+        port = pair.leader.port
+        if through is not None:
+            port = through.link("2", "1", port)
+        pair.tell(port)
         leads, follows = pair.lead(), pair.follow()
         append(leads, "a")
-        know_the_leader(pair, pair.leader.port)
+        know_the_leader(pair, port)
         await until(lambda: follows.end_offset == 1)
         peer = await Peer.connect(pair.follower.port)
         yield pair, peer
@@ -151,42 +159,81 @@ def test_a_leader_that_does_not_answer_is_lost_for_a_while(
 def test_a_client_that_noticed_first_is_not_sent_to_the_dead_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its question was read before the end of the follower's own connection."""
+    """Its question was read before the end of the follower's own connections arrived."""
     monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
+    monkeypatch.setattr(lost_leaders, "LONGEST_MS", LONG_MS)
 
     async def main() -> None:
-        async with following(tmp_path) as (pair, peer):
-            question = await asked(pair, peer)
-            await lose_the_leader(pair)
-            assert not question.done()
-            know_the_leader(pair, pair.leader.port, leader=2)
-            assert await question == REPLACED
+        with Network() as network:
+            async with following(tmp_path, network) as (pair, peer):
+                network.cut("2", "1")
+                network.cut("1", "2")
+                question = await asked(pair, peer)
+                await pair.leader.server.stop(grace_s=0)
+                assert not pair.follower.broker.followers.has_lost(1)
+                network.heal("1", ["2"])
+                await until(lambda: pair.follower.broker.followers.has_lost(1))
+                assert not question.done()
+                know_the_leader(pair, pair.leader.port, leader=2)
+                assert await question == REPLACED
 
     run(main())
 
 
-def test_a_leader_that_answers_the_follower_is_named_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_leader_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No fetch of the follower has a response meanwhile: the probe has."""
+    monkeypatch.setattr(fetch_patience, "SHORT_FOR_MS", 0)
     monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
 
     async def main() -> None:
-        async with following(tmp_path) as (pair, peer):
-            question = await asked(pair, peer)
-            hosted = pair.leader.broker.partitions.get("t", 0)
-            assert hosted is not None
-            # The first answers a question of before; it could have been on its way from a dead one.
-            append(hosted, "b")
-            append(hosted, "c")
-            assert await question == LED
+        async with following(tmp_path, wait_ms=LONG_MS) as (pair, peer):
+            for _ in range(20):
+                assert await told(peer) == LED
+            many = [await Peer.connect(pair.follower.port) for _ in range(20)]
+            assert set(await asyncio.gather(*map(told, many))) == {LED}
+            for each in many:
+                each.writer.close()
 
     run(main())
 
 
-def test_a_leader_of_an_idle_cluster_is_named_after_a_moment(tmp_path: Path) -> None:
+def test_a_response_of_before_is_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the follower had received when the client asked may be from a leader that died since."""
+    monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
+
     async def main() -> None:
-        async with following(tmp_path) as (_, peer):
+        with Network() as network:
+            async with following(tmp_path, network) as (pair, peer):
+                assert await told(peer) == LED
+                network.cut("1", "2")
+                question = await asked(pair, peer)
+                network.heal("1", ["2"])
+                assert await question == LED
+
+    run(main())
+
+
+def test_a_leader_that_proves_nothing_is_named_after_a_moment(tmp_path: Path) -> None:
+    async def main() -> None:
+        with Network() as network:
+            async with following(tmp_path, network) as (_, peer):
+                network.cut("1", "2")
+                assert await told(peer) == LED
+                network.heal("1", ["2"])
+
+    run(main())
+
+
+def test_a_leader_that_is_not_followed_any_longer_is_not_probed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
             assert await told(peer) == LED
+            connections = pair.leader.server.connections
+            await until(lambda: len(connections) == 2)
+            followers = pair.follower.broker.followers
+            followers.stopped(TopicPartition("t", 0))
+            await until(lambda: not connections)
+            assert followers.proofs([1]) == {}
 
     run(main())
 
@@ -273,17 +320,19 @@ def test_a_topic_that_is_deleted_while_an_answer_waits_is_not_created_again(
         return ErrorCode.NONE
 
     async def main() -> None:
-        async with following(tmp_path) as (pair, peer):
-            follower = pair.follower.broker
-            creating = replace(follower.configs, auto_create_topics_enable=True)
-            object.__setattr__(follower, "configs", creating)
-            monkeypatch.setattr(follower.topic_creation, "ensure", create)
-            tally = pair.follower.server.router.tallies[ApiKey.METADATA]
-            before = tally.pending
-            question = asyncio.create_task(answered(peer, creates=True))
-            await until(lambda: tally.pending > before)
-            follower.metadata.apply(TOLD(controller_id=1), complete=True)
-            assert (await question).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert created == []
+        with Network() as network:
+            async with following(tmp_path, network) as (pair, peer):
+                network.cut("1", "2")
+                follower = pair.follower.broker
+                creating = replace(follower.configs, auto_create_topics_enable=True)
+                object.__setattr__(follower, "configs", creating)
+                monkeypatch.setattr(follower.topic_creation, "ensure", create)
+                tally = pair.follower.server.router.tallies[ApiKey.METADATA]
+                before = tally.pending
+                question = asyncio.create_task(answered(peer, creates=True))
+                await until(lambda: tally.pending > before)
+                follower.metadata.apply(TOLD(controller_id=1), complete=True)
+                assert (await question).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                assert created == []
 
     run(main())

@@ -8,7 +8,7 @@ partitions waits, without a connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.following.source_fetcher import FollowerFetcher, Shared
@@ -90,25 +90,17 @@ class Followers:
         """Whether this broker follows any partition."""
         return bool(self._of)
 
-    def response_proofs(self) -> Callable[[int], bool]:
-        """Return a function of a node id: whether this broker has responded to a fetch sent later
-        than now.
+    def proofs(self, leaders: Iterable[int]) -> dict[int, asyncio.Future[None]]:
+        """Return a future of each of these leaders that is followed over an open connection.
 
-        True for a broker without a connection from here: its failure would not be noticed.
+        It is done when the leader has responded to a request sent later than now, and may stay
+        without a result. The failure of another leader would not be noticed here.
         """
-        asked = {
-            leader: (fetcher, fetcher.next_proof)
-            for leader, fetcher in self._fetchers.items()
-            if fetcher.is_connected
+        return {
+            leader: fetcher.proof()
+            for leader in leaders
+            if (fetcher := self._fetchers.get(leader)) is not None and fetcher.is_connected
         }
-
-        def responds(leader: int) -> bool:
-            if leader not in asked:
-                return True
-            fetcher, proof = asked[leader]
-            return fetcher.proofs >= proof
-
-        return responds
 
     def lost_for_ms(self, leader: int) -> int:
         """For how much longer a leader counts as lost, in ms; 0: it does not.

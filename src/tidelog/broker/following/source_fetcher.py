@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +27,7 @@ from tidelog.broker.following.fence_copies import beginning_again, leaders_fence
 from tidelog.broker.following.fetch_patience import INTERRUPT_MS, FetchPatience
 from tidelog.broker.following.fetch_requests import Followed, FollowedPartitions
 from tidelog.broker.following.follower_log import committed_cut, diverges, take_in
+from tidelog.broker.following.life_probe import LifeProbe
 from tidelog.broker.following.pause_lines import PauseLines
 from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.connecting.patience import GrowingTimeout
@@ -131,9 +132,7 @@ class FollowerFetcher:
         """When the response to the request in flight is due."""
         self._requests = 0
         """Requests sent and responses received: tells one request in flight from the next."""
-        self.proofs = 0
-        """Responses received: each proves that the source was alive after the request was sent."""
-        self._in_flight = False
+        self._probe = LifeProbe()
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"follower-of-{source}"
         )
@@ -161,6 +160,7 @@ class FollowerFetcher:
         """End at once."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        self._probe.close("this broker stops following")
         self._disconnect("this broker stops following")
 
     @property
@@ -168,10 +168,12 @@ class FollowerFetcher:
         """Whether there is a connection that is not known to be closed."""
         return self._connection is not None and not self._connection.closed
 
-    @property
-    def next_proof(self) -> int:
-        """The value of ``proofs`` after the response to the first request that is not sent yet."""
-        return self.proofs + (2 if self._in_flight else 1)
+    def proof(self) -> asyncio.Future[None]:
+        """Return a future that is done when the source has responded to a request sent after now.
+
+        It may stay without a result for ever.
+        """
+        return self._probe.proof()
 
     @property
     def source_lost_for_ms(self) -> int:
@@ -270,6 +272,7 @@ class FollowerFetcher:
         """Fetch all partitions that are not paused; apply the response. Raises ClientError."""
         partitions = self._partitions
         if not partitions:
+            self._probe.close("nothing is followed")
             self._disconnect("nothing is followed")
             self._added.clear()
             await self._added.wait()
@@ -295,7 +298,6 @@ class FollowerFetcher:
         partitions.sent()
         self._requests += 1
         timeout_ms = configs.replica_socket_timeout_ms + wait_ms
-        self._in_flight = True
         sent_ms = self._clock.monotonic_ms()
         self._due_ms = sent_ms + wait_ms
         self._patience.sent(wait_ms, sent_ms)
@@ -303,11 +305,9 @@ class FollowerFetcher:
             response = await connection.send(request, FETCH_VERSION, timeout_ms)
             self._patience.answered(self._clock.monotonic_ms())
         finally:
-            self._in_flight = False
             self._patience.ended()
             was_late = self._is_late(self._clock.monotonic_ms())
             self._due_ms = None
-        self.proofs += 1
         if was_late or self._lost_at_ms is not None:
             self._lost_at_ms = None
             self._shared.metadata.wake()
@@ -361,24 +361,31 @@ class FollowerFetcher:
     async def _connected(self) -> ClientConnection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
+        with self._greeting.counted():
+            self._connection = await self._connect(lambda _: self._shared.metadata.wake())
+        self._greeting.answered()
+        self._probe.open(self._connect)
+        return self._connection
+
+    async def _connect(
+        self, on_closed: Callable[[ConnectionLost], None] | None = None
+    ) -> ClientConnection:
+        """Open a connection to the address that the metadata have. Raises ClientError."""
         broker = self._shared.metadata.brokers.get(self._source)
         name = self._configs.inter_broker_listener_name
         endpoint = None if broker is None else broker.endpoints.get(name)
         if endpoint is None:
             raise ConnectionLost(f"no address of broker {self._source} on {name} is known")
-        with self._greeting.counted():
-            self._connection = await connect(
-                *endpoint,
-                client_id=f"follower-{self._configs.node_id}",
-                negotiate=False,
-                max_in_flight=1,
-                connect_timeout_ms=CONNECT_TIMEOUT_MS,
-                greeting_timeout_ms=self._greeting.now_ms,
-                on_closed=lambda _: self._shared.metadata.wake(),
-                secret=self._shared.secret,
-            )
-        self._greeting.answered()
-        return self._connection
+        return await connect(
+            *endpoint,
+            client_id=f"follower-{self._configs.node_id}",
+            negotiate=False,
+            max_in_flight=1,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            greeting_timeout_ms=self._greeting.now_ms,
+            on_closed=on_closed,
+            secret=self._shared.secret,
+        )
 
     def _request(self, content: SessionRequest, wait_ms: int) -> messages.FetchRequest:
         request = messages.FetchRequest

@@ -5,7 +5,7 @@ Owns the two waits of one response. Not which leaders count as lost: see ``follo
 | the response would name | it waits for |
 |---|---|
 | a leader whose connection to here broke | another one or its return: ``LOST_SHOWN_MS`` at most |
-| a leader that is followed here | its loss or proof of life: ``NOTICED_WITHIN_MS`` at most |
+| a leader that is followed here | its response to a probe or its loss: ``NOTICED_WITHIN_MS`` |
 | the same, just after the loss of some leader | no wait: clients ask because of that loss |
 | this broker, none, or a leader that is not followed here | no wait |
 """
@@ -13,7 +13,7 @@ Owns the two waits of one response. Not which leaders count as lost: see ``follo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from tidelog.broker.metadata.cache import MetadataCache
@@ -24,9 +24,6 @@ NOTICED_WITHIN_MS = 50
 connections of a dead process one by one, the newest (of clients) first, and on a loaded machine it
 may be interrupted meanwhile (measured: 21 ms)."""
 
-PROOF_MS = 5
-"""Interval between two checks for a leader's proof of life."""
-
 LONGEST_MS = 1_000
 """Longest wait of one response, also when a connection breaks again and again."""
 
@@ -34,8 +31,8 @@ LONGEST_MS = 1_000
 class Sources(Protocol):
     """The leaders that are followed here: ``following``."""
 
-    def response_proofs(self) -> Callable[[int], bool]:
-        """Return a function: whether a broker has responded since this call."""
+    def proofs(self, leaders: Iterable[int], /) -> Mapping[int, asyncio.Future[None]]:
+        """Return a future of each leader that is followed: it has responded after this call."""
 
     def lost_for_ms(self, leader: int, /) -> int:
         """Return how much longer a broker counts as lost; 0: it does not."""
@@ -56,21 +53,26 @@ async def until_known(
     Calls ``leaders`` once, and again after each change of the metadata.
     """
     began_ms = clock.monotonic_ms()
-    is_alive = followers.response_proofs()
     named = set(leaders())
+    probed = {} if followers.noticed_a_loss else followers.proofs(named)
     while True:
         waited_ms = clock.monotonic_ms() - began_ms
         lost_ms = max((followers.lost_for_ms(leader) for leader in named), default=0)
+        unproved = [
+            proof for leader, proof in probed.items() if leader in named and not proof.done()
+        ]
         if lost_ms > 0:
             left_ms = min(lost_ms, LONGEST_MS - waited_ms)
-        elif followers.noticed_a_loss or all(map(is_alive, named)):
+        elif followers.noticed_a_loss or not unproved:
             return
         else:
-            left_ms = min(PROOF_MS, NOTICED_WITHIN_MS - waited_ms)
+            left_ms = NOTICED_WITHIN_MS - waited_ms
         if left_ms <= 0:
             return
         changed = metadata.changed()
-        await asyncio.wait((changed,), timeout=left_ms / 1000)
+        await asyncio.wait(
+            (changed, *unproved), timeout=left_ms / 1000, return_when=asyncio.FIRST_COMPLETED
+        )
         if changed.done():
             named = set(leaders())
         changed.cancel()
