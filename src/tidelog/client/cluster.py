@@ -336,8 +336,7 @@ class Cluster:
 
         ``node_id``: request it from this broker, once, and not from any.
         """
-        wanted = None if names is None else _topics_of(names)
-        request = _request_for(wanted, create=False)
+        request = _request_for(names, create=False)
 
         async def attempt() -> ClusterMetadata:
             if node_id is None:
@@ -397,7 +396,7 @@ class Cluster:
 
     async def _ask(self, create: bool) -> None:
         names = sorted(self._wanted)
-        request = _request_for(_topics_of(names), create=create)
+        request = _request_for(names, create=create)
         # Cleared first: a ``forget`` while the request is in flight must not be lost.
         self._stale = False
         try:
@@ -478,16 +477,10 @@ class Cluster:
         return BrokerAddress(found.node_id, found.host, found.port)
 
 
-def _request_for(
-    topics: list[messages.MetadataRequest.MetadataRequestTopic] | None, *, create: bool
-) -> messages.MetadataRequest:
-    return messages.MetadataRequest(
-        topics=topics, allow_auto_topic_creation=create, include_counts=True
-    )
-
-
-def _topics_of(names: Sequence[str]) -> list[messages.MetadataRequest.MetadataRequestTopic]:
-    return [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+def _request_for(names: Sequence[str] | None, *, create: bool) -> messages.MetadataRequest:
+    request = messages.MetadataRequest
+    topics = None if names is None else [request.MetadataRequestTopic(name=name) for name in names]
+    return request(topics=topics, allow_auto_topic_creation=create, include_counts=True)
 
 
 def _unreachable(reasons: Iterable[str]) -> ClusterUnreachable:
