@@ -91,7 +91,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         shown_id = topic_id_text(audited.topic.topic_id)
         print_json(as_json(audited, judge, changes, field, shown_id))
     else:
-        print_table(COLUMNS, rows(audited, judge), right=COLUMNS[:-1])
+        print_table(COLUMNS, rows(audited, judge), right=COLUMNS[:-1], folds=COLUMNS[-1:])
         for line in as_text(audited, judge, changes, field):
             say(line)
     if judge.findings.counts:

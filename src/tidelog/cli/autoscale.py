@@ -104,6 +104,7 @@ async def _show(cluster: Cluster, topic: str | None, as_json: bool) -> None:
             for x in rows
         ],
         right=COLUMNS[1:3],
+        folds=COLUMNS[-1:],
     )  # fmt: skip
 
 
@@ -116,7 +117,9 @@ def _replay(flags: dict[str, Any]) -> None:
     if flags["as_json"]:
         _print_lines([_as_row(step) for step in steps])
         return
-    print_table(REPLAYED, [_row(step) for step in _changes(steps)], right=REPLAYED[1:3])
+    print_table(
+        REPLAYED, [_row(step) for step in _changes(steps)], right=REPLAYED[1:3], folds=REPLAYED[-1:]
+    )
 
 
 def _lines(file: Path, topic: str | None) -> Iterator[Recorded]:

@@ -6,6 +6,7 @@ Owns the options, the parsing of --add-config and the output. Not the requests: 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,18 +136,21 @@ async def _describe(
             say("")
         say(f"{scope} configs for {what}:" if entries else f"No dynamic configs for {what}.")
         if entries:
-            print_table(
-                ["Name", "Value", "Source", "Synonyms"],
+            print_entries(
                 [
-                    [
-                        entry.name,
-                        "(hidden)" if entry.sensitive else entry.value,
-                        entry.source.name,
-                        ", ".join(f"{s.name}:{n}={v}" for s, n, v in entry.synonyms),
-                    ]
-                    for entry in entries
-                ],
+                    entry.name,
+                    "(hidden)" if entry.sensitive else entry.value,
+                    entry.source.name,
+                    ", ".join(f"{s.name}:{n}={v}" for s, n, v in entry.synonyms),
+                ]
+                for entry in entries
             )
+
+
+def print_entries(rows: Iterable[Sequence[str | None]]) -> None:
+    """Print configurations: name, value, source and synonyms of each."""
+    columns = ["Name", "Value", "Source", "Synonyms"]
+    print_table(columns, rows, spare=["Synonyms", "Source"], folds=["Value", "Synonyms"])
 
 
 def _is_own(entry: DescribedConfig, kind: ResourceType, name: str) -> bool:

@@ -139,6 +139,8 @@ def _print(facts: ClusterFacts, findings: list[Finding]) -> None:
             for row in brokers_shown(facts)
         ],
         right=["Broker", "Replicas", "Size", "Free"],
+        spare=["Level", "Version", "Rack"],
+        folds=["Condition"],
     )
     say("")
     for finding in findings:

@@ -174,6 +174,8 @@ def _print(compared: list[Comparison]) -> None:
             for each in compared
         ],
         right=["From", "HighWatermark", "ComparedTo", "Size"],
+        spare=["From", "HighWatermark"],
+        folds=["Verdict"],
     )
     for each in compared:
         if each.difference is not None:

@@ -125,7 +125,7 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
     unknown = [x for x in report["unknown"] if not x["is_being_deleted"]]
     if unknown:
         say("The store does not know these replicas:")
-        print_table(COLUMNS, list(_rows(unknown)), right=NUMBERS)
+        print_table(COLUMNS, list(_rows(unknown)), right=NUMBERS, spare=["Epoch"])
         _print_configs([x for x in unknown if not x.get("is_known")])
     if deleted := [x for x in report["unknown"] if x["is_being_deleted"]]:
         say(f"Being deleted: {', '.join(x['topic'] for x in deleted)}.")

@@ -42,7 +42,8 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
     if not elections:
         say("No unclean election is on record.")
         return
-    print_table(COLUMNS, [row for each in elections for row in rows_of(each)], right=NUMBERS)
+    found_rows = [row for each in elections for row in rows_of(each)]
+    print_table(COLUMNS, found_rows, right=NUMBERS, spare=["Had", "Epochs"], folds=["Had"])
     for line in missing(elections):
         note(line)
 

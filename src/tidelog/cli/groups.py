@@ -231,6 +231,7 @@ def _print_offsets(group: dict[str, Any]) -> None:
         columns,
         [[group["group"], *(row[name] for name in names)] for row in group["offsets"]],
         right=columns[2:6],
+        spare=["HOST", "CLIENT-ID", "CONSUMER-ID"],
     )
     gates_shown.print_gates(group)
 
@@ -244,7 +245,13 @@ def _print_members(group: dict[str, Any], *, verbose: bool) -> None:
         if verbose:
             row.append(", ".join(f"{topic}-{index}" for topic, index in member["partitions"]))
         rows.append(row)
-    print_table(columns + (["ASSIGNMENT"] if verbose else []), rows, right=["#PARTITIONS"])
+    print_table(
+        columns + (["ASSIGNMENT"] if verbose else []),
+        rows,
+        right=["#PARTITIONS"],
+        spare=["HOST", "CLIENT-ID"],
+        folds=["ASSIGNMENT"],
+    )
 
 
 def _print_state(group: dict[str, Any]) -> None:
@@ -260,6 +267,7 @@ def _print_state(group: dict[str, Any]) -> None:
             ]
         ],
         right=["COORDINATOR", "#MEMBERS"],
+        spare=["ASSIGNMENT-STRATEGY"],
     )
 
 

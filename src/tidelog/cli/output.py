@@ -1,19 +1,21 @@
 """The output of commands: tables for people, JSON for scripts.
 
-Owns the format. A table that does not go to a terminal is as wide as its content, so that scripts
-that cut columns never meet a wrapped line.
+Owns the format. Not which columns of a table a terminal has room for: see ``table_layout``. A table
+that does not go to a terminal is as wide as its content and has all columns, so that scripts that
+cut columns never meet a wrapped line.
 """
 
 from __future__ import annotations
 
-import io
 import json
+import shutil
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-WIDE = 10_000
-"""Width, in columns, of an output that is not a terminal."""
+import click
+
+from tidelog.cli.table_layout import GAP, Layout, arrange, fold, padded, text_width
 
 
 def print_json(value: Any) -> None:
@@ -23,49 +25,70 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Iterable[str] = (),
+    spare: Sequence[str] = (),
+    folds: Collection[str] = (),
 ) -> None:
-    """Print a table; ``right`` names the columns of numbers. None shows as "-"."""
+    """Print a table; ``right`` names the columns of numbers. None shows as "-".
+
+    In a terminal without the room for all columns those of ``spare`` are left out, the first one
+    first, and cells of the columns in ``folds`` continue on further lines. Numbers and names are
+    shown whole, or the rows become blocks of lines.
+    """
     numbers = set(right)
+    if unknown := {*numbers, *spare, *folds}.difference(columns):
+        raise ValueError(f"the table has no column {', '.join(sorted(unknown))}")
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty() and all(_is_plain(cell) for row in cells for cell in row):
-        _print_plain(columns, cells, numbers)
+    if not sys.stdout.isatty():
+        widths = [max(map(text_width, column)) for column in zip(columns, *cells, strict=True)]
+        _print_side_by_side(columns, cells, numbers, Layout(tuple(range(len(columns))), (*widths,)))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=True)
-    for row in cells:
-        # Text: a name with brackets must not be taken for markup.
-        table.add_row(*map(Text, row))
-    if sys.stdout.isatty():
-        Console(highlight=False).print(table)
-        return
-    plain = io.StringIO()
-    Console(file=plain, width=WIDE, highlight=False).print(table)
-    for line in plain.getvalue().splitlines():
-        print(line.rstrip())
+    width = shutil.get_terminal_size().columns
+    layout = arrange(columns, cells, width, spare, folds)
+    if layout.is_blocks:
+        _print_blocks(columns, cells, layout)
+    else:
+        _print_side_by_side(columns, cells, numbers, layout)
+    if layout.left_out:
+        note(f"not shown at {width} columns: {', '.join(layout.left_out)}; --json has them")
 
 
-def _is_plain(cell: str) -> bool:
-    """Whether each character takes one column, and no space is at an end, which rich cuts off."""
-    return cell.isascii() and cell.isprintable() and cell == cell.strip()
-
-
-def _print_plain(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], numbers: Container[str]
+def _print_side_by_side(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], numbers: Collection[str], layout: Layout
 ) -> None:
-    """Print as rich does without a terminal: it takes half a second for each thousand rows."""
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    for row in (columns, *cells):
-        padded = (
-            cell.rjust(width) if name in numbers else cell.ljust(width)
-            for name, cell, width in zip(columns, row, widths, strict=True)
-        )
-        print("  ".join(padded).rstrip())
+    for number, row in enumerate((columns, *cells)):
+        folded = [
+            fold(row[index], width)
+            for index, width in zip(layout.shown, layout.widths, strict=True)
+        ]
+        for at in range(max(map(len, folded))):
+            line = (" " * GAP).join(
+                padded(lines[at] if at < len(lines) else "", width, right=columns[index] in numbers)
+                for lines, width, index in zip(folded, layout.widths, layout.shown, strict=True)
+            )
+            _print_line(line.rstrip(), is_bold=number == 0)
+
+
+def _print_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]], layout: Layout) -> None:
+    names, values = layout.widths
+    for number, row in enumerate(cells):
+        if number:
+            print()
+        for index in layout.shown:
+            if not row[index]:
+                continue
+            name = padded(columns[index], names, right=False)
+            for at, line in enumerate(fold(row[index], values)):
+                head = click.style(name, bold=True) if at == 0 else " " * names
+                click.echo(f"{head}{' ' * GAP}{line}".rstrip())
+
+
+def _print_line(line: str, *, is_bold: bool) -> None:
+    # Without a terminal ``echo`` writes no style.
+    click.echo(click.style(line, bold=True) if is_bold else line)
 
 
 def say(text: str) -> None:

@@ -324,10 +324,20 @@ def _print_topic(shown: dict[str, Any]) -> None:
     )
     resizes = bool(shown["resize_epoch"])
     moves = any(item["original_replicas"] is not None for item in shown["partitions"])
+    print_partitions(shown["partitions"], moves=moves, resizes=resizes)
+    unclean_shown.print_unclean(shown["partitions"])
+    resized.print_plan(shown)
+    resized.print_misplaced(shown)
+    resized.print_retired(shown)
+    waiting_groups.print_waiting_groups(shown)
+
+
+def print_partitions(items: Sequence[dict[str, Any]], *, moves: bool, resizes: bool) -> None:
+    """Print a row for each partition; with the columns of moves and of resizes if there are any."""
+    columns = ["Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch"]
+    of_moves, of_resizes = list(described.COLUMNS) * moves, list(resized.COLUMNS) * resizes
     print_table(
-        ["Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch"]
-        + list(described.COLUMNS) * moves
-        + list(resized.COLUMNS) * resizes,
+        columns + of_moves + of_resizes,
         [
             [
                 item["partition"],
@@ -339,15 +349,12 @@ def _print_topic(shown: dict[str, Any]) -> None:
                 *(described.cells(item) if moves else ()),
                 *(resized.cells(item) if resizes else ()),
             ]
-            for item in shown["partitions"]
+            for item in items
         ],
         right=["Partition", "Leader", "LeaderEpoch"],
+        spare=["LeaderEpoch", *of_moves[1:2], *of_resizes[1:2]],
+        folds=["Replicas", "Isr", "Offline", *of_moves[:1], *of_resizes[2:]],
     )
-    unclean_shown.print_unclean(shown["partitions"])
-    resized.print_plan(shown)
-    resized.print_misplaced(shown)
-    resized.print_retired(shown)
-    waiting_groups.print_waiting_groups(shown)
 
 
 async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:

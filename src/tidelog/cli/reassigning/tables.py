@@ -27,6 +27,8 @@ def print_cost(cost: Cost) -> None:
             for each in cost.partitions[:PARTITIONS_SHOWN]
         ],
         right=["ToCopy"],
+        spare=["Leader"],
+        folds=["Replicas", "NewReplicas"],
     )
     hidden = len(cost.partitions) - PARTITIONS_SHOWN
     if hidden > 0:
@@ -47,6 +49,7 @@ def print_cost(cost: Cost) -> None:
                 for each in cost.volumes
             ],
             right=["Broker", "Replicas", "ToCopy", "Free", "FreeAfterwards"],
+            folds=["LogDir"],
         )
     say("")
     leaders = sum(each.leader != each.new_leader for each in cost.partitions)
@@ -93,7 +96,7 @@ def cost_data(cost: Cost) -> dict[str, Any]:
 
 def print_copies(copies: Sequence[TargetProgress]) -> None:
     """Print one row for each copy under way."""
-    print_table(COPIES, copy_rows(copies), right=COPIES_RIGHT)
+    print_table(COPIES, copy_rows(copies), right=COPIES_RIGHT, spare=["Rate"], folds=["WaitsFor"])
 
 
 COPIES = ["Partition", "Target", "CostOfPartition", "Of", "Rate", "Left", "WaitsFor"]

@@ -347,6 +347,7 @@ def _print_waits(found: DryRun) -> None:
             for wait in found.waits
         ],
         right=columns[1:6],
+        spare=["Position", "End"],
     )
 
 

@@ -1,0 +1,127 @@
+"""Layout of a table in a terminal: which columns are shown, how wide, and when a row is a block.
+
+Owns the rules, without output. Not the printing: see ``output``. No character of a cell is ever
+cut: a table that has no room gives up columns, folds text, or shows each row as lines.
+
+| step | rule |
+|---|---|
+| 1 | a column that is empty in each row is left out, unless it is the first |
+| 2 | the columns stand side by side, if they fit |
+| 3 | cells of the columns in ``folds`` continue on further lines, if each has ``FOLD_AT_LEAST`` |
+| 4 | a column of ``spare`` is left out, the first one first; then again from step 2 |
+| 5 | each row is a block: a line for each column, which nothing leaves out |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+GAP = 2
+"""Between two columns."""
+
+FOLD_AT_LEAST = 24
+"""The least width of a column whose cells are folded."""
+
+EMPTY = frozenset(("", "-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns that are shown, by index, with their widths; the names of those left out."""
+
+    shown: tuple[int, ...]
+    widths: tuple[int, ...]
+    left_out: tuple[str, ...] = ()
+    is_blocks: bool = False
+
+
+def text_width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # only here: a start would take longer
+
+    return cell_len(text)
+
+
+def arrange(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    width: int,
+    spare: Sequence[str] = (),
+    folds: Collection[str] = (),
+) -> Layout:
+    """Return the layout for a terminal of ``width``. Costs one look at each cell."""
+    wanted = [
+        index
+        for index in range(len(columns))
+        if index == 0 or not cells or any(row[index] not in EMPTY for row in cells)
+    ]
+    natural = {
+        index: max(map(text_width, (columns[index], *(row[index] for row in cells))))
+        for index in wanted
+    }
+    dispensable = [columns.index(name) for name in spare if name in columns]
+    dispensable = [index for index in dispensable if index in natural]
+    for count in range(len(dispensable) + 1):
+        left_out = dispensable[:count]
+        shown = [index for index in wanted if index not in left_out]
+        widths = _widths(shown, natural, width, [columns[index] in folds for index in shown])
+        if widths is not None:
+            return Layout(tuple(shown), widths, tuple(columns[index] for index in left_out))
+    names = max(text_width(columns[index]) for index in wanted)
+    value = max(1, width - names - GAP)
+    return Layout(tuple(wanted), (names, value), is_blocks=True)
+
+
+def _widths(
+    shown: Sequence[int], natural: dict[int, int], width: int, folded: Sequence[bool]
+) -> tuple[int, ...] | None:
+    """Return the widths of columns side by side, None where they do not fit."""
+    widths = [natural[index] for index in shown]
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    # The widest gives way first, down to the width of the next one.
+    while excess > 0:
+        able = [at for at, folds in enumerate(folded) if folds and widths[at] > FOLD_AT_LEAST]
+        if not able:
+            return None
+        widest = max(widths[at] for at in able)
+        first = [at for at in able if widths[at] == widest]
+        below = max((widths[at] for at in able if widths[at] < widest), default=FOLD_AT_LEAST)
+        take = min(widest - max(below, FOLD_AT_LEAST), -(-excess // len(first)))
+        for at in first:
+            widths[at] -= take
+        excess -= take * len(first)
+    return tuple(widths)
+
+
+def fold(text: str, width: int) -> list[str]:
+    """Return the lines of a text, at most ``width`` wide each.
+
+    Breaks after a space or a comma where there is one in the second half of the line.
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        while text_width(line) > width:
+            piece = _start_of(line, width)
+            at = max(piece.rfind(" "), piece.rfind(",")) + 1
+            end = at if at > len(piece) // 2 else len(piece)
+            lines.append(line[:end].rstrip(" "))
+            line = line[end:].lstrip(" ")
+        lines.append(line)
+    return lines
+
+
+def _start_of(line: str, width: int) -> str:
+    if line.isascii():
+        return line[:width]
+    from rich.cells import chop_cells
+
+    return chop_cells(line, width)[0]
+
+
+def padded(text: str, width: int, *, right: bool) -> str:
+    """Return a text with spaces up to ``width``, before it if ``right``."""
+    space = " " * (width - text_width(text))
+    return space + text if right else text + space
