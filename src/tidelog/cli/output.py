@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.table_layout import GAP, Layout, arrange, fold, padded, text_width
+from tidelog.cli.table_layout import GAP, TableLayout, arrange, fold, padded, text_width
 
 
 def print_json(value: Any) -> None:
@@ -44,7 +44,9 @@ def print_table(
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         widths = [max(map(text_width, column)) for column in zip(columns, *cells, strict=True)]
-        _print_side_by_side(columns, cells, numbers, Layout(tuple(range(len(columns))), (*widths,)))
+        _print_side_by_side(
+            columns, cells, numbers, TableLayout(tuple(range(len(columns))), (*widths,))
+        )
         return
     width = shutil.get_terminal_size().columns
     layout = arrange(columns, cells, width, spare, folds)
@@ -57,7 +59,10 @@ def print_table(
 
 
 def _print_side_by_side(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], numbers: Collection[str], layout: Layout
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numbers: Collection[str],
+    layout: TableLayout,
 ) -> None:
     for number, row in enumerate((columns, *cells)):
         folded = [
@@ -72,7 +77,9 @@ def _print_side_by_side(
             _print_line(line.rstrip(), is_bold=number == 0)
 
 
-def _print_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]], layout: Layout) -> None:
+def _print_blocks(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], layout: TableLayout
+) -> None:
     names, values = layout.widths
     for number, row in enumerate(cells):
         if number:

@@ -1,4 +1,4 @@
-"""Layout of a table in a terminal: which columns are shown, how wide, and when a row is a block.
+"""TableLayout of a table in a terminal: which columns are shown, how wide, and when a row is a block.
 
 Owns the rules, without output. Not the printing: see ``output``. No character of a cell is ever
 cut: a table that has no room gives up columns, folds text, or shows each row as lines.
@@ -27,7 +27,7 @@ EMPTY = frozenset(("", "-"))
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """The columns that are shown, by index, with their widths; the names of those left out."""
 
     shown: tuple[int, ...]
@@ -51,7 +51,7 @@ def arrange(
     width: int,
     spare: Sequence[str] = (),
     folds: Collection[str] = (),
-) -> Layout:
+) -> TableLayout:
     """Return the layout for a terminal of ``width``. Costs one look at each cell."""
     wanted = [
         index
@@ -69,10 +69,10 @@ def arrange(
         shown = [index for index in wanted if index not in left_out]
         widths = _widths(shown, natural, width, [columns[index] in folds for index in shown])
         if widths is not None:
-            return Layout(tuple(shown), widths, tuple(columns[index] for index in left_out))
+            return TableLayout(tuple(shown), widths, tuple(columns[index] for index in left_out))
     names = max(text_width(columns[index]) for index in wanted)
     value = max(1, width - names - GAP)
-    return Layout(tuple(wanted), (names, value), is_blocks=True)
+    return TableLayout(tuple(wanted), (names, value), is_blocks=True)
 
 
 def _widths(
