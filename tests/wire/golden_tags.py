@@ -139,6 +139,26 @@ PROCESSES = (
         """,
     ),
     Golden(
+        63,
+        0,
+        BEAT(
+            broker_id=1,
+            broker_epoch=2,
+            current_metadata_offset=3,
+            failures=BEAT.Failures(
+                [], [], [BEAT.Shortage("/d", "full", [BEAT.ShortTopic(C, [9])])]
+            ),
+        ),
+        f"""
+        00000001 0000000000000002 0000000000000003 00 00
+        01 904e 27                            # 39 bytes
+          01 01                               # no failed directory, no damaged replica
+          01 904e 21                          # 33 bytes
+            02 03 2f64 05 66756c6c            # a log directory without room, and why
+              02 {ID_C} 02 00000009 00 00     # the partitions in it
+        """,
+    ),
+    Golden(
         23,
         4,
         ASK(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.control_plane.channel import ControlChannel
@@ -49,6 +50,7 @@ from tidelog.broker.partitions.older_values import OlderValues
 from tidelog.broker.partitions.refused_writes import RefusedWrites
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.repairs import Repairs
+from tidelog.broker.partitions.shortages import Shortages
 from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.role_steps import RoleSteps
@@ -172,8 +174,6 @@ def _partitions(given: Given, commit: GroupCommit) -> Partitions:
     delay_ms = configs.stale_partition_delete_delay_ms
     made = Partitions(configs.node_id, directories, given.topic_configs, commit, delay_ms)
     made.away = given.away
-    for directory in directories:
-        directory.resources.on_refused = RefusedWrites(directory.path, given.seams.clock)
     return made
 
 
@@ -227,7 +227,19 @@ def _maintenance(
     sessions: FetchSessions,
 ) -> Maintenance:
     configs, seams = given.configs, given.seams
-    return Maintenance(partitions, log_work, repairs, configs, seams, sessions.expire)
+    shortages = Shortages(given.directories, seams.clock)
+    for directory in given.directories:
+        line = RefusedWrites(directory.path, seams.clock)
+        directory.resources.on_refused = partial(_refused, shortages, directory, line)
+    expire = sessions.expire
+    return Maintenance(partitions, log_work, repairs, shortages, configs, seams, expire)
+
+
+def _refused(
+    shortages: Shortages, directory: LogDirectory, line: RefusedWrites, reason: str
+) -> None:
+    line(reason)
+    shortages.refused(directory, reason)
 
 
 def _sessions(

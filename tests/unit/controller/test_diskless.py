@@ -10,7 +10,12 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.growth import Growth, create_partitions
-from tidelog.controller.decisions.soft_state import forget, note_failed_directories
+from tidelog.controller.decisions.soft_state import (
+    ReportedShortage,
+    forget,
+    note_failed_directories,
+    note_shortages,
+)
 
 DIRS = ["/a", "/b"]
 
@@ -64,6 +69,21 @@ def test_new_partitions_go_to_brokers_with_a_log_directory() -> None:
     assert grown == [("t", None)]
     assert len(assignments(made, "t")) == 40
     assert all(set(replicas) == {1, 3} for replicas in assignments(made, "t"))
+
+
+def test_new_partitions_go_to_brokers_with_room() -> None:
+    """A broker that has room in one directory still has it."""
+    made = world()
+    for broker, dirs in ((2, DIRS), (3, DIRS[:1])):
+        found = [ReportedShortage(each, "the disk is full", ()) for each in dirs]
+        assert note_shortages(made.cluster, broker, found) == dict.fromkeys(dirs, found[0].reason)
+        assert note_shortages(made.cluster, broker, found) is None, "it is said once"
+    assert made.cluster.roomless == {2}
+    made.create(TopicToCreate("t", 20, 2))
+    assert all(set(replicas) == {1, 3} for replicas in assignments(made, "t"))
+    assert note_shortages(made.cluster, 2, []) == {}
+    forget(made.cluster, 3)
+    assert made.cluster.shortages == {}
 
 
 def test_where_no_other_broker_is_there_it_is_a_replica_that_does_not_lead() -> None:

@@ -6,7 +6,7 @@ Owns the inventory of BrokerRegistration, the failures in heartbeats, and the vi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,10 @@ from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica
 from tidelog.storage.directory.log_directory import LogDirectory
+
+MOST_NAMED = 10_000
+"""Replicas in a directory without room that one heartbeat names: it has 40 kB then. A resize of the
+topic of another one begins, and is undone."""
 
 
 def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
@@ -69,21 +73,40 @@ def _birth_of(partition: HostedPartition) -> Any:
 def failures(
     replicas: Iterable[HostedPartition], directories: Sequence[LogDirectory], away: int = 0
 ) -> Any:
-    """Return the damaged replicas and failed directories for heartbeats; None if there are none.
+    """Return the damaged replicas, and the failed and full directories for heartbeats; or None.
 
     Each damaged replica once the note of its damage is durable: what the controller knows, the next
     start of this broker must know too. ``away``: log directories that could not be used at the
-    start; their ids are not known.
+    start; their ids are not known. Directories without room come with the replicas in them: none of
+    these takes a record now.
     """
-    damaged = [each for each in replicas if _may_be_named(each)]
+    damaged, short = [], [each for each in directories if each.resources.shortage is not None]
+    held: dict[int, dict[UUID, list[int]]] = {id(each.resources): {} for each in short}
+    for each in replicas:
+        if _may_be_named(each):
+            damaged.append(each)
+        elif (kept := held.get(id(each.log.resources))) is not None:
+            kept.setdefault(each.topic_id, []).append(each.partition)
     failed = [each for each in directories if each.failed is not None]
-    if not damaged and not failed and not away:
+    if not damaged and not failed and not away and not short:
         return None
     request = messages.BrokerHeartbeatRequest
     return request.Failures(
         [*(UUID(int=each.meta.directory_id.int) for each in failed), *[NO_UUID] * away],
         [request.DamagedReplica(x.topic, x.topic_id, x.partition) for x in damaged],
+        [_shortage(each, held[id(each.resources)]) for each in short],
     )
+
+
+def _shortage(directory: LogDirectory, held: Mapping[UUID, Sequence[int]]) -> Any:
+    """Return a log directory without room, with at most ``MOST_NAMED`` replicas in it."""
+    request = messages.BrokerHeartbeatRequest
+    named, left = [], MOST_NAMED
+    for topic_id, indexes in held.items():
+        if left > 0:
+            named.append(request.ShortTopic(topic_id, list(indexes[:left])))
+            left -= len(indexes)
+    return request.Shortage(directory.path, directory.resources.shortage or "", named)
 
 
 def local_replica(partition: HostedPartition) -> LocalReplica:

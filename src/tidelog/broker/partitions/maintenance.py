@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.partitions.cleaning import Cleaning
 from tidelog.model.configs.types import MAX_INT64
@@ -25,16 +25,22 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.broker.partitions.repairs import Repairs
+    from tidelog.broker.partitions.shortages import Shortages
     from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 LONGEST_FLUSH_TICK_MS = 1_000
 """Longest interval of the ``flush.ms`` checks; log.flush.scheduler.interval.ms may be less."""
 
 REMOVAL_TICK_MS = 1_000
 """Interval of the search for files whose ``file.delete.delay.ms`` or other delay is over."""
+
+ROOM_TICK_MS = 1_000
+"""Interval of the question to the file systems how much room they have."""
 
 PRODUCERS_TICK_MS = 1_000
 """Interval of the check of the number of idempotent producers in memory."""
@@ -63,6 +69,7 @@ class Maintenance:
         partitions: Partitions,
         log_work: LogWork,
         repairs: Repairs,
+        shortages: Shortages,
         configs: ServerConfigs,
         seams: Seams,
         expire_sessions: Callable[[int], None],
@@ -71,6 +78,7 @@ class Maintenance:
         self._partitions = partitions
         self._log_work = log_work
         self._repairs = repairs
+        self._shortages = shortages
         self._configs = configs
         self._dynamic = partitions.configs
         self._threads = seams.threads
@@ -81,7 +89,7 @@ class Maintenance:
         self._retention_now = asyncio.Event()
         self._cleaner_now = asyncio.Event()
         self._keep_now = asyncio.Event()
-        self._under_way: set[asyncio.Future[None]] = set()
+        self._under_way: set[asyncio.Future[Any]] = set()
         """Work of threads on directories; it continues when the task that waits is cancelled."""
         self.cleaning = Cleaning(partitions, log_work, seams)
 
@@ -97,6 +105,7 @@ class Maintenance:
         retention_ms = configs.log_retention_check_interval_ms
         self._every("retention", retention_ms, self._retention_now, self.look_at_retention)
         self._every("removals", REMOVAL_TICK_MS, asyncio.Event(), self.remove)
+        self._every("room", ROOM_TICK_MS, asyncio.Event(), self.look_at_room)
         self._every("producers", PRODUCERS_TICK_MS, asyncio.Event(), self.look_at_producers)
         self._every("checkpoints", checkpoint_ms, self._checkpoint_now, self.checkpoint)
         self._every("flush", flush_ms, asyncio.Event(), self._flush)
@@ -159,12 +168,12 @@ class Maintenance:
                     {"work": name},
                 )
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
+    async def _in_thread(self, work: Callable[[], Found]) -> Found:
         loop = asyncio.get_running_loop()
         doing = loop.run_in_executor(self._threads, work)
         self._under_way.add(doing)
         doing.add_done_callback(self._under_way.discard)
-        await asyncio.shield(doing)
+        return await asyncio.shield(doing)
 
     def _assigned(self) -> list[HostedPartition]:
         return [each for each in self._partitions.all() if each.assigned]
@@ -202,6 +211,11 @@ class Maintenance:
                 logger.info("%s", said)
                 # The renamed files are removed after their delay, once the rename is synced.
                 self._partitions.commit.want(partition, closed_only=True)
+
+    async def look_at_room(self) -> None:
+        """Find the log directories without room, which heartbeats report."""
+        free = await self._in_thread(self._shortages.measured)
+        self._shortages.look(free)
 
     async def look_at_producers(self) -> None:
         """Forget the longest idle producers when all replicas together remember too many.

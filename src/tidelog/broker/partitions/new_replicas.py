@@ -63,7 +63,7 @@ class NewReplicas:
                 )
             except OSError as error:
                 refusals.append(f"{directory.path} cannot take {key}: {error}")
-                if not directory.resources.is_full(error):
+                if directory.resources.refused_for(error) is None:
                     directory.resources.fail(refusals[-1])
                     break
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -64,6 +64,14 @@ class FenceReport(NamedTuple):
     resize_epoch: int
 
 
+class BrokerShortages(NamedTuple):
+    """What a broker reports of its log directories without room: why each refuses writes, and in
+    which of them its replicas are."""
+
+    reasons: Mapping[str, str]
+    replicas: Mapping[TopicPartition, str]
+
+
 class ByteRate(NamedTuple):
     """What one broker reported of a partition that it led, and when: by the monotonic clock, and in
     which resize epoch of the topic."""
@@ -88,18 +96,18 @@ class ClusterState:
     ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``deletions_by_name`` is
     ``deletions`` by topic name.
 
-    The last nineteen are not in the store: ``configs_changed_at``, the revision of the last change
+    The last twenty are not in the store: ``configs_changed_at``, the revision of the last change
     of a configuration; the ``level`` of this controller; ``confirmed``, the
     (broker, partition) of marked topics whose replicas are deleted; ``suspected`` and
     ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
     ``kept_configs``, the configurations that brokers keep of topics that the store does not have,
     with what the broker had seen; ``undeletable``, why a topic's nodes cannot be removed;
     ``broken`` replicas, which a broker reported as damaged; ``diskless`` brokers, all of whose log
-    directories have failed; the logs that each broker reported at
-    its registration (``inventories``; ``nameless`` are the replicas without a topic id, by name;
-    ``held`` has the name of each reported topic id); ``seen``, the highest (controller epoch, store
-    revision) that each broker reported; ``loaded_revision``, that of the store before this
-    controller wrote to it.
+    directories have failed; the ``shortages`` of brokers with log directories without room; the
+    logs that each broker reported at its registration (``inventories``; ``nameless`` are the
+    replicas without a topic id, by name; ``held`` has the name of each reported topic id);
+    ``seen``, the highest (controller epoch, store revision) that each broker reported;
+    ``loaded_revision``, that of the store before this controller wrote to it.
 
     ``fences`` has the reports of fences and seals of the topics that are being resized, and
     ``unaware`` when each broker last saw a writer without a partition count, by topic;
@@ -152,6 +160,7 @@ class ClusterState:
     undeletable: dict[str, str] = field(default_factory=dict, compare=False)
     broken: set[tuple[int, TopicPartition]] = field(default_factory=set)
     diskless: set[int] = field(default_factory=set)
+    shortages: dict[int, BrokerShortages] = field(default_factory=dict, compare=False)
     inventories: dict[int, dict[tuple[UUID, int], LogEnd]] = field(default_factory=dict)
     nameless: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
     held: dict[UUID, str] = field(default_factory=dict)
@@ -190,8 +199,20 @@ class ClusterState:
 
     @property
     def hosting(self) -> set[int]:
-        """The brokers that new replicas go to, if there are enough: fit, with a log directory."""
-        return self.fit - self.diskless
+        """The brokers that new replicas go to, if there are enough: fit, with a log directory that
+        has room."""
+        return self.fit - self.diskless - self.roomless
+
+    @property
+    def roomless(self) -> set[int]:
+        """The brokers of which no log directory has room, as far as these are known."""
+        return {
+            broker
+            for broker, short in self.shortages.items()
+            if (node := self.brokers.get(broker)) is not None
+            and node.log_dirs
+            and short.reasons.keys() >= set(node.log_dirs)
+        }
 
     def first_isr(self, replicas: Iterable[int], electable: Set[int]) -> list[int]:
         """Return those of a new partition's replicas that are in its first ISR.

@@ -1,8 +1,8 @@
 """Soft state: what the controller knows of brokers beside the store, and every change of it.
 
-Owns the changes of ``suspected``, ``shutting_down``, ``presumed``, ``broken`` and ``diskless``, and
-of what a broker reports when it registers. None of it is in the store: the next controller learns
-it again. Which elections follow: see ``registration``.
+Owns the changes of ``suspected``, ``shutting_down``, ``presumed``, ``broken``, ``diskless`` and
+``shortages``, and of what a broker reports when it registers. None of it is in the store: the next
+controller learns it again. Which elections follow: see ``registration``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import TypeVar
 from uuid import UUID
 
 from tidelog.controller.decisions.autoscaling_settings import settings_of
-from tidelog.controller.decisions.cluster import NO_ID, ByteRate, ClusterState, FenceReport
+from tidelog.controller.decisions.cluster import (
+    NO_ID,
+    BrokerShortages,
+    ByteRate,
+    ClusterState,
+    FenceReport,
+)
 from tidelog.controller.decisions.reassignments import Answered
 from tidelog.controller.decisions.registration import Registration
 from tidelog.model.topics import TopicPartition
@@ -131,6 +137,35 @@ def note_failed_directories(cluster: ClusterState, broker: int, failed: int) -> 
     return is_new
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedShortage:
+    """A log directory without room, and topic ids with partitions in it, as a broker reports it."""
+
+    log_dir: str
+    reason: str
+    replicas: tuple[tuple[UUID, int], ...]
+
+
+def note_shortages(
+    cluster: ClusterState, broker: int, found: Collection[ReportedShortage]
+) -> Mapping[str, str] | None:
+    """Take up the log directories without room that a broker reports, all of them.
+
+    Return their reasons if they are other ones than before, otherwise None.
+    """
+    known = cluster.shortages.pop(broker, None)
+    reasons = {each.log_dir: _printable(each.reason) for each in found}
+    if found:
+        replicas = {
+            TopicPartition(cluster.names[topic_id], index): each.log_dir
+            for each in found
+            for topic_id, index in each.replicas
+            if topic_id in cluster.names
+        }
+        cluster.shortages[broker] = BrokerShortages(reasons, replicas)
+    return None if reasons == ({} if known is None else known.reasons) else reasons
+
+
 def _counts_on(cluster: ClusterState, broker: int, where: TopicPartition) -> bool:
     state = cluster.states.get(where)
     return state is not None and broker in (*state.isr, *state.eligible_replicas)
@@ -140,6 +175,7 @@ def forget(cluster: ClusterState, broker: int) -> None:
     """Forget what is known beside the store of a broker whose registration expired."""
     for kept in (cluster.suspected, cluster.presumed, cluster.shutting_down, cluster.diskless):
         kept.discard(broker)
+    cluster.shortages.pop(broker, None)
     cluster.inventories.pop(broker, None)
     cluster.nameless.pop(broker, None)
     cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
@@ -218,8 +254,8 @@ def note_clients(
     _forget_topics(cluster, cluster.unaware_clients)
 
 
-def _printable(client_id: str) -> str:
-    cut = client_id[:LONGEST_CLIENT_ID]
+def _printable(text: str) -> str:
+    cut = text[:LONGEST_CLIENT_ID]
     return "".join(each if each.isprintable() else "?" for each in cut)
 
 

@@ -10,6 +10,8 @@
   epoch begins: in it replicas outside the ISR are rebuilt.
 - Failed log directories (tag 10000): a broker that has lost all gets no new replica where enough
   other brokers can take it.
+- Log directories without room (tag 10000 of the same), with the replicas in them: no resize of such
+  a topic begins, and a running one is undone.
 - Led topics (tag 10001): when a writer without a partition count was last seen, which prevents a
   shrink for an hour, some client ids of such writers, how many of their records are misplaced, and
   the byte rates of topics that are resized by their load.
@@ -18,6 +20,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from functools import partial
 
 from tidelog.controller.controller import Controller
@@ -58,6 +61,7 @@ async def serve(
     failures = request.failures
     await _take_out(controller, broker, [] if failures is None else failures.damaged_replicas)
     _note_directories(cluster, broker, 0 if failures is None else len(failures.failed_directories))
+    _note_shortages(controller, broker, () if failures is None else failures.shortages or ())
     if request.led_topics:
         seen = ((led.topic_id, led.unaware_write_ms) for led in request.led_topics)
         soft_state.note_unaware(cluster, broker, seen)
@@ -111,6 +115,35 @@ def _note_directories(cluster: ClusterState, broker: int, failed: int) -> None:
             "broker %(broker)s: every log directory has failed; new replicas go to other brokers",
             {"broker": broker},
         )
+
+
+def _note_shortages(
+    controller: Controller,
+    broker: int,
+    reported: Collection[messages.BrokerHeartbeatRequest.Shortage],
+) -> None:
+    cluster = controller.cluster
+    if not reported and broker not in cluster.shortages:
+        return
+    found = [
+        soft_state.ReportedShortage(
+            each.log_dir,
+            each.reason,
+            tuple((topic.topic_id, x) for topic in each.topics for x in topic.partition_indexes),
+        )
+        for each in reported
+    ]
+    changed = soft_state.note_shortages(cluster, broker, found)
+    if changed is None:
+        return
+    for log_dir, reason in changed.items():
+        logger.warning(
+            "broker %(broker)s: %(log_dir)s takes no records: %(reason)s",
+            {"broker": broker, "log_dir": log_dir, "reason": reason},
+        )
+    if not changed:
+        logger.info("broker %(broker)s: every log directory has room again", {"broker": broker})
+    controller.resizes.look()
 
 
 def refuse_all(

@@ -23,8 +23,10 @@ from tidelog.storage.segments.open_files import DEFAULT_OPEN_FILES, OpenFiles
 
 DEFAULT_INDEX_CACHE_BYTES = 64 * 1024 * 1024
 
+DISK_FULL = "the disk is full"
+
 _HEALS = {
-    errno.ENOSPC: "the disk is full",
+    errno.ENOSPC: DISK_FULL,
     errno.EDQUOT: "the disk quota is used up",
     errno.EMFILE: "this process has too many open files",
     errno.ENFILE: "this machine has too many open files",
@@ -76,6 +78,8 @@ class Resources:
     removals: Removals = field(init=False)
     """Paths that are removed after a delay, in a thread."""
     failed: str | None = None
+    shortage: str | None = None
+    """Why writes are refused now, if that can pass: no room; the broker reports it."""
     numbers: Iterator[int] = field(default_factory=itertools.count)
     """Unique numbers: for the names of files that two threads may write at the same time."""
     loading: Loading = field(default_factory=Loading)
