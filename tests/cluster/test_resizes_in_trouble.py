@@ -100,10 +100,11 @@ async def more(run: RealRun, records: int = 50) -> None:
     await run.until(lambda: len(acked(run)) >= count, lambda: f"{len(acked(run))} of {count}")
 
 
-async def ask(cluster: TidelogCluster, count: int) -> str:
+async def ask(cluster: TidelogCluster, count: int, *, only_checks: bool = False) -> str:
     """Ask the first broker for a count once; return what is answered, "" for yes."""
     async with Cluster(cluster.brokers[1].bootstrap) as client:
-        outcome = (await create_partitions(client, {TOPIC: count}, force=True))[TOPIC]
+        asked = create_partitions(client, {TOPIC: count}, force=True, validate_only=only_checks)
+        outcome = (await asked)[TOPIC]
         return "" if outcome is None else str(outcome)
 
 
@@ -133,8 +134,13 @@ def test_too_few_replicas_in_sync(tmp_path: Path) -> None:
     for line in said:
         assert "\n" not in line
     undone, refused = said
-    assert "was undone: no leader has reported a committed fence" in undone, undone
-    assert "needs 2 (min.insync.replicas), so a resize could not finish" in refused, refused
+    assert "was undone" in undone, undone
+    assert "It has 2 partitions as before" in undone, undone
+    assert "so a resize could not finish" in refused, refused
+    # Which of the two is found first depends on the time: a leader is frozen, or its followers are.
+    for line in said:
+        assert f"{TOPIC}-" in line or "no leader has reported a committed fence" in line, line
+        assert "send the request again" in line, line
 
 
 def test_a_leader_on_a_full_disk(tmp_path: Path) -> None:
@@ -143,6 +149,12 @@ def test_a_leader_on_a_full_disk(tmp_path: Path) -> None:
             leader = cluster.leader(TOPIC, 0)
             disk = disks[leader]
             await asyncio.to_thread(disk.fill)
+            # Its next heartbeats say so; then no resize begins.
+            async with asyncio.timeout(DEADLINE_S):
+                while not (answer := await ask(cluster, count, only_checks=True)):
+                    await run.pause(0.1)
+            assert f"broker {leader} cannot write {TOPIC}-" in answer, answer
+            assert "the disk is full), so a resize could not finish: make room there" in answer
             resizing = asyncio.create_task(run.resize(count))
             await run.pause(random.uniform(0.5, 4))
             await asyncio.to_thread(disk.free)

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 BROKER = "src/tidelog/broker"
 DECISIONS = "src/tidelog/controller/decisions"
 REPLICATION = "src/tidelog/replication"
+ADVICE = "tests/unit/controller/test_advice_of_resizes.py"
 RESIZES = (
     "tests/unit/controller/test_resizing.py tests/unit/controller/test_resizing_model.py "
     "tests/unit/controller/test_resize_requests.py tests/unit/controller/test_sides.py"
@@ -257,8 +258,15 @@ MUTANTS = (
     Mutant(
         "new partitions are placed on brokers without a log directory",
         f"{DECISIONS}/cluster.py",
+        "        return self.fit - self.diskless - self.roomless\n",
+        "        return self.fit - self.roomless\n",
+        "tests/unit/controller/test_diskless.py",
+    ),
+    Mutant(
+        "new partitions are placed on brokers without room",
+        f"{DECISIONS}/cluster.py",
+        "        return self.fit - self.diskless - self.roomless\n",
         "        return self.fit - self.diskless\n",
-        "        return self.fit\n",
         "tests/unit/controller/test_diskless.py",
     ),
     Mutant(
@@ -337,6 +345,27 @@ MUTANTS = (
         "(report.leader_epoch == state.leader_epoch or not state.is_unclean_leader)",
         "True",
         RESIZES,
+    ),
+    Mutant(
+        "a resize: it waits for its time-out although a fence cannot come",
+        f"{DECISIONS}/resizing.py",
+        "    if found is None or not found.ends_resize:\n        return decision\n",
+        "    if True:\n        return decision\n",
+        ADVICE,
+    ),
+    Mutant(
+        "a resize: it is undone for what passes by itself",
+        f"{DECISIONS}/resizing.py",
+        "    if found is None or not found.ends_resize:\n        return decision\n",
+        "    if found is None:\n        return decision\n",
+        ADVICE,
+    ),
+    Mutant(
+        "a resize: a follower in sync on a full disk is no obstacle",
+        f"{DECISIONS}/obstacles.py",
+        "        if short is not None and log_dir is not None:\n",
+        "        if short and log_dir and broker == cluster.states[where].leader:\n",
+        ADVICE,
     ),
     Mutant(
         "a resize: an undo forgets how far the resize came",
@@ -446,8 +475,8 @@ MUTANTS = (
     Mutant(
         "a record has no room for the leader epochs of a step",
         f"{DECISIONS}/resize_requests.py",
-        "record + EPOCH_BYTES * min(now, count) > MOST",
-        "record > MOST",
+        "MOST_RECORD_BYTES - EPOCH_BYTES * min(now, count)",
+        "MOST_RECORD_BYTES",
         "tests/unit/controller/test_resize_requests.py",
     ),
 )

@@ -6,6 +6,9 @@ Leaders report when a test says so. ``settle`` carries a resize to its end as th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from uuid import UUID
+
+import msgspec
 
 from tests.support.controller_world import KEPT, World
 from tidelog.controller.decisions import soft_state
@@ -117,6 +120,27 @@ class ResizingWorld(World):
             if self.advance(is_known=True).progress is Progress.WAITS:
                 assert self.report(), self.plan
             each()
+
+    def fill_disk(self, broker: int, held: tuple[tuple[UUID, int], ...] | None = None) -> None:
+        """A heartbeat says that the broker's only log directory has no room; ``held`` are the
+        replicas that it names, by default all."""
+        node = msgspec.structs.replace(self.cluster.brokers[broker], log_dirs=["/data"])
+        self.commit((Put(layout.broker(broker), node),))
+        every = tuple(
+            (self.cluster.topic_id(where.topic), where.partition)
+            for where in self.cluster.states
+            if broker in self.cluster.replicas(where)
+        )
+        found = [
+            soft_state.ReportedShortage(
+                "/data", "the disk is full", every if held is None else held
+            )
+        ]
+        soft_state.note_shortages(self.cluster, broker, found)
+
+    def free_disk(self, broker: int) -> None:
+        """The next heartbeat names no log directory."""
+        soft_state.note_shortages(self.cluster, broker, [])
 
     def next_controller(self) -> None:
         """Another controller loads the store: it knows no report."""

@@ -131,6 +131,52 @@ def test_a_growth_is_undone_when_a_child_has_no_room_for_its_fence() -> None:
     run(scenario)
 
 
+def test_a_full_disk_refuses_a_resize_and_undoes_a_running_one_at_once() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(resize_timeout_ms="60000", **LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 2, 1), 7)
+        led = [index for _, index in two.led]
+        topic_id = controller.cluster.topic_id("t")
+        beat = messages.BrokerHeartbeatRequest
+        short = beat.Shortage("/data", "the disk is full", [beat.ShortTopic(topic_id, led)])
+        failures = beat.Failures([], [], [short])
+        words = f"broker 2 cannot write t-{led[0]} (/data: the disk is full)"
+        two.reports = False
+        growth = asyncio.create_task(resized(one, counts("t", 4)))
+        await until(lambda: two.led["t", led[0]][1] == 1, DEADLINE_S)
+        await two.heartbeat(failures=failures)
+        code, why = await growth
+        assert code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert f"was undone, because {words}. It has 2 partitions as before: make room" in why
+        two.reports = True
+        code, why = await resized(one, counts("t", 4))
+        assert code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert why.startswith(f"{words}, so a resize could not finish: make room there")
+        # A heartbeat without it: there is room.
+        await two.heartbeat()
+        assert await resized(one, counts("t", 4)) == (ErrorCode.NONE, "")
+
+    run(scenario)
+
+
+def test_a_resize_is_undone_at_once_when_a_leader_is_gone() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(resize_timeout_ms="60000", **LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 2, 1), 7)
+        led = next(index for _, index in two.led)
+        two.reports = False
+        growth = asyncio.create_task(resized(one, counts("t", 4)))
+        await until(lambda: two.led["t", led][1] == 1, DEADLINE_S)
+        await two.close()
+        code, why = await growth
+        assert code is ErrorCode.LEADER_NOT_AVAILABLE
+        assert f"was undone, because t-{led} has no live leader (broker 2," in why
+
+    run(scenario)
+
+
 def test_a_forwarded_resize_waits_as_long_as_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers forward on connections of their own; only one with heartbeats has to be answered
     sooner, because responses leave in order."""

@@ -30,6 +30,10 @@ LOOK_S = 1.0
 """The longest time between two looks at the plans that wait: what a broker's session changes in
 memory alone may be what one waits for."""
 
+STUCK_LOOK_MS = 250
+"""The shortest time between two looks whether the partitions that a plan waits for can commit
+their fences: each looks at all of them, and every report is an event."""
+
 MOST_REASONS = 1_000
 """The most topics whose last undo is remembered for requests that wait for it."""
 
@@ -55,14 +59,17 @@ class Resizes:
         self._awake = asyncio.Event()
         self._waiting: dict[str, tuple[ResizePlan, int]] = {}
         """The plan of each topic that waits, as it stood then, and the time of that, in ms."""
+        self._looked: dict[str, int] = {}
+        """When it was looked whether a plan is stuck, by topic, in ms."""
         self._published: dict[str, int] = {}
         """The revision of the publication, by topic."""
-        self._undone: dict[str, tuple[int, str]] = {}
+        self._undone: dict[str, tuple[int, RequestRefusal]] = {}
         """The resize epoch of the last undone resize of a topic, and why."""
 
     def begin(self) -> None:
         """Begin with the plans of a state that was just loaded: their time begins too."""
         self._waiting.clear()
+        self._looked.clear()
         self._published.clear()
         self._undone.clear()
         self.look()
@@ -107,7 +114,7 @@ class Resizes:
             raise TimeoutError
         undone = self._undone.get(name)
         if undone is not None and undone[0] == resize_epoch:
-            return RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, undone[1])
+            return undone[1]
         if self._is_gone(name, topic_id):
             # Its deletion ends the plan, wherever that stood.
             sentence = f"The topic {name} was deleted meanwhile."
@@ -125,7 +132,8 @@ class Resizes:
     def last_undo(self, name: str) -> tuple[int, str] | None:
         """Return the resize epoch of the last resize of a topic that this controller has undone,
         and why; None: there is none, or it is not remembered."""
-        return self._undone.get(name)
+        epoch, why = self._undone.get(name, (-1, None))
+        return None if why is None else (epoch, why.sentence)
 
     def _has_ended(self, name: str, topic_id: UUID, resize_epoch: int) -> bool:
         cluster = self._controller.cluster
@@ -173,12 +181,20 @@ class Resizes:
             return False
         is_late = self._is_late(name, plan)
         is_known = plan.published and (is_late or self._is_known(name))
-        if resizing.waits(controller.cluster, name, is_late=is_late, is_known=is_known):
+        waits = resizing.waits(controller.cluster, name, is_late=is_late, is_known=is_known)
+        if waits and not self._is_stuck(name):
             self._note_wait(name, plan)
             return False
         decide = partial(resizing.advance, name=name, is_late=is_late, is_known=is_known)
         advanced, revision = await controller.perform(decide)
         return self._took(name, plan, advanced, revision)
+
+    def _is_stuck(self, name: str) -> bool:
+        now_ms = self._now_ms()
+        if now_ms - self._looked.get(name, -STUCK_LOOK_MS) < STUCK_LOOK_MS:
+            return False
+        self._looked[name] = now_ms
+        return resizing.is_stuck(self._controller.cluster, name)
 
     def _took(self, name: str, plan: ResizePlan, advanced: Advanced, revision: int) -> bool:
         """Note what a decision did; return whether it wrote something."""
@@ -209,25 +225,11 @@ class Resizes:
 
     def _note_undo(self, name: str, plan: ResizePlan, advanced: Advanced) -> None:
         limit_ms = self._controller.configs.resize_timeout_ms
-        why = resizing.why_waiting(plan, advanced.missing)
-        logger.warning(
-            "the resize of topic %(topic)s to %(partitions)d partitions is undone: %(why)s within "
-            "%(limit_ms)d ms",
-            {
-                "topic": name,
-                "partitions": plan.to_count,
-                "why": why,
-                "limit_ms": limit_ms,
-            },
-        )
+        refusal = resizing.why_undone(name, plan, advanced, limit_ms)
+        logger.warning("%(why)s", {"topic": name, "why": refusal.sentence})
         while len(self._undone) >= MOST_REASONS:
             del self._undone[next(iter(self._undone))]
-        self._undone[name] = (
-            plan.resize_epoch,
-            f"The resize of the topic {name} to {plan.to_count} partitions was undone: {why} "
-            f"within resize.timeout.ms ({limit_ms}). It has {plan.from_count} partitions as "
-            "before: send the request again when these partitions have their replicas in sync.",
-        )
+        self._undone[name] = plan.resize_epoch, refusal
 
     def _is_late(self, name: str, plan: ResizePlan) -> bool:
         known = self._waiting.get(name)
@@ -244,7 +246,7 @@ class Resizes:
         """Forget what was known of plans that have ended."""
         cluster = self._controller.cluster
         soft_state.forget_fences(cluster)
-        for kept in (self._waiting, self._published):
+        for kept in (self._waiting, self._looked, self._published):
             for name in kept.keys() - cluster.resizing:
                 del kept[name]
 

@@ -277,13 +277,21 @@ def test_a_topic_grows_only_so_far_that_the_ends_of_all_removed_partitions_fit(
     assert world.ask(largest - 1, validate_only=True) is None
 
 
-def test_a_topic_with_a_large_record_is_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = small()
-    history = msgspec.structs.replace(
-        world.history, unclean_past={0: [UncleanDebt(1, epoch) for epoch in range(50)]}
-    )
-    world.commit((Put(layout.topic_history("t"), history),))
+def test_handled_elections_make_room_in_the_record_and_debts_refuse_the_resize(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(resize_requests, "MOST_RECORD_BYTES", 1_000)
+    elections = [UncleanDebt(1, epoch) for epoch in range(50)]
+    world = small()
+    history = msgspec.structs.replace(world.history, unclean_past={0: elections})
+    world.commit((Put(layout.topic_history("t"), history),))
+    assert world.ask(4) is None
+    assert 0 < len(world.history.unclean_past[0]) < 50
+    assert world.history.unclean_past[0][-1] == elections[-1], "the oldest go first"
+    world = small()
+    debts = dict(enumerate(elections))
+    history = msgspec.structs.replace(world.history, unclean=debts)
+    world.commit((Put(layout.topic_history("t"), history),))
     refusal = world.ask(4)
     assert refusal is not None
     assert "its own record in the metadata store has" in refusal.sentence
@@ -368,7 +376,9 @@ def test_the_limit_of_a_topic_is_a_count_that_it_may_have(monkeypatch: pytest.Mo
     world = small()
     refusal = world.ask(7)
     assert refusal is not None
-    assert refusal.sentence == "The number of partitions must be at most 6."
+    assert refusal.sentence == (
+        "The number of partitions must be at most 6; the largest count of the topic t is now 6."
+    )
     assert world.ask(6) is None
 
 

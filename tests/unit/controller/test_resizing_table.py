@@ -103,6 +103,18 @@ def every_leader_dies(world: ResizingWorld) -> Progress:
     return world.advance().progress
 
 
+def every_disk_is_full(world: ResizingWorld) -> Progress:
+    for broker in (1, 2, 3, 4):
+        world.fill_disk(broker)
+    return world.advance().progress
+
+
+def every_leader_is_suspected(world: ResizingWorld) -> Progress:
+    """With no other replica in sync: otherwise that one leads."""
+    world.cluster.suspected |= {1, 2, 3, 4}
+    return world.advance().progress
+
+
 def a_leader_dies_and_its_successor_reports(world: ResizingWorld) -> Progress:
     dead = world.state(0).leader
     world.do(expire(world.cluster, [dead]))
@@ -183,7 +195,10 @@ TABLE: tuple[tuple[Event, tuple[Progress, ...]], ...] = (
     (last_report, (WROTE, PUBLISHED, WROTE, PUBLISHED, PUBLISHED, PUBLISHED, WAITS)),
     (nothing, (WAITS, WAITS, WAITS, WAITS, WAITS, PUBLISHED, WAITS)),
     (late, (UNDONE, UNDONE, UNDONE, UNDONE, UNDONE, PUBLISHED, WAITS)),
-    (every_leader_dies, (WAITS, WAITS, WAITS, WAITS, WAITS, PUBLISHED, WAITS)),
+    # Partition 3, whose seal is awaited, has a successor; the others have none.
+    (every_leader_dies, (UNDONE, UNDONE, WAITS, UNDONE, UNDONE, PUBLISHED, WAITS)),
+    (every_disk_is_full, (UNDONE, UNDONE, UNDONE, UNDONE, UNDONE, PUBLISHED, WAITS)),
+    (every_leader_is_suspected, (UNDONE, UNDONE, UNDONE, UNDONE, UNDONE, PUBLISHED, WAITS)),
     (
         a_leader_dies_and_its_successor_reports,
         (WROTE, PUBLISHED, WROTE, PUBLISHED, PUBLISHED, PUBLISHED, WAITS),

@@ -7,7 +7,7 @@ write: see ``refused_writes``; not which directory gets a new replica: see ``pla
 |---|---|
 | has less than ``LEAST_FREE_BYTES`` left | the disk is full |
 | refused a write for a shortage, and has not been looked at since | with that reason |
-| the same, and at a later look its disk has no more room than at the first | with that reason, |
+| the same, and at a later look its free bytes are not above the first ones | with that reason, |
 | | until ``REMEMBERED_MS`` after its last refusal |
 | any other | no |
 

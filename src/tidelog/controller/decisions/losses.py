@@ -113,7 +113,7 @@ def with_debts(history: TopicHistory, new: Mapping[int, UncleanDebt]) -> TopicHi
         standing = history.unclean.get(partition)
         if standing is not None:
             past[partition] = _shortened([*past.get(partition, []), standing])
-    return _in_bytes(
+    return in_bytes(
         msgspec.structs.replace(
             history, unclean={**history.unclean, **new}, unclean_past=_bounded(past)
         )
@@ -156,12 +156,12 @@ def _bounded(past: dict[int, list[UncleanDebt]]) -> dict[int, list[UncleanDebt]]
     return bounded
 
 
-def _in_bytes(history: TopicHistory) -> TopicHistory:
-    """Return the history with as few handled elections as its node has room for.
+def in_bytes(history: TopicHistory, most: int = KEPT_BYTES) -> TopicHistory:
+    """Return the history with only so many handled elections as its node has room for.
 
     If debts alone are too large, each keeps only the first and last offset of a replica's losses.
     """
-    surplus = len(layout.encode(history)) - KEPT_BYTES
+    surplus = len(layout.encode(history)) - most
     if surplus <= 0:
         return history
     elections = sorted(
@@ -217,7 +217,7 @@ def report(cluster: ClusterState, broker: int, found: Iterable[Truncation]) -> D
     writes: list[Write] = []
     for name, history in changed.items():
         known = cluster.topic_histories.get(name)
-        if history != known and (bounded := _in_bytes(history)) != known:
+        if history != known and (bounded := in_bytes(history)) != known:
             writes.append(Put(layout.topic_history(name), bounded))
     return Decision(unknown, tuple(writes), splits=True)
 

@@ -10,8 +10,9 @@ then: see ``resizing``. Below level 1.5: see ``growth``. Pure (KIP-253).
 | the same count, below the first count, above the limit | INVALID_PARTITIONS |
 | more partitions while retired ones are listed | INVALID_PARTITIONS |
 | a resize or a reassignment of the topic runs | REASSIGNMENT_IN_PROGRESS |
-| a partition has no live leader; an ISR below its minimum | LEADER_NOT_AVAILABLE; |
-| | NOT_ENOUGH_REPLICAS |
+| a partition could commit no fence now (``obstacles``): no live leader; an ISR below its | |
+| minimum; a log directory without room, also of a new partition | LEADER_NOT_AVAILABLE; |
+| | NOT_ENOUGH_REPLICAS; KAFKA_STORAGE_ERROR |
 | fewer partitions, and writers without a count; ``force`` passes | POLICY_VIOLATION |
 | an assignment of a shrink, or one that cannot be used | INVALID_REPLICA_ASSIGNMENT |
 
@@ -37,11 +38,14 @@ from tidelog.controller.decisions.growth import (
     repeated_growths,
     replicas_of_new,
 )
+from tidelog.controller.decisions.losses import in_bytes
 from tidelog.controller.decisions.new_partitions import (
     MAX_PARTITIONS,
+    MOST_AT_ONCE,
     bad_assignment,
     why_too_many,
 )
+from tidelog.controller.decisions.obstacles import Obstacle, obstacle_of, why_not_placed
 from tidelog.controller.decisions.reassignments import why_resize_waits
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
@@ -121,6 +125,9 @@ def begun(
         new = replicas_of_new(cluster, growth, entropy.below)
         if isinstance(new, RequestRefusal):
             return new
+        refusal = _why_not_born(cluster, name, now, new)
+        if refusal is not None:
+            return refusal
         partitions = {**partitions, **dict(enumerate(new, now))}
         plan = ResizePlan(ResizeKind.GROW, now, count, history.resize_epoch + 1, ResizeStep.FENCE)
     else:
@@ -132,6 +139,9 @@ def begun(
         plan = ResizePlan(ResizeKind.SHRINK, now, count, history.resize_epoch + 1, ResizeStep.SEAL)
     changed = msgspec.structs.replace(node, partitions=partitions, undeleted_partition_count=count)
     planned = _planned(history, plan)
+    # Handled elections make room: the audit log has their losses.
+    ends = max(0, count - history.initial_partition_count - len(history.former))
+    planned = in_bytes(planned, _most_record(now, count) - FORMER_BYTES * ends)
     if (settings := settings_of(cluster, name)) is not None:
         cools = cooling(settings, now_ms)
         planned = msgspec.structs.replace(
@@ -204,7 +214,10 @@ def _why_not_count(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
             f"smallest count is {first}. For fewer, create another topic and copy the records."
         )
     elif count > MAX_PARTITIONS:
-        sentence = f"The number of partitions must be at most {MAX_PARTITIONS}."
+        sentence = (
+            f"The number of partitions must be at most {MAX_PARTITIONS}; the largest count of the "
+            f"topic {name} is now {_largest(cluster, name)}."
+        )
     elif count > now and listed > now:
         retired = f"{now} to {listed - 1}" if listed - now > 1 else str(now)
         sentence = (
@@ -212,35 +225,49 @@ def _why_not_count(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
             "may still hold records. Wait until retention has removed these (tidelog topics "
             "--describe shows what they hold), or set retired.purge=drained."
         )
-    if sentence is not None:
-        return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
-    return why_too_many(count - now) if count > now else None
+    refusal = why_too_many(count - now) if count > now else None
+    if sentence is None and refusal is not None:
+        sentence = (
+            f"{refusal.sentence} The largest count of the topic {name} is now "
+            f"{_largest(cluster, name)}."
+        )
+    return None if sentence is None else RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
+
+
+def _largest(cluster: ClusterState, name: str) -> int:
+    """Return the largest count that a topic can have after one growth, for its number alone."""
+    history, now = cluster.topic_histories[name], count_of(cluster.topics[name])
+    # A plan and its times are some 200 bytes of the record.
+    planned = _planned(history, ResizePlan(ResizeKind.GROW, now, now, 1, ResizeStep.FENCE))
+    most = _most_removable(planned, len(layout.encode(planned)))
+    return min(now + MOST_AT_ONCE, MAX_PARTITIONS, most)
 
 
 def _why_not_able(cluster: ClusterState, name: str) -> RequestRefusal | None:
     """Return why a resize could not finish now: each partition must be able to commit a fence."""
-    node = cluster.topics[name]
-    for index in range(count_of(node)):
-        where = TopicPartition(name, index)
-        state = cluster.states.get(where)
-        if state is None or where not in cluster.partition_nodes:
-            sentence = f"{where} has no nodes yet: send the request again when it has a leader."
-            return RequestRefusal(ErrorCode.LEADER_NOT_AVAILABLE, sentence)
-        if state.leader == NO_LEADER or state.leader not in cluster.fit:
-            sentence = (
-                f"{where} has no live leader, so a resize could not finish: start one of the "
-                f"brokers {', '.join(map(str, cluster.replicas(where)))}, then send it again."
-            )
-            return RequestRefusal(ErrorCode.LEADER_NOT_AVAILABLE, sentence)
-        minimum = cluster.min_insync(name, len(cluster.replicas(where)))
-        if len(state.isr) < minimum:
-            sentence = (
-                f"{where} has {len(state.isr)} replicas in sync and needs {minimum} "
-                "(min.insync.replicas), so a resize could not finish: send it again when it has "
-                "them."
-            )
-            return RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, sentence)
+    for index in range(count_of(cluster.topics[name])):
+        found = obstacle_of(cluster, TopicPartition(name, index))
+        if found is not None:
+            return _cannot_finish(found)
     return None
+
+
+def _why_not_born(
+    cluster: ClusterState, name: str, first: int, new: Sequence[Sequence[int]]
+) -> RequestRefusal | None:
+    """Return why the new partitions of a growth could not begin, or None."""
+    if not cluster.roomless:
+        return None
+    for index, replicas in enumerate(new, first):
+        found = why_not_placed(cluster, TopicPartition(name, index), replicas)
+        if found is not None:
+            return _cannot_finish(found)
+    return None
+
+
+def _cannot_finish(found: Obstacle) -> RequestRefusal:
+    sentence = f"{found.what}, so a resize could not finish: {found.remedy}."
+    return RequestRefusal(found.error, sentence)
 
 
 def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefusal | None:
@@ -302,18 +329,24 @@ def named_clients(client_ids: Sequence[str]) -> str:
     return f" (client ids: {', '.join(named)})" if named else ""
 
 
+def _most_record(now: int, count: int) -> int:
+    """Return the most bytes of a topic's own record before a resize: leader epochs come to it."""
+    return MOST_RECORD_BYTES - EPOCH_BYTES * min(now, count)
+
+
 def _why_not_size(
     name: str, before: TopicNode, after: TopicNode, planned: TopicHistory
 ) -> RequestRefusal | None:
     """Return why the nodes of a resize are too large for one commit, with the largest count."""
     record = len(layout.encode(planned))
     now, count = count_of(before), count_of(after)
-    if record + EPOCH_BYTES * min(now, count) > MOST_RECORD_BYTES:
+    if record > _most_record(now, count):
         sentence = (
             f"The topic {name} cannot be resized now: its own record in the metadata store has "
-            f"{record} bytes. Unclean elections that were handled fill it, unless these are the "
-            "ends of many removed partitions; accept their losses (tidelog doctor), then send the "
-            "request again."
+            f"{record} bytes, of {len(planned.unclean)} unclean elections that are not handled and "
+            f"{len(planned.former)} removed partitions. Start the brokers of these elections "
+            "(tidelog doctor), then send the request again; otherwise copy the records to another "
+            "topic."
         )
         return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if count > now:
@@ -340,13 +373,20 @@ def _why_not_removable(
     Of each removed partition its record keeps where it ended: all of them must fit into one write.
     """
     initial, count = planned.initial_partition_count, count_of(after)
-    former = sum(initial <= index for index in planned.former)
-    most = former + (MOST_RECORD_BYTES - record) // FORMER_BYTES
-    if count - initial <= most:
+    most = _most_removable(planned, record)
+    if count <= most:
         return None
     sentence = (
         f"The topic {name} cannot have {count} partitions: if these are removed some day, their "
         "ends would not fit into one write of the metadata store. It was created with "
-        f"{initial}, and the largest count is {initial + most}."
+        f"{initial}, and the largest count is {most}."
     )
     return RequestRefusal(ErrorCode.INVALID_PARTITIONS, sentence)
+
+
+def _most_removable(planned: TopicHistory, record: int) -> int:
+    """Return the largest count whose partitions can all be removed again; ``record`` is the size of
+    the topic's own record."""
+    initial = planned.initial_partition_count
+    former = sum(initial <= index for index in planned.former)
+    return initial + former + (MOST_RECORD_BYTES - record) // FORMER_BYTES

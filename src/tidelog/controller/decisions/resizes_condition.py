@@ -7,10 +7,10 @@ send no partition count, and what one topic's resize waits for. Not the form of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.problems import (
     NAMES_LISTED,
     NAMES_SHOWN,
@@ -26,9 +26,11 @@ from tidelog.controller.decisions.resize_requests import (
 )
 from tidelog.controller.decisions.resizing import (
     UNDOABLE,
+    awaited_brokers,
     born_of,
     items_of,
     missing_of,
+    obstacle_among,
     why_waiting,
 )
 from tidelog.controller.decisions.shown_topics import shown_topic
@@ -51,13 +53,13 @@ def of_resizes(cluster: ClusterState) -> Iterator[dict[str, Any]]:
             clause, missing = _of_plan(cluster, name, plan)
             said.append(clause)
             waiting += [str(TopicPartition(name, index)) for index in missing]
-            brokers |= _awaited_brokers(cluster, name, missing)
+            brokers |= awaited_brokers(cluster, name, missing)
     if not said:
         return
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     advice = (
-        "Nothing: a resize ends by itself, or is undone after resize.timeout.ms. If it stays, see "
-        "that the leaders of these partitions have their replicas in sync and room on disk."
+        "Nothing: a resize ends by itself, or is undone: after resize.timeout.ms, or at once when "
+        "a partition cannot commit its fence."
     )
     yield problem(
         "resizes_running",
@@ -117,7 +119,7 @@ def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list
                 "published": plan.published,
                 "unpublished": _unpublished(plan),
                 "waits_for_partitions": missing[:NAMES_LISTED],
-                "waits_for_brokers": sorted(_awaited_brokers(cluster, name, missing)),
+                "waits_for_brokers": sorted(awaited_brokers(cluster, name, missing)),
                 "waited_ms": waited_ms.get(name, 0) if missing else 0,
             }
         )
@@ -161,21 +163,14 @@ def _of_plan(cluster: ClusterState, name: str, plan: ResizePlan) -> tuple[str, l
     missing = list(missing_of(cluster, name, plan))
     if not missing:
         return clause, missing
-    at = names_of_brokers(_awaited_brokers(cluster, name, missing))
-    return f"{clause}: {why_waiting(plan, missing)} ({at})", missing
+    return f"{clause}: {_why(cluster, name, plan, missing)}", missing
 
 
-def _awaited_brokers(cluster: ClusterState, name: str, missing: Iterable[int]) -> set[int]:
-    """Return the leaders of partitions, or the brokers of which one has to lead."""
-    found: set[int] = set()
-    for index in missing:
-        where = TopicPartition(name, index)
-        state = cluster.states.get(where)
-        if state is not None and state.leader != NO_LEADER:
-            found.add(state.leader)
-        else:
-            found.update(cluster.replicas(where) if state is None else state.isr)
-    return found
+def _why(cluster: ClusterState, name: str, plan: ResizePlan, missing: list[int]) -> str:
+    found = obstacle_among(cluster, name, plan, missing)
+    at = names_of_brokers(awaited_brokers(cluster, name, missing))
+    said = f"{why_waiting(plan, missing)} ({at})"
+    return said if found is None else f"{said}; {found.what}"
 
 
 def resize_of(cluster: ClusterState, name: str, now_ms: int) -> dict[str, Any] | None:
@@ -207,7 +202,6 @@ def resize_of(cluster: ClusterState, name: str, now_ms: int) -> dict[str, Any] |
 def _plan_shown(cluster: ClusterState, name: str, plan: ResizePlan) -> dict[str, Any]:
     is_written = plan.cursor >= items_of(plan)
     missing = [] if plan.published or not is_written else list(missing_of(cluster, name, plan))
-    at = names_of_brokers(_awaited_brokers(cluster, name, missing))
     return {
         "kind": plan.kind,
         "from_count": plan.from_count,
@@ -218,7 +212,7 @@ def _plan_shown(cluster: ClusterState, name: str, plan: ResizePlan) -> dict[str,
         "may_undo": plan.step in UNDOABLE[plan.kind] and not plan.published,
         "missing": missing[:NAMES_SHOWN],
         "missing_count": len(missing),
-        "why": f"{why_waiting(plan, missing)} ({at})" if missing else None,
+        "why": _why(cluster, name, plan, missing) if missing else None,
     }
 
 

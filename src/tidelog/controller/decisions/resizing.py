@@ -5,7 +5,7 @@ partition stands on meanwhile: see ``sides``; what clients see: ``shown_topics``
 here follows from the nodes and the reports of fences, so a new controller goes on from the plan.
 Source: docs/design/elastic.md.
 
-| step | not all written | all written, some not reported | the same, late | all reported |
+| step | not all written | all written, some not reported | the same, late or stuck | all reported |
 |---|---|---|---|---|
 | fence of a growth | writes more; late: undo | waits | undo | births, if each child can lead |
 | birth of a growth | writes more; late: undo | waits | undo | published |
@@ -19,7 +19,9 @@ Source: docs/design/elastic.md.
 |---|---|
 | a report | its partition counts as reported (``soft_state.note_fences``) |
 | an answer of a broker | nothing: it waits for nothing |
-| a leader dies | nothing: its successor has the fence, or appends and reports it |
+| a leader dies | nothing: its successor has the fence, or appends and reports it; without a |
+| | successor the plan is stuck |
+| a leader or its disk cannot write, and that does not pass by itself | stuck (``obstacles``) |
 | an unclean election | a report of an earlier leader epoch no longer counts |
 | a controller dies | the next one knows no report, and its time begins |
 | the time-out | the step is late: ``resize.timeout.ms`` after it was written |
@@ -31,14 +33,16 @@ A step of many partitions is written in several commits, each with the plan's cu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import ClusterState
-from tidelog.controller.decisions.decision import Decision, Put, Write
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
+from tidelog.controller.decisions.obstacles import Obstacle, obstacle_of, of_unborn
+from tidelog.controller.decisions.problems import names_of_brokers
 from tidelog.controller.decisions.removal import AT_ONCE, unpublished_removed
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
@@ -51,6 +55,7 @@ from tidelog.metadata.records import (
     ResizeStep,
     TopicHistory,
 )
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.lineage import nearest_ancestor
 
@@ -83,10 +88,16 @@ class Progress(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The progress of a plan; ``missing`` are the partitions that it waits for, or waited for."""
+    """The progress of a plan; ``missing`` are the partitions that it waits for, or waited for.
+
+    Of an undo: ``obstacle`` says why the first of them that cannot commit its fence cannot, as far
+    as is known, and ``brokers`` are those that it waited for.
+    """
 
     progress: Progress
     missing: tuple[int, ...] = ()
+    obstacle: Obstacle | None = None
+    brokers: tuple[int, ...] = ()
 
 
 def advance(
@@ -108,7 +119,7 @@ def advance(
     if plan.cursor < items_of(plan):
         if is_late and may_undo:
             return _undo(cluster, name, plan, (_index(plan, plan.cursor),))
-        return _write(cluster, name, plan)
+        return _unless_stuck(cluster, name, plan, _write(cluster, name, plan))
     missing = tuple(missing_of(cluster, name, plan))
     following = None if missing else _following(plan)
     if following is not None and following.step is ResizeStep.BIRTH:
@@ -117,7 +128,7 @@ def advance(
     if missing:
         if is_late and may_undo:
             return _undo(cluster, name, plan, missing)
-        return Decision(Advanced(Progress.WAITS, missing))
+        return _unless_stuck(cluster, name, plan, Decision(Advanced(Progress.WAITS, missing)))
     if following is not None:
         return _write(cluster, name, following)
     return _published(cluster, name, plan)
@@ -174,8 +185,37 @@ def missing_of(cluster: ClusterState, name: str, plan: ResizePlan) -> Iterator[i
             yield index
 
 
+def obstacle_among(
+    cluster: ClusterState, name: str, plan: ResizePlan, missing: Iterable[int]
+) -> Obstacle | None:
+    """Return why partitions that a plan waits for cannot commit: the first obstacle that ends the
+    resize, otherwise the first one. O(missing)."""
+    first = None
+    for index in missing:
+        where = TopicPartition(name, index)
+        is_child = plan.kind is ResizeKind.GROW and index >= plan.from_count
+        if is_child and where not in cluster.states:
+            found = of_unborn(cluster, where)
+        else:
+            found = obstacle_of(cluster, where, is_child=is_child)
+        if found is not None and found.ends_resize:
+            return found
+        first = first or found
+    return first
+
+
+def is_stuck(cluster: ClusterState, name: str) -> bool:
+    """Return whether a plan that waits for reports waits for one that cannot come. O(missing)."""
+    plan = _plan(cluster, name)
+    if plan is None or plan.published or plan.step not in UNDOABLE[plan.kind]:
+        return False
+    found = obstacle_among(cluster, name, plan, missing_of(cluster, name, plan))
+    return found is not None and found.ends_resize
+
+
 def waits(cluster: ClusterState, name: str, *, is_late: bool, is_known: bool) -> bool:
-    """Return whether a plan certainly only waits: a cheap answer for most events of its topic."""
+    """Return whether a plan certainly only waits, unless it is stuck: a cheap answer for most
+    events of its topic."""
     plan = _plan(cluster, name)
     if plan is None:
         return True
@@ -193,6 +233,38 @@ def why_waiting(plan: ResizePlan, missing: Sequence[int]) -> str:
     what = "seal" if plan.step is ResizeStep.SEAL else "fence"
     plural = "s" if len(missing) > 1 else ""
     return f"no leader has reported a committed {what} of partition{plural} {shown}"
+
+
+def awaited_brokers(cluster: ClusterState, name: str, missing: Iterable[int]) -> set[int]:
+    """Return the leaders of partitions, or the brokers of which one has to lead."""
+    found: set[int] = set()
+    for index in missing:
+        where = TopicPartition(name, index)
+        state = cluster.states.get(where)
+        if state is not None and state.leader != NO_LEADER:
+            found.add(state.leader)
+        else:
+            found.update(cluster.replicas(where) if state is None else state.isr)
+    return found
+
+
+def why_undone(name: str, plan: ResizePlan, undone: Advanced, limit_ms: int) -> RequestRefusal:
+    """Return the refusal of a resize that was undone: the cause, and the remedy of that cause.
+
+    ``limit_ms`` is ``resize.timeout.ms``.
+    """
+    began = f"The resize of the topic {name} to {plan.to_count} partitions was undone"
+    kept = f"It has {plan.from_count} partitions as before"
+    found = undone.obstacle
+    if found is not None:
+        sentence = f"{began}, because {found.what}. {kept}: {found.remedy}."
+        return RequestRefusal(found.error, sentence)
+    at = names_of_brokers(undone.brokers)
+    sentence = (
+        f"{began}: {why_waiting(plan, undone.missing)} within resize.timeout.ms ({limit_ms}). "
+        f"{kept}: see why {at} did not (its log, tidelog doctor), then send the request again."
+    )
+    return RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, sentence)
 
 
 def _plan(cluster: ClusterState, name: str) -> ResizePlan | None:
@@ -229,6 +301,19 @@ def _published(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[A
     return Decision(Advanced(Progress.PUBLISHED), (_put_plan(cluster, name, done),))
 
 
+def _unless_stuck(
+    cluster: ClusterState, name: str, plan: ResizePlan, decision: Decision[Advanced]
+) -> Decision[Advanced]:
+    """Return a decision; the undo instead of one that waits for what cannot come."""
+    progress, missing = decision.answer.progress, decision.answer.missing
+    if progress is not Progress.WAITS or plan.step not in UNDOABLE[plan.kind]:
+        return decision
+    found = obstacle_among(cluster, name, plan, missing)
+    if found is None or not found.ends_resize:
+        return decision
+    return _undo(cluster, name, plan, missing)
+
+
 def _undo(
     cluster: ClusterState, name: str, plan: ResizePlan, missing: tuple[int, ...]
 ) -> Decision[Advanced]:
@@ -255,7 +340,9 @@ def _undo(
         node, partitions=kept, undeleted_partition_count=plan.from_count
     )
     writes = (Put(layout.topic(name), former), _put_plan(cluster, name, undo, epoch))
-    return Decision(Advanced(Progress.UNDONE, missing), writes)
+    brokers = tuple(sorted(awaited_brokers(cluster, name, missing)))
+    obstacle = obstacle_among(cluster, name, plan, missing)
+    return Decision(Advanced(Progress.UNDONE, missing, obstacle, brokers), writes)
 
 
 def _write(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[Advanced]:

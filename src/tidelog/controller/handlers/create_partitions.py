@@ -5,8 +5,9 @@
 - At level 1.5 the count changes by a resize, which keeps the order of each key; a smaller count is
   a shrink (KIP-253). Responds once the resize is published and every live broker has been sent it:
   what a client describes then has the new count. REQUEST_TIMED_OUT: the resize goes on.
-- NOT_ENOUGH_REPLICAS, with the reason: the resize was undone, because not every leader committed a
-  fence in time. UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted before it was published.
+- LEADER_NOT_AVAILABLE, NOT_ENOUGH_REPLICAS or KAFKA_STORAGE_ERROR, with the cause and its remedy:
+  the resize could not finish, and did not begin or was undone. UNKNOWN_TOPIC_OR_PARTITION: the
+  topic was deleted before it was published.
 - Tag 10000 ``force``: shrink although writers that send no partition count may be there. Without it
   a shrink waits up to ``MAX_WAIT_FOR_REPORTS_MS`` for leaders that have not said whether they are.
 """
