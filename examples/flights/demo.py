@@ -52,6 +52,9 @@ _SPARK = {
     "spark.sql.shuffle.partitions": "4",
 }
 
+MADE_BY_US = ".tidelog-demo"
+"""The file that marks a folder as the demo's own."""
+
 
 class Screen:
     """What the demo says while it runs: steps with their times, and bars on a terminal."""
@@ -139,6 +142,25 @@ class Archiving(Plain):
         self.screen.say(line)
 
 
+class NotOurs(Exception):
+    """A folder with something in it that the demo did not make."""
+
+
+def prepare(out: Path) -> None:
+    """Make an empty folder of the demo, in place of the one of an earlier run.
+
+    Deletes nothing that no earlier run made. Raises NotOurs.
+    """
+    if out.is_dir() and not any(out.iterdir()):
+        out.rmdir()
+    elif out.exists() and not (out / MADE_BY_US).is_file():
+        raise NotOurs(f"{out} exists and the demo did not make it: name another folder with --out")
+    else:
+        shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / MADE_BY_US).touch()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; 0 when the audit finds everything right."""
     parser = argparse.ArgumentParser(prog="flights demo", description=__doc__.splitlines()[0])
@@ -147,8 +169,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--flights", type=int, help="only so many of the first flights")
     given = parser.parse_args(arguments)
     out = Path(given.out).absolute()
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    try:
+        prepare(out)
+    except NotOurs as error:
+        print(f"flights demo: {error}", file=sys.stderr)
+        return 2
     screen = Screen()
     with ExitStack() as running:
         bootstrap, outage, replicas = given.bootstrap_server, None, 1

@@ -1,4 +1,4 @@
-"""TableLayout of a table in a terminal: which columns are shown, how wide, and when a row is a block.
+"""The layout of a table in a terminal: which columns, how wide, and when a row is a block.
 
 Owns the rules, without output. Not the printing: see ``output``. No character of a cell is ever
 cut: a table that has no room gives up columns, folds text, or shows each row as lines.
