@@ -116,7 +116,7 @@ def test_a_partition_waits_for_a_check_of_its_leader_without_turning_in_a_circle
         is_checked = asyncio.Event()
 
         async def ask_ends(
-            _cluster: object, _node: int, epochs: dict[TopicPartition, int]
+            _cluster: object, _node: int, epochs: dict[TopicPartition, int], _in: object
         ) -> dict[TopicPartition, EpochEnd]:
             checked.append(list(epochs))
             await is_checked.wait()

@@ -17,8 +17,38 @@ HELD = "tests/component/client/test_held_records.py"
 DELIVERY = "tests/component/client/test_delivery.py"
 CONSUMER = "tests/component/aio/test_consumer.py"
 SUBSCRIPTIONS = "tests/component/aio/test_subscriptions.py"
+FROZEN = "tests/simulation/test_frozen_peers.py"
+GIVING_UP = f"{CLIENT}/connecting/giving_up.py"
 
 MUTANTS = (
+    Mutant(
+        "a reader waits for a stopped leader although another one leads",
+        f"{CLIENT}/metadata.py",
+        "            if now is None or (now.leader == node_id and now.leader_epoch <= epoch):\n",
+        "            if now is None or now.leader != node_id or now.leader_epoch <= epoch:\n",
+        FROZEN,
+    ),
+    Mutant(
+        "a member waits for a stopped coordinator although another one coordinates",
+        f"{CLIENT}/found_coordinators.py",
+        '        if found == former:\n            return ""\n',
+        '        return ""\n',
+        FROZEN,
+    ),
+    Mutant(
+        "the deletion of a topic is sent to a second broker",
+        f"{CLIENT}/connections.py",
+        "        if changes:\n",
+        "        if changes and False:\n",
+        FROZEN,
+    ),
+    Mutant(
+        "a request that is answered in time is looked for elsewhere",
+        GIVING_UP,
+        "        timer.cancel()\n",
+        "        pass\n",
+        "tests/component/client/test_giving_up.py",
+    ),
     Mutant(
         "a member reads from a reset that it has not committed",
         f"{CLIENT}/groups/first_positions.py",

@@ -255,7 +255,7 @@ class ResizingCluster:
     async def retry(self, attempt: Any) -> Any:
         return await attempt()
 
-    async def send_to_any(self, request: Any) -> Any:
+    async def send_to_any(self, request: Any, **_: Any) -> Any:
         if isinstance(request, messages.DescribeConfigsRequest):
             # No topic is compacted.
             row = messages.DescribeConfigsResponse.DescribeConfigsResult(resource_name=NAME)

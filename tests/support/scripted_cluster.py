@@ -110,7 +110,7 @@ class ScriptedCluster(Cluster):
         self._view = self._view.merged(self.described, whole=names is None)
         return self.described
 
-    async def send_to_any(self, request: Any, *, timeout_ms: int | None = None) -> Any:
+    async def send_to_any(self, request: Any, **_: Any) -> Any:
         """Send it to broker 0."""
         return await self.answered(0, request)
 
@@ -119,7 +119,7 @@ class ScriptedCluster(Cluster):
         return await ask(await self.connection(0))
 
     async def send_to_coordinator(
-        self, group: str, request: Any, *, timeout_ms: int | None = None, purpose: str = ""
+        self, group: str, request: Any, *, timeout_ms: int | None = None, **_: Any
     ) -> Any:
         """Send it to broker 0, which coordinates all groups."""
         return await self.answered(0, request)

@@ -49,6 +49,10 @@ class InvalidAnswer(ConnectionLost):
     """The peer sent bytes that are not a valid response of Kafka's protocol."""
 
 
+class TakenOver(ConnectionLost):
+    """The request was given up without a response: another broker serves it now."""
+
+
 class ProofFailed(ClientError):
     """The peer and this process do not prove the same cluster secret to each other."""
 

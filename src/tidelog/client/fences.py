@@ -96,7 +96,9 @@ async def describe_former(
     )
 
     async def attempt() -> messages.DescribeFencesResponse:
-        answer: messages.DescribeFencesResponse = await cluster.send_to_controller(asked)
+        answer: messages.DescribeFencesResponse = await cluster.send_to_controller(
+            asked, changes=False
+        )
         for topic in answer.topics:
             if any(one.error_code == ErrorCode.REQUEST_TIMED_OUT for one in topic.partitions):
                 raise Refused(ErrorCode.REQUEST_TIMED_OUT, f"removed partitions of {topic.topic}")

@@ -1,16 +1,18 @@
 """Requests to the leaders of many partitions, with retries.
 
-Owns the grouping by leader and the retries of the partitions that are left. Not the request: the
-caller sends it.
+Owns the grouping by leader, the retries of the partitions that are left, and the look for another
+leader than a silent one. Not the request: the caller sends it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from tidelog.client.cluster import Cluster
+from tidelog.client.connecting.giving_up import unless_taken_over
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
@@ -31,6 +33,8 @@ async def ask_leaders(
     failed: dict[TopicPartition, ClientError] | None = None,
 ) -> dict[TopicPartition, Result]:
     """Return each partition's result from its leader, also when the leader moves meanwhile.
+
+    A leader that does not respond is given up as soon as metadata show another one.
 
     Raises Refused for the first partition with an error that is not retriable (such as an unknown
     topic), or that still has an error at the deadline. With ``failed`` nothing is raised: it
@@ -58,7 +62,8 @@ async def ask_leaders(
             else:
                 groups.setdefault(node_id, []).append(partition)
         answers = await asyncio.gather(
-            *(ask(node_id, group) for node_id, group in groups.items()), return_exceptions=True
+            *(_asked(cluster, ask, node_id, group) for node_id, group in groups.items()),
+            return_exceptions=True,
         )
         for group, answer in zip(groups.values(), answers, strict=True):
             if isinstance(answer, ClientError):
@@ -89,6 +94,31 @@ async def ask_leaders(
             raise
         failed.update({each: errors.get(each, error) for each in left})
     return found
+
+
+async def _asked(
+    cluster: Cluster, ask: Ask[Result], node_id: int, group: list[TopicPartition]
+) -> dict[TopicPartition, Result | ErrorCode]:
+    look = partial(led_elsewhere, cluster, node_id, cluster.view.leader_epochs(group))
+    return await unless_taken_over(ask(node_id, group), look)
+
+
+async def led_elsewhere(
+    cluster: Cluster, node_id: int, epochs: Mapping[TopicPartition, int], purpose: str = ""
+) -> str:
+    """Ask another broker than this one, which is silent, which brokers lead these partitions.
+
+    Returns a line as ``ClusterMetadata.led_elsewhere`` does. It asks for nothing while a response
+    arrives slowly.
+    """
+    if cluster.is_receiving(node_id, purpose):
+        return ""
+    if found := cluster.view.led_elsewhere(node_id, epochs):
+        return found
+    if (broker := cluster.view.brokers.get(node_id)) is not None:
+        cluster.note_silent(broker.peer)
+    await cluster.refresh()
+    return cluster.view.led_elsewhere(node_id, epochs)
 
 
 def _known_leader(cluster: Cluster, partition: TopicPartition) -> int | None:

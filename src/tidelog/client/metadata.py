@@ -33,6 +33,11 @@ class BrokerAddress:
     port: int
     rack: str | None = None
 
+    @property
+    def peer(self) -> str:
+        """The address as connections name it."""
+        return f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -116,6 +121,24 @@ class ClusterMetadata:
         """Return a partition of a topic that is known without error, otherwise None."""
         topic = self.topics.get(wanted.topic)
         return None if topic is None else topic.partitions.get(wanted.partition)
+
+    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the leader epoch of each partition that is known; -1 from old brokers."""
+        known = {where: self.partition(where) for where in partitions}
+        return {where: each.leader_epoch for where, each in known.items() if each is not None}
+
+    def led_elsewhere(self, node_id: int, epochs: Mapping[TopicPartition, int]) -> str:
+        """Return a line on a partition that this broker led in this epoch, and leads no longer.
+
+        "" for none. A later epoch of the same leader counts: what it was asked in is over.
+        """
+        for where, epoch in epochs.items():
+            now = self.partition(where)
+            if now is None or (now.leader == node_id and now.leader_epoch <= epoch):
+                continue
+            said = f"broker {node_id} did not respond, and leads {where} no longer"
+            return f"{said}: leader {now.leader}, leader epoch {now.leader_epoch}"
+        return ""
 
     def merged(self, newer: ClusterMetadata, *, whole: bool) -> ClusterMetadata:
         """Return this view merged with a newer response.

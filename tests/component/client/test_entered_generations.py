@@ -31,13 +31,18 @@ class NoBrokers:
     settings = ClusterSettings()
     view = ClusterMetadata()
 
-    async def retry(self, *_: Any, **__: Any) -> None:
+    async def retry(self, attempt: Callable[[], Awaitable[Any]], *_: Any, **__: Any) -> Any:
+        return await attempt()
+
+    async def refresh(self, *_: Any, **__: Any) -> None:
         raise ConnectionLost("there is no broker")
 
-    leader = refresh = describe = connection = retry
+    leader = describe = connection = refresh
 
-    async def send_to_coordinator(self, *_: Any, **__: Any) -> None:
-        pass
+    async def send_to_coordinator(self, group: str, request: Any, **_: Any) -> Any:
+        if not isinstance(request, messages.LeaveGroupRequest):
+            raise ConnectionLost(f"there is no coordinator of {group}")
+        return messages.LeaveGroupResponse(error_code=0)
 
     def close_purpose(self, purpose: str) -> None:
         pass
@@ -183,9 +188,6 @@ def test_a_member_that_was_removed_before_it_joined_again_loses_its_partitions_f
 
 class Forgetful(NoBrokers):
     """A coordinator that knows no member."""
-
-    async def retry(self, attempt: Callable[[], Awaitable[Any]], *_: Any, **__: Any) -> Any:
-        return await attempt()
 
     async def send_to_coordinator(self, *_: Any, **__: Any) -> messages.JoinGroupResponse:
         return messages.JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)

@@ -23,7 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.runtime.backoff import Backoff
 
-SILENT_S = 0.02
+SILENT_S = 0.2
 
 
 async def never() -> str:

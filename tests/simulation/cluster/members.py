@@ -344,16 +344,14 @@ class NotingCluster(Cluster):
         group: str,
         request: Any,
         *,
-        timeout_ms: int | None = None,
         purpose: str = COORDINATOR_PURPOSE,
+        **options: Any,
     ) -> Any:
         broker = f"b{await self.coordinator(group)}"
         commit = None
         if isinstance(request, messages.OffsetCommitRequest):
             commit = self._group.commits(request)
-        answer = await super().send_to_coordinator(
-            group, request, timeout_ms=timeout_ms, purpose=purpose
-        )
+        answer = await super().send_to_coordinator(group, request, purpose=purpose, **options)
         if commit is not None:
             self._group.committed_by(commit, answer)
         elif isinstance(request, messages.SyncGroupRequest) and not answer.error_code:

@@ -163,13 +163,15 @@ async def change_configs(
     if may_be_away:
         answer = await cluster.retry(lambda: _send_to_it_or_any(cluster, int(name), request))
     else:
-        answer = await _send(cluster, kind, name, request)
+        answer = await _send(cluster, kind, name, request, changes=True)
     result = answer.responses[0]
     if result.error_code:
         raise Refused(result.error_code, f"{kind.name.lower()} {name!r}", result.error_message)
 
 
-async def _send(cluster: Cluster, kind: ResourceType, name: str, request: Any) -> Any:
+async def _send(
+    cluster: Cluster, kind: ResourceType, name: str, request: Any, *, changes: bool = False
+) -> Any:
     """Send to any broker, but a request about one broker (or its loggers) to that broker."""
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
         if not name.isdigit() or int(name) not in cluster.view.brokers:
@@ -178,13 +180,13 @@ async def _send(cluster: Cluster, kind: ResourceType, name: str, request: Any) -
         node_id = int(name)
 
         return await cluster.retry(lambda: cluster.send(node_id, request))
-    return await cluster.retry(lambda: cluster.send_to_any(request))
+    return await cluster.retry(lambda: cluster.send_to_any(request, changes=changes))
 
 
 async def _send_to_it_or_any(cluster: Cluster, node_id: int, request: Any) -> Any:
     with contextlib.suppress(ConnectionLost):
         return await cluster.send(node_id, request)
-    return await cluster.send_to_any(request)
+    return await cluster.send_to_any(request, changes=True)
 
 
 def _source(number: int) -> Source:

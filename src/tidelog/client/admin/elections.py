@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidelog.client.admin.topics import TIMEOUT_MS, send_admin
+from tidelog.client.admin.sending import TIMEOUT_MS, send_admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.model.admin_requests import ElectionType

@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.client.cluster import Cluster
+from tidelog.client.connecting.giving_up import unless_taken_over
 from tidelog.client.coordinators import ask_coordinator
-from tidelog.client.errors import ConnectionLost, Refused
+from tidelog.client.errors import ConnectionLost, Refused, TakenOver
 from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from tidelog.client.metadata import NO_LEADER
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition, topics_field
+from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition, topics_field
 from tidelog.protocol import messages
 
 
@@ -52,13 +55,50 @@ class GroupDescription:
 
 
 async def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[GroupListing]:
-    """Return the groups of all brokers, sorted by id. Raises Refused, ConnectionLost."""
+    """Return the groups of all brokers, sorted by id. Raises Refused, ConnectionLost.
+
+    A broker that does not respond is left out as soon as it coordinates no group: all others are
+    asked again then, because they have its groups.
+    """
     if not cluster.view.brokers:
         raise ConnectionLost("no broker is known to be alive")
-    nodes = cluster.view.brokers
-    found = await asyncio.gather(*(groups_of(cluster, node_id, states) for node_id in nodes))
+    deposed: set[int] = set()
+
+    async def of(node_id: int) -> list[GroupListing]:
+        look = partial(_coordinates_no_longer, cluster, node_id)
+        try:
+            return await unless_taken_over(groups_of(cluster, node_id, states), look)
+        except TakenOver:
+            deposed.add(node_id)
+            raise
+
+    async def attempt() -> list[list[GroupListing]]:
+        nodes = [each for each in cluster.view.brokers if each not in deposed]
+        found = await asyncio.gather(*(of(each) for each in nodes), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in found if not isinstance(each, BaseException)]
+
+    found = await cluster.retry(attempt, retry_on=lambda error: isinstance(error, TakenOver))
     by_id = {group.group_id: group for groups in found for group in groups}
     return [by_id[group_id] for group_id in sorted(by_id)]
+
+
+async def _coordinates_no_longer(cluster: Cluster, node_id: int) -> str:
+    """Return a line when a broker leads no partition of the groups' topic, otherwise ""."""
+    if (broker := cluster.view.brokers.get(node_id)) is not None:
+        cluster.note_silent(broker.peer)
+    view = await cluster.describe([OFFSETS_TOPIC], timeout_ms=0)
+    if node_id not in view.brokers:
+        return f"broker {node_id} is not among the live brokers"
+    topic = view.topics.get(OFFSETS_TOPIC)
+    if topic is None or topic.error or not topic.partitions:
+        return ""
+    leaders = {each.leader for each in topic.partitions.values()}
+    if leaders & {node_id, NO_LEADER}:
+        return ""
+    return f"broker {node_id} did not respond, and coordinates no group"
 
 
 async def groups_of(

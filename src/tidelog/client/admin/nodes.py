@@ -5,13 +5,14 @@ Owns the client's DescribeCluster, DescribeLogDirs and DescribeCondition.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.connecting.connection import ClientConnection
-from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused, json_of
+from tidelog.client.errors import Refused, RequestTimedOut, json_of
 from tidelog.client.metadata import BrokerAddress
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition
@@ -155,22 +156,16 @@ async def describe_condition(
     ``subjects`` requests more ("unclean", "reassignments"). Raises Refused, RequestTimedOut when
     the controller does not respond, ClientError for invalid JSON.
     """
-    trouble: ClientError | None = None
-    # Prefer a connected broker: another one may hang and use up the timeout.
-    open_one = (await cluster.any_connection()).peer
-    brokers = cluster.view.brokers.values()
-    if not brokers:
-        # No metadata: brokers that wait for their controller can still forward this.
-        return await _condition_from(await cluster.any_connection(), timeout_ms, subjects)
-    for broker in sorted(brokers, key=lambda b: (f"{b.host}:{b.port}" != open_one, b.node_id)):
-        try:
-            # Its own connection: responses arrive in order, and this one may take long.
-            connection = await cluster.connection(broker.node_id, "condition")
-        except ConnectionLost as error:
-            trouble = error
-            continue
-        return await _condition_from(connection, timeout_ms, subjects)
-    raise trouble or ClusterUnreachable("no broker is known")
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            # Its own connections: responses arrive in order, and this one may take long.
+            return await cluster.ask_any(
+                lambda each: _condition_from(each, timeout_ms, subjects), purpose="condition"
+            )
+    except TimeoutError:
+        raise RequestTimedOut(
+            f"the controller described no condition through any broker within {timeout_ms} ms"
+        ) from None
 
 
 async def describe_itself(cluster: Cluster, node_id: int) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tidelog.client.admin.topics import TIMEOUT_MS, send_admin
+from tidelog.client.admin.sending import TIMEOUT_MS, send_admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.model.errors import ErrorCode
@@ -53,7 +53,7 @@ async def list_reassignments(
         )
     request = ask(timeout_ms=TIMEOUT_MS, topics=wanted)
     answer: messages.ListPartitionReassignmentsResponse = await send_admin(
-        cluster, request, lambda answer: [answer]
+        cluster, request, lambda answer: [answer], changes=False
     )
     if answer.error_code:
         raise Refused(answer.error_code, "the reassignments", answer.error_message)

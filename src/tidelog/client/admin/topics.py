@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidelog.client.admin.sending import TIMEOUT_MS, send_admin, send_repeatedly
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused, error_code
 from tidelog.client.leaders import ask_leaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
-
-TIMEOUT_MS = 30_000
-"""How long a broker may take for an administrative request."""
 
 BROKER_DEFAULT = -1
 """num_partitions and replication_factor: the broker's configured default."""
@@ -42,7 +40,11 @@ class TopicSpec:
 async def create_topics(
     cluster: Cluster, topics: Sequence[TopicSpec], *, validate_only: bool = False
 ) -> dict[str, Outcome]:
-    """Create topics; return each outcome by name."""
+    """Create topics; return each outcome by name.
+
+    When the broker that was asked hangs another one is asked, too. A topic that exists then may
+    have been created by the first request: the reason of its TOPIC_ALREADY_EXISTS says so.
+    """
     create = messages.CreateTopicsRequest
     request = create(
         topics=[
@@ -64,8 +66,9 @@ async def create_topics(
         timeout_ms=TIMEOUT_MS,
         validate_only=validate_only,
     )
-    answer = await send_admin(cluster, request, lambda answer: answer.topics)
-    return {item.name: _outcome(item, f"topic {item.name!r}") for item in answer.topics}
+    answer, repeated = await send_repeatedly(cluster, request, lambda answer: answer.topics)
+    found = {item.name: _outcome(item, f"topic {item.name!r}") for item in answer.topics}
+    return {name: _of_repeat(each, repeated) for name, each in found.items()}
 
 
 async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Outcome]:
@@ -111,7 +114,9 @@ async def create_partitions(
         force=force,
         validate_only=validate_only,
     )
-    answer = await send_admin(cluster, request, lambda answer: answer.results)
+    answer = await send_admin(
+        cluster, request, lambda answer: answer.results, changes=not validate_only
+    )
     cluster.forget()
     return {item.name: _outcome(item, f"topic {item.name!r}") for item in answer.results}
 
@@ -146,28 +151,15 @@ async def delete_records(
     return await ask_leaders(cluster, before, ask)
 
 
-async def send_admin(cluster: Cluster, request: Any, items_of: Any) -> Any:
-    """Send a request to the controller; retry after NOT_CONTROLLER for every item.
-
-    Only then the request certainly changed nothing.
-    """
-
-    async def attempt() -> Any:
-        answer = await cluster.send_to_controller(request, timeout_ms=TIMEOUT_MS + 10_000)
-        items = items_of(answer)
-        if items and all(item.error_code == ErrorCode.NOT_CONTROLLER for item in items):
-            cluster.forget()
-            raise Refused(ErrorCode.NOT_CONTROLLER, "the controller moved")
-        return answer
-
-    def worth(error: Exception) -> bool:
-        # After a lost connection the outcome is unknown: report it, do not repeat the request.
-        return isinstance(error, Refused) and error.code == ErrorCode.NOT_CONTROLLER
-
-    return await cluster.retry(attempt, retry_on=worth)
-
-
 def _outcome(item: Any, subject: str) -> Outcome:
     if not item.error_code:
         return None
     return Refused(item.error_code, subject, getattr(item, "error_message", None))
+
+
+def _of_repeat(outcome: Outcome, repeated: str) -> Outcome:
+    """Return an outcome after a repeat: the first request may have created the topic."""
+    if not repeated or outcome is None or outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        return outcome
+    why = f"{repeated}: the request was repeated, and the first one may have created the topic"
+    return Refused(outcome.code, outcome.subject, why)

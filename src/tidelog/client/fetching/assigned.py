@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError, Refused, TakenOver
 from tidelog.client.fetching.batches import Fetched, split_at
 from tidelog.client.offsets import EpochEnd
 from tidelog.client.retries import is_worth_retrying
@@ -125,10 +125,12 @@ class FetchedPartition:
     def pause_s(self, error: ClientError, backoff: Backoff) -> float:
         """Return the pause before its leader is looked for again.
 
-        None at first where the leader has only begun a newer leader epoch, as at each resize.
+        None at first where the leader has only begun a newer leader epoch, as at each resize, or
+        where metadata show the leader that has taken over.
         """
         fenced = isinstance(error, Refused) and error.code == ErrorCode.FENCED_LEADER_EPOCH
-        return 0.0 if fenced and not self.failures else backoff.pause_s(self.failures)
+        is_known = fenced or isinstance(error, TakenOver)
+        return 0.0 if is_known and not self.failures else backoff.pause_s(self.failures)
 
     def cut_back(self, end: EpochEnd) -> int:
         """Go back to where the log was truncated; return how many buffered bytes were dropped.

@@ -8,9 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError
+from tidelog.client.connecting.first_answer import SILENT_S
+from tidelog.client.connecting.giving_up import unless_taken_over
+from tidelog.client.errors import ClientError, TakenOver
 from tidelog.client.fetching.batches import Fetched, no_batch, whole_batches
 from tidelog.client.fetching.fetch_sessions import (
     FINAL_EPOCH,
@@ -18,6 +21,7 @@ from tidelog.client.fetching.fetch_sessions import (
     PartitionFetch,
     SessionRequest,
 )
+from tidelog.client.leaders import led_elsewhere
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
@@ -59,12 +63,27 @@ async def ask_leader(
     isolation: IsolationLevel,
     options: FetchOptions,
 ) -> messages.FetchResponse:
-    """Send one Fetch and return its response. Raises ClientError."""
-    connection = await cluster.connection(node_id, PURPOSE)
-    request = _request(session.ask(wanted), isolation, options)
-    timeout_ms = cluster.settings.request_timeout_ms + options.max_wait_ms
-    answer: messages.FetchResponse = await connection.send(request, None, timeout_ms)
-    return answer
+    """Send one Fetch and return its response. Raises ClientError.
+
+    TakenOver when it stays unanswered while metadata show another leader of one of the partitions,
+    or a later leader epoch: what was fetched up to the positions stays, so nothing is lost.
+    """
+
+    async def sent() -> messages.FetchResponse:
+        connection = await cluster.connection(node_id, PURPOSE)
+        request = _request(session.ask(wanted), isolation, options)
+        timeout_ms = cluster.settings.request_timeout_ms + options.max_wait_ms
+        answer: messages.FetchResponse = await connection.send(request, None, timeout_ms)
+        return answer
+
+    epochs = {where: item.leader_epoch for where, item in wanted.items()}
+    look = partial(led_elsewhere, cluster, node_id, epochs, PURPOSE)
+    try:
+        return await unless_taken_over(sent(), look, after_s=SILENT_S + options.max_wait_ms / 1000)
+    except TakenOver:
+        # Its response would be read by no request, and could be large.
+        cluster.close_connection(node_id, PURPOSE)
+        raise
 
 
 async def ask_for_newer(cluster: Cluster, node_id: int, topic: str) -> None:

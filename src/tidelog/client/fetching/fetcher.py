@@ -372,7 +372,8 @@ class Fetcher:
         """Check a new leader for truncation before the first fetch from it (KIP-320)."""
         epochs = {state.partition: state.fetch_epoch for state in group}
         try:
-            ends = await ask_ends(self._cluster, node_id, epochs)
+            leader_epochs = {state.partition: state.leader_epoch for state in group}
+            ends = await ask_ends(self._cluster, node_id, epochs, leader_epochs)
         except ClientError as error:
             for state in group:
                 self._failed(state, error)

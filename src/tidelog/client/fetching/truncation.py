@@ -7,9 +7,12 @@ see ``fetcher``. When a leader does not know the epoch, only the offset counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from tidelog.client.cluster import Cluster
+from tidelog.client.connecting.giving_up import unless_taken_over
 from tidelog.client.errors import VersionUnsupported
+from tidelog.client.leaders import led_elsewhere
 from tidelog.client.offsets import EpochEnd, epoch_ends_at
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -30,10 +33,18 @@ def was_cut(offset: int, end: EpochEnd) -> bool:
 
 
 async def ask_ends(
-    cluster: Cluster, node_id: int, epochs: Mapping[TopicPartition, int]
+    cluster: Cluster,
+    node_id: int,
+    epochs: Mapping[TopicPartition, int],
+    leader_epochs: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
-    """Request the ends of epochs in a leader's log; none from a broker that does not serve it."""
+    """Request the ends of epochs in a leader's log; none from a broker that does not serve it.
+
+    ``leader_epochs``: those in which the broker leads. Raises TakenOver when it does not respond,
+    and another one leads.
+    """
+    look = partial(led_elsewhere, cluster, node_id, leader_epochs)
     try:
-        return await epoch_ends_at(cluster, node_id, epochs)
+        return await unless_taken_over(epoch_ends_at(cluster, node_id, epochs), look)
     except VersionUnsupported:
         return dict.fromkeys(epochs, EpochEnd(-1, -1))

@@ -16,8 +16,9 @@ from math import inf
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import ask_coordinator
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.coordinators import ask_coordinator, retriable_of
+from tidelog.client.errors import ClientError, Refused, RequestTimedOut
+from tidelog.client.found_coordinators import LATE_MS
 from tidelog.client.groups.assignors import (
     RANGE,
     PartitionCounts,
@@ -67,6 +68,10 @@ PARTITION_CHECK_MS = 30_000
 HEARTBEATS_OF_A_SESSION = 3
 """Heartbeats in a row that may time out before the session is over."""
 
+LOOKS_OF_A_SESSION = 10
+"""How often a member that joins looks for another coordinator in the time of a session: its own may
+wait for other members, and send nothing."""
+
 MAX_JOIN_ROUNDS = 100
 """Rounds of one ``join``: each has the coordinator's response, so more of them means a bug."""
 
@@ -110,6 +115,7 @@ class GroupMember:
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._partition_check_ms = partition_check_ms
+        self._late_ms = max(LATE_MS, session_timeout_ms // LOOKS_OF_A_SESSION)
         self._max_poll_interval_ms = max_poll_interval_ms
         self._polled_at = 0.0
         self._offered = offered(assignors, is_aware=is_aware)
@@ -236,8 +242,13 @@ class GroupMember:
             member_id=leaver.member_id,
             members=[messages.LeaveGroupRequest.MemberIdentity(member_id=leaver.member_id)],
         )
-        # Not on the member's own connection: a cancelled join may still be in flight there.
-        await self._cluster.send_to_coordinator(self.group, request, timeout_ms=LEAVE_TIMEOUT_MS)
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):
+                # Not on the member's own connection: a cancelled join may be in flight there.
+                await ask_coordinator(self._cluster, self.group, request, retriable_of)
+        except TimeoutError:
+            said = f"group {self.group!r}: no response to LeaveGroup within {LEAVE_TIMEOUT_MS} ms"
+            raise RequestTimedOut(said) from None
 
     def _step(self, event: Event, problem: ClientError | None = None) -> None:
         self._standing = step(self._standing, event, problem)
@@ -310,6 +321,7 @@ class GroupMember:
             error_of,
             request_timeout_ms=wait_ms,
             purpose=self._purpose,
+            late_ms=self._late_ms,
         )
         self._standing = named(self._standing, answer.member_id, answer.generation_id)
         return answer
@@ -351,6 +363,7 @@ class GroupMember:
             lambda answer: int(answer.error_code),
             request_timeout_ms=self._rebalance_timeout_ms + 5_000,
             purpose=self._purpose,
+            late_ms=self._late_ms,
         )
         return bytes(answer.assignment)
 
