@@ -133,20 +133,42 @@ class ControllerSearch:
         found = await asyncio.gather(*(self._is_active(self._addresses[x]) for x in others))
         return next((x for x, is_active in zip(others, found, strict=True) if is_active), None)
 
+    async def ask_all(self, request: Any, version: int, timeout_ms: int) -> list[Any]:
+        """Send a request to every controller at once; return the responses within ``timeout_ms``.
+
+        On connections of its own: O(controllers).
+        """
+        asked = (self._ask(each, request, version, timeout_ms) for each in self._addresses)
+        found: list[Any] = []
+        tasks = [asyncio.ensure_future(each) for each in asked]
+        try:
+            await asyncio.wait(tasks, timeout=timeout_ms / 1000)
+            found += (task.result() for task in tasks if task.done() and task.result() is not None)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return found
+
     async def _is_active(self, address: tuple[str, int]) -> bool:
+        response = await self._ask(address, messages.DescribeClusterRequest(), 0, self.least_ms)
+        # Only the active controller answers without an error.
+        return response is not None and bool(response.error_code == ErrorCode.NONE)
+
+    async def _ask(
+        self, address: tuple[str, int], request: Any, version: int, timeout_ms: int
+    ) -> Any | None:
+        """Return the response of one controller; None: it did not respond."""
         try:
             connection = await connect(
                 *address,
                 client_id="broker-session",
-                connect_timeout_ms=self.least_ms,
+                connect_timeout_ms=timeout_ms,
                 secret=self._secret,
             )
             try:
-                request = messages.DescribeClusterRequest()
-                response = await connection.send(request, 0, self.least_ms)
+                return await connection.send(request, version, timeout_ms)
             finally:
                 connection.close()
         except ClientError:
-            return False
-        # Only the active controller answers without an error.
-        return bool(response.error_code == ErrorCode.NONE)
+            return None

@@ -25,6 +25,7 @@ from tidelog.broker.control_plane.controller_search import (
 )
 from tidelog.broker.control_plane.envelopes import Envelopes
 from tidelog.broker.control_plane.heartbeat_pace import HeartbeatPace
+from tidelog.broker.control_plane.quorum import Quorum
 from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.configs.server import Listener
@@ -144,6 +145,7 @@ class ControllerSession:
         self._want_shut_down = False
         # Set to send the next heartbeat at once, or when the connection has ended.
         self._woken = asyncio.Event()
+        self.quorum = Quorum(self)
         self._envelopes = Envelopes(self.registered, self._search, self._woken.set, secret)
         self.should_shut_down = asyncio.Event()
         self.broker_epoch = -1
@@ -236,6 +238,10 @@ class ControllerSession:
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
         connection = await self.registered(limit)
         return await connection.send(request, None, limit)
+
+    async def ask_controllers(self, request: Any, version: int, timeout_ms: int) -> list[Any]:
+        """Send a request to every controller, active or not; return the responses in time."""
+        return await self._search.ask_all(request, version, timeout_ms)
 
     async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
         """Forward a client's request: see ``Envelopes.forward``. Raises as ``request`` does."""

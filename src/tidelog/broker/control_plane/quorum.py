@@ -1,0 +1,84 @@
+"""The controllers of the cluster, by their own responses to DescribeQuorum.
+
+Owns the round of requests to all of them, and how the responses make one. Not the connections: see
+``controller_search``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import METADATA_TOPIC
+from tidelog.protocol import messages
+
+CONTROLLERS_MS = 1_000
+"""How long the controllers have to respond: one that hangs delays a response by this."""
+
+VERSION = 1
+"""In which controllers are asked."""
+
+_Request = messages.DescribeQuorumRequest
+_Partition = messages.DescribeQuorumResponse.PartitionData
+
+
+class AsksControllers(Protocol):
+    """The session of a broker."""
+
+    async def ask_controllers(self, request: Any, version: int, timeout_ms: int) -> list[Any]: ...
+
+
+class Quorum:
+    """What the controllers say. Requests that arrive during a round share it, so that clients
+    cannot multiply the connections to the controllers."""
+
+    def __init__(self, session: AsksControllers) -> None:
+        self._session = session
+        self._asking: asyncio.Task[list[Any]] | None = None
+
+    async def answers(self) -> list[Any]:
+        """Return the responses of the round that is under way, or of one that begins now."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._round())
+        return await asyncio.shield(self._asking)
+
+    async def _round(self) -> list[Any]:
+        topic = _Request.TopicData(METADATA_TOPIC, [_Request.PartitionData(0)])
+        request = _Request(topics=[topic])
+        return await self._session.ask_controllers(request, VERSION, CONTROLLERS_MS)
+
+
+def refused(index: int, error: ErrorCode) -> Any:
+    """Return a partition with an error."""
+    return _Partition(
+        partition_index=index, error_code=error, leader_id=-1, leader_epoch=-1, high_watermark=-1
+    )
+
+
+def merged(answers: Sequence[Any]) -> Any:
+    """Return the partition as the active controller has it, with the others as observers. Pure.
+
+    Of two that say they are active, the one with the higher epoch is.
+    """
+    parts = [each.topics[0].partitions[0] for each in answers if each.topics]
+    active = [each for each in parts if each.error_code == ErrorCode.NONE]
+    if not active:
+        return refused(0, ErrorCode.LEADER_NOT_AVAILABLE)
+    leader = max(active, key=lambda each: each.leader_epoch)
+    others = {
+        replica.replica_id
+        for part in parts
+        if part is not leader
+        for replica in (*part.observers, *part.current_voters)
+    }
+    observer = messages.DescribeQuorumResponse.ReplicaState
+    return _Partition(
+        partition_index=0,
+        leader_id=leader.leader_id,
+        leader_epoch=leader.leader_epoch,
+        high_watermark=leader.high_watermark,
+        current_voters=leader.current_voters,
+        observers=[observer(node_id, -1) for node_id in sorted(others - {leader.leader_id})],
+    )

@@ -1,0 +1,87 @@
+"""DescribeProducers v0: the idempotent producers that partitions led here remember (KIP-664).
+
+- A producer is remembered from its first batch until ``producer.id.expiration.ms`` after its last.
+- NOT_LEADER_OR_FOLLOWER for a partition that is led elsewhere; each partition has its own error.
+- No producer has a transaction: coordinator epoch and first offset of one are -1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+AT_ONCE = 500
+"""Producers added to a response in one step."""
+
+PARTITION_BYTES, PRODUCER_BYTES = 200, 200
+"""Memory of a partition and of a producer in a response under construction."""
+
+NONE = -1
+
+_Response = messages.DescribeProducersResponse
+_Partition = messages.DescribeProducersResponse.PartitionResponse
+_Producer = messages.DescribeProducersResponse.ProducerState
+
+
+def handle(
+    broker: Broker, request: messages.DescribeProducersRequest, _context: RequestContext
+) -> Steps:
+    """List them, in steps: a partition may have very many. A partition named twice is listed
+    once."""
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in wanted.items():
+        found = _Response.TopicResponse(name)
+        topics.append(found)
+        for index in indexes:
+            found.partitions.append((yield from _partition(broker, name, index)))
+    return _Response(topics=topics)
+
+
+def _partition(broker: Broker, topic: str, index: int) -> Steps:
+    answer = _Partition(index)
+    yield PARTITION_BYTES
+    partition = broker.partitions.get(topic, index)
+    error = (
+        broker.leader_hints.why_not_here(topic, index)
+        if partition is None
+        else partition.why_not_serving(NONE)
+    )
+    if partition is None or error is not ErrorCode.NONE:
+        answer.error_code = error
+        answer.error_message = f"this broker does not lead {topic}-{index}: {error.name}"
+        return answer
+    known = list(partition.log.producers.entries.values())
+    for first in range(0, len(known), AT_ONCE):
+        some = known[first : first + AT_ONCE]
+        answer.active_producers += [
+            _Producer(each.producer_id, each.epoch, each.last_sequence, each.last_ms, NONE)
+            for each in some
+        ]
+        yield PRODUCER_BYTES * len(some)
+    return answer
+
+
+def _refuse(request: messages.DescribeProducersRequest, error: ErrorCode, _version: int) -> object:
+    return _Response(
+        topics=[
+            _Response.TopicResponse(
+                topic.name, [_Partition(index, error) for index in topic.partition_indexes]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+HANDLER = Handler(
+    ApiKey.DESCRIBE_PRODUCERS, range(1), Scope.CLIENT, handle, refuse=_refuse, most_elements=20_000
+)
