@@ -60,7 +60,7 @@ def test_produce_below_3_is_refused(tmp_path: Path, version: int) -> None:
         ({"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
         ({"topic": "nowhere"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({"partition": 7}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        ({"transactional_id": "tx"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ({"transactional_id": "tx"}, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
         ({"records": b"\0" * 100}, ErrorCode.INVALID_RECORD),
         ({"records": None}, ErrorCode.INVALID_RECORD),
         ({"records": batch("x")[:-1]}, ErrorCode.CORRUPT_MESSAGE),

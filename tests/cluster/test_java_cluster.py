@@ -222,6 +222,53 @@ def test_log_dirs_and_configs_of_three_brokers(run: Run, cluster: TidelogCluster
     assert "log.retention.ms=123456789" not in run(*other, "--describe").check().out
 
 
+def test_questions_about_features_that_are_off_and_about_controllers(
+    run: Run, cluster: TidelogCluster
+) -> None:
+    topic = "produced"
+    create(run, topic, "2:1:3")
+    run(
+        *("kafka-console-producer", "--topic", topic),
+        *("--command-property", "enable.idempotence=true"),
+        stdin="a\nb\n",
+    ).check()
+    said = run("kafka-metadata-quorum", "describe", "--status").check().out
+    (leader,) = re.findall(r"^LeaderId:\s+(\d+)$", said, re.MULTILINE)
+    assert leader == "100", said
+    assert re.search(rf'^CurrentVoters:\s+\[\{{"id": {leader}[,}}]', said, re.MULTILINE), said
+    assert re.search(r"^CurrentObservers:\s+\[\]$", said, re.MULTILINE), said
+    said = run("kafka-metadata-quorum", "describe", "--replication").check().out
+    assert [line.split()[-1] for line in said.splitlines() if line.strip()][1:] == ["Leader"], said
+    refused = run("kafka-acls", "--list")
+    assert "SecurityDisabledException" in refused.out + refused.err, refused
+    users = ("kafka-configs", "--entity-type", "users", "--describe")
+    assert run(*users).check().out.strip() == ""
+    assert "alice" not in run(*users, "--entity-name", "alice").check().out
+    listed_ones = run("kafka-transactions", "list").check().out.splitlines()
+    assert [line.split()[0] for line in listed_ones] == ["TransactionalId"]
+    said = (
+        run(*("kafka-transactions", "describe-producers", "--topic", topic, "--partition", "0"))
+        .check()
+        .out
+    )
+    head, (*known,) = said.splitlines()[0], said.splitlines()[1:]
+    assert head.split()[:2] == ["ProducerId", "ProducerEpoch"]
+    (line,) = known
+    assert line.split()[1] == "0", said
+
+
+def test_a_transactional_producer_of_java_is_shown_why_it_is_refused(
+    run: Run, tools: ToolRunner, cluster: TidelogCluster
+) -> None:
+    create(run, "transacted", "1:2")
+    refused = tools.run(
+        *("kafka-producer-perf-test", "--topic", "transacted", "--num-records", "1"),
+        *("--record-size", "1", "--throughput", "-1", "--transactional-id", "tx"),
+        *("--producer-props", f"bootstrap.servers={cluster.bootstrap}"),
+    )
+    assert "send without a transactional.id" in refused.out + refused.err, refused
+
+
 def events(program: Program) -> list[dict[str, object]]:
     """The JSON lines that a verifiable client has printed so far."""
     lines = program.output().splitlines()

@@ -3,8 +3,9 @@
 - Key type 0 (groups): the leader of the group's partition of ``__consumer_offsets``, with its
   address on the client's listener. The topic is created on first use; COORDINATOR_NOT_AVAILABLE,
   which all clients retry, until its leaders are known.
-- Key type 1 (transactions), from v1: TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a message:
-  librdkafka would retry any other error for ever.
+- Key type 1 (transactions), from v1: CLUSTER_AUTHORIZATION_FAILED with a message, until there are
+  transactions. Java and librdkafka end with it and show the message; Java drops that of
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka retries most other errors for ever.
 - v4 (KIP-699): any number of keys, an error for each.
 """
 
@@ -67,7 +68,7 @@ async def _create_topic(broker: Broker) -> None:
 
 def _find(broker: Broker, key_type: int, key: str, listener_name: str) -> Any:
     if key_type == TRANSACTION:
-        return _refusal(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        return _refusal(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     if key_type != GROUP:
         return _refusal(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not known")
     number = broker.coordinator.partition_of(key)

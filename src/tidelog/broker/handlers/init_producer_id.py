@@ -4,8 +4,8 @@
 - v3+: a producer that sends its id and epoch also gets a new id, as in Kafka: producers without
   transactions raise their epochs themselves (KIP-360), and no broker knows the owner of an id.
   INVALID_REQUEST if the request has only one of the two.
-- With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED until there are transactions:
-  librdkafka retries every other error for ever.
+- With a transactional id: CLUSTER_AUTHORIZATION_FAILED until there are transactions, as from
+  FindCoordinator, which clients send first; no client retries it.
 - COORDINATOR_LOAD_IN_PROGRESS (retriable) while no controller allocates ids.
 """
 
@@ -40,7 +40,7 @@ async def handle(
             "%(client_id)s requested transactions, which this version does not have",
             {"client_id": context.client_id},
         )
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return response(error_code=code, producer_epoch=-1)
     if (request.producer_id == NONE_NAMED) != (request.producer_epoch == NONE_NAMED):
         return response(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)

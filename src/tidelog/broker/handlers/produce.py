@@ -18,7 +18,7 @@
   NOT_LEADER_OR_FOLLOWER for a partition whose growth this broker's metadata do not show yet.
 - Control batches of clients are refused, but for ancestor tombstones: ``ancestor_tombstones``.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
-- Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients do not retry it.
+- Transactional ids are refused with CLUSTER_AUTHORIZATION_FAILED: clients do not retry it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     if context.version < FIRST_SERVED_VERSION:
         return _refused(request, ErrorCode.UNSUPPORTED_VERSION, None)
     if request.transactional_id is not None:
-        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return _refused(request, error, NO_TRANSACTIONS)
     rest = _Rest([], [], {})
     steps = _append_all(broker, request, context, rest)
