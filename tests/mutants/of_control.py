@@ -479,4 +479,25 @@ MUTANTS = (
         "MOST_RECORD_BYTES",
         "tests/unit/controller/test_resize_requests.py",
     ),
+    Mutant(
+        "K4: an empty store is taken for that of a new cluster, whatever brokers say",
+        "src/tidelog/controller/founding.py",
+        "        if not self.is_proven and is_empty(performer.cluster):\n",
+        "        if False:\n",
+        "tests/wire/test_controller_founding.py",
+    ),
+    Mutant(
+        "K4: the first change of an empty store does not wait for the brokers of a former life",
+        "src/tidelog/controller/serving.py",
+        "                    await controller.founding.settled()\n",
+        "                    pass\n",
+        "tests/wire/test_controller_founding.py",
+    ),
+    Mutant(
+        "K4: a store that is lost twice gives the same producer ids twice",
+        f"{DECISIONS}/restoration.py",
+        "        end = max(end, controller_epoch * (PRODUCER_ID_JUMP // JUMP))\n",
+        "",
+        "tests/unit/controller/test_lost_store.py",
+    ),
 )

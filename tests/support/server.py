@@ -25,6 +25,8 @@ class TidelogNode(Node):
         port, controller_port, self.metrics_port = free_ports(3)
         super().__init__(folder, port)
         self._module = "tidelog.cli.main"
+        self.ran_before = folder.exists()
+        """Whether the cluster may not be new; a test sets it that takes a disk away."""
         self._environment: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "server.properties"
@@ -56,7 +58,10 @@ class TidelogNode(Node):
         self._environment = {"PYTHONPATH": os.pathsep.join([ON_START, *sys.path]), **environment}
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", self._module, "server", str(self.file)]
+        # Without proof the first topic of a new cluster waits for brokers of a former life.
+        proof = [] if self.ran_before else ["--new-cluster"]
+        self.ran_before = True
+        return [sys.executable, "-m", self._module, "server", str(self.file), *proof]
 
     def environment(self) -> dict[str, str]:
         return self._environment

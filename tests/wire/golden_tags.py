@@ -350,6 +350,26 @@ CLIENTS = (
     ),
     *(
         Golden(
+            60,
+            version,
+            m.DescribeClusterRequest(endpoint_type=1, broker_id=2, own_cluster_id="c"),
+            f"00 {'01' * version} 02 904e 04 00000002 914e 02 02 63",
+        )
+        for version in (0, 1)
+    ),
+    *(
+        Golden(
+            60,
+            version,
+            m.DescribeClusterResponse(
+                throttle_time_ms=1, error_code=2, cluster_id="c", controller_id=3, founded_as="f"
+            ),
+            f"00000001 0002 00 {'01' * version} 02 63 00000003 01 80000000 01 904e 02 02 66",
+        )
+        for version in (0, 1)
+    ),
+    *(
+        Golden(
             37,
             version,
             GROW(

@@ -129,11 +129,13 @@ def test_responses_of_published_apis_have_tags_of_ours_only_if_the_client_asks()
         for _, field in fields_of(api.response, version)
         if field.tag is not None and field.tag >= FIRST_TAG_OF_OURS
     }
+    asks = {ApiKey.METADATA: "include_counts", ApiKey.DESCRIBE_CLUSTER: "broker_id"}
     asked = {
-        ("Metadata", version)
-        for version in codec.api_of(ApiKey.METADATA).all_versions()
-        for _, field in fields_of(codec.api_of(ApiKey.METADATA).request, version)
-        if field.name == "include_counts"
+        (codec.api_of(key).name, version)
+        for key, name in asks.items()
+        for version in codec.api_of(key).all_versions()
+        for _, field in fields_of(codec.api_of(key).request, version)
+        if field.name == name and field.tag is not None
     }
     assert found == asked != set()
 

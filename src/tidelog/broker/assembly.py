@@ -85,7 +85,8 @@ class Given:
 
 def assemble(given: Given) -> Broker:
     """Make the parts of a broker, on its loop; none is started. Raises DamagedFile."""
-    configs, seams, session, metadata = given.configs, given.seams, given.session, MetadataCache()
+    configs, seams, session = given.configs, given.seams, given.session
+    metadata = MetadataCache(given.cluster_id)
     clock, node_id, topic_configs = seams.clock, configs.node_id, given.topic_configs
     others = _other_brokers(given, metadata)
     turns, log_work = Turns(seams.threads), LogWork(seams.threads)
@@ -116,7 +117,6 @@ def assemble(given: Given) -> Broker:
     return Broker(
         configs=configs,
         node_id=node_id,
-        cluster_id=given.cluster_id,
         seams=seams,
         clock=clock,
         loop=asyncio.get_running_loop(),

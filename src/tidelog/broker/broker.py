@@ -56,7 +56,6 @@ class Broker:
 
     configs: ServerConfigs
     node_id: int
-    cluster_id: str
     seams: Seams
     clock: Clock
     loop: asyncio.AbstractEventLoop
@@ -97,6 +96,11 @@ class Broker:
     groups: GroupCoordinator
     group_lag: GroupLag
     first_offsets: FirstOffsets
+
+    @property
+    def cluster_id(self) -> str:
+        """The id of the cluster that this broker belongs to."""
+        return self.metadata.cluster_id
 
     def led_topics(self, registration: int) -> list[Any]:
         """Return the topics of a heartbeat (tag 10001)."""

@@ -67,10 +67,12 @@ class BrokerProcess:
         controllers: Sequence[tuple[str, int]] = (),
         descriptors: Descriptors = DEFAULT_DESCRIPTORS,
         secret: ClusterSecret | None = None,
+        belongs_to: str | None = None,
     ) -> None:
         """``descriptors``: the limits of open files and connections. ``secret``: the cluster secret
-        that processes prove to each other; without one all listeners are on loopback."""
-        self._secret = secret
+        that processes prove to each other; without one all listeners are on loopback.
+        ``belongs_to``: the cluster of the log directories, None while they are new."""
+        self._secret, self._belongs_to = secret, belongs_to
         self.configs = configs
         self.descriptors = descriptors
         self.seams = seams
@@ -111,11 +113,14 @@ class BrokerProcess:
             self._secret,
             configs.broker_silence_suspect_ms,
             led_topics=lambda of: self.broker.led_topics(of),
+            take_cluster_id=self._take_cluster_id,
         )
-        cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS)
+        own = self._belongs_to or ""
+        cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS, configs.node_id, own)
         topic_configs = ConfigCache(configs.node_id, configs.texts)
         self._boot_id = _boot_id(seams)
-        self._directories.open(cluster_id, self._boot_id, self.descriptors.log_files)
+        files = self.descriptors.log_files
+        self._directories.open(cluster_id, self._boot_id, files, session.founded_as)
         await self._directories.load(topic_configs)
         broker = self.broker = assemble(
             Given(
@@ -197,6 +202,20 @@ class BrokerProcess:
                         )
                 except OSError as error:
                     directory.resources.fail(f"writing to {directory.path} failed: {error}")
+
+    async def _take_cluster_id(self, cluster_id: str) -> bool:
+        """Take another cluster id, in all log directories, if they hold nothing."""
+        if self.broker.metadata.topics:
+            return False
+        if not await self._directories.take_cluster_id(cluster_id):
+            return False
+        logger.warning(
+            "this broker, on an empty disk, was given the cluster id %(former)s before the "
+            "controller knew that its store is lost; it belongs to cluster %(cluster)s",
+            {"former": self.broker.cluster_id, "cluster": cluster_id},
+        )
+        self.broker.metadata.begin_again(cluster_id)
+        return True
 
     async def _until_metadata(self) -> None:
         """Wait until the controller has sent the metadata. Raises StartFailed.

@@ -61,7 +61,8 @@ def main(arguments: list[str]) -> int:
 
         logs.configure(line_format=configs.logging_format)
         keep_from_others()
-        runtime_loop.run(_Process(configs, options.until_stdin_closes).run())
+        process = _Process(configs, options.until_stdin_closes, is_new=options.new_cluster)
+        runtime_loop.run(process.run())
     except Failed as error:
         return error.show()
     return 0
@@ -86,8 +87,9 @@ def _texts(path: str, overrides: list[str]) -> dict[str, str]:
 class _Process:
     """The parts of one process and their order."""
 
-    def __init__(self, configs: ServerConfigs, until_stdin_closes: bool) -> None:
+    def __init__(self, configs: ServerConfigs, until_stdin_closes: bool, *, is_new: bool) -> None:
         self._configs = configs
+        self._is_new = is_new
         self._until_stdin_closes = until_stdin_closes
         self._secret: ClusterSecret | None = None
         self._controller: ControllerProcess | None = None
@@ -176,8 +178,8 @@ class _Process:
         if configs.is_controller:
             await self._start_controller(seams, belongs_to)
         if configs.is_broker:
-            await self._start_broker(seams)
-        if configs.metrics_address is not None:
+            await self._start_broker(seams, belongs_to)
+        if configs.metrics_address is not None and self._endpoint is None:
             self._start_endpoint(configs.metrics_address)
 
     def _import_roles(self) -> None:
@@ -251,7 +253,11 @@ class _Process:
         from tidelog.network.server import ListenError
 
         controller = ControllerProcess(
-            self._configs, seams, secret=self._secret, belongs_to=belongs_to
+            self._configs,
+            seams,
+            secret=self._secret,
+            belongs_to=belongs_to,
+            is_new=self._is_new,
         )
         try:
             await controller.start()
@@ -259,20 +265,27 @@ class _Process:
             raise Failed(str(error)) from error
         self._controller = controller
 
-    async def _start_broker(self, seams: Seams) -> None:
+    async def _start_broker(self, seams: Seams, belongs_to: str | None) -> None:
         from tidelog.broker.process import BrokerProcess, StartFailed
 
         controllers = list(self._configs.controller_quorum_bootstrap_servers)
         if not controllers and self._controller is not None:
             controllers = [("127.0.0.1", self._controller.listener_port)]
         files = descriptors.share(descriptors.raise_limit())
-        broker = BrokerProcess(self._configs, seams, controllers, files, self._secret)
-        broker.when_not_notified = lambda: print(self._line("waiting", broker), flush=True)
+        broker = BrokerProcess(self._configs, seams, controllers, files, self._secret, belongs_to)
+        broker.when_not_notified = lambda: self._say_waiting(broker)
         try:
             await broker.start()
         except StartFailed as error:
             raise Failed(str(error)) from error
         self._broker = broker
+
+    def _say_waiting(self, broker: BrokerProcess) -> None:
+        """Print the ready line of a broker that waits for metadata; monitoring sees it already."""
+        self._broker = broker
+        if self._configs.metrics_address is not None:
+            self._start_endpoint(self._configs.metrics_address)
+        print(self._line("waiting", broker), flush=True)
 
     def _start_endpoint(self, address: tuple[str, int]) -> None:
         from tidelog.observe.endpoint import Endpoint, PortInUse
@@ -314,7 +327,11 @@ class _Process:
 
             found.update(health(self._broker.broker))
         if self._controller is not None:
+            from tidelog.controller.metrics import store_trouble
+
             found["controller_active"] = self._controller.controller.active
+            found["store"] = trouble = store_trouble(self._controller)
+            found["healthy"] = found["healthy"] and trouble is None
         return found
 
     def _line(self, first_word: str, broker: BrokerProcess | None) -> str:

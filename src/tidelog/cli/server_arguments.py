@@ -17,16 +17,17 @@ from tidelog.cli.refusal import WRONG_USAGE
 if TYPE_CHECKING:
     import click
 
-OVERRIDE, UNTIL = "--override", "--until-stdin-closes"
+OVERRIDE, UNTIL, NEW = "--override", "--until-stdin-closes", "--new-cluster"
 FILE_HELP = "properties file, in the syntax of Kafka's servers"
 HELP = {
     OVERRIDE: "a configuration that overrides the file; may be repeated",
     UNTIL: "also stop when standard input ends, that is, when the parent process is gone",
+    NEW: "no process of this cluster ever ran: an empty store needs no further proof of that",
 }
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Return ``file``, ``override`` and ``until_stdin_closes``; exits for ``--help`` and errors."""
+    """Return ``file``, ``override`` and the flags by name; exits for ``--help`` and errors."""
     parser = _Parser(
         prog="tidelog server",
         description="Run one process (broker, controller or both) until SIGTERM or Ctrl-C.",
@@ -37,6 +38,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         OVERRIDE, action="append", default=[], metavar="NAME=VALUE", help=HELP[OVERRIDE]
     )
     parser.add_argument(UNTIL, action="store_true", help=HELP[UNTIL])
+    parser.add_argument(NEW, action="store_true", help=HELP[NEW])
     return parser.parse_args(arguments)
 
 
@@ -63,9 +65,12 @@ def as_command(serve: Callable[[list[str]], int]) -> click.Command:
     """Return the command for click, which completes its words and then calls ``serve``."""
     import click
 
-    def callback(file: str, override: tuple[str, ...], until_stdin_closes: bool) -> int:
+    def callback(
+        file: str, override: tuple[str, ...], until_stdin_closes: bool, new_cluster: bool
+    ) -> int:
         words = [word for pair in override for word in (OVERRIDE, pair)]
-        return serve([file, *words, *([UNTIL] if until_stdin_closes else [])])
+        words += [word for word, on in ((UNTIL, until_stdin_closes), (NEW, new_cluster)) if on]
+        return serve([file, *words])
 
     return click.Command(
         "server",
@@ -75,5 +80,6 @@ def as_command(serve: Callable[[list[str]], int]) -> click.Command:
             click.Argument(["file"], type=click.Path()),
             click.Option([OVERRIDE], multiple=True, metavar="NAME=VALUE", help=HELP[OVERRIDE]),
             click.Option([UNTIL], is_flag=True, help=HELP[UNTIL]),
+            click.Option([NEW], is_flag=True, help=HELP[NEW]),
         ],
     )

@@ -153,6 +153,8 @@ class _Up:
         self._brokers = [child for child in self._children if not child.member.is_controller]
         self._failed: asyncio.Future[str]
         self._served = False
+        self._is_new = not any(plan.folder.glob("broker-*"))
+        """Whether no broker of this cluster ran before: all of them are in this folder."""
 
     async def run(self) -> None:
         """Start all, wait for a signal or for the end of the last broker, stop. Raises Failed."""
@@ -195,7 +197,9 @@ class _Up:
         """Start all children; False when a signal came before they were ready."""
         for group in (self._controllers, self._brokers):
             where = self._where_controllers_are()
-            starts = [asyncio.ensure_future(child.start(where)) for child in group]
+            starts = [
+                asyncio.ensure_future(child.start(where, is_new=self._is_new)) for child in group
+            ]
             saying = asyncio.ensure_future(self._report_slow_start(group))
             for start in starts:
                 await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -133,10 +133,11 @@ class Child:
         at = former[1] if former is not None else 0
         self.file.write_text(server_properties(self._plan, self.member, controllers, at))
 
-    async def start(self, controllers: Sequence[Address]) -> None:
+    async def start(self, controllers: Sequence[Address], *, is_new: bool = False) -> None:
         """Start it and wait for its ready line, whether it serves or waits for metadata.
 
-        Raises Failed with the child's own error when there is no such line in time.
+        ``is_new``: no process of this cluster ran before. Raises Failed with the child's own error
+        when there is no such line in time.
         """
         self.write_file(controllers)
         with self.log.open("ab") as log:
@@ -150,6 +151,7 @@ class Child:
                 "server",
                 str(self.file),
                 "--until-stdin-closes",
+                *(("--new-cluster",) if is_new else ()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

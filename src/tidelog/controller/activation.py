@@ -7,7 +7,7 @@ controllers that try at once one fails; every later write of the earlier control
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from tidelog.controller.decisions import levels
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Put, Write
 from tidelog.controller.decisions.journal import committed, operations, with_revision
+from tidelog.controller.decisions.lost_store import adoption, is_empty, why_no_id
 from tidelog.controller.decisions.nodes import load
 from tidelog.controller.performing import NotActive
 from tidelog.metadata import layout
@@ -66,15 +67,17 @@ async def activate(
     wall_ms: int,
     level: Level = LATEST,
     belongs_to: str | None = None,
+    elsewhere: Callable[[], Awaitable[str | None]] | None = None,
 ) -> ClusterState:
     """Load everything and become active; ``cluster_id`` is the id of a new cluster.
 
-    ``belongs_to`` is the cluster whose log directories this process has, if any.
+    ``belongs_to`` is the cluster whose log directories this process has, if any: an empty store is
+    its lost store then. ``elsewhere`` returns why an empty store is the wrong one, or None.
 
-    Raises StoreRefused when a counter is damaged, the level is refused or the store belongs to
-    another cluster than ``belongs_to``; AnotherActive when another controller is active or was
-    faster; NotActive when a persistent node stands at ``/controller``; StoreUnavailable when the
-    store does not respond.
+    Raises StoreRefused when a counter is damaged, the level is refused, or the store belongs to
+    another cluster than ``belongs_to`` or has lost its cluster id; AnotherActive when another
+    controller is active or was faster; NotActive when a persistent node stands at
+    ``/controller``; StoreUnavailable when the store does not respond.
     """
     # First: a standby tries often, and to load everything is expensive.
     held = await store.get(layout.CONTROLLER)
@@ -102,8 +105,7 @@ async def activate(
     refused = levels.why_refused(cluster)
     if refused is not None:
         raise StoreRefused(refused)
-    if belongs_to is not None and cluster.cluster_id != belongs_to:
-        raise StoreRefused(_why_not_whose(belongs_to, cluster.cluster_id))
+    await _check_identity(store, cluster, belongs_to, elsewhere)
     for writes_of_level in chain(levels.marks(cluster), levels.epochs(cluster)):
         await _write(store, cluster, writes_of_level)
     missing = [path for path in layout.CONTAINERS if path not in cluster.versions]
@@ -111,7 +113,7 @@ async def activate(
     cluster.versions.update(dict.fromkeys(missing, 0))
     writes: list[Write] = [Put(layout.CONTROLLER_EPOCH, Counter(cluster.controller_epoch + 1))]
     if cluster.cluster_id is None:
-        writes.append(Put(layout.CLUSTER_ID, ClusterId(layout.id_text(cluster_id))))
+        writes += _identity(cluster, cluster_id, belongs_to)
     complete = with_revision(cluster, writes)
     found = operations(cluster, complete)
     node = layout.encode(ControllerNode(node_id, str(wall_ms)))
@@ -129,11 +131,38 @@ async def activate(
     return cluster
 
 
-def _why_not_whose(belongs_to: str, cluster_id: str | None) -> str:
-    whose = "new" if cluster_id is None else f"of cluster {cluster_id}"
+async def _check_identity(
+    store: MetadataStore,
+    cluster: ClusterState,
+    belongs_to: str | None,
+    elsewhere: Callable[[], Awaitable[str | None]] | None,
+) -> None:
+    """Raise StoreRefused for the store of another cluster, or of one that is not known."""
+    if cluster.cluster_id is not None:
+        if belongs_to not in (None, cluster.cluster_id, cluster.founded_as):
+            raise StoreRefused(_why_not_whose(belongs_to, cluster.cluster_id))
+    elif belongs_to is None:
+        refused = why_no_id(cluster)
+        if refused is None and elsewhere is not None:
+            refused = await elsewhere()
+        # Another controller may have founded the cluster in this very store meanwhile.
+        if refused is not None and await store.get(layout.CLUSTER_ID) is None:
+            raise StoreRefused(refused)
+
+
+def _identity(cluster: ClusterState, new: UUID, belongs_to: str | None) -> list[Write]:
+    """Return the writes that give a store without one its cluster id."""
+    if belongs_to is None:
+        return [Put(layout.CLUSTER_ID, ClusterId(layout.id_text(new)))]
+    if not is_empty(cluster):
+        return [Put(layout.CLUSTER_ID, ClusterId(belongs_to))]
+    return adoption(cluster, belongs_to, "the log directories of this node belong to it")
+
+
+def _why_not_whose(belongs_to: str | None, cluster_id: str) -> str:
     return (
-        f"The log directories belong to cluster {belongs_to}, and the metadata store is {whose}: "
-        "check log.dirs and metadata.store."
+        f"The log directories belong to cluster {belongs_to}, and the metadata store is of cluster "
+        f"{cluster_id}: check log.dirs and metadata.store."
     )
 
 

@@ -31,6 +31,7 @@ from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
 from tidelog.controller.decisions.stops import Stop
 from tidelog.controller.entropy import SeamEntropy
+from tidelog.controller.founding import Founding
 from tidelog.controller.outbox import Outbox
 from tidelog.controller.pending import Changes, changes_of, unclean_elections
 from tidelog.controller.performing import NotActive
@@ -82,6 +83,7 @@ class Controller:
         self.store_watches = StoreWatches(self)
         self.resizes = Resizes(self)
         self.autoscaling = Autoscaling(self)
+        self.founding = Founding(self, seams.clock, self.lose)
         self.outboxes: dict[int, Outbox] = {}
         self.announcements = Announcements()
         self.activated = asyncio.Event()
@@ -124,6 +126,7 @@ class Controller:
             self.store_watches.begin()
             self.resizes.begin()
             self.autoscaling.begin()
+            self.founding.begin(cluster)
             if self.lost.is_set():
                 raise NotActive("its session with the store ended meanwhile")
         except BaseException:

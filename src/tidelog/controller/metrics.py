@@ -45,7 +45,19 @@ def statistics(process: ControllerProcess) -> Mapping[str, int]:
         "requests_unauthorized": 0 if server is None else server.audit.refused_by_api.total(),
         "unclean_elections": controller.unclean_elections,
     }
-    return {**found, **counts(controller.cluster)} if controller.active else found
+    if not controller.active:
+        return found
+    found["store_went_back"] = int(controller.cluster.went_back is not None)
+    found["brokers_of_another_cluster"] = len(controller.founding.strangers())
+    return {**found, **counts(controller.cluster)}
+
+
+def store_trouble(process: ControllerProcess) -> str | None:
+    """Return why this controller's store is not the one of its cluster, or None, for health."""
+    controller = process.controller
+    if not controller.active:
+        return None
+    return controller.cluster.went_back or controller.founding.why_contested
 
 
 class ControllerCollector(Collector):

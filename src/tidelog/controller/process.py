@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 
 from tidelog.controller import handlers
 from tidelog.controller.activation import AnotherActive, activate, open_store
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.nodes import why_none
+from tidelog.controller.founding import known_elsewhere
 from tidelog.controller.outbox import CANCEL_AGAIN_S
 from tidelog.controller.performing import NotActive
 from tidelog.controller.rebalancing import Rebalancing
@@ -58,14 +60,18 @@ class ControllerProcess:
         store: MetadataStore | None = None,
         secret: ClusterSecret | None = None,
         belongs_to: str | None = None,
+        *,
+        is_new: bool = False,
     ) -> None:
         """Connections prove ``secret``; without one all listeners must be on loopback addresses.
         ``belongs_to`` is the cluster of this process's log directories: it becomes the controller
-        of no other cluster."""
+        of no other cluster. ``is_new``: the caller has proof that the cluster is new."""
         self.configs, self.seams = configs, seams
-        self._secret, self._belongs_to = secret, belongs_to
+        self._secret = secret
         store = store if store is not None else open_store(configs, seams)
         self.controller = Controller(configs, seams, store, secret)
+        founding = self.controller.founding
+        founding.is_proven, founding.belongs_to = is_new, belongs_to
         self.listener_port = -1
         self.server: Server | None = None
         self._rebalancing = Rebalancing(self.controller)
@@ -152,7 +158,8 @@ class ControllerProcess:
             controller.entropy.new_uuid(),
             self.seams.clock.wall_ms(),
             configs.level,
-            self._belongs_to,
+            controller.founding.belongs_to,
+            partial(known_elsewhere, configs.controller_quorum_bootstrap_servers, self._secret),
         )
         await controller.begin(cluster)
         self._logged_reason = ""

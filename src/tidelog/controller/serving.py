@@ -1,6 +1,7 @@
 """The step from a handler's coroutine to a ``Handler``, and its response while inactive.
 
-Owns the refusals that every handler shares: NOT_CONTROLLER, and a store that has gone back in time.
+Owns the refusals that every handler shares: NOT_CONTROLLER, and a store that has gone back in time
+or is contested; the first change of a new cluster waits here (``founding``).
 The handlers are one file per API: see ``handlers``.
 """
 
@@ -63,10 +64,13 @@ def served(
     async def handle(controller: Controller, request: Request, context: RequestContext) -> Response:
         try:
             if controller.active:
-                went_back = controller.cluster.went_back if api_key in CHANGES else None
-                if went_back is not None:
-                    return refuse_all(request, ErrorCode.POLICY_VIOLATION, went_back)
-                return await serve(controller, request, context)
+                if api_key in CHANGES or api_key is ApiKey.ALLOCATE_PRODUCER_IDS:
+                    await controller.founding.settled()
+                why = _why_no_change(controller) if api_key in CHANGES else None
+                if why is not None:
+                    return refuse_all(request, ErrorCode.POLICY_VIOLATION, why)
+                if controller.active:
+                    return await serve(controller, request, context)
         except NotActive:
             pass
         if context.forwarded:
@@ -89,6 +93,11 @@ def served(
         most_elements=most,
         numbers_in_one=numbers_in_one,
     )
+
+
+def _why_no_change(controller: Controller) -> str | None:
+    """Return why this store takes no changes of users, or None."""
+    return controller.cluster.went_back or controller.founding.why_contested
 
 
 async def reached_in_time(

@@ -277,9 +277,13 @@ class ProducerIdBlock(msgspec.Struct, frozen=True):
 
 
 class WentBack(msgspec.Struct, frozen=True):
-    """``/tidelog/went_back``: this store is an older copy of itself, not accepted yet."""
+    """``/tidelog/went_back``: this store is an older copy of itself, not accepted yet.
+
+    ``founded_as``: the cluster id that brokers on empty disks got before it was known.
+    """
 
     sentence: str
+    founded_as: str = ""
     version: int = 1
 
 

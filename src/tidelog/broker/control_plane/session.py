@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -104,6 +104,11 @@ def _no_topics(_registration: int) -> list[Any]:
     return []
 
 
+async def _keeps_its_own(_cluster_id: str) -> bool:
+    """Take no other cluster id."""
+    return False
+
+
 class ControllerSession:
     """The session of one broker process; created once, started once."""
 
@@ -119,12 +124,15 @@ class ControllerSession:
         secret: ClusterSecret | None = None,
         silence_ms: int | None = None,
         led_topics: Callable[[int], list[Any]] = _no_topics,
+        take_cluster_id: Callable[[str], Awaitable[bool]] = _keeps_its_own,
     ) -> None:
         """``report`` is called for each registration, for each heartbeat ``failures`` (tag 10000)
         and ``led_topics`` (tag 10001, with the number of the registration);
         ``when_registered`` gets the broker epoch, and no control channel opens before it has
         returned. ``secret`` is proved on each connection. ``silence_ms`` is
-        ``broker.silence.suspect.ms`` of the broker's own file; None: it is not compared."""
+        ``broker.silence.suspect.ms`` of the broker's own file; None: it is not compared.
+        ``take_cluster_id`` gets the right id of this cluster where the controller says that this
+        broker's id was a mistake; it returns whether the broker has taken it."""
         self._secret = secret
         self._pace = HeartbeatPace(heartbeat_ms, silence_ms)
         # The broker leaves a controller that is silent for two thirds of the session: the session
@@ -135,6 +143,7 @@ class ControllerSession:
         self._when_registered = when_registered
         self._failures = failures
         self._led_topics = led_topics
+        self._take_cluster_id = take_cluster_id
         self._identity: Identity | None = None
         self._connection: ClientConnection | None = None
         self._task: asyncio.Task[None] | None = None
@@ -155,9 +164,16 @@ class ControllerSession:
         self.registrations = 0
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Has a result, one line, once the controller has refused this broker for good."""
+        self.refused: str | None = None
+        """Why the controller refused the last registration for good; None while it did not."""
+        self.founded_as = ""
+        """Of ``discover_cluster_id``: what the cluster was called before it was known."""
 
-    async def discover_cluster_id(self, timeout_ms: int) -> str:
-        """Ask any controller for the id of the cluster. Raises ControllerUnreachable."""
+    async def discover_cluster_id(self, timeout_ms: int, broker: int = -1, own: str = "") -> str:
+        """Ask any controller for the id of the cluster. Raises ControllerUnreachable.
+
+        ``own``: the cluster of this ``broker``'s log directories, "" while they are new.
+        """
         loop = asyncio.get_running_loop()
         begun = loop.time()
         said = False
@@ -165,11 +181,12 @@ class ControllerSession:
             try:
                 connection = await self._search.connect_next()
                 try:
-                    request = messages.DescribeClusterRequest()
+                    request = messages.DescribeClusterRequest(broker_id=broker, own_cluster_id=own)
                     answer = await self._search.ask(connection, request, 0)
                 finally:
                     connection.close()
                 if answer.error_code == ErrorCode.NONE and answer.cluster_id:
+                    self.founded_as = answer.founded_as
                     return str(answer.cluster_id)
             except ClientError as error:
                 logger.debug("no controller yet: %s", error)
@@ -286,6 +303,7 @@ class ControllerSession:
             settled.set_result(None)
         if error is ErrorCode.NONE:
             self.registrations += 1
+            self.refused = None
             self._connection = connection
             logger.info(
                 "registered with %(controller)s, broker epoch %(broker_epoch)s",
@@ -296,13 +314,32 @@ class ControllerSession:
                     waiting.set_result(connection)
             return True
         why = f"{connection.peer} refused the registration of broker {request.broker_id}: "
+        if error is ErrorCode.INCONSISTENT_CLUSTER_ID and await self._has_taken_id(connection):
+            return False
         if error in FATAL:
             advice = UNPROVEN if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ""
+            sentence = f"{why}{error.name}{advice}"
+            if self.refused != sentence:
+                self.refused = sentence
+                logger.error("%s", sentence)
             if not self.failed.done():
-                self.failed.set_result(f"{why}{error.name}{advice}")
+                self.failed.set_result(sentence)
         elif error is not ErrorCode.NOT_CONTROLLER:
             logger.warning("%s%s", why, error.name)
         return False
+
+    async def _has_taken_id(self, connection: ClientConnection) -> bool:
+        """Take the cluster's right id, if the controller says that ours was its own mistake."""
+        identity = self._identity
+        assert identity is not None
+        request = messages.DescribeClusterRequest(broker_id=identity.node_id)
+        answer = await self._search.ask(connection, request, 0)
+        if answer.error_code != ErrorCode.NONE or answer.founded_as != identity.cluster_id:
+            return False
+        if not await self._take_cluster_id(answer.cluster_id):
+            return False
+        self._identity = replace(identity, cluster_id=answer.cluster_id)
+        return True
 
     def _registration(self) -> messages.BrokerRegistrationRequest:
         identity = self._identity

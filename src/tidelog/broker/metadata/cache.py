@@ -88,7 +88,8 @@ class BrokerMetadata:
 class MetadataCache:
     """Topics and brokers; callers can wait for a change."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster_id: str = "") -> None:
+        self.cluster_id = cluster_id
         self.topics: dict[str, TopicMetadata] = {}
         self.names: dict[UUID, str] = {}
         self.brokers: dict[int, BrokerMetadata] = {}
@@ -103,6 +104,14 @@ class MetadataCache:
         """Called after the live brokers, or what is known of one, have changed."""
         self._absent: dict[str, UUID] = {}
         self._changed: dict[asyncio.Future[None], None] = {}
+
+    def begin_again(self, cluster_id: str) -> None:
+        """Forget the brokers, of a cluster that was founded by mistake and has no topics: requests
+        wait for the first metadata of this one."""
+        assert not self.topics, sorted(self.topics)
+        self.cluster_id = cluster_id
+        self.brokers = {}
+        self.controller_id = -1
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Return a topic by name."""

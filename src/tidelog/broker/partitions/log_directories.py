@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tidelog.model.registration import FormerRegistration
 from tidelog.storage.directory import log_directory as storage
 from tidelog.storage.directory.copies import MOVED, FoundReplica, judge
+from tidelog.storage.directory.identity import renamed
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.configurations import ConfigCache
@@ -55,8 +56,11 @@ class LogDirectories:
         self.away: list[str] = []
         """A sentence for each log directory that cannot be used until the next start."""
 
-    def open(self, cluster_id: str, boot_id: str, open_files: int) -> None:
-        """Open all; ``open_files`` is for all together. Raises StartFailed without a single one."""
+    def open(self, cluster_id: str, boot_id: str, open_files: int, founded_as: str = "") -> None:
+        """Open all; ``open_files`` is for all together. Raises StartFailed without a single one.
+
+        ``founded_as``: see ``storage.directory.identity.renamed``.
+        """
         configs = self._configs
         for path in configs.log_dirs:
             try:
@@ -68,6 +72,7 @@ class LogDirectories:
                     boot_id=boot_id,
                     open_files=max(2, open_files // len(configs.log_dirs)),
                     producer_expiration_ms=configs.producer_id_expiration_ms,
+                    founded_as=founded_as,
                 )
             except OSError as error:
                 self._go_on_without(f"log directory {path} cannot be used: {error}")
@@ -86,6 +91,22 @@ class LogDirectories:
     def _need_one(self) -> None:
         if not self.all:
             raise StartFailed("; ".join(self.away))
+
+    async def take_cluster_id(self, cluster_id: str) -> bool:
+        """Give all directories another cluster id; False when one holds something, or fails."""
+        loop = asyncio.get_running_loop()
+        for each in self.all:
+            try:
+                meta = await loop.run_in_executor(
+                    self._seams.threads, renamed, self._seams.disk, each.path, each.meta, cluster_id
+                )
+            except OSError as error:
+                each.resources.fail(f"writing to {each.path} failed: {error}")
+                return False
+            if meta is None:
+                return False
+            each.meta = meta
+        return True
 
     async def load(self, topic_configs: ConfigCache) -> None:
         """Load all concurrently, as each has its own disk. Raises StartFailed."""

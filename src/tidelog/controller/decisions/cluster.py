@@ -116,7 +116,8 @@ class ClusterState:
     ``byte_rates`` the rates of the partitions of topics that are resized by their load.
 
     ``resizing`` are the topics with the plan of a resize.
-    ``went_back`` says why the store must be an older copy of itself, until that was accepted.
+    ``went_back`` says why the store must be an older copy of itself, until that was accepted;
+    ``founded_as`` is the id under which brokers on empty disks know a cluster whose store was lost.
     ``moves`` has the targets of every partition that is being reassigned, and ``arrived`` those of
     them whose ISR has all targets. ``plan`` is that of ``/admin/reassign_partitions``.
     ``ephemeral`` are the nodes, with their versions, at a path of a persistent node: they count as
@@ -147,6 +148,7 @@ class ClusterState:
     names_in_metrics: dict[str, str] = field(default_factory=dict)
     resizing: set[str] = field(default_factory=set)
     went_back: str | None = None
+    founded_as: str = ""
 
     level: Level = LATEST
     confirmed: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
@@ -378,6 +380,7 @@ _DRAFTED = (
     "names_in_metrics",
     "resizing",
     "went_back",
+    "founded_as",
     "confirmed",
     "configs_changed_at",
 )

@@ -170,6 +170,7 @@ def _put(cluster: ClusterState, path: str, record: Record) -> None:
             cluster.plan = cluster.plan.read(record)
         case WentBack():
             cluster.went_back = record.sentence
+            cluster.founded_as = record.founded_as
         case _:
             # Nodes that only tools and other controllers read.
             pass
@@ -253,6 +254,7 @@ def _remove(cluster: ClusterState, path: str) -> None:
             _note_move(cluster, where, None)
     elif path == layout.WENT_BACK:
         cluster.went_back = None
+        cluster.founded_as = ""
     elif path == layout.REASSIGN_PARTITIONS:
         cluster.plan = WrittenPlan()
     elif above == layout.TOPICS:

@@ -337,7 +337,11 @@ def _highest_partition_epoch(cluster: ClusterState) -> int:
 
 def _jumps(cluster: ClusterState, partition_epoch: int) -> Iterator[Write]:
     counters = cluster.counters
-    broker_epoch = counters.get(layout.BROKER_EPOCH, 0) + JUMP
+    seen = cluster.seen.values()
+    controller_epoch = max([cluster.controller_epoch, *(epoch for epoch, _ in seen)]) + JUMP
+    # Brokers keep the controller epoch on their disks: what is counted from it is not used twice,
+    # not even when a store is lost, or restored from the same copy, for a second time.
+    broker_epoch = max(counters.get(layout.BROKER_EPOCH, 0) + JUMP, controller_epoch)
     for broker, node in sorted(cluster.brokers.items()):
         broker_epoch += 1
         changed = msgspec.structs.replace(node, broker_epoch=broker_epoch)
@@ -348,9 +352,8 @@ def _jumps(cluster: ClusterState, partition_epoch: int) -> Iterator[Write]:
         # Also without a block in the store: the first may have been allocated since.
         known = cluster.producer_ids
         end = (0 if known is None else int(known.block_end)) + PRODUCER_ID_JUMP
+        end = max(end, controller_epoch * (PRODUCER_ID_JUMP // JUMP))
         yield Put(layout.PRODUCER_IDS, ProducerIdBlock(-1, str(end), str(end)))
-    seen = cluster.seen.values()
-    controller_epoch = max([cluster.controller_epoch, *(epoch for epoch, _ in seen)])
-    yield Put(layout.CONTROLLER_EPOCH, Counter(controller_epoch + JUMP))
+    yield Put(layout.CONTROLLER_EPOCH, Counter(controller_epoch))
     revision = max([cluster.revision, *(number for _, number in seen)])
     yield Put(layout.REVISION, Counter(revision + JUMP))

@@ -12,6 +12,8 @@
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
   INVALID_REGISTRATION (no listener, a name in the inventory that no topic can have, an epoch or a
   revision that leaves no room above it). An empty cluster id, of a new disk, is accepted.
+- Another cluster id, where nothing was ever created: this is the lost store of that cluster, and is
+  loaded again as such, with NOT_CONTROLLER meanwhile (``founding``).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from tidelog.controller.decisions.registration import (
 )
 from tidelog.controller.decisions.settlement import elect_awaited
 from tidelog.controller.decisions.soft_state import take_report
+from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import PROTOCOL_NAMES
 from tidelog.controller.serving import served
 from tidelog.metadata import layout
@@ -66,6 +69,9 @@ async def serve(
     if too_old is not None:
         logger.warning("registration refused: %(why)s", {"why": too_old})
         return messages.BrokerRegistrationResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+
+    if await controller.founding.witness(broker, registration.cluster_id):
+        raise NotActive
 
     def decide(cluster: ClusterState) -> Decision[tuple[bool, int | RequestRefusal]]:
         known = cluster.brokers.get(broker)

@@ -1,12 +1,16 @@
 """DescribeCluster v0-1 of a controller: the cluster's id, and the live brokers.
 
 - A broker that starts on an empty disk learns the id of its cluster here.
+- A broker on a disk that is in use says to which cluster that belongs (ours): an empty store is not
+  the store of a new cluster then. ``founded_as`` (ours, only for a broker that
+  names itself) is the id that brokers on empty disks got before that was known.
 - The brokers' addresses are those of the inter-broker listener.
 """
 
 from __future__ import annotations
 
 from tidelog.controller.controller import Controller
+from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import inter_broker_address
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
@@ -16,8 +20,12 @@ from tidelog.protocol import messages
 
 
 async def serve(
-    controller: Controller, request: messages.DescribeClusterRequest, _context: RequestContext
+    controller: Controller, request: messages.DescribeClusterRequest, context: RequestContext
 ) -> messages.DescribeClusterResponse:
+    if request.own_cluster_id and context.connection.is_trusted and not context.forwarded:
+        witness = controller.founding.witness
+        if await witness(request.broker_id, request.own_cluster_id):
+            raise NotActive
     response = messages.DescribeClusterResponse
     cluster = controller.cluster
     brokers = []
@@ -32,6 +40,7 @@ async def serve(
         cluster_id=cluster.cluster_id or "",
         controller_id=controller.configs.node_id,
         brokers=brokers,
+        founded_as=cluster.founded_as if request.broker_id >= 0 else "",
     )
 
 

@@ -57,10 +57,9 @@ async def serve(
         found = {**about, "role": "controller", "topics": topics}
         return messages.DescribeConditionResponse(condition=json.dumps(found))
     steps = condition_steps(controller.cluster)
-    found = {
-        **about,
-        **await in_turns(steps, controller.seams.clock),
-    }
+    seen = await in_turns(steps, controller.seams.clock)
+    problems = [*controller.founding.problems(), *seen["problems"]]
+    found = {**about, **seen, "problems": problems}
     if UNCLEAN in request.subjects:
         found[UNCLEAN] = unclean_elections(controller.cluster)
     if REASSIGNMENTS in request.subjects:

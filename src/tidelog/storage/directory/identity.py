@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tidelog.runtime.disk import Directory, Disk, File, holder
@@ -51,9 +51,12 @@ class Claimed:
 
 
 def claim(
-    seams: Seams, path: str, cluster_id: str, node_id: int, boot_id: str
+    seams: Seams, path: str, cluster_id: str, node_id: int, boot_id: str, founded_as: str = ""
 ) -> Claimed | DirectoryRefused:
-    """Lock a directory and read its identity. OSError as the disk gives it: then it is unlocked."""
+    """Lock a directory and read its identity. OSError as the disk gives it: then it is unlocked.
+
+    ``founded_as``: see ``renamed``.
+    """
     disk = seams.disk
     disk.make_directory(path)
     lock = disk.lock(f"{path}/{names.LOCK}")
@@ -62,7 +65,7 @@ def claim(
     with contextlib.ExitStack() as on_failure:
         # A process goes on without this directory; its next start must not find it locked.
         on_failure.callback(lock.close)
-        meta = identify(seams, path, cluster_id, node_id)
+        meta = identify(seams, path, cluster_id, node_id, founded_as)
         if isinstance(meta, DirectoryRefused):
             return meta
         found, last_stop = meta
@@ -128,7 +131,7 @@ def _sync_names_above(disk: Disk, path: str) -> None:
 
 
 def identify(
-    seams: Seams, path: str, cluster_id: str, node_id: int
+    seams: Seams, path: str, cluster_id: str, node_id: int, founded_as: str = ""
 ) -> tuple[MetaProperties, LastStop] | DirectoryRefused:
     """Read ``meta.properties``, or write it for a fresh directory. OSError as the disk gives it."""
     meta = _written(seams.disk, path, node_id)
@@ -139,12 +142,27 @@ def identify(
         _sync_names_above(seams.disk, path)
         seams.disk.replace(f"{path}/{names.META_PROPERTIES}", encode_meta_properties(meta))
         return meta, LastStop.NEW
+    if meta.cluster_id != cluster_id and meta.cluster_id == founded_as:
+        meta = renamed(seams.disk, path, meta, cluster_id) or meta
     if meta.cluster_id != cluster_id:
         return DirectoryRefused(
             f"{path} belongs to cluster {meta.cluster_id}, this server to {cluster_id}: "
             "check log.dirs"
         )
     return meta, LastStop.CRASHED
+
+
+def renamed(disk: Disk, path: str, meta: MetaProperties, cluster_id: str) -> MetaProperties | None:
+    """Give a directory the right id of its cluster; None, and no change, if it has any folder.
+
+    Only where the controller says that it gave the other id itself, to new directories, before it
+    knew that its store was lost (docs/decisions/0085). OSError as the disk gives it.
+    """
+    if any(disk.is_directory(f"{path}/{name}") for name in disk.list(path)):
+        return None
+    made = replace(meta, cluster_id=cluster_id)
+    disk.replace(f"{path}/{names.META_PROPERTIES}", encode_meta_properties(made))
+    return made
 
 
 def how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastStop, bool]:

@@ -463,13 +463,14 @@ def open_directory(
     boot_id: str,
     open_files: int = DEFAULT_OPEN_FILES,
     producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    founded_as: str = "",
 ) -> LogDirectory | DirectoryRefused:
     """Lock a directory and check its identity; a fresh one gets ours. ``load`` opens its logs.
 
     Refused: another process has it, or it belongs to another cluster or node. OSError when the
     directory cannot be created or read.
     """
-    claimed = claim(seams, path, cluster_id, node_id, boot_id)
+    claimed = claim(seams, path, cluster_id, node_id, boot_id, founded_as)
     if isinstance(claimed, DirectoryRefused):
         return claimed
     return LogDirectory(
