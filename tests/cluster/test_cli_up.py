@@ -84,17 +84,27 @@ def test_a_child_that_dies_is_reported(folder: Path) -> None:
         ]
 
 
-def test_a_child_that_dies_is_started_again_when_that_is_asked_for(folder: Path) -> None:
+def test_a_child_that_dies_is_started_again_also_when_it_dies_while_it_starts(folder: Path) -> None:
     with Up(folder, "--restart") as up:
         up.until_said("ready")
         before = up.cluster()
         pid = before["brokers"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: started(up) - {pid}, DEADLINE_S, "it is started again")
+        for again in started(up) - {pid}:
+            os.kill(again, signal.SIGKILL)
+        up.until_said("could not be started")
         up.until_said("is back")
         after = up.cluster()
         assert after["bootstrap"] == before["bootstrap"]
         assert after["brokers"][0]["pid"] != pid
         assert answers_metadata(after["brokers"][0]["port"], DEADLINE_S)
+
+
+def started(up: Up) -> set[int]:
+    """The processes that it has started, ready or not."""
+    pid = up.program.pid
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def test_children_end_when_it_is_killed(folder: Path) -> None:

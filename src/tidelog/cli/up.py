@@ -27,14 +27,12 @@ from tidelog.cli.cluster_secret import make_secret
 from tidelog.cli.connecting import key_values
 from tidelog.cli.output import note, say
 from tidelog.cli.refusal import Failed, WrongUsage
+from tidelog.cli.restarts import Restarts
 from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import Address, ClusterPlan, why_not_config
 from tidelog.model.configs.types import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
 from tidelog.runtime.disk import RealDisk, holder, keep_from_others
-
-RESTART_AFTER_S = 1.0
-"""The pause before ``--restart`` starts a dead child, so that it does not loop without pause."""
 
 SAY_AWAITED_AFTER_S, SAY_AWAITED_EVERY_S = 5.0, 30.0
 """When a slow start first names the children it waits for, and how often it repeats that."""
@@ -279,19 +277,29 @@ class _Up:
                 await self._watch_for_manual_start(child)
                 return
             note(f"{ended.partition(';')[0]}; restarting it")
-            await asyncio.sleep(RESTART_AFTER_S)
-            try:
-                await child.start(self._where_controllers_are())
-            except (Failed, OSError) as error:
-                note(f"{child.member} could not be started: {error}")
-                await child.end()
-                if child.member.is_broker and not self._a_broker_runs():
-                    self._fail(str(error))
+            restarts = Restarts()
+            while not await self._start_again(child, restarts):
+                if restarts.is_hopeless and not self._a_broker_runs():
+                    self._fail(f"{child.member} could not be started: {child.reason}")
                     return
-                continue
             self._rewrite_cluster_json()
             note(f"{child.member} is back, pid {child.pid}, {_where(child)}")
             sys.stdout.flush()
+
+    async def _start_again(self, child: Child, restarts: Restarts) -> bool:
+        """Start a child after its pause; return whether it runs."""
+        await asyncio.sleep(restarts.pause_s)
+        try:
+            await child.start(self._where_controllers_are())
+        except (Failed, OSError) as error:
+            restarts.failed(child.reason)
+            note(
+                f"{child.member} could not be started: {error}; "
+                f"the next try is in {restarts.pause_s:.0f} s"
+            )
+            await child.end()
+            return False
+        return True
 
     async def _watch_for_manual_start(self, child: Child) -> None:
         """Update ``cluster.json`` when a user starts a dead child by hand, and when that ends.

@@ -95,6 +95,8 @@ class Child:
         self.member = member
         self.ready: Ready | None = None
         """Its last ready line."""
+        self.reason: str | None = None
+        """Why its last start failed by itself; None when it did not, or was killed meanwhile."""
         self._plan = plan
         self.log = plan.folder / f"node-{member.node_id}.log"
         self._log_begin = 0
@@ -139,6 +141,7 @@ class Child:
         ``is_new``: no process of this cluster ran before. Raises Failed with the child's own error
         when there is no such line in time.
         """
+        self.reason = None
         self.write_file(controllers)
         with self.log.open("ab") as log:
             self._log_begin = log.tell()
@@ -162,10 +165,13 @@ class Child:
             async with asyncio.timeout(START_TIMEOUT_S):
                 ready = await _read_line(process)
         except TimeoutError:
-            words = self._last_words()
-            raise Failed(f"not ready within {START_TIMEOUT_S:.0f} s; {words}") from None
+            self.reason = f"not ready within {START_TIMEOUT_S:.0f} s; {self._last_words()}"
+            raise Failed(self.reason) from None
         if ready is None:
-            raise Failed(await self.death())
+            how = await self.death()
+            if (process.returncode or 0) >= 0:
+                self.reason = self._last_words()
+            raise Failed(how)
         self.ready = ready
         if ready.broker is not None:
             # A restart must use the port that clients know.
