@@ -29,6 +29,7 @@ from tests.mutants import (
     of_pipeline,
     of_removal,
     of_storage,
+    of_store,
     of_suite,
 )
 from tests.mutants.mutant import Mutant
@@ -39,6 +40,7 @@ MUTANTS = (
     *of_storage.MUTANTS,
     *of_control.MUTANTS,
     *of_removal.MUTANTS,
+    *of_store.MUTANTS,
     *of_messages.MUTANTS,
     *of_groups.MUTANTS,
     *of_counts.MUTANTS,

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.creation import Created, Defaults, TopicToCreate, create_topics
-from tidelog.controller.decisions.decision import Decision, Write
+from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.journal import committed, operations, with_revision
 from tidelog.controller.decisions.nodes import load
 from tidelog.metadata import layout
@@ -66,6 +66,7 @@ class World:
         self.chance = Chance()
         start = [Create(path, b"") for path in layout.CONTAINERS]
         start.append(Create(layout.CONTROLLER_EPOCH, b"1"))
+        start.append(Create(layout.BROKER_EPOCH, str(max(brokers, default=0)).encode()))
         assert self.tree.apply(self.session, start) is None
         load(self.cluster, self.nodes())
         for broker in brokers:
@@ -88,18 +89,30 @@ class World:
         """Store and apply writes; then the state must be what a restart would load."""
         if writes:
             self.commit_only(writes)
-        again = ClusterState(brokers=self.cluster.brokers)
+        again = ClusterState()
         load(again, self.nodes())
+        again.brokers = self.cluster.brokers
         for kept in KEPT:
             setattr(again, kept, getattr(self.cluster, kept))
         assert again == self.cluster
 
     def commit_only(self, writes: tuple[Write, ...]) -> None:
         """Store and apply writes in a world whose state was changed by hand beside the store."""
-        complete = with_revision(self.cluster, writes)
+        complete = with_revision(self.cluster, (*self._counted(writes), *writes))
         found = operations(self.cluster, complete)
         assert self.tree.apply(self.session, found) is None
         committed(self.cluster, found, complete)
+
+    def _counted(self, writes: tuple[Write, ...]) -> tuple[Write, ...]:
+        """The counter of an epoch that a test made up: in a sound store it is not below it."""
+        made = [x.record for x in writes if isinstance(x, Put)]
+        epochs = [x.partition_epoch for x in made if isinstance(x, nodes.PartitionNode)]
+        is_written = any(x.path == layout.PARTITION_EPOCH for x in writes)
+        if is_written or max(epochs, default=0) <= self.cluster.counters.get(
+            layout.PARTITION_EPOCH, 0
+        ):
+            return ()
+        return (Put(layout.PARTITION_EPOCH, nodes.Counter(max(epochs))),)
 
     def do(self, decision: Decision[Any]) -> Any:
         self.commit(decision.writes)

@@ -15,6 +15,14 @@ import msgspec
 
 from tidelog.metadata import records
 from tidelog.metadata.records import Record
+from tidelog.metadata.soundness import (
+    HIGHEST_COUNT,
+    HIGHEST_EPOCH,
+    HIGHEST_ID,
+    why_impossible,
+    why_no_counter,
+)
+from tidelog.model.topics import why_invalid
 
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
@@ -61,13 +69,18 @@ CONTAINERS = (
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A node whose content cannot be read, with one clause that says why."""
+    """A node whose content cannot be read or cannot be, with one clause that says why.
+
+    ``record`` is its content if that is sound by itself, and other nodes contradict it.
+    """
 
     path: str
     why: str
+    record: Record | None = None
 
     def __str__(self) -> str:
-        return f"The metadata node {self.path} cannot be read: {self.why}."
+        verb = "cannot be read" if self.record is None else "cannot be right"
+        return f"The metadata node {self.path} {verb}: {self.why}."
 
 
 def is_place(path: str) -> bool:
@@ -181,13 +194,25 @@ def kind_of(path: str) -> type[Record] | None:
 
 
 def _may_be_named(above: str, name: str) -> bool:
-    """Return whether a node can have its name: brokers are numbers, deletions have topic ids.
+    """Return whether a node can have its name: of a broker, of a topic, or a topic id.
 
     A node with another name is not tidelog's: it must not prevent a store from loading.
     """
     if above == BROKERS:
-        return name.isascii() and name.isdigit() and len(name) <= 10
+        return _number(name) is not None
+    if above == BROKER_CONFIGS:
+        return name == ALL_BROKERS or _number(name) is not None
+    if above in (TOPICS, TOPIC_HISTORIES, TOPIC_CONFIGS):
+        return why_invalid(name) is None
     return above != DELETIONS or parse_id(name) is not None
+
+
+def _number(text: str) -> int | None:
+    """Return the broker or partition that a name stands for: each has one name, in decimal."""
+    if not (text.isascii() and text.isdigit()) or len(text) > 10:
+        return None
+    value = int(text)
+    return value if value <= HIGHEST_ID and (text[0] != "0" or text == "0") else None
 
 
 _TOPICS_BELOW = f"{TOPICS}/"
@@ -199,10 +224,8 @@ def partition_of(path: str) -> tuple[str, int] | None:
     if not path.startswith(_TOPICS_BELOW):
         return None
     name, _, rest = path[len(_TOPICS_BELOW) :].partition("/partitions/")
-    index = rest.removesuffix("/state")
-    if not name or "/" in name or not (index.isascii() and index.isdigit()) or len(index) > 9:
-        return None
-    return name, int(index)
+    index = _number(rest.removesuffix("/state"))
+    return None if index is None or not name or "/" in name else (name, index)
 
 
 _OF_TOPICS = tuple(f"{x}/" for x in (TOPICS, TOPIC_HISTORIES, TOPIC_CONFIGS, DELETE_TOPICS))
@@ -240,7 +263,7 @@ def decode(path: str, data: bytes) -> Record | Damaged | None:
     except RecursionError:
         # Other programs write nodes: no content may end a load of the store.
         return Damaged(path, "it is nested too deeply")
-    why = _why_impossible(record)
+    why = _why_no_id(record) or why_impossible(record)
     return record if why is None else Damaged(path, why)
 
 
@@ -264,27 +287,15 @@ def _counter(path: str, data: bytes) -> records.Counter | Damaged:
     digits = text[1:] if text.startswith("-") else text
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
         return Damaged(path, "it is not a whole number")
-    return records.Counter(int(text))
+    highest = HIGHEST_EPOCH if path in (CONTROLLER_EPOCH, PARTITION_EPOCH) else HIGHEST_COUNT
+    why = why_no_counter(int(text), highest)
+    return records.Counter(int(text)) if why is None else Damaged(path, why)
 
 
-def _why_impossible(record: Record) -> str | None:
-    if isinstance(record, records.TopicNode | records.TopicHistory | records.BrokerNode):
-        ids = (
-            record.directory_id if isinstance(record, records.BrokerNode) else record.topic_id,
-            record.incarnation_id if isinstance(record, records.BrokerNode) else None,
-        )
-        for text in ids:
-            if text is not None and parse_id(text) is None:
-                return f"{text} is no id"
-    if isinstance(record, records.TopicNode):
-        if any(index < 0 for index in record.partitions):
-            return "it has a negative partition"
-        if not all(record.partitions.values()):
-            return "it has a partition without replicas"
-    if isinstance(record, records.ReassignPartitionsNode) and record.version != 1:
-        return f"its version is {record.version}, and 1 is known"
-    if isinstance(record, records.ProducerIdBlock):
-        for text in (record.block_start, record.block_end):
-            if not (text.isascii() and text.isdigit()) or len(text) > 19:
-                return f"{text} is no producer id"
-    return None
+def _why_no_id(record: Record) -> str | None:
+    ids: tuple[str | None, ...] = ()
+    if isinstance(record, records.TopicNode | records.TopicHistory):
+        ids = (record.topic_id,)
+    elif isinstance(record, records.BrokerNode):
+        ids = (record.directory_id, record.incarnation_id)
+    return next((f"{x} is no id" for x in ids if x is not None and parse_id(x) is None), None)

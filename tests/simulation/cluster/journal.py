@@ -209,6 +209,8 @@ class StateWatch:
         ]
         self._resized.clear()
         for path, record in records:
+            if isinstance(record, layout.Damaged) and commit.controller != TOOL:
+                self._say(f"no_delete_without_proof: {commit.controller} wrote it: {record}")
             if isinstance(record, TopicNode):
                 name = path.rpartition("/")[2]
                 self.topics[name] = record

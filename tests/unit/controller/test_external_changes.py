@@ -303,7 +303,7 @@ def test_configurations_that_a_tool_writes() -> None:
     assert cluster.topic_configs["t"] == {"retention.ms": "5"}
     outside(world, Delete(path))
     assert "t" not in cluster.topic_configs
-    world.commit((put_state(cluster, T0, PartitionState(-1, 0, 1, [9])),))
+    world.commit((put_state(cluster, T0, PartitionState(-1, 0, 1, [])),))
     defaults = node("{'config':{'unclean.leader.election.enable':'true'}}")
     outside(world, Create(layout.broker_configs(layout.ALL_BROKERS), defaults))
     assert cluster.states[T0].is_unclean_leader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -92,8 +93,10 @@ def move(world: World, where: TopicPartition, targets: tuple[int, ...] | None) -
 
 def complete(world: World, where: TopicPartition) -> None:
     now = Placement.of(world.cluster, where)
-    leader = now.state.target_replicas[0]  # type: ignore[index]
-    world.commit(tuple(written(world.cluster, {where: completed(now, leader)})))
+    targets = now.state.target_replicas or []
+    isr = list(dict.fromkeys((*now.state.isr, *targets)))
+    now = replace(now, state=msgspec.structs.replace(now.state, isr=isr))
+    world.commit(tuple(written(world.cluster, {where: completed(now, targets[0])})))
 
 
 @pytest.mark.parametrize(

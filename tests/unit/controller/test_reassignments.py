@@ -226,7 +226,9 @@ def test_a_move_and_a_change_of_the_partition_count_exclude_each_other() -> None
     assert refusal is not None and refusal.error is ErrorCode.REASSIGNMENT_IN_PROGRESS
     world = prepared("idle")
     plan = ResizePlan(ResizeKind.GROW, 2, 4, 1, ResizeStep.FENCE)
-    history = msgspec.structs.replace(world.cluster.topic_histories["t"], resize=plan)
+    history = msgspec.structs.replace(
+        world.cluster.topic_histories["t"], resize=plan, resize_epoch=1
+    )
     world.commit((Put(layout.topic_history("t"), history),))
     ((_, refusal),) = reassign(world.cluster, [Asked(T0, (3, 4))]).answer
     assert refusal is not None and "partition count" in refusal.sentence
@@ -241,7 +243,10 @@ def test_a_partition_of_a_growth_is_there_for_no_client_before_it_is_published()
         world.commit(
             (
                 Put(layout.topic("t"), msgspec.structs.replace(node, partitions=grown)),
-                Put(layout.topic_history("t"), msgspec.structs.replace(history, resize=changed)),
+                Put(
+                    layout.topic_history("t"),
+                    msgspec.structs.replace(history, resize=changed, resize_epoch=1),
+                ),
             )
         )
         for targets in ((3, 4), None):

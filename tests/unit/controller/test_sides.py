@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.support.controller_world import World
@@ -141,7 +142,10 @@ def test_an_undo_knows_what_it_undoes(to_count: int, kind: ResizeKind) -> None:
 
 
 def world(level: str, plan: ResizePlan | None, **nodes: PartitionNode) -> World:
-    """Topic t, once of 2 partitions, has 4; p0 and so on replace partition nodes."""
+    """Topic t, once of 2 partitions, has 4; p0 and so on replace partition nodes.
+
+    Without a plan its count is that of the partitions that are not retired.
+    """
     made = World(1, 2)
     made.cluster.level = level_of(level)
     made.create(TopicToCreate("t", 4, 2))
@@ -149,8 +153,12 @@ def world(level: str, plan: ResizePlan | None, **nodes: PartitionNode) -> World:
     history = TopicHistory(
         made.cluster.topics["t"].topic_id or "", 2, resize_epoch=epoch, resize=plan
     )
+    retired = sum(node.retirement_epoch >= 0 for node in nodes.values())
+    count = 4 if plan is not None else 4 - retired
+    counted = msgspec.structs.replace(made.cluster.topics["t"], undeleted_partition_count=count)
     made.commit(
         (
+            Put(layout.topic("t"), counted),
             Put(layout.topic_history("t"), history),
             *(Put(layout.partition("t", int(name[1:])), node) for name, node in nodes.items()),
         )
@@ -181,10 +189,6 @@ def test_leader_and_isr_has_an_entry_for_each_side() -> None:
 
 def test_a_retired_partition_comes_sealed_with_its_own_count_and_epoch() -> None:
     made = world("1.5", None, p3=PartitionNode(4, retirement_epoch=3))
-    node = made.cluster.topics["t"]
-    made.commit(
-        (Put(layout.topic("t"), TopicNode(node.partitions, 3, node.topic_id, {}, {}, 2, 3)),)
-    )
     request = requests.leader_and_isr(made.cluster, SENDER, 1, places(4), requests.FULL)
     (topic,) = request.topic_states
     assert (topic.undeleted_partition_count, topic.resize_epoch) == (3, 3)

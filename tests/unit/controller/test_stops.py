@@ -46,7 +46,7 @@ def moved(world: World, *targets: int) -> None:
     world.commit(tuple(written(world.cluster, {T0: started(_now(world), targets)})))
     now = _now(world)
     state = msgspec.structs.replace(now.state, isr=list(targets))
-    joined = msgspec.structs.replace(now.state, isr=[*now.state.isr, *targets])
+    joined = msgspec.structs.replace(now.state, isr=list(dict.fromkeys((*now.state.isr, *targets))))
     world.commit((Put(layout.state(*T0), joined),))
     ended = completed(Placement.of(world.cluster, T0), targets[0])
     world.commit(tuple(written(world.cluster, {T0: ended})))

@@ -198,7 +198,7 @@ def test_a_text_that_is_no_utf_8_is_damage() -> None:
 def test_counters_are_plain_numbers(path: str) -> None:
     assert layout.decode(path, b"42") == Counter(42)
     assert layout.encode(Counter(42)) == b"42"
-    for bad in (b"", b"x", b"1.5", b"{}", b"9" * 30):
+    for bad in (b"", b"x", b"1.5", b"{}", b"9" * 30, b"-1", b"9" * 19):
         assert isinstance(layout.decode(path, bad), Damaged)
 
 
@@ -221,6 +221,74 @@ def test_a_topic_of_an_old_tool_has_no_counts_and_no_id() -> None:
 )
 def test_what_json_allows_but_no_node_can_be(path: str, text: str) -> None:
     assert isinstance(layout.decode(path, text.encode()), Damaged)
+
+
+STATE = {"version": 1, "leader": 1, "leader_epoch": 1, "controller_epoch": 1, "isr": [1, 2]}
+HISTORY = {"version": 1, "topic_id": ID, "initial_partition_count": 2, "resize_epoch": 3}
+GROWTH = {"kind": "grow", "from_count": 2, "to_count": 4, "resize_epoch": 3, "step": "fence"}
+
+
+@pytest.mark.parametrize(
+    ("path", "right", "wrong", "said"),
+    [
+        # What a request is refused for (KIP-455).
+        ("/brokers/topics/t/partitions/0/state", STATE, {"targetReplicas": []}, "is empty"),
+        ("/brokers/topics/t/partitions/0/state", STATE, {"targetReplicas": [1, 1]}, "1 twice"),
+        ("/brokers/topics/t/partitions/0/state", STATE, {"targetReplicas": [-2]}, "no broker id"),
+        ("/brokers/topics/t/partitions/0/state", STATE, {"isr": [1, 1]}, "1 twice"),
+        ("/brokers/topics/t/partitions/0/state", STATE, {"leader": 3}, "not in its ISR"),
+        ("/brokers/topics/t/partitions/0/state", STATE, {"leader": -2}, "not in its ISR"),
+        ("/brokers/topics/t/partitions/0/state", STATE, {"leader_epoch": -1}, "no epoch"),
+        ("/brokers/topics/t/partitions/0/state", STATE, {"controller_epoch": 2**31}, "no epoch"),
+        ("/brokers/topics/t", {"partitions": {"0": [1]}}, {"partitions": {}}, "no partitions"),
+        ("/brokers/topics/t", {"partitions": {"0": [1]}}, {"partitions": {"1": [1]}}, "not 0"),
+        ("/brokers/topics/t", {"partitions": {"0": [1]}}, {"partitions": {"0": [1, 1]}}, "twice"),
+        ("/brokers/topics/t/partitions/0", {"partition_epoch": 1}, {"birthOffset": -1}, "offset"),
+        (
+            "/brokers/topics/t/partitions/0",
+            {"partition_epoch": 1, "birthEpoch": 3},
+            {"retirementEpoch": 2},
+            "before its birth",
+        ),
+        ("/tidelog/topics/t", HISTORY, {"resize_epoch": -1}, "no epoch"),
+        ("/tidelog/topics/t", HISTORY, {"initial_partition_count": 0}, "is 0"),
+        ("/tidelog/topics/t", HISTORY, {"pending_stops": {"0": {"-1": 3}}}, "pending_stops"),
+        ("/tidelog/topics/t", HISTORY, {"original_replicas": {"0": [2, 2]}}, "2 twice"),
+        ("/tidelog/topics/t", HISTORY, {"resize": {**GROWTH, "to_count": 1}}, "is no grow"),
+        ("/tidelog/topics/t", HISTORY, {"resize": {**GROWTH, "step": "seal"}}, "is no grow"),
+        ("/tidelog/topics/t", HISTORY, {"resize": {**GROWTH, "from_count": 1}}, "below the init"),
+        ("/tidelog/topics/t", HISTORY, {"resize": {**GROWTH, "resize_epoch": 2}}, "epoch 2, and"),
+        ("/tidelog/topics/t", HISTORY, {"resize": {**GROWTH, "cursor": 3}}, "3 of 2"),
+        ("/tidelog/topics/t", HISTORY, {"resize": {**GROWTH, "cursor": 1}}, "0 leader epochs"),
+        ("/tidelog/topics/t", HISTORY, {"former": {"2": [5, 1, 9, 2, 1]}}, "partition 2 ended"),
+        (
+            f"/tidelog/deletions/{ID}",
+            {"name": "t", "partitions": {"0": [1]}},
+            {"name": "../t"},
+            "is no topic",
+        ),
+        (
+            "/latest_producer_id_block",
+            {"broker": 1, "block_start": "0", "block_end": "9"},
+            {"block_start": "10"},
+            "after its end",
+        ),
+    ],
+)
+def test_a_stored_record_passes_the_rules_of_a_request(
+    path: str, right: dict[str, object], wrong: dict[str, object], said: str
+) -> None:
+    assert not isinstance(layout.decode(path, json.dumps(right).encode()), Damaged)
+    damaged = layout.decode(path, json.dumps({**right, **wrong}).encode())
+    assert isinstance(damaged, Damaged)
+    assert said in str(damaged)
+
+
+def test_names_that_no_controller_gives_are_not_tidelogs() -> None:
+    for path in ("/brokers/ids/01", "/brokers/ids/2147483648", "/brokers/topics/a b"):
+        assert layout.decode(path, b"{}") is None
+    for path in ("/brokers/topics/t/partitions/00", "/config/brokers/x", "/tidelog/topics/.."):
+        assert layout.kind_of(path) is None
 
 
 def test_containers_and_strangers_hold_nothing() -> None:

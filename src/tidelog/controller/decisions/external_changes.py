@@ -35,6 +35,7 @@ from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_counts import taken_up, wanted, without_counts
 from tidelog.controller.decisions.growth import Growth
 from tidelog.controller.decisions.nodes import (
+    check_agreement,
     check_topic,
     counts_as_none,
     indexes_with_state,
@@ -158,6 +159,8 @@ def take_up(
             taken.notes.append(why_none(path))
         elif above != layout.CONFIG_CHANGES:
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
+    topics = {layout.topic_of(path) for path in found}
+    taken.errors += check_agreement(cluster, {x for x in topics if x is not None})
     completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
     if cluster.went_back is None:
@@ -193,7 +196,8 @@ def _is_known(cluster: ClusterState, path: str, node: Node | None) -> bool:
     above, _, name = path.rpartition("/")
     record = layout.decode(path, node.data)
     if path in cluster.damaged:
-        return record == cluster.damaged[path]
+        damaged = cluster.damaged[path]
+        return record == damaged or (damaged.record is not None and record == damaged.record)
     known: Record | None = record if isinstance(record, msgspec.Struct) else None
     if above == layout.TOPICS:
         known = cluster.topics.get(name)

@@ -7,9 +7,15 @@ No rule about leaders or topics is here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
+from tidelog.controller.decisions.agreement import (
+    contradicted,
+    contradicted_of,
+    put_aside,
+    uncounted,
+)
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.controller.decisions.plan import WrittenPlan
@@ -64,6 +70,28 @@ def load(cluster: ClusterState, nodes: Mapping[str, Node]) -> None:
     lacking = [x for x in cluster.states if not cluster.replicas(x) and x.topic in cluster.topics]
     for name in {where.topic for where in lacking}:
         check_topic(cluster, name, known)
+    _damage(cluster, contradicted(cluster))
+    for name, node in list(uncounted(cluster)):
+        cluster.topics[name] = node
+
+
+def check_agreement(cluster: ClusterState, topics: Collection[str]) -> list[str]:
+    """Judge the nodes of topics by each other again; return a line for each that is damaged now.
+
+    Call it when other programs have written nodes of these topics.
+    """
+    for path, record in put_aside(cluster, topics):
+        _put(cluster, path, record)
+    return _damage(cluster, contradicted_of(cluster, topics))
+
+
+def _damage(cluster: ClusterState, found: Iterable[Damaged]) -> list[str]:
+    lines = []
+    for damaged in found:
+        _remove(cluster, damaged.path)
+        cluster.damaged[damaged.path] = damaged
+        lines.append(str(damaged))
+    return lines
 
 
 def take(cluster: ClusterState, path: str, node: Node | None) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.model.topics import TopicPartition
 
 DELETED_EPOCH = -2
@@ -60,7 +60,10 @@ def stops_of(
         found += _of_a_marked_topic(cluster, broker, name)
     for name in cluster.topic_histories if topics is None else sorted(topics):
         history = cluster.topic_histories.get(name)
-        if history is not None and history.pending_stops and name not in cluster.marked:
+        if history is None or (cluster.level.topic_ids and cluster.topic_id(name) == NO_ID):
+            # While the id is unknown no stop may hit another topic of the name.
+            continue
+        if history.pending_stops and name not in cluster.marked:
             for index, noted in sorted(history.pending_stops.items()):
                 if broker not in noted:
                     continue
@@ -84,8 +87,10 @@ def _is_former(cluster: ClusterState, where: TopicPartition, partition_epoch: in
     if partition_epoch == ANY_PARTITION_EPOCH:
         return False
     node, history = cluster.partition_nodes.get(where), cluster.topic_histories.get(where.topic)
-    if node is not None and node.partition_epoch > partition_epoch:
-        return True
+    if node is not None:
+        return node.partition_epoch > partition_epoch
+    if where in cluster.states:
+        return False
     former = None if history is None else history.former.get(where.partition)
     return former is not None and former.partition_epoch >= partition_epoch
 

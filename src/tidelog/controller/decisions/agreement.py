@@ -1,0 +1,187 @@
+"""What the nodes of the store say of each other: which of them contradict the others.
+
+Owns the rules of several nodes. Those of a single one: see ``metadata.soundness``. A node that
+another one contradicts is damaged like one that cannot be read: it is named, and changes nothing.
+Its content is kept, and counts again once the others agree.
+
+| nodes that contradict each other | result |
+|---|---|
+| a state, and its topic's replicas: its leader, or a | the state is damaged: no replica that it |
+| member of its ISR that owes no stop, is not assigned | names becomes stale (promise 20) |
+| a deletion, and a topic with its id that is not marked | the deletion is damaged: it would |
+| | delete the replicas of a living topic |
+| an epoch, and the counter that gave it | the counter goes on above it; by more than a |
+| | million, the node of the epoch is damaged |
+| a topic's counts, and its partitions | they are not known: ``completion`` counts |
+
+None of this holds while the store counts as an older copy: its acceptance writes in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.metadata import layout
+from tidelog.metadata.layout import Damaged
+from tidelog.metadata.records import PartitionState, Record, TopicNode
+from tidelog.model.topics import TopicPartition
+
+MOST_RAISED = 1_000_000
+"""A counter may have gone back by as much as the acceptance of a restored store raises it."""
+
+
+def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
+    """Yield the nodes that others contradict, and raise counters that went back. O(nodes)."""
+    if cluster.went_back is not None:
+        return
+    yield from list(_states(cluster, cluster.states))
+    yield from list(_deletions(cluster))
+    yield from list(_epochs(cluster))
+
+
+def contradicted_of(cluster: ClusterState, topics: Collection[str]) -> Iterator[Damaged]:
+    """Yield the same of some topics whose nodes other programs have written."""
+    if cluster.went_back is not None:
+        return
+    for name in topics:
+        node = cluster.topics.get(name)
+        places = () if node is None else (TopicPartition(name, x) for x in node.partitions)
+        yield from _states(cluster, places)
+
+
+def put_aside(cluster: ClusterState, topics: Collection[str]) -> list[tuple[str, Record]]:
+    """Take back what was damaged only because other nodes of these topics contradicted it.
+
+    The answer has the nodes, to be judged again with these.
+    """
+    found = []
+    for path, damaged in list(cluster.damaged.items()):
+        if damaged.record is not None and layout.topic_of(path) in topics:
+            del cluster.damaged[path]
+            found.append((path, damaged.record))
+    return found
+
+
+def uncounted(cluster: ClusterState) -> Iterator[tuple[str, TopicNode]]:
+    """Yield the topics whose counts cannot be those of their partitions, without them."""
+    for name, node in cluster.topics.items():
+        end = len(node.partitions)
+        initial, count = node.initial_partition_count, node.undeleted_partition_count
+        known = initial, count
+        if initial is not None and not 1 <= initial <= end:
+            initial = None
+        if count is not None and not (1 <= count <= end and _agrees(cluster, name, count)):
+            count = None
+        if (initial, count) != known:
+            yield (
+                name,
+                msgspec.structs.replace(
+                    node, initial_partition_count=initial, undeleted_partition_count=count
+                ),
+            )
+
+
+def _agrees(cluster: ClusterState, name: str, count: int) -> bool:
+    history = cluster.topic_histories.get(name)
+    if history is None or not history.resize_epoch or history.resize is not None:
+        # Its count is the initial one, or that of the plan.
+        return True
+    # The partition below the count takes records, and the one above it is retired.
+    for index, is_retired in ((count - 1, False), (count, True)):
+        node = cluster.partition_nodes.get(TopicPartition(name, index))
+        if node is not None and (node.retirement_epoch >= 0) != is_retired:
+            return False
+    return count >= history.initial_partition_count
+
+
+def _states(cluster: ClusterState, places: Iterable[TopicPartition]) -> Iterator[Damaged]:
+    for where in places:
+        state, replicas = cluster.states.get(where), cluster.replicas(where)
+        if state is None or not replicas:
+            continue
+        # In the good case the members of the ISR are the replicas.
+        if state.leader in replicas and (
+            state.isr == replicas or set(replicas).issuperset(state.isr)
+        ):
+            continue
+        why = _why_not_of(cluster, where, state, replicas)
+        if why is not None:
+            yield Damaged(layout.state(*where), why, state)
+
+
+def _why_not_of(
+    cluster: ClusterState, where: TopicPartition, state: PartitionState, replicas: list[int]
+) -> str | None:
+    assigned = f"{layout.topic(where.topic)} assigns the partition to {replicas}"
+    if state.leader not in replicas and state.leader != NO_LEADER:
+        return f"its leader is {state.leader}, and {assigned}"
+    history = cluster.topic_histories.get(where.topic)
+    if history is None:
+        return None
+    # A replica that was moved away owes a stop until it has left the ISR (KIP-455).
+    owing = history.pending_stops.get(where.partition, {})
+    strange = [x for x in state.isr if x not in replicas and x not in owing]
+    if strange:
+        return f"its ISR is {state.isr}, and {assigned}"
+    members = [*state.isr, *state.eligible_replicas]
+    if members and not set(members).intersection(replicas):
+        return f"its members are {members}, and {assigned}"
+    return None
+
+
+def _deletions(cluster: ClusterState) -> Iterator[Damaged]:
+    if not cluster.deletions:
+        return
+    living = {cluster.topic_id(name): name for name in cluster.topics}
+    for name, history in cluster.topic_histories.items():
+        topic_id = layout.parse_id(history.topic_id)
+        if topic_id is not None:
+            living.setdefault(topic_id, name)
+    for topic_id, node in cluster.deletions.items():
+        alive = living.get(topic_id)
+        # The nodes of a large topic go in several commits, while it is marked.
+        if alive is not None and alive not in cluster.marked:
+            why = f"the topic {alive} has this id and is not being deleted"
+            yield Damaged(layout.deletion(topic_id), why, node)
+
+
+def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
+    """Yield the nodes far above their counters; the counters go on above all others."""
+    counters = cluster.counters
+    partition_epoch = counters.get(layout.PARTITION_EPOCH, 0)
+    nodes = (
+        (layout.partition(*where), node.partition_epoch, node)
+        for where, node in cluster.partition_nodes.items()
+        if node.partition_epoch > partition_epoch
+    )
+    yield from _counted(counters, layout.PARTITION_EPOCH, nodes)
+    controller_epoch = cluster.controller_epoch
+    states = (
+        (layout.state(*where), state.controller_epoch, state)
+        for where, state in cluster.states.items()
+        if state.controller_epoch > controller_epoch
+    )
+    yield from _counted(counters, layout.CONTROLLER_EPOCH, states)
+    broker_epoch = counters.get(layout.BROKER_EPOCH, 0)
+    brokers = (
+        (layout.broker(broker), node.broker_epoch, node)
+        for broker, node in cluster.brokers.items()
+        if node.broker_epoch > broker_epoch
+    )
+    yield from _counted(counters, layout.BROKER_EPOCH, brokers)
+
+
+def _counted(
+    counters: dict[str, int], counter: str, above: Iterable[tuple[str, int, Record]]
+) -> Iterator[Damaged]:
+    # Without the counter nothing contradicts an epoch.
+    most = counters[counter] + MOST_RAISED if counter in counters else None
+    for path, epoch, node in above:
+        if most is not None and epoch > most:
+            why = f"its epoch {epoch} is far above {counter}, {most - MOST_RAISED}"
+            yield Damaged(path, why, node)
+        else:
+            counters[counter] = max(epoch, counters.get(counter, 0))

@@ -1,0 +1,61 @@
+"""Broken rules of what the metadata store says: records that are believed without a look."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DECISIONS = "src/tidelog/controller/decisions"
+SOUNDNESS = "src/tidelog/metadata/soundness.py"
+AGREEMENT = f"{DECISIONS}/agreement.py"
+
+MUTANTS = (
+    Mutant(
+        "a stored list of targets may be empty",
+        SOUNDNESS,
+        "        if not targets:\n",
+        "        if False:\n",
+        "tests/unit/metadata/test_layout.py",
+    ),
+    Mutant(
+        "a stored list of brokers may name one twice",
+        SOUNDNESS,
+        "    if len(set(brokers)) != len(brokers):\n",
+        "    if False:\n",
+        "tests/unit/metadata/test_layout.py",
+    ),
+    Mutant(
+        "a stored plan of a resize may lack leader epochs",
+        SOUNDNESS,
+        "    if len(plan.leader_epochs) != _epochs_of(plan):\n",
+        "    if False:\n",
+        "tests/unit/metadata/test_layout.py tests/unit/controller/test_wrong_nodes.py",
+    ),
+    Mutant(
+        "a member of the ISR need not be assigned",
+        AGREEMENT,
+        "    if strange:\n",
+        "    if False:\n",
+        "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
+        "the deletion of a living topic is carried out",
+        AGREEMENT,
+        "        if alive is not None and alive not in cluster.marked:\n",
+        "        if False:\n",
+        "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
+        "a counter stays where it went back to",
+        AGREEMENT,
+        "            counters[counter] = max(epoch, counters.get(counter, 0))\n",
+        "            pass\n",
+        "tests/unit/controller/test_agreement.py",
+    ),
+    Mutant(
+        "a replica of a topic whose id is unknown is stopped",
+        f"{DECISIONS}/stops.py",
+        " or (cluster.level.topic_ids and cluster.topic_id(name) == NO_ID):\n",
+        ":\n",
+        "tests/unit/controller/test_agreement.py tests/unit/controller/test_wrong_nodes.py",
+    ),
+)

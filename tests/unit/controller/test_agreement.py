@@ -1,0 +1,137 @@
+"""What the nodes of the store say of each other: which one counts as damaged, and for how long."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+from tests.support.controller_world import World
+from tests.support.resizing_world import ResizingWorld
+from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.completion import complete
+from tidelog.controller.decisions.creation import TopicToCreate
+from tidelog.controller.decisions.external_changes import changed, take_up
+from tidelog.controller.decisions.nodes import load
+from tidelog.controller.decisions.stops import stops_of
+from tidelog.metadata import layout
+from tidelog.metadata.records import DeletionNode, PartitionNode, PartitionState, Record
+from tidelog.metadata.store import Node
+from tidelog.model.topics import TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def made() -> World:
+    world = World(1, 2, 3)
+    world.create(TopicToCreate("t", assignment=((0, (1, 2)), (1, (2, 3)))))
+    return world
+
+
+def read_with(world: World, **records: Record) -> ClusterState:
+    """Load the store with other nodes: "state" and "node" are those of t-0."""
+    paths = {
+        "topic": layout.topic("t"),
+        "state": layout.state(*T0),
+        "node": layout.partition(*T0),
+        "history": layout.topic_history("t"),
+        "deletion": layout.deletion(world.cluster.topic_id("t")),
+    }
+    nodes = world.nodes()
+    for name, record in records.items():
+        path = paths[name]
+        nodes[path] = Node(layout.encode(record), nodes[path].version if path in nodes else 0)
+    again = ClusterState()
+    load(again, nodes)
+    return again
+
+
+def test_a_state_whose_members_are_not_assigned_is_damaged_and_no_replica_becomes_stale() -> None:
+    world = made()
+    state = world.cluster.states[T0]
+    for wrong, said in (
+        (PartitionState(3, 1, 1, [3]), "its leader is 3, and /brokers/topics/t assigns"),
+        (PartitionState(1, 1, 1, [1, 3]), "its ISR is [1, 3]"),
+        (PartitionState(-1, 1, 1, [], eligible_replicas=[3]), "its members are [3]"),
+    ):
+        cluster = read_with(world, state=wrong)
+        (damaged,) = cluster.damaged.values()
+        assert said in str(damaged)
+        assert "cannot be right" in str(damaged)
+        assert T0 not in cluster.states
+    # A member that was moved away owes a stop until it has left the ISR.
+    history = msgspec.structs.replace(world.cluster.topic_histories["t"], pending_stops={0: {3: 1}})
+    cluster = read_with(world, state=PartitionState(1, 1, 1, [1, 3]), history=history)
+    assert not cluster.damaged
+    # The same when the topic's node is the wrong one: broker 1 keeps what it holds.
+    topic = msgspec.structs.replace(world.cluster.topics["t"], partitions={0: [3, 2], 1: [2, 3]})
+    cluster = read_with(world, topic=topic, state=state)
+    assert list(cluster.damaged) == [layout.state(*T0)]
+
+
+def test_a_contradicted_state_counts_again_when_the_other_node_is_repaired() -> None:
+    world = made()
+    right = world.cluster.topics["t"]
+    wrong = msgspec.structs.replace(right, partitions={0: [3, 2], 1: [2, 3]})
+    cluster = read_with(world, topic=wrong)
+    path = layout.topic("t")
+    found = changed(cluster, {path: Node(layout.encode(right), 7)})
+    assert found
+    # The controller knew the wrong assignment only: it takes the node for a move, which no tool
+    # makes this way, so it is put back. A removal and a new node is what repairs it.
+    draft = cluster.draft()
+    take_up(draft, {path: None}, world.chance, deletes=True)
+    take_up(draft, found, world.chance, deletes=True)
+    assert not draft.damaged
+    assert draft.states[T0] == world.cluster.states[T0]
+
+
+def test_the_deletion_of_a_living_topic_is_damaged_and_deletes_nothing() -> None:
+    world = made()
+    cluster = read_with(world, deletion=DeletionNode("gone", {0: [1, 2]}))
+    (damaged,) = cluster.damaged.values()
+    assert "the topic t has this id and is not being deleted" in str(damaged)
+    assert not stops_of(cluster, 1)
+    # A large topic leaves the store in several commits, while it is marked.
+    nodes = world.nodes()
+    nodes[layout.deletion_mark("t")] = Node(b"", 0)
+    path = layout.deletion(world.cluster.topic_id("t"))
+    nodes[path] = Node(layout.encode(DeletionNode("t", {0: [1, 2]})), 0)
+    load(again := ClusterState(), nodes)
+    assert not again.damaged
+
+
+def test_no_epoch_is_given_twice_by_a_counter_that_went_back() -> None:
+    world = made()
+    assert world.cluster.counters[layout.PARTITION_EPOCH] == 2
+    cluster = read_with(world, node=PartitionNode(40))
+    assert cluster.counters[layout.PARTITION_EPOCH] == 40
+    assert not cluster.damaged
+    cluster = read_with(world, node=PartitionNode(2_000_000))
+    assert cluster.counters[layout.PARTITION_EPOCH] == 2
+    assert "far above /partition_epoch" in str(cluster.damaged[layout.partition(*T0)])
+
+
+def test_a_count_that_is_not_that_of_the_partitions_is_counted_again() -> None:
+    world = ResizingWorld(2)
+    world.ask(4)
+    world.settle()
+    right = world.cluster.topics["t"]
+    assert right.undeleted_partition_count == 4
+    for wrong in (0, 2, 3, 5, 2**40):
+        again = ClusterState(level=world.cluster.level)
+        nodes = world.nodes()
+        node = msgspec.structs.replace(right, undeleted_partition_count=wrong)
+        nodes[layout.topic("t")] = Node(layout.encode(node), 9)
+        load(again, nodes)
+        assert again.topics["t"].undeleted_partition_count is None
+        (put,) = complete(again, world.chance).writes
+        assert put.record == right  # type: ignore[union-attr]
+
+
+def test_a_stop_names_no_topic_whose_id_is_unknown() -> None:
+    world = made()
+    history = msgspec.structs.replace(world.cluster.topic_histories["t"], pending_stops={0: {3: 0}})
+    topic = msgspec.structs.replace(world.cluster.topics["t"], topic_id=None)
+    assert [x.topic_id for x in stops_of(read_with(world, history=history), 3)] == [UUID(int=1)]
+    assert not stops_of(read_with(world, history=history, topic=topic), 3)
