@@ -14,6 +14,7 @@ RESETS = "tests/component/client/test_first_positions.py"
 POSITIONS = "tests/unit/client/test_reader_positions.py"
 COMMITS = "tests/component/client/test_committed_offsets.py"
 HELD = "tests/component/client/test_held_records.py"
+STUCK = "tests/component/client/test_stuck_partitions.py"
 DELIVERY = "tests/component/client/test_delivery.py"
 CONSUMER = "tests/component/aio/test_consumer.py"
 SUBSCRIPTIONS = "tests/component/aio/test_subscriptions.py"
@@ -93,10 +94,39 @@ MUTANTS = (
     ),
     Mutant(
         "a turn lets go of a queue with a batch that has no outcome",
-        f"{CLIENT}/producing/turning.py",
-        "            elif queue.partition.topic == newest.name and queue.empty:\n",
-        "            elif queue.partition.topic == newest.name:\n",
+        f"{CLIENT}/producing/topic_epochs.py",
+        "        if not queue.empty:\n",
+        "        if False:\n",
         HELD,
+    ),
+    Mutant(
+        "after a growth a child does not wait for batches of its parent",
+        "src/tidelog/partitioning/older_keys.py",
+        "        if modulus == ALONE or not self._level:\n",
+        "        if True:\n",
+        "tests/component/client/test_turning.py",
+    ),
+    Mutant(
+        "a batch whose partition was named holds up the line of the partition",
+        f"{CLIENT}/producing/topic_epochs.py",
+        "        if stamp is None or batch.is_fixed or not is_by_key",
+        "        if stamp is None or not is_by_key",
+        STUCK,
+    ),
+    Mutant(
+        "records that open together are not in the order of send",
+        f"{CLIENT}/producing/topic_epochs.py",
+        "        found = [record for place in places for record in self.gated.pop(place)]\n"
+        "        return sorted(found, key=lambda record: record.number)\n",
+        "        return [record for place in places for record in self.gated.pop(place)]\n",
+        STUCK,
+    ),
+    Mutant(
+        "a record without a key waits for a partition that is stuck",
+        f"{CLIENT}/producing/turning.py",
+        "        if key is None and epochs.is_shut(place):\n",
+        "        if False:\n",
+        STUCK,
     ),
     Mutant(
         "another broker than the one that refused is asked for the newer epoch",

@@ -236,7 +236,7 @@ class ResizingCluster:
     async def refresh(self) -> None:
         self.view = self.view.merged(self.leaders.described, whole=False)
 
-    async def describe(self, _: Any, *, node_id: int) -> None:
+    async def describe(self, _: Any, *, first: int) -> None:
         await self.refresh()
 
     def forget(self) -> None:

@@ -59,8 +59,7 @@ class Cluster(BrokerConnections):
     async def open(self, timeout_ms: int | None = None) -> None:
         """Reach the cluster through any bootstrap address.
 
-        Raises ClusterUnreachable when none responds within ``timeout_ms`` (default: the default API
-        timeout).
+        Raises ClusterUnreachable after ``timeout_ms`` (default: the default API timeout).
         """
         await self.retry(self.refresh, timeout_ms)
 
@@ -158,24 +157,27 @@ class Cluster(BrokerConnections):
         names: Sequence[str] | None,
         *,
         node_id: int | None = None,
+        first: int | None = None,
         timeout_ms: int | None = None,
     ) -> ClusterMetadata:
         """Request the metadata of these topics (None: all) and return it, errors included.
 
-        ``node_id``: request it from this broker, once, and not from any.
+        ``node_id``: request it from this broker, once, and not from any. ``first``: once, from this
+        broker, or from another one if it is silent.
         """
         request = _request_for(names, create=False)
 
         async def attempt() -> ClusterMetadata:
-            if node_id is None:
-                found = metadata.read_answer(await self.send_to_any(request))
-            else:
+            if node_id is not None:
                 answer = await self.send(node_id, request, timeout_ms=timeout_ms)
-                found = metadata.read_answer(answer)
+            else:
+                _, answer = await self.ask_any(self._asking(request), first=first)
+            found = metadata.read_answer(answer)
             self._take(found, whole=names is None)
             return found
 
-        return await (attempt() if node_id is not None else self.retry(attempt, timeout_ms))
+        is_once = node_id is not None or first is not None
+        return await (attempt() if is_once else self.retry(attempt, timeout_ms))
 
     async def leader(self, partition: TopicPartition, least_epoch: int = -1) -> Partition:
         """Return a partition that has a leader, from metadata that is not known to be stale.

@@ -257,5 +257,23 @@ def test_an_answer_is_first_asked_of_the_broker_that_is_named() -> None:
     story(of)
 
 
+def test_metadata_are_asked_of_another_broker_when_the_one_that_refused_a_batch_is_silent(
+    soon: None,
+) -> None:
+    """It knows the newer resize epoch best; any other knows it soon."""
+
+    async def of() -> None:
+        async with Brokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
+            for index in range(3):
+                await cluster.describe(["t"], first=index)
+                assert brokers.asked[-1] == (index, ApiKey.METADATA)
+            brokers.freeze(1)
+            await cluster.describe(["t"], first=1)
+            assert [index for index, _ in brokers.asked[-2:]] != [1, 1]
+            assert brokers.asked[-1][0] != 1
+
+    story(of)
+
+
 async def ask_peer(connection: ClientConnection) -> str:
     return connection.peer

@@ -8,21 +8,16 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from tests.support.network_server import until
 from tests.support.resizing_leaders import NAME, ResizingCluster
 from tests.support.stories import story
 from tests.support.turns import LATER_MS, ONE, Turns, key_of, now, refusal_of
 from tidelog.client.errors import (
-    ClientError,
     ConnectionLost,
     GaveUp,
-    Refused,
-    VersionUnsupported,
 )
+from tidelog.client.producing.held_records import HeldRecord, records_of
 from tidelog.client.producing.send_queue import BatchResult, SendQueue, SendTally
-from tidelog.client.producing.turning import HeldRecord, records_of
 from tidelog.client.stamps import Stamp, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -94,8 +89,8 @@ def test_the_broker_that_refused_is_asked_for_metadata() -> None:
     class Asked(ResizingCluster):
         nodes: list[int]
 
-        async def describe(self, _: Any, *, node_id: int) -> None:
-            self.nodes.append(node_id)
+        async def describe(self, _: Any, *, first: int) -> None:
+            self.nodes.append(first)
             await self.refresh()
 
     async def of() -> None:
@@ -116,37 +111,6 @@ def test_the_broker_that_refused_is_asked_for_metadata() -> None:
         await until(lambda: any(turns.cluster.waiting.values()))
         assert not turns.sender._topics[NAME].is_turning
         await turns.end()
-
-    story(of)
-
-
-@pytest.mark.parametrize(
-    ("error", "asks"), [(ConnectionLost("gone"), 1), (VersionUnsupported("too old"), 0)]
-)
-def test_any_broker_is_asked_only_where_the_one_that_refused_cannot_be_reached(
-    error: ClientError, asks: int
-) -> None:
-    """What another error says of it is what the records that expire name."""
-
-    class Failing(ResizingCluster):
-        asked: int
-
-        async def describe(self, *_: Any, node_id: int) -> None:
-            raise error
-
-        async def refresh(self) -> None:
-            self.asked += 1
-
-    async def of() -> None:
-        turns = Turns(linger_ms=LATER_MS)
-        epochs = turns.sender._epochs_of(turns.topic)
-        epochs.refused = stamp_of(turns.topic)
-        turns.cluster.__class__ = Failing
-        turns.cluster.asked = 0  # type: ignore[attr-defined]
-        with pytest.raises(Refused if asks else VersionUnsupported):
-            await turns.sender._ask_again(epochs)
-        assert turns.cluster.asked == asks  # type: ignore[attr-defined]
-        await turns.sender.close()
 
     story(of)
 
@@ -173,7 +137,7 @@ def test_at_the_end_of_a_turn_queues_of_former_incarnations_are_let_go_when_they
         reborn = replace(partitions[1], partition_epoch=6)
         await turns.show(partitions={**partitions, 1: reborn}, resize_epoch=1)
         left = {(where.topic, where.partition, epoch) for where, epoch in sender._queues}
-        assert left == {(NAME, 0, 0), (NAME, 0, -1), (NAME, 1, 8), ("other", 1, 8)}
+        assert left == {(NAME, 0, 0), (NAME, 1, 8), ("other", 1, 8)}
         assert epochs.queues == {}
         waits.waiting.clear()
 
@@ -271,8 +235,8 @@ def test_a_broker_that_knows_nothing_newer_is_asked_again_after_a_while() -> Non
     class Asked(ResizingCluster):
         nodes: list[int]
 
-        async def describe(self, _: Any, *, node_id: int) -> None:
-            self.nodes.append(node_id)
+        async def describe(self, _: Any, *, first: int) -> None:
+            self.nodes.append(first)
 
     async def of() -> None:
         turns = Turns(linger_ms=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -23,6 +24,7 @@ from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import CLOSED, TRIED
 from tidelog.client.producing.settings import SendSettings
 from tidelog.client.stamps import stamp_of
+from tidelog.partitioning.older_keys import ALONE, OlderKeys
 from tidelog.protocol import messages
 from tidelog.records.reader import read_batch
 
@@ -139,6 +141,24 @@ def test_each_key_keeps_its_order_whatever_the_leaders_answer(seed: int) -> None
     sends = history.of(Send)
     assert len(sends) == SENDS + KEYS
     assert all(send.outcome is Outcome.OK for send in sends)
+
+
+def violated(seeds: Sequence[int]) -> bool:
+    """Whether the order checker finds something in the runs with some seeds."""
+    return any(violations_in(Reference(asyncio.run(Run(seed).run()))) for seed in seeds)
+
+
+def test_a_sender_that_forgets_the_partition_that_keys_came_from_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add = OlderKeys.add
+    monkeypatch.setattr(OlderKeys, "add", lambda self, place, _: add(self, place, ALONE))
+    assert violated(range(40))
+
+
+def test_a_sender_that_waits_for_no_older_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OlderKeys, "holds", lambda *_: False)
+    assert violated(range(40))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -9,15 +9,16 @@ from typing import Any
 from uuid import UUID
 
 from tests.support.network_server import until
-from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeaders
+from tests.support.resizing_leaders import NAME, ResizingLeaders
 from tests.support.stories import story
 from tests.support.turns import LATER_MS, ONE, Turns, key_of, now, refusal_of
 from tidelog.client.errors import ConnectionLost, GaveUp
 from tidelog.client.producing.send_queue import BatchResult, SendQueue
-from tidelog.client.producing.turning import TopicEpochs
+from tidelog.client.producing.topic_epochs import OlderBatch, TopicEpochs
 from tidelog.client.stamps import Stamp, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.partitioning.older_keys import ANY
 from tidelog.records.batch import read_header
 from tidelog.records.reader import read_batch
 
@@ -55,30 +56,6 @@ def test_a_refusal_of_a_batch_that_has_expired_changes_nothing() -> None:
         await until(lambda: any(turns.cluster.waiting.values()))
         await until(later.done)
         assert later.exception()
-
-    story(of)
-
-
-def test_metadata_are_asked_of_others_where_the_broker_that_refused_is_gone() -> None:
-    class Gone(ResizingCluster):
-        async def describe(self, _: Any, *, node_id: int) -> None:
-            raise ConnectionLost(f"broker {node_id} is gone")
-
-    async def of() -> None:
-        turns = Turns(linger_ms=0)
-        turns.cluster.__class__ = Gone
-        sent = await turns.sender.send(NAME, b"0", b"k")
-        await until(lambda: any(turns.cluster.waiting.values()))
-        ((_, ((request, answer),)),) = turns.cluster.waiting.items()
-        turns.cluster.waiting.clear()
-        shown = replace(turns.topic, resize_epoch=1)
-        turns.leaders.described = replace(turns.leaders.described, topics={NAME: shown})
-        answer.set_result(refusal_of(request))
-        await until(lambda: any(turns.cluster.waiting.values()))
-        ((_, ((request, _),)),) = turns.cluster.waiting.items()
-        assert request.topic_data[0].resize_epoch == 1
-        await turns.end()
-        assert sent.exception()
 
     story(of)
 
@@ -138,14 +115,21 @@ def test_a_batch_of_a_deleted_topic_does_not_hold_a_turn_up() -> None:
     found = Stamp(UUID(int=2), 4, 0)
     queue = SendQueue(TopicPartition(NAME, 0), 5, idempotent=True)
     topic = ResizingLeaders(random.Random(1)).described.topics[NAME]
-    epochs = TopicEpochs(topic, stamp_of(topic))
-    of_former = queue.open(stamp=stamp_of(topic))
-    of_same = queue.open(stamp=found)
-    unordered = queue.open(stamp=None)
-    assert epochs.may_end(found, [of_former])
-    assert not epochs.may_end(found, [of_former, of_same])
-    assert not epochs.may_end(found, [unordered])
-    assert not epochs.may_end(None, [of_former])
+    of_former, of_same, unordered = (
+        OlderBatch(queue, queue.open(stamp=stamp), ANY) for stamp in (stamp_of(topic), found, None)
+    )
+
+    def may_end(stamp: Stamp | None, *older: OlderBatch) -> bool:
+        epochs = TopicEpochs(topic, stamp, older=list(older))
+        return epochs.may_end
+
+    assert may_end(found, of_former)
+    assert not may_end(found, of_former, of_same)
+    assert not may_end(found, unordered)
+    assert not may_end(None, of_former)
+    queue._identity = ONE
+    queue.sent(of_former.batch)
+    assert not may_end(found, of_former)
 
 
 def created_again(turns: Turns) -> None:

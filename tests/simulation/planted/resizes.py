@@ -25,12 +25,12 @@ from tidelog.client.groups.gating import Gating
 from tidelog.client.groups.held_keys import HeldKeys
 from tidelog.client.groups.key_turns import KeyTurns
 from tidelog.client.groups.topic_gates import TopicGates
-from tidelog.client.producing.turning import TopicEpochs
 from tidelog.controller import requests
 from tidelog.controller.decisions import completion, resizing
 from tidelog.controller.decisions.shown_topics import ShownTopic
 from tidelog.groups import births
 from tidelog.metadata.records import PartitionNode, ResizeStep
+from tidelog.partitioning.older_keys import ALONE, OlderKeys
 
 ORDER = ("order_of_keys",)
 FIRST = ("fences_come_first",)
@@ -147,9 +147,14 @@ def keep_the_state_when_a_gate_opens(patch: Patch) -> None:
 
 
 def pass_older_batches(patch: Patch) -> None:
-    """A sender hashes again while older batches of the topic have no outcome."""
-    may_end = TopicEpochs.may_end
-    patch.setattr(TopicEpochs, "may_end", lambda self, found, _: may_end(self, found, ()))
+    """A sender hashes again while older batches have no outcome."""
+    patch.setattr(OlderKeys, "holds", lambda *_: False)
+
+
+def forget_where_keys_came_from(patch: Patch) -> None:
+    """A record waits for older batches of its own partition, and not for those of the parent."""
+    add = OlderKeys.add
+    patch.setattr(OlderKeys, "add", lambda self, partition, _: add(self, partition, ALONE))
 
 
 def resized(weights: dict[str, float], **more: Any) -> Course:
@@ -187,5 +192,6 @@ PLANTED = (
     Planted(report_before_the_callback, ORDER, resized(AWAY)),
     Planted(commit_without_a_flush, STATE, resized(AWAY), first_seed=2),
     Planted(keep_the_state_when_a_gate_opens, STATE, resized(AWAY), first_seed=1),
-    Planted(pass_older_batches, TWICE, resized(AWAY), first_seed=29),
+    Planted(pass_older_batches, TWICE, resized(AWAY), first_seed=26),
+    Planted(forget_where_keys_came_from, TWICE, resized(AWAY)),
 )

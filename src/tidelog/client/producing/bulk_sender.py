@@ -13,7 +13,7 @@ from tidelog.client.metadata import Topic
 from tidelog.client.producing.partitioner import by_partition
 from tidelog.client.producing.send_queue import SendTally
 from tidelog.client.producing.sender import RECORD_OVERHEAD_BYTES, RecordSender
-from tidelog.client.producing.turning import TopicEpochs
+from tidelog.client.producing.topic_epochs import TopicEpochs
 from tidelog.records.builder import Columns, NewRecord
 
 
@@ -42,7 +42,7 @@ class BulkSender(RecordSender):
     ) -> Columns:
         """Send records under the present count; return those that are left when it changes."""
         epochs = self._epochs_of(known)
-        if epochs.is_turning:
+        if epochs.refused is not None:
             return await self._hold_all(epochs, records, tally, partition)
         if partition is not None or records.keys is None:
             sent = await self._send_run(epochs, partition, records, tally, partition is not None)
@@ -50,7 +50,11 @@ class BulkSender(RecordSender):
         places = self._chooser.choose_all(epochs.seen, records.keys)
         parts = iter(by_partition(records, places).items())
         for index, part in parts:
-            sent = await self._send_run(epochs, index, part, tally)
+            if epochs.is_turning and epochs.is_shut(index):
+                left = await self._hold_all(epochs, part, tally, None)
+                sent = len(part.values) - len(left.values)
+            else:
+                sent = await self._send_run(epochs, index, part, tally)
             if sent < len(part.values):
                 return _joined([_from(part, sent), *(rest for _, rest in parts)])
         if None in records.keys:
@@ -67,7 +71,7 @@ class BulkSender(RecordSender):
     ) -> int:
         """Send records to one partition; None: to the sticky partition of each batch.
 
-        Returns how many were sent before the topic was resized, or all.
+        Returns how many were sent before the topic was resized, or its partition was shut.
         """
         begin, count = 0, len(records.values)
         room = min(self._settings.batch_bytes, self._settings.buffer_bytes)
@@ -76,9 +80,13 @@ class BulkSender(RecordSender):
             if self._buffered and self._buffered + room > self._settings.buffer_bytes:
                 await self.wait_for_room(room)
             self._epochs_of(epochs.seen)
-            if epochs.is_turning or epochs.stamp != stamp:
+            if epochs.refused is not None or epochs.stamp != stamp:
                 return begin
-            index = self._chooser.choose(epochs.seen, None) if partition is None else partition
+            index = self._home_of(epochs, None) if partition is None else partition
+            if epochs.is_turning and epochs.is_shut(index):
+                named = partition if is_fixed else None
+                left = await self._hold_all(epochs, _from(records, begin), tally, named)
+                return count - len(left.values)
             queue = self._queue_of(epochs, index)
             batch = queue.last
             if (
@@ -112,19 +120,21 @@ class BulkSender(RecordSender):
     async def _hold_all(
         self, epochs: TopicEpochs, records: Columns, tally: SendTally, partition: int | None
     ) -> Columns:
-        """Keep records while their topic turns; return those that are left when it has."""
+        """Keep records while their partition is shut, or not known; return those that are left."""
         for index, value in enumerate(records.values):
             key = None if records.keys is None else records.keys[index]
             headers = [] if records.headers is None else list(records.headers[index])
             size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
             if self._buffered and self._buffered + size > self._settings.buffer_bytes:
                 await self.wait_for_room(size)
-            if not epochs.is_turning:
+            self._epochs_of(epochs.seen)
+            place = self._home_now(epochs, key, partition)
+            if not epochs.is_turning or (place is not None and not epochs.is_shut(place)):
                 return _from(records, index)
             record = NewRecord(self._clock.wall_ms(), key, value, headers)
             self._buffered += size
             tally.taken += 1
-            self._hold_new(epochs, record, size, partition, tally=tally)
+            self._hold_new(epochs, record, size, partition, tally=tally, place=place)
         return _NOTHING
 
 

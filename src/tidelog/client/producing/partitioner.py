@@ -6,7 +6,7 @@ Owns the choice for records without an explicit partition.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -54,6 +54,17 @@ class PartitionChooser:
             live = _led(topic, count)
             chosen = self._random.choice(live) if live else self._random.randrange(count)
             self._sticky[topic.name] = chosen
+        return chosen
+
+    def choose_another(self, topic: Topic, is_shut: Callable[[int], bool]) -> int:
+        """Return another partition for records without a key than the present one, which is shut.
+
+        Any partition where all are shut.
+        """
+        free = [place for place in range(topic.count) if not is_shut(place)]
+        led = set(_led(topic, topic.count))
+        some = [place for place in free if place in led] or free or range(topic.count)
+        chosen = self._sticky[topic.name] = self._random.choice(some)
         return chosen
 
     def choose_all(self, topic: Topic, keys: Sequence[bytes | None]) -> list[int]:

@@ -204,6 +204,9 @@ class SendQueue:
         self._taken_back: tuple[int, ...] | None = None
         """The first batch that was taken back since the last one that got its numbers."""
         self._numbers = numbers or itertools.count(1)
+        self._last_number: tuple[int, ...] = ()
+        self._late: list[tuple[tuple[int, ...], ProducerBatch]] = []
+        """Batches of held records that came after later ones, with their places among all."""
         self._retries = retries
 
     def open(
@@ -219,8 +222,13 @@ class SendQueue:
         ``held``: the place of its first record in the order of ``send``, if that was held.
         """
         builder = FastBuilder(self._batch_bytes, codec=self._codec)
-        number = (*held, next(self._numbers))
+        place = (*held, next(self._numbers))
+        # The numbers of a queue ascend: its order is that of its sequence numbers.
+        number = place if place > self._last_number else (*self._last_number, place[-1])
+        self._last_number = number
         batch = ProducerBatch(self.partition, builder, number, stamp, is_fixed, tally=tally)
+        if number is not place:
+            self._late.append((place, batch))
         self.waiting.append(batch)
         return batch
 
@@ -236,6 +244,9 @@ class SendQueue:
         """Whether a batch before a place in the order of ``send`` has no outcome."""
         waiting = self.waiting
         if waiting and waiting[0].number < number:
+            return True
+        self._late = [late for late in self._late if not late[1].done]
+        if any(place < number for place, _ in self._late):
             return True
         return any(each.number < number and not each.done for each in self.in_flight)
 

@@ -19,7 +19,8 @@ from tidelog.client.errors import GaveUp, Refused, WrongState
 from tidelog.client.metadata import Topic
 from tidelog.client.producing.record_metadata import RecordMetadata, RecordOutcome
 from tidelog.client.producing.settings import SendSettings
-from tidelog.client.producing.turning import TOMBSTONES, TopicEpochs, TurningDelivery
+from tidelog.client.producing.topic_epochs import TopicEpochs
+from tidelog.client.producing.turning import TOMBSTONES, TurningDelivery
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord
 from tidelog.records.record import Header
@@ -111,11 +112,15 @@ class RecordSender(TurningDelivery):
         if timestamp_ms is None:
             timestamp_ms = self._clock.wall_ms()
         opened = (outcome, timestamp_ms, key_bytes, value_bytes, header_bytes)
+        place = partition
         if epochs.is_turning:
+            place = self._home_now(epochs, key, partition)
+        elif partition is None:
+            place = self._chooser.choose(epochs.seen, key)
+        if place is None or (epochs.is_turning and epochs.is_shut(place)):
             record = NewRecord(timestamp_ms, key, value, headers)
-            self._hold_new(epochs, record, size, partition, opened)
+            self._hold_new(epochs, record, size, partition, opened, place=place)
         else:
-            place = self._chooser.choose(epochs.seen, key) if partition is None else partition
             queue = epochs.queues.get(place)
             batch = None if queue is None or not queue.waiting else queue.waiting[-1]
             if (
@@ -261,7 +266,7 @@ class RecordSender(TurningDelivery):
         held = {
             name: size
             for name, epochs in self._topics.items()
-            if (size := sum(record.size for record in epochs.held))
+            if (size := sum(record.size for record in epochs.all_held()))
         }
         if held:
             said += (

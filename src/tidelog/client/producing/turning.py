@@ -1,18 +1,18 @@
-"""Resizes of a topic that is written: its records wait until every older batch is determined.
+"""Resizes of a topic that is written: a record waits for the older ones of its keys.
 
-Owns which count and resize epoch a topic's new records are hashed under, and the records that wait
-while these change. Not the requests: see ``delivery``. Source: docs/design/elastic.md, "Producers".
+Owns when metadata of a topic are looked at, what is taken back then, and the way of the records
+that are held. Not which records wait, and for what: see ``topic_epochs``. Not the requests: see
+``delivery``. Source: docs/design/elastic.md, "Producers".
 
-| a topic is | new records are | until |
-|---|---|---|
-| steady | hashed under the stamp, for ever | metadata have another stamp, or a 1253 comes |
-| turning | held, in the order of ``send`` | metadata are newer, no older batch is undetermined |
+When metadata have another stamp, the batches that were never sent are taken back, and everything
+that is held is hashed under it, in the order of ``send``. What falls to a partition that is shut is
+held until it opens; all other records go. A batch without an outcome is sent again to its
+partition under its numbers, until its delivery time-out. One that a leader refused is certainly not
+in the log: it is taken back, too, and precedes what is held for its keys. So no record of a key
+passes an earlier one, and a partition that is stuck holds up only those whose keys it may have.
 
-At the beginning of a turn the batches that were never sent are taken back. While it turns, so are
-those that leaders refuse: they are certainly not in the log. A batch without an outcome is sent
-again to its partition under its numbers, until its delivery time-out. At the end everything that is
-held is hashed under the new stamp, in the order of ``send``: so no record of a key passes an
-earlier one.
+A refusal that metadata do not explain yet holds the whole topic: how its records are hashed is not
+known. The broker that refused is asked for metadata, and another one when it is silent.
 
 Two outcomes come from metadata. A batch that was refused, of a topic that was deleted and created
 again since, is taken back: whatever its former topic had is gone. A batch whose partition was
@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
-from tidelog.client.metadata import ClusterMetadata, Topic
+from tidelog.client.errors import ClientError, GaveUp, Refused
+from tidelog.client.metadata import Topic
 from tidelog.client.producing.ancestor_tombstones import AncestorTombstones
 from tidelog.client.producing.delivery import BatchDelivery
+from tidelog.client.producing.held_records import HeldRecord, records_of
 from tidelog.client.producing.record_metadata import OpenOutcome
 from tidelog.client.producing.send_queue import (
     BatchResult,
@@ -39,128 +39,15 @@ from tidelog.client.producing.send_queue import (
     SendTally,
 )
 from tidelog.client.producing.settings import SendSettings
+from tidelog.client.producing.topic_epochs import TopicEpochs, is_of_former, was_removed
 from tidelog.client.stamps import Stamp, is_newer, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.protocol.primitives import NO_UUID
-from tidelog.records.builder import NewRecord, Producer
-from tidelog.records.reader import read_batch
+from tidelog.records.builder import NewRecord
 from tidelog.runtime.clock import Clock
 
 TOMBSTONES = "tombstones"
 """The task that sends ancestor tombstones."""
-
-
-@dataclass(slots=True, eq=False)
-class HeldRecord:
-    """A record that waits for the end of a turn. ``partition``: the caller named it."""
-
-    number: tuple[int, ...]
-    """Its place in the order of ``send``, among records of other batches."""
-    record: NewRecord
-    size: int
-    deadline: float
-    partition: int | None = None
-    outcome: OpenOutcome | None = None
-    tally: SendTally | None = None
-
-    def fail(self, error: ClientError) -> None:
-        """Say that it was not written."""
-        if self.outcome is not None and not self.outcome[0].done():
-            self.outcome[0].set_exception(error)
-        if self.tally is not None:
-            self.tally.fail(1, error)
-
-
-def records_of(batch: ProducerBatch, deadline: float) -> list[HeldRecord]:
-    """Return the records of a batch that was taken back, with their outcomes and memory."""
-    records = read_batch(batch.encode())
-    share, rest = divmod(batch.size, len(records))
-    return [
-        HeldRecord(
-            batch.number,
-            NewRecord(record.timestamp, record.key, record.value, list(record.headers)),
-            share + (rest if index == 0 else 0),
-            deadline,
-            batch.partition.partition if batch.is_fixed else None,
-            None if batch.tally is not None else batch.outcomes[index],
-            batch.tally,
-        )
-        for index, record in enumerate(records)
-    ]
-
-
-@dataclass(slots=True, eq=False)
-class TopicEpochs:
-    """What new records of a topic are hashed under, and those that are held while it turns."""
-
-    seen: Topic
-    stamp: Stamp | None
-    view: ClusterMetadata | None = None
-    """The metadata that were looked at last."""
-    queues: dict[int, SendQueue] = field(default_factory=dict)
-    """The queues of new records, by partition."""
-    former: Producer | None = None
-    """The identity of the time before the topic became ordered, or ceased to be."""
-    is_turning: bool = False
-    refused: Stamp | None = None
-    """What a leader refused in this turn: metadata must be newer."""
-    refused_by: int = -1
-    held: list[HeldRecord] = field(default_factory=list)
-    timer: asyncio.TimerHandle | None = None
-    timer_at: float = 0.0
-
-    def may_end(self, found: Stamp | None, undetermined: Sequence[ProducerBatch]) -> bool:
-        """Whether a turn may end with metadata of this stamp.
-
-        A batch of a topic that was deleted and created again since waits for nothing.
-        """
-        if self.refused is not None and not is_newer(found, self.refused):
-            return False
-        return not any(
-            batch.stamp is None or found is None or batch.stamp.topic_id == found.topic_id
-            for batch in undetermined
-        )
-
-    def why_not(self, partition: int) -> Refused | None:
-        """Return why a partition that the caller named takes no record; None: it does."""
-        where = TopicPartition(self.seen.name, partition)
-        listed = self.seen.partitions.get(partition)
-        if listed is None:
-            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(where))
-        if self.stamp is not None and listed.is_retired:
-            said = f"it is retired since resize epoch {listed.retirement_epoch}"
-            return Refused(ErrorCode.POLICY_VIOLATION, str(where), said)
-        return None
-
-    def partition_epoch(self, partition: int) -> int:
-        """Return the incarnation that a record of a partition is for."""
-        return -1 if self.stamp is None else self.seen.partitions[partition].partition_epoch
-
-
-def is_of_former(queue: SendQueue, batch: ProducerBatch, newest: Topic | None) -> bool:
-    """Whether a batch is of a topic that was deleted and created again since.
-
-    A cluster numbers its partitions as it creates them. Where any of this other topic has a lower
-    number, the metadata come from a broker that does not know of the deletion yet.
-    """
-    if batch.stamp is None or newest is None or newest.error:
-        return False
-    ids = batch.stamp.topic_id, newest.topic_id
-    if NO_UUID in ids or ids[0] == ids[1] or not newest.partitions:
-        return False
-    return next(iter(newest.partitions.values())).partition_epoch > queue.partition_epoch
-
-
-def was_removed(queue: SendQueue, batch: ProducerBatch, newest: Topic) -> bool:
-    """Whether the incarnation of a partition that a batch is for was retired and removed since."""
-    found, stamp = stamp_of(newest), batch.stamp
-    if found is None or stamp is None or found.topic_id != stamp.topic_id:
-        return False
-    if found.resize_epoch <= stamp.resize_epoch:
-        return False
-    listed = newest.partitions.get(queue.partition.partition)
-    return listed is None or listed.partition_epoch != queue.partition_epoch
 
 
 class TurningDelivery(BatchDelivery):
@@ -214,6 +101,7 @@ class TurningDelivery(BatchDelivery):
             and batch.tally is tally
             and batch.is_fixed is is_fixed
             and batch.stamp == epochs.stamp
+            and (not held or batch.number < held)
         ):
             if batch.builder.append(*record):
                 return batch
@@ -224,17 +112,40 @@ class TurningDelivery(BatchDelivery):
         return batch
 
     def _place(self, epochs: TopicEpochs, held: HeldRecord) -> None:
-        """Hash a record that was held, and add it to a batch; or fail it."""
+        """Hash a record that was held, and add it to a batch, hold it for its partition, or fail
+        it."""
         partition = held.partition
         if partition is None:
             try:
-                partition = self._chooser.choose(epochs.seen, held.record.key)
+                partition = self._home_of(epochs, held.record.key)
             except ClientError as error:
                 self._fail_records([held], error)
                 return
         elif (why := epochs.why_not(partition)) is not None:
             self._fail_records([held], why)
             return
+        if epochs.is_shut(partition):
+            self._hold(epochs, held, partition)
+        else:
+            self._put(epochs, partition, held)
+
+    def _home_now(
+        self, epochs: TopicEpochs, key: bytes | None, partition: int | None
+    ) -> int | None:
+        """Return the partition of a new record while its topic turns; None: it is not known yet."""
+        if epochs.refused is not None:
+            return None
+        return self._home_of(epochs, key) if partition is None else partition
+
+    def _home_of(self, epochs: TopicEpochs, key: bytes | None) -> int:
+        """Return the partition of a record under the stamp; without a key, one that is not shut."""
+        place = self._chooser.choose(epochs.seen, key)
+        if key is None and epochs.is_shut(place):
+            return self._chooser.choose_another(epochs.seen, epochs.is_shut)
+        return place
+
+    def _put(self, epochs: TopicEpochs, partition: int, held: HeldRecord) -> None:
+        """Add a record that was held to a batch of its partition."""
         batch = self._append(
             epochs,
             partition,
@@ -248,12 +159,14 @@ class TurningDelivery(BatchDelivery):
             batch.outcomes.append(held.outcome)
         batch.size += held.size
 
-    def _hold(self, epochs: TopicEpochs, record: HeldRecord) -> None:
-        """Keep a record until the turn of its topic ends, or its deadline."""
-        epochs.held.append(record)
+    def _hold(self, epochs: TopicEpochs, record: HeldRecord, partition: int | None = None) -> None:
+        """Keep a record until its partition opens, or the stamp is known, or its deadline."""
+        if partition is None:
+            epochs.held.append(record)
+        else:
+            epochs.gated.setdefault(partition, []).append(record)
         if epochs.timer is None or epochs.timer_at > record.deadline:
-            if epochs.timer is not None:
-                epochs.timer.cancel()
+            self._stop_timer(epochs)
             loop = asyncio.get_running_loop()
             epochs.timer_at = record.deadline
             epochs.timer = loop.call_at(record.deadline, self._expire_held, epochs)
@@ -266,16 +179,20 @@ class TurningDelivery(BatchDelivery):
         partition: int | None = None,
         outcome: OpenOutcome | None = None,
         tally: SendTally | None = None,
+        place: int | None = None,
     ) -> None:
-        """Keep a record that is sent while its topic turns."""
+        """Keep a record that is sent while its topic turns; ``place``: its partition, if known."""
         timeout_s = self._settings.delivery_timeout_ms / 1000
         deadline = asyncio.get_running_loop().time() + timeout_s
         number = (next(self._numbers),)
-        self._hold(epochs, HeldRecord(number, record, size, deadline, partition, outcome, tally))
+        held = HeldRecord(number, record, size, deadline, partition, outcome, tally)
+        self._hold(epochs, held, place)
 
     def _holds_before(self, number: tuple[int, ...]) -> bool:
         """Whether a record before a place in the order of ``send`` is held."""
-        return any(held.number < number for epochs in self._topics.values() for held in epochs.held)
+        return any(
+            held.number < number for epochs in self._topics.values() for held in epochs.all_held()
+        )
 
     def _acknowledged(self, queue: SendQueue, batch: ProducerBatch) -> None:
         if batch.stamp is None or queue.partition.partition < self._initial_of(queue):
@@ -299,44 +216,77 @@ class TurningDelivery(BatchDelivery):
         if newest is None or newest.error:
             return
         found = stamp_of(newest)
-        if not epochs.is_turning:
-            if found == epochs.stamp:
-                epochs.seen = newest
-                return
-            self._begin_turn(epochs)
-        self._let_go(epochs, newest)
-        queues = self._queues_of(epochs)
-        undetermined = [each for queue in queues for each in queue.undetermined()]
-        in_flight = any(is_of_former(q, each, newest) for q in queues for each in q.in_flight)
-        if epochs.may_end(found, undetermined) and not in_flight:
-            self._end_turn(epochs, newest, found)
-        elif epochs.refused is not None and not is_newer(found, epochs.refused):
+        if not epochs.is_turning and found == epochs.stamp:
+            epochs.seen = newest
+        elif epochs.awaits(found):
             self._run(("resized", newest.name), partial(self._ask_again, epochs))
+        elif found == epochs.stamp and epochs.refused is None:
+            epochs.seen = newest
+            self._go_on(epochs)
+        else:
+            self._turn_to(epochs, newest, found)
 
     def _queues_of(self, epochs: TopicEpochs) -> list[SendQueue]:
         name = epochs.seen.name
         return [queue for queue in self._queues.values() if queue.partition.topic == name]
 
     def _begin_turn(self, epochs: TopicEpochs) -> None:
+        """Take back what was never sent."""
         epochs.is_turning = True
         for queue in self._queues_of(epochs):
             for batch in queue.unsent():
                 self._take_back(epochs, queue, batch)
 
-    def _let_go(self, epochs: TopicEpochs, newest: Topic) -> None:
-        """Take back, or fail, the waiting batches that no leader will ever acknowledge."""
-        for queue in self._queues_of(epochs):
-            for batch in list(queue.waiting):
-                if is_of_former(queue, batch, newest):
-                    # Otherwise it may be on the way to a broker that still has the former topic.
-                    if isinstance(batch.trouble, Refused):
-                        self._take_back(epochs, queue, batch)
-                elif was_removed(queue, batch, newest):
-                    said = "it was removed before a leader could say whether this was written"
-                    gave_up = GaveUp(f"{queue.partition}: {said}: it may be written")
-                    gave_up.__cause__ = batch.trouble
-                    queue.fail(batch, gave_up)
-                    self._finish(batch)
+    def _turn_to(self, epochs: TopicEpochs, newest: Topic, found: Stamp | None) -> None:
+        """Hash under another stamp what was never sent and what is held."""
+        self._begin_turn(epochs)
+        self._drop_queues(epochs)
+        if (found is None) != (epochs.stamp is None):
+            # The same logs go on, in queues that number their batches from 0.
+            epochs.former = self._identity
+        is_by_key = self._settings.partitioner is None
+        epochs.turn_to(newest, found, self._queues_of(epochs), is_by_key)
+        epochs.held = epochs.take_held()
+        self._chooser.batch_filled(newest.name)
+        self._go_on(epochs)
+
+    def _go_on(self, epochs: TopicEpochs) -> None:
+        """Let records go that wait for no older batch any more, and end the turn if all do."""
+        self._let_go(epochs)
+        epochs.look_at_older()
+        held, epochs.held = sorted(epochs.held, key=lambda record: record.number), []
+        for record in held:
+            self._place(epochs, record)
+        for record in epochs.opened():
+            self._place(epochs, record)
+        if epochs.may_end:
+            epochs.is_turning, epochs.shut = False, None
+            self._drop_queues(epochs)
+        if not epochs.gated:
+            self._stop_timer(epochs)
+
+    def _let_go(self, epochs: TopicEpochs) -> None:
+        """Take back, or fail, the older batches that no leader will ever acknowledge."""
+        for older in epochs.older:
+            queue, batch = older.queue, older.batch
+            if batch.done or older.is_on_its_way:
+                continue
+            if is_of_former(queue, batch, epochs.seen):
+                # Otherwise it may be on the way to a broker that still has the former topic.
+                if isinstance(batch.trouble, Refused):
+                    self._take_back(epochs, queue, batch)
+            elif was_removed(queue, batch, epochs.seen):
+                said = "it was removed before a leader could say whether this was written"
+                gave_up = GaveUp(f"{queue.partition}: {said}: it may be written")
+                gave_up.__cause__ = batch.trouble
+                queue.fail(batch, gave_up)
+                self._finish(batch)
+
+    def _drop_queues(self, epochs: TopicEpochs) -> None:
+        """Forget queues that are empty and of a former incarnation or order of their topic."""
+        for key, queue in list(self._queues.items()):
+            if queue.partition.topic == epochs.seen.name and not epochs.has_use_for(queue):
+                del self._queues[key]
 
     def _take_back(self, epochs: TopicEpochs, queue: SendQueue, batch: ProducerBatch) -> None:
         self._deadlines.pop(batch).cancel()
@@ -357,11 +307,11 @@ class TurningDelivery(BatchDelivery):
         )
         if not is_former and error.code != ErrorCode.INVALID_PARTITION_METADATA:
             return False
-        if not epochs.is_turning:
+        is_refusal = not is_former and not is_newer(epochs.stamp, batch.stamp)
+        if not epochs.is_turning or (is_refusal and epochs.refused is None):
             self._begin_turn(epochs)
-        if not is_former:
+        if is_refusal:
             epochs.refused_by = answer.node_id
-            # All batches of a topic that are on their way in one turn have the same stamp.
             epochs.refused = batch.stamp
         self._take_back(epochs, queue, batch)
         return True
@@ -369,34 +319,10 @@ class TurningDelivery(BatchDelivery):
     async def _ask_again(self, epochs: TopicEpochs) -> None:
         """Ask the broker that refused a batch for metadata: it knows the newer resize epoch."""
         name = epochs.seen.name
-        try:
-            await self._cluster.describe([name], node_id=epochs.refused_by)
-        except ConnectionLost:
-            await self._cluster.refresh()
+        await self._cluster.describe([name], first=epochs.refused_by)
         newest = self._cluster.view.topics.get(name)
-        if newest is None or not is_newer(stamp_of(newest), epochs.refused):
+        if newest is None or epochs.awaits(stamp_of(newest)):
             raise Refused(ErrorCode.INVALID_PARTITION_METADATA, f"topic {name!r}")
-
-    def _end_turn(self, epochs: TopicEpochs, newest: Topic, found: Stamp | None) -> None:
-        is_switch = (found is None) != (epochs.stamp is None)
-        if is_switch:
-            # The same logs go on, in queues that number their batches from 0.
-            epochs.former = self._identity
-        epochs.seen, epochs.stamp = newest, found
-        epochs.is_turning, epochs.refused = False, None
-        epochs.queues.clear()
-        for key, queue in list(self._queues.items()):
-            if queue.partition.topic == newest.name and is_switch:
-                del self._queues[key]
-            elif queue.partition.topic == newest.name and queue.empty:
-                listed = newest.partitions.get(queue.partition.partition)
-                if listed is None or queue.partition_epoch not in (-1, listed.partition_epoch):
-                    del self._queues[key]
-        held, epochs.held = sorted(epochs.held, key=lambda record: record.number), []
-        self._stop_timer(epochs)
-        self._chooser.batch_filled(newest.name)
-        for record in held:
-            self._place(epochs, record)
 
     def _stop_timer(self, epochs: TopicEpochs) -> None:
         if epochs.timer is not None:
@@ -406,20 +332,19 @@ class TurningDelivery(BatchDelivery):
     def _expire_held(self, epochs: TopicEpochs) -> None:
         epochs.timer = None
         now = asyncio.get_running_loop().time()
-        late = [record for record in epochs.held if record.deadline <= now]
-        epochs.held = [record for record in epochs.held if record.deadline > now]
+        late = epochs.take_late(now)
         lasted = self._settings.delivery_timeout_ms
         said = f"{epochs.seen.name}: not delivered within {lasted} ms, while it was resized"
         self._fail_records(late, GaveUp(f"{said}; {self._trouble}" if self._trouble else said))
-        if epochs.held:
-            first = min(record.deadline for record in epochs.held)
+        first = min((record.deadline for record in epochs.all_held()), default=None)
+        if first is not None:
             loop = asyncio.get_running_loop()
             epochs.timer_at = first
             epochs.timer = loop.call_at(first, self._expire_held, epochs)
 
     def _fail_held(self, error: ClientError) -> None:
         for epochs in self._topics.values():
-            held, epochs.held = epochs.held, []
+            held = epochs.take_held()
             self._stop_timer(epochs)
             self._fail_records(held, error)
 
