@@ -83,6 +83,8 @@ class BrokerProcess:
         self._controllers = list(controllers or configs.controller_quorum_bootstrap_servers)
         self._directories = LogDirectories(configs, seams)
         self._boot_id = ""
+        self.waits_for = "its log directories to be opened"
+        """What its start waits for now."""
         self.when_not_notified: Callable[[], None] = lambda: None
         """Called once by a start that is registered and waits long for the metadata."""
         self._session: ControllerSession | None = None
@@ -116,8 +118,10 @@ class BrokerProcess:
             take_cluster_id=self._take_cluster_id,
         )
         own = self._belongs_to or ""
+        self.waits_for = "a controller"
         cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS, configs.node_id, own)
         topic_configs = ConfigCache(configs.node_id, configs.texts)
+        self.waits_for = "its logs to be recovered"
         self._boot_id = _boot_id(seams)
         files = self.descriptors.log_files
         self._directories.open(cluster_id, self._boot_id, files, session.founded_as)
@@ -147,6 +151,7 @@ class BrokerProcess:
             self.ports[listener.name] = await self._server.listen(
                 listener.name, listener.host, listener.port
             )
+        self.waits_for = "a controller to register it and send it metadata"
         broker.isr_changes.start()
         broker.loss_reports.start()
         broker.fence_reports.start()

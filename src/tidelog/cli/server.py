@@ -34,6 +34,8 @@ from tidelog.runtime.seams import Seams
 from tidelog.version import __version__
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from tidelog.broker.process import BrokerProcess
     from tidelog.controller.process import ControllerProcess
     from tidelog.observe.endpoint import Endpoint
@@ -94,12 +96,18 @@ class _Process:
         self._secret: ClusterSecret | None = None
         self._controller: ControllerProcess | None = None
         self._broker: BrokerProcess | None = None
+        self._starting: BrokerProcess | None = None
+        """The broker while it starts."""
         self._endpoint: Endpoint | None = None
         self._watch = LoopWatch()
         self._signals: list[signal.Signals] = []
         self._began = False
         """Whether anything was started that a stop has to undo."""
         self._figures: ProcessFigures | None = None
+        self._collectors: list[Collector] = []
+        """Of the metrics: those of a role come when it has started."""
+        self._waits_for: str | None = "the checks before the start"
+        """What the start waits for, for ``/health``; None once all roles serve."""
 
     async def run(self) -> None:
         """Start, print the ready line, wait for a signal, stop. Raises Failed."""
@@ -130,6 +138,7 @@ class _Process:
                 await asyncio.wait([starting])
             elif starting.exception() is None:
                 self._log_listeners()
+                self._waits_for = None
                 print(self._line("ready", self._broker), flush=True)
                 runtime_loop.tame_collector()
                 await stopping
@@ -168,6 +177,10 @@ class _Process:
         self._configs, name = await preflight.with_host_name(self._configs)
         self._say_start(name)
         configs = self._configs
+        if configs.metrics_address is not None:
+            # First: health is served during the whole start, however long it takes.
+            self._start_endpoint(configs.metrics_address)
+        self._waits_for = "its roles to start"
         self._import_roles()
         # Only after the imports: they block the loop, and no client is connected yet.
         self._watch.start()
@@ -179,8 +192,6 @@ class _Process:
             await self._start_controller(seams, belongs_to)
         if configs.is_broker:
             await self._start_broker(seams, belongs_to)
-        if configs.metrics_address is not None and self._endpoint is None:
-            self._start_endpoint(configs.metrics_address)
 
     def _import_roles(self) -> None:
         """Import the modules of each role before any role runs.
@@ -191,10 +202,6 @@ class _Process:
         import encodings.idna  # noqa: F401
 
         watched = self._configs.metrics_address is not None
-        if watched:
-            import tidelog.observe.endpoint
-            import tidelog.observe.loop_stalls
-            import tidelog.observe.process_figures
         if self._configs.is_controller:
             import tidelog.controller.process
 
@@ -259,11 +266,16 @@ class _Process:
             belongs_to=belongs_to,
             is_new=self._is_new,
         )
+        self._waits_for = f"its metadata store {self._configs.metadata_store}"
         try:
             await controller.start()
         except (StoreRefused, StoreUnavailable, ListenError, OSError) as error:
             raise Failed(str(error)) from error
         self._controller = controller
+        if self._endpoint is not None:
+            from tidelog.controller.metrics import ControllerCollector
+
+            self._collectors.append(ControllerCollector(controller))
 
     async def _start_broker(self, seams: Seams, belongs_to: str | None) -> None:
         from tidelog.broker.process import BrokerProcess, StartFailed
@@ -274,17 +286,28 @@ class _Process:
         files = descriptors.share(descriptors.raise_limit())
         broker = BrokerProcess(self._configs, seams, controllers, files, self._secret, belongs_to)
         broker.when_not_notified = lambda: self._say_waiting(broker)
+        self._starting = broker
         try:
             await broker.start()
         except StartFailed as error:
             raise Failed(str(error)) from error
+        finally:
+            self._starting = None
+        self._take(broker)
+
+    def _take(self, broker: BrokerProcess) -> None:
+        """Show the broker to monitoring, from now on."""
+        if self._broker is not None:
+            return
         self._broker = broker
+        if self._endpoint is not None:
+            from tidelog.broker.metrics import BrokerCollector
+
+            self._collectors.append(BrokerCollector(broker.broker, broker.server))
 
     def _say_waiting(self, broker: BrokerProcess) -> None:
         """Print the ready line of a broker that waits for metadata; monitoring sees it already."""
-        self._broker = broker
-        if self._configs.metrics_address is not None:
-            self._start_endpoint(self._configs.metrics_address)
+        self._take(broker)
         print(self._line("waiting", broker), flush=True)
 
     def _start_endpoint(self, address: tuple[str, int]) -> None:
@@ -302,25 +325,21 @@ class _Process:
         from tidelog.observe.process_figures import ProcessFigures
 
         self._figures = ProcessFigures()
-        parts: list[Collector] = [LoopStallCollector(self._watch.stalls), self._figures]
-        if self._broker is not None:
-            from tidelog.broker.metrics import BrokerCollector
-
-            parts.append(BrokerCollector(self._broker.broker, self._broker.server))
-        if self._controller is not None:
-            from tidelog.controller.metrics import ControllerCollector
-
-            parts.append(ControllerCollector(self._controller))
+        self._collectors += [LoopStallCollector(self._watch.stalls), self._figures]
+        collectors = self._collectors
 
         class All(Collector):
-            """The metrics of each role of this process."""
+            """The metrics of each role of this process that has started."""
 
             def collect(self) -> list[Any]:
-                return [metric for part in parts for metric in part.collect()]
+                return [metric for part in tuple(collectors) for metric in part.collect()]
 
         return All()
 
     def _health(self) -> dict[str, Any]:
+        waits_for = self._waits_for
+        if waits_for is not None and self._starting is not None:
+            waits_for = self._starting.waits_for
         found: dict[str, Any] = {"healthy": True, "node_id": self._configs.node_id}
         if self._broker is not None:
             from tidelog.broker.metrics import health
@@ -332,7 +351,9 @@ class _Process:
             found["controller_active"] = self._controller.controller.active
             found["store"] = trouble = store_trouble(self._controller)
             found["healthy"] = found["healthy"] and trouble is None
-        return found
+        found["healthy"] = found["healthy"] and waits_for is None
+        # A response is the proof that the process lives; what restarts it must ask for no more.
+        return {**found, "live": True, "ready": found["healthy"], "waits_for": waits_for}
 
     def _line(self, first_word: str, broker: BrokerProcess | None) -> str:
         configs = self._configs

@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a process for monitoring: ``/metrics`` and ``/health``.
+"""The HTTP endpoint of a process for monitoring: ``/metrics``, ``/health`` and ``/health/live``.
 
 Owns the small server, which runs in a thread of its own and gives each connection another, at most
 ``MAX_CONNECTIONS``: one more takes the place of the oldest that has not sent its whole request, or
@@ -33,6 +33,11 @@ logger = logging.getLogger(__name__)
 Health = Callable[[], dict[str, Any]]
 """Returns the content of ``/health``; with ``"healthy": False`` the status is 503."""
 
+
+LIVE = "/health/live"
+"""The same page for what restarts a process: its status is 200 while there is a response."""
+
+HEALTH_PAGES = frozenset(("/health", LIVE))
 
 MAX_CONNECTIONS = 16
 """Most connections at a time. While all are being answered, one more is closed without a response,
@@ -174,9 +179,10 @@ class Endpoint:
             return answer
 
         def page(path: str, start_response: Callable[..., Any]) -> Iterable[bytes]:
-            if path == "/health":
+            if path in HEALTH_PAGES:
                 found = state()
-                status = "200 OK" if found.get("healthy", True) else "503 Service Unavailable"
+                is_well = path == LIVE or found.get("healthy", True)
+                status = "200 OK" if is_well else "503 Service Unavailable"
                 start_response(status, [("Content-Type", "application/json")])
                 return [json.dumps(found).encode() + b"\n"]
             if path == "/metrics":
@@ -184,7 +190,7 @@ class Endpoint:
                 start_response("200 OK", [("Content-Type", CONTENT_TYPE_LATEST)])
                 return [text]
             start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [b"/metrics and /health are served here\n"]
+            return [b"/metrics, /health and /health/live are served here\n"]
 
         try:
             self._server = make_server(host, port, app, server_class=_Server, handler_class=_Quiet)

@@ -48,6 +48,8 @@ def test_metrics_and_health() -> None:
         assert (status, json.loads(text)) == (200, {"healthy": True})
         state["healthy"] = False
         assert get(endpoint.port, "/health")[0] == 503
+        status, text = get(endpoint.port, "/health/live")
+        assert (status, json.loads(text)) == (200, {"healthy": False})
         assert get(endpoint.port, "/")[0] == 404
         with pytest.raises(PortInUse, match=str(endpoint.port)):
             Endpoint("127.0.0.1", endpoint.port, OneGauge(), lambda: state)
