@@ -26,7 +26,13 @@ from tidelog.records.compression import Codec
 from tidelog.runtime.clock import RealClock
 from tidelog.runtime.turns import at_once
 from tidelog.storage.log import inspecting
-from tidelog.storage.log.inspecting import REQUEST_BYTES_AT_ONCE, SMALL_BYTES, UNLOOKED, Looks
+from tidelog.storage.log.inspecting import (
+    REQUEST_BYTES_AT_ONCE,
+    SMALL_BYTES,
+    UNLOOKED,
+    BatchDemands,
+    Looks,
+)
 from tidelog.storage.log.preparing import prepare
 from tidelog.storage.log.results import Appended
 
@@ -130,8 +136,11 @@ def test_members_of_gzip_are_bounded(tmp_path: Path) -> None:
         content = changed(batch(1, codec=Codec.GZIP), members)
         async with TurnCosts() as turns:
             answer = await peer.ask(produce((0, content)), 9)
-        assert codes(answer) == [ErrorCode.CORRUPT_MESSAGE]
-        assert "more than 256 members" in answer.responses[0].partition_responses[0].error_message
+        assert codes(answer) == [ErrorCode.INVALID_RECORD]
+        assert (
+            "bytes after member 1 of a gzip payload"
+            in answer.responses[0].partition_responses[0].error_message
+        )
         assert turns.longest_s < STALL_S
 
     with_broker(tmp_path, story)
@@ -144,7 +153,7 @@ def test_what_the_loop_looks_at_itself_is_bounded_for_a_request() -> None:
     assert len(content) < SMALL_BYTES
     looks = Looks()
     seen = [
-        prepare(content, configs, NOW_MS, from_client=True, looks=looks) is UNLOOKED
+        prepare(content, BatchDemands(configs, NOW_MS), looks=looks) is UNLOOKED
         for _ in range(2 * REQUEST_BYTES_AT_ONCE // len(content))
     ]
     at_once = REQUEST_BYTES_AT_ONCE // len(content)
@@ -442,7 +451,7 @@ def test_a_batch_may_become_so_many_times_its_bytes(missing: int, error: ErrorCo
     looks = Looks(plain=records_bytes - 32 * len(content) - missing)
     configs = TopicConfigs(cleanup_policy=frozenset({"compact"}))
     batches = [(read_header(content), memoryview(content))]
-    found = at_once(inspecting.look_into(batches, configs, looks, from_client=True))
+    found = at_once(inspecting.look_into(batches, BatchDemands(configs, NOW_MS), looks))
     assert (found.error if isinstance(found, Rejected) else None) is error
     if error is None:
         assert looks.plain == 0

@@ -123,7 +123,8 @@ def test_a_search_whose_partition_moves_away_says_so(tmp_path: Path) -> None:
 def test_a_batch_without_the_time_that_it_claims_is_passed_over(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     liar = changed(batch(3, timestamp=NOW_MS), max_timestamp=NOW_MS + 3_000_000)
-    garbage = changed(batch(1, codec=Codec.LZ4), b"no frame of lz4", max_timestamp=NOW_MS + 5000)
+    cut = compress(Codec.LZ4, bytes(99))[:-5]
+    garbage = changed(batch(1, codec=Codec.LZ4), cut, max_timestamp=NOW_MS + 5000)
     log.append_as_leader(liar, 0, NOW_MS)
     log.append_as_leader(garbage, 0, NOW_MS)
     log.append_as_leader(batch(2, timestamp=NOW_MS + 1000), 0, NOW_MS)

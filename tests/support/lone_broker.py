@@ -95,6 +95,7 @@ class LoneBroker:
                 self.seams, path, cluster_id=CLUSTER, node_id=1, boot_id="boot"
             )
             assert isinstance(directory, LogDirectory), directory
+            directory.resources.checks_records = self.configs.log_batch_check == "full"
             directory.load(topic_configs.at_start)
             directories.append(directory)
         session: Any = self._session

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import gzip
 import random
+import struct
 from collections.abc import Callable, Iterator
 from functools import cache
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import cramjam
+import lz4.block
+import lz4.frame
+import zstandard
 
 from tidelog.records.batch import MAX_INT32, BatchHeader, read_header, seal_batch
 from tidelog.records.builder import NewRecord, build_batch
@@ -45,6 +51,8 @@ def lies(random: random.Random, now_ms: int, count: int) -> Iterator[Lie]:
         a_record,
         a_size,
         members_of_gzip,
+        a_frame,
+        a_form_of_a_record,
     ]
     for at in range(count):
         yield kinds[at % len(kinds)](random, now_ms)
@@ -170,6 +178,100 @@ def members_of_gzip(random: random.Random, now_ms: int) -> Lie:
     batch = honest(random, now_ms, Codec.GZIP)
     payload = gzip.compress(b"", mtime=0) * count + random.choice((b"", batch[61:]))
     return Lie(f"{count} empty members of gzip", changed(batch, payload))
+
+
+def a_frame(random: random.Random, now_ms: int) -> Lie:
+    """Honest records in any frame that a library of its codec writes, or nearly."""
+    count = random.choice((1, 2, 9, 3000))
+    value = random.randbytes(60)
+    plain = b"".join(encode_record(at, at, b"key-4", value) for at in range(count))
+    name = random.choice(sorted(FRAMES))
+    codec, make = FRAMES[name]
+    payload = make(plain)
+    fields = {"attributes": codec, "record_count": count, "last_offset_delta": count - 1}
+    fields["max_timestamp"] = now_ms + count - 1
+    sent = changed(build_batch([NewRecord(now_ms, None, None)]), payload, **fields)
+    return Lie(f"{count} records in a frame: {name}", sent)
+
+
+def _lz4(plain: bytes, **options: Any) -> bytes:
+    return bytes(lz4.frame.compress(plain, **({"block_linked": False} | options)))
+
+
+def _with(frame: bytes, at: int, byte: int) -> bytes:
+    return frame[:at] + bytes((byte,)) + frame[at + 1 :]
+
+
+def _xerial(plain: bytes, *, sizes: int = 32 * 1024) -> bytes:
+    # With versions in the other byte order Kafka takes it, too, but aiokafka does not read it.
+    parts = [b"\x82SNAPPY\0", struct.pack(">ii", 1, 1)]
+    for start in range(0, len(plain), sizes):
+        block = bytes(cramjam.snappy.compress_raw(plain[start : start + sizes]))
+        parts += (struct.pack(">i", len(block)), block)
+    return b"".join(parts)
+
+
+def _zstd(plain: bytes, **options: Any) -> bytes:
+    return bytes(zstandard.ZstdCompressor(**options).compress(plain))
+
+
+_SKIPPABLE = b"\x50\x2a\x4d\x18\4\0\0\0skip"
+
+FRAMES: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    "gzip": (1, gzip.compress),
+    "gzip, two members": (1, lambda plain: gzip.compress(plain[:9]) + gzip.compress(plain[9:])),
+    "gzip, bytes after it": (1, lambda plain: gzip.compress(plain) + b"\0\0"),
+    "gzip, cut": (1, lambda plain: gzip.compress(plain)[:-3]),
+    "gzip, nothing": (1, lambda _: gzip.compress(b"")),
+    "snappy, raw": (2, lambda plain: bytes(cramjam.snappy.compress_raw(plain))),
+    "snappy, xerial": (2, _xerial),
+    "snappy, xerial, small blocks": (2, lambda plain: _xerial(plain, sizes=999)),
+    "snappy, xerial, no block": (2, lambda _: _xerial(b"")),
+    "snappy, xerial, cut": (2, lambda plain: _xerial(plain)[:-1]),
+    "snappy, frame format": (2, lambda plain: bytes(cramjam.snappy.compress(plain))),
+    "snappy, nothing": (2, lambda _: bytes(cramjam.snappy.compress_raw(b""))),
+    "lz4": (3, _lz4),
+    "lz4, sums": (3, lambda plain: _lz4(plain, block_checksum=True, content_checksum=True)),
+    "lz4, no size": (3, lambda plain: _lz4(plain, store_size=False, block_size=7)),
+    "lz4, linked": (3, lambda plain: _lz4(plain, block_linked=True)),
+    "lz4, wrong check of the header": (3, lambda plain: _with(_lz4(plain), 14, 1)),
+    "lz4, reserved flags": (3, lambda plain: _with(_lz4(plain), 4, 0x6B)),
+    "lz4, unknown version": (3, lambda plain: _with(_lz4(plain), 4, 0xA8)),
+    "lz4, block size": (3, lambda plain: _with(_lz4(plain), 5, 0x30)),
+    "lz4, two frames": (3, lambda plain: _lz4(plain[:9]) + _lz4(plain[9:])),
+    "lz4, bytes after it": (3, lambda plain: _lz4(plain) + b"\0"),
+    "lz4, no end": (3, lambda plain: _lz4(plain)[:-4]),
+    "lz4, nothing": (3, lambda _: _lz4(b"")),
+    "lz4, block format": (3, lambda plain: lz4.block.compress(plain)),
+    "zstd": (4, _zstd),
+    "zstd, no size": (4, lambda plain: _zstd(plain, write_content_size=False)),
+    "zstd, a sum": (4, lambda plain: _zstd(plain, write_checksum=True)),
+    "zstd, two frames": (4, lambda plain: _zstd(plain[:9]) + _zstd(plain[9:])),
+    "zstd, a skipped frame": (4, lambda plain: _SKIPPABLE + _zstd(plain)),
+    "zstd, bytes after it": (4, lambda plain: _zstd(plain) + b"\0"),
+    "zstd, cut": (4, lambda plain: _zstd(plain)[:-1]),
+    "zstd, a window of 2 GB": (4, lambda plain: b"\x28\xb5\x2f\xfd\0\xa8" + _zstd(plain)[6:]),
+    "zstd, nothing": (4, lambda _: _zstd(b"")),
+}
+"""By name: the codec that the batch names, and what makes the frame of its records."""
+
+
+def a_form_of_a_record(random: random.Random, now_ms: int) -> Lie:
+    """One record of fields that are sound, odd or wrong; its length is that of its fields."""
+    numbers = [write_varint(each) for each in (0, 0, 0, 1, -1, -2, 2**31)] + [b"\x80\0"]
+    numbers += [b"\x80\x80\x80\x80\0", b"\x80\x80\x80\x80\x80\0", b"\x81\0", b"\xff" * 5 + b"\1"]
+    names = (b"name", b"", "\u00fc".encode(), b"\xff")
+    null, parts = write_varint(-1), [bytes((random.choice((0, 0, 0, 1, 0x7F, 0x80)),))]
+    parts += [random.choice(numbers) if random.random() < 0.3 else write_varint(0) for _ in "td"]
+    for text in (b"key-5", b"v"):
+        parts.append(random.choice((null, write_varint(len(text)) + text, random.choice(numbers))))
+    count = random.choice((0, 0, 1, 2, -1, 3))
+    parts.append(write_varint(count))
+    for _ in range(random.choice((count, count, 1))):
+        name = random.choice(names)
+        parts += (write_varint(len(name)), name, random.choice((null, b"\2h", b"\0", numbers[-1])))
+    body = b"".join(parts)
+    return Lie(f"a record {body!r}", _of(random, now_ms, write_varint(len(body)) + body, 1))
 
 
 def _of(random: random.Random, now_ms: int, payload: bytes, count: int) -> bytes:

@@ -223,10 +223,15 @@ def open_as_a_server(
 
 
 def new_log(
-    path: Path, configs: TopicConfigs | None = None, shared: Resources | None = None
+    path: Path,
+    configs: TopicConfigs | None = None,
+    shared: Resources | None = None,
+    *,
+    checks_records: bool = False,
 ) -> PartitionLog:
     configs = configs or DEFAULTS
     found = open_as_a_server(path, shared)
+    found.resources.checks_records = checks_records
     return found.create(PARTITION, configs, PartitionMetadata(TOPIC_ID, 0, texts_of(configs)))
 
 

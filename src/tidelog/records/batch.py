@@ -18,6 +18,7 @@ from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.compression import MAX_DECOMPRESSED_BYTES
 from tidelog.records.crc import crc32c
+from tidelog.records.frames import start_fault
 from tidelog.records.record import LEAST_RECORD_BYTES
 
 Buffer = bytes | bytearray | memoryview
@@ -218,8 +219,8 @@ def check_client_batch(
     ):
         # Offsets are assigned by this count, and no code here checks that the records exist.
         return _invalid(f"a batch of {len(batch)} bytes cannot hold the {count} records it claims")
-    if attributes > HIGHEST_CODEC or attributes < 0:
-        refusal = _check_attributes(attributes)
+    if attributes:
+        refusal = _check_attributes(attributes, batch)
         if refusal is not None:
             return refusal
     if pid >= 0 and (sequence < 0 or epoch < 0):
@@ -228,11 +229,12 @@ def check_client_batch(
         0 <= first <= newest <= now_ms + configs.message_timestamp_after_max_ms
         and first >= now_ms - configs.message_timestamp_before_max_ms
     ):
-        return _check_timestamps(first, newest, configs, now_ms)
+        refusal = why_not_in_time(newest, configs, now_ms)
+        return refusal or why_not_in_time(first, configs, now_ms)
     return None
 
 
-def _check_attributes(attributes: int) -> Rejected | None:
+def _check_attributes(attributes: int, batch: memoryview) -> Rejected | None:
     if attributes & (CONTROL_BIT | DELETE_HORIZON_BIT):
         return _invalid("clients must not write control batches or delete horizons")
     if attributes & LOG_APPEND_TIME_BIT:
@@ -246,25 +248,23 @@ def _check_attributes(attributes: int) -> Rejected | None:
         )
     if attributes & TRANSACTIONAL_BIT:
         return Rejected(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this version")
-    return None
+    fault = start_fault(attributes & CODEC_MASK, batch[HEADER_SIZE:])
+    return None if fault is None else _invalid(fault)
 
 
-def _check_timestamps(
-    first: int, newest: int, configs: TopicConfigs, now_ms: int
-) -> Rejected | None:
-    for timestamp in (newest, first):
-        if timestamp == NO_TIMESTAMP:
-            continue
-        if timestamp - now_ms > configs.message_timestamp_after_max_ms:
-            limit = f"message.timestamp.after.max.ms={configs.message_timestamp_after_max_ms}"
-        elif now_ms - timestamp > configs.message_timestamp_before_max_ms:
-            limit = f"message.timestamp.before.max.ms={configs.message_timestamp_before_max_ms}"
-        else:
-            continue
-        return Rejected(
-            ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is outside {limit}, now {now_ms}"
-        )
-    return None
+def why_not_in_time(timestamp: int, configs: TopicConfigs, now_ms: int) -> Rejected | None:
+    """Judge a record's timestamp by the limits of its topic; NO_TIMESTAMP is within all."""
+    if timestamp == NO_TIMESTAMP:
+        return None
+    if timestamp - now_ms > configs.message_timestamp_after_max_ms:
+        limit = f"message.timestamp.after.max.ms={configs.message_timestamp_after_max_ms}"
+    elif now_ms - timestamp > configs.message_timestamp_before_max_ms:
+        limit = f"message.timestamp.before.max.ms={configs.message_timestamp_before_max_ms}"
+    else:
+        return None
+    return Rejected(
+        ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is outside {limit}, now {now_ms}"
+    )
 
 
 def stamped_header(header: BatchHeader, batch: Buffer, append_time_ms: int) -> BatchHeader:

@@ -81,20 +81,28 @@ def compress(codec: int, payload: Buffer, level: int | None = None) -> bytes:
     raise CorruptRecords(f"compression {codec} is unknown")
 
 
-def decompress(codec: int, payload: Buffer, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+def decompress(
+    codec: int,
+    payload: Buffer,
+    limit: int = MAX_DECOMPRESSED_BYTES,
+    members: int = MOST_GZIP_MEMBERS,
+) -> bytes:
     """Return the plain payload; CorruptRecords, PayloadTooLarge for more than ``limit`` bytes.
 
-    A payload that is plain already has no limit: those bytes are here.
+    A payload that is plain already has no limit: those bytes are here. ``members``: the most that
+    a gzip payload may have.
     """
     if codec == Codec.NONE:
         return bytes(payload)
-    plain, complete = decompress_start(codec, payload, limit)
+    plain, complete = decompress_start(codec, payload, limit, members)
     if not complete:
         raise PayloadTooLarge(f"a payload decompresses to more than {limit} bytes")
     return bytes(plain)
 
 
-def decompress_start(codec: int, payload: Buffer, limit: int) -> tuple[Buffer, bool]:
+def decompress_start(
+    codec: int, payload: Buffer, limit: int, members: int = MOST_GZIP_MEMBERS
+) -> tuple[Buffer, bool]:
     """Return the beginning of the plain payload, at most ``limit`` bytes, and whether it is all.
 
     What follows is not looked at. A plain payload is given as it is. CorruptRecords for a beginning
@@ -106,7 +114,7 @@ def decompress_start(codec: int, payload: Buffer, limit: int) -> tuple[Buffer, b
                 (payload, True) if len(payload) <= limit else (memoryview(payload)[:limit], False)
             )
         if codec == Codec.GZIP:
-            return _gunzip(memoryview(payload), limit)
+            return _gunzip(memoryview(payload), limit, members)
         if codec == Codec.SNAPPY:
             return _decompress_snappy(memoryview(payload), limit)
         if codec == Codec.LZ4:
@@ -126,10 +134,10 @@ def _cramjam() -> Any:
     return cramjam
 
 
-def _gunzip(payload: memoryview, limit: int) -> tuple[Buffer, bool]:
+def _gunzip(payload: memoryview, limit: int, members: int) -> tuple[Buffer, bool]:
     out = bytearray()
     at = 0
-    for _ in range(MOST_GZIP_MEMBERS):
+    for _ in range(members):
         # gzip files may have several members one after another.
         stream = zlib.decompressobj(31)
         while not stream.eof:
@@ -146,7 +154,7 @@ def _gunzip(payload: memoryview, limit: int) -> tuple[Buffer, bool]:
         at -= len(stream.unused_data)
         if at == len(payload):
             return bytes(out), True
-    raise CorruptRecords(f"a gzip payload of more than {MOST_GZIP_MEMBERS} members")
+    raise CorruptRecords(f"bytes after member {members} of a gzip payload, its last one")
 
 
 def _compress_lz4(payload: Buffer, level: int | None) -> bytes:

@@ -1,73 +1,15 @@
-"""Scans of the records of a plain payload, some at a time: for keys, missing ones, or a timestamp.
+"""Scans of the records of a plain payload, some at a time: for keys, or a timestamp.
 
-Owns three searches that a server makes in payloads of clients. Each call of ``scan`` reads at most
-the given number of records, about 0.5 µs each, so that an event loop can do other work between two
-calls. Trusts no field: lengths, offsets and timestamps are compared with the header.
+Owns two searches that a server makes in payloads that it has appended: perhaps by an earlier
+version, or unchecked. Each call of ``scan`` reads at most the given number of records, about 0.5 µs
+each, so that an event loop can do other work between two calls. Trusts no field: lengths, offsets
+and timestamps are compared with the header. Not the check before the append: see `record_scan`.
 """
 
 from __future__ import annotations
 
 from tidelog.records.batch import BatchHeader, Buffer
 from tidelog.records.record import CorruptRecords, read_varint
-
-_COPIED_BYTES = 1024 * 1024
-
-
-class KeyScan:
-    """The records of a whole payload that have no key; ``missing`` has the first ``most`` of them.
-
-    CorruptRecords when the records do not fill the payload, or their offsets do not count up from
-    0 by one: compaction keeps the record with the highest offset of each key.
-    """
-
-    __slots__ = ("_count", "_most", "_payload", "_position", "index", "missing")
-
-    def __init__(self, payload: Buffer, count: int, most: int) -> None:
-        # Bytes are a third faster to look at; a copy of many takes longer than a turn may.
-        self._payload = bytes(payload) if len(payload) <= _COPIED_BYTES else payload
-        self._count = count
-        self._most = most
-        self._position = 0
-        self.index = 0
-        self.missing: list[int] = []
-
-    def scan(self, at_most: int) -> bool:
-        """Read at most so many records more; True after the last one."""
-        payload, position, limit = self._payload, self._position, len(self._payload)
-        stop = min(self._count, self.index + at_most)
-        try:
-            for index in range(self.index, stop):
-                # As ``record.spans``: what a byte holds is read in place.
-                byte = payload[position]
-                if byte < 0x80:
-                    size, position = (byte >> 1) ^ -(byte & 1), position + 1
-                else:
-                    size, position = read_varint(payload, position)
-                end = position + size
-                if size < 0 or end > limit:
-                    raise CorruptRecords("a record is longer than its batch")
-                position += 1
-                if payload[position] < 0x80:
-                    position += 1
-                else:
-                    _, position = read_varint(payload, position)
-                delta, position = read_varint(payload, position)
-                if delta != index:
-                    raise CorruptRecords(f"record {index} of the batch says offset delta {delta}")
-                if payload[position] & 1 and len(self.missing) < self._most:
-                    # A length of null is the one with the lowest bit set (zigzag -1).
-                    self.missing.append(index)
-                if position >= end:
-                    raise CorruptRecords("a field is longer than its record")
-                position = end
-        except IndexError:
-            raise CorruptRecords("a record ends inside a field") from None
-        self.index, self._position = stop, position
-        if stop < self._count:
-            return False
-        if position != limit:
-            raise CorruptRecords("bytes after the last record of a batch")
-        return True
 
 
 class KeyReader:

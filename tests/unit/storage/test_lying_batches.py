@@ -335,7 +335,7 @@ def test_an_offset_that_a_batch_does_not_have_removes_no_newer_record(tmp_path: 
     assert [record.value for record in records_of_honest(log, 1)] == [b"2"]
     # As a compacted topic such a batch would not have been taken.
     got = log.append_as_leader(changed(batch(1), liar), 0, NOW_MS)
-    assert isinstance(got, Rejected) and got.error is ErrorCode.CORRUPT_MESSAGE
+    assert isinstance(got, Rejected) and got.error is ErrorCode.INVALID_RECORD
 
 
 def _is_sound(log: PartitionLog, path: Path, configs: TopicConfigs) -> None:

@@ -25,6 +25,7 @@ from tidelog.records.control_records import ChangeKind, FenceRecord, change_batc
 from tidelog.runtime.turns import at_once
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import inspecting
+from tidelog.storage.log.inspecting import BatchDemands
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.preparing import prepare
 from tidelog.storage.log.recovery import Ending
@@ -96,11 +97,11 @@ def test_the_topics_compression_replaces_the_senders(tmp_path: Path, codec: str)
 
 def test_a_payload_that_does_not_decompress_is_refused_where_it_matters(tmp_path: Path) -> None:
     header = read_header(batch(1))
-    junk = seal_batch(header._replace(attributes=1), b"no gzip")
+    junk = seal_batch(header._replace(attributes=2), b"no snappy")
     log = new_log(tmp_path / "a", TopicConfigs(compression_type="zstd"))
-    assert refusal(log.append_as_leader(junk, 0, NOW_MS)) is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(log.append_as_leader(junk, 0, NOW_MS)) is ErrorCode.INVALID_RECORD
     log = new_log(tmp_path / "b", TopicConfigs(cleanup_policy=frozenset({"compact"})))
-    assert refusal(log.append_as_leader(junk, 0, NOW_MS)) is ErrorCode.CORRUPT_MESSAGE
+    assert refusal(log.append_as_leader(junk, 0, NOW_MS)) is ErrorCode.INVALID_RECORD
 
 
 def test_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
@@ -317,18 +318,18 @@ def test_few_bytes_that_decompress_to_many_are_not_looked_into() -> None:
     plain = TopicConfigs()
     compacted = replace(plain, cleanup_policy=frozenset({"compact"}))
     changed = replace(plain, compression_type="lz4")
-    assert isinstance(prepare(bomb, plain, NOW_MS, from_client=True), list)
+    assert isinstance(prepare(bomb, BatchDemands(plain, NOW_MS)), list)
     for configs in (compacted, changed):
-        refused = prepare(bomb, configs, NOW_MS, from_client=True)
+        refused = prepare(bomb, BatchDemands(configs, NOW_MS))
         assert isinstance(refused, Rejected)
         assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
         # The bound is absolute: a client may choose the topic's max.message.bytes (N6).
         larger = replace(configs, max_message_bytes=100 * 1024 * 1024)
-        refused = prepare(bomb, larger, NOW_MS, from_client=True)
+        refused = prepare(bomb, BatchDemands(larger, NOW_MS))
         assert isinstance(refused, Rejected) and refused.error is ErrorCode.MESSAGE_TOO_LARGE
         # What is there uncompressed is there: max.message.bytes alone bounds it.
         whole = batch(1, size=20 * 1024 * 1024)
-        assert isinstance(prepare(whole, larger, NOW_MS, from_client=True), list)
+        assert isinstance(prepare(whole, BatchDemands(larger, NOW_MS)), list)
 
 
 def test_a_batch_of_a_compacted_topic_has_not_any_number_of_records(
@@ -336,8 +337,8 @@ def test_a_batch_of_a_compacted_topic_has_not_any_number_of_records(
 ) -> None:
     monkeypatch.setattr(inspecting, "LOOKED_INTO_RECORDS", 10)
     compacted = replace(TopicConfigs(), cleanup_policy=frozenset({"compact"}))
-    assert isinstance(prepare(batch(10), compacted, NOW_MS, from_client=True), list)
-    refused = prepare(batch(11), compacted, NOW_MS, from_client=True)
+    assert isinstance(prepare(batch(10), BatchDemands(compacted, NOW_MS)), list)
+    refused = prepare(batch(11), BatchDemands(compacted, NOW_MS))
     assert isinstance(refused, Rejected) and refused.error is ErrorCode.MESSAGE_TOO_LARGE
     assert "at most 10 records, not 11" in refused.reason
-    assert isinstance(prepare(batch(11), TopicConfigs(), NOW_MS, from_client=True), list)
+    assert isinstance(prepare(batch(11), BatchDemands(TopicConfigs(), NOW_MS)), list)

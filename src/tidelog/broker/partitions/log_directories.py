@@ -79,6 +79,7 @@ class LogDirectories:
                 continue
             if isinstance(found, storage.DirectoryRefused):
                 raise StartFailed(found.reason)
+            found.resources.checks_records = configs.log_batch_check == "full"
             self.all.append(found)
         self._need_one()
 

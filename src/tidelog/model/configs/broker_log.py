@@ -54,6 +54,15 @@ LOG = (
         OneOf(("replicated", "sync")),
         _HIGH,
     ),
+    row(
+        "log.batch.check",
+        _S,
+        "header",
+        "What a leader compares in a produced batch: header (its header, the CRC, the first bytes "
+        "of a compressed payload, and the records where it looks into them anyway), or full (each "
+        "record of each batch, as Kafka: about 1 µs each, and the time to decompress).",
+        OneOf(("header", "full")),
+    ),
     topic_default(
         "log.segment.bytes",
         _I,

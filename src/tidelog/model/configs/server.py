@@ -74,6 +74,7 @@ class ServerConfigs:
     log_dirs: tuple[str, ...]
     cordoned_log_dirs: tuple[str, ...]
     log_durability: str
+    log_batch_check: str
 
     socket_request_max_bytes: int
     queued_max_request_bytes: int

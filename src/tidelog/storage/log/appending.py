@@ -24,7 +24,7 @@ from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.log.epoch_writing import begin_epoch, write_epochs
 from tidelog.storage.log.fence_writing import fences_in, note_fences
 from tidelog.storage.log.fences import FenceEntry
-from tidelog.storage.log.inspecting import UNLOOKED, Batches, Looks
+from tidelog.storage.log.inspecting import UNLOOKED, BatchDemands, Batches, Looks
 from tidelog.storage.log.preparing import (
     chunks_for,
     finished,
@@ -64,7 +64,8 @@ def append_as_leader(
         return out_of_service(log)
     configs = log.configs
     if looked_into is None:
-        batches = prepare(buffer, configs, now_ms, from_client=from_client, looks=looks)
+        wanted = BatchDemands(configs, now_ms, from_client, log.resources.checks_records)
+        batches = prepare(buffer, wanted, looks=looks)
     else:
         batches = finished(looked_into, configs, now_ms)
     if not isinstance(batches, list):
@@ -107,7 +108,8 @@ def look_into(
     log: LogState, buffer: Buffer, now_ms: int, looks: Looks
 ) -> Pieces[Batches | Rejected]:
     """Return a client's batches as the topic wants them, in pieces; nothing is appended."""
-    return prepare_in_pieces(buffer, log.configs, now_ms, looks)
+    wanted = BatchDemands(log.configs, now_ms, check_records=log.resources.checks_records)
+    return prepare_in_pieces(buffer, wanted, looks)
 
 
 def append_as_follower(

@@ -1,28 +1,30 @@
-"""The inspection of produced batches: keys of a compacted topic, recompression with another codec.
+"""The inspection of produced batches: their records, keys and times, and another codec for them.
 
 Owns when that is needed and how it is done, in pieces (``runtime.turns``): a thread decompresses
-and compresses, keys are checked some records at a time. No other code looks into a produced batch,
-and this code decodes a record only up to its key.
+and compresses, records are checked some at a time, and the greatest timestamp of the header is
+taken from them. No other code looks into a produced batch, and this code decodes no record.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import (
     CODEC_MASK,
     HEADER_SIZE,
     BatchHeader,
-    Buffer,
     Rejected,
     read_header,
     seal_batch,
+    why_not_in_time,
 )
 from tidelog.records.compression import CODEC_NAMES, Codec, compress, decompress
+from tidelog.records.frames import frame_fault
 from tidelog.records.record import CorruptRecords, PayloadTooLarge
-from tidelog.records.scanning import KeyScan
+from tidelog.records.record_scan import RecordScan
 from tidelog.runtime.turns import Pieces, at_once
 
 LOOKED_INTO_BYTES = 16 * 1024 * 1024
@@ -30,7 +32,7 @@ LOOKED_INTO_BYTES = 16 * 1024 * 1024
 ``max.message.bytes``: few bytes can decompress to very many."""
 
 LOOKED_INTO_RECORDS = 131_072
-"""Most records of a batch of a compacted topic; each one's key is looked at."""
+"""Most records of a batch that is looked into: each one is looked at."""
 
 NAMED_RECORDS = 1000
 """Most records of a batch that a refusal names (KIP-467)."""
@@ -67,12 +69,41 @@ UNLOOKED = Rejected(ErrorCode.REQUEST_TIMED_OUT, "its records wait to be looked 
 """Refused for now, with nothing done: the batches are inspected in a thread before the append."""
 
 
-def look_at_once(
-    batches: Batches, configs: TopicConfigs, looks: Looks, *, from_client: bool
-) -> Batches | Rejected:
+@dataclass(frozen=True, slots=True)
+class BatchDemands:
+    """What is asked of batches: the topic's configurations, and now; whether they are of a client,
+    and whether the records of each one are checked (``log.batch.check=full``)."""
+
+    configs: TopicConfigs
+    now_ms: int
+    from_client: bool = True
+    check_records: bool = False
+
+    def looks_at(self, header: BatchHeader) -> bool:
+        """Whether a batch's records must be looked at: without that it stays as it was sent."""
+        return self.codec_for(header) is not None or (
+            self.from_client
+            and (self.check_records or self.configs.compacted or not self._times_fit(header))
+        )
+
+    def codec_for(self, header: BatchHeader) -> int | None:
+        """Return the codec that a batch is to get, None when it stays as it is."""
+        name = self.configs.compression_type
+        if name == "producer" or header.control:
+            return None
+        codec = CODEC_NAMES[name]
+        return None if header.codec == codec else codec
+
+    def _times_fit(self, header: BatchHeader) -> bool:
+        # Some clients leave out the greatest timestamp, or send one before the first.
+        stamped = self.configs.message_timestamp_type is not CREATE_TIME
+        return stamped or 0 <= header.base_timestamp <= header.max_timestamp
+
+
+def look_at_once(batches: Batches, wanted: BatchDemands, looks: Looks) -> Batches | Rejected:
     """Look into batches if that is short enough for one turn of the loop; otherwise
     ``UNLOOKED``."""
-    recompressed = any(_codec_for(header, configs) is not None for header, _ in batches)
+    recompressed = any(wanted.codec_for(header) is not None for header, _ in batches)
     small = SMALL_RECOMPRESSED_BYTES if recompressed else SMALL_BYTES
     for header, batch in batches:
         plain = small if header.codec else len(batch)
@@ -81,19 +112,14 @@ def look_at_once(
         looks.at_once -= plain
     if looks.at_once < 0:
         return UNLOOKED
-    found = at_once(look_into(batches, configs, Looks(), from_client=from_client, limit=small))
+    found = at_once(look_into(batches, wanted, Looks(), limit=small))
     if isinstance(found, Rejected) and found.error is ErrorCode.MESSAGE_TOO_LARGE:
         return UNLOOKED  # a thread has a higher limit
     return found
 
 
 def look_into(
-    batches: Batches,
-    configs: TopicConfigs,
-    looks: Looks,
-    *,
-    from_client: bool,
-    limit: int = LOOKED_INTO_BYTES,
+    batches: Batches, wanted: BatchDemands, looks: Looks, *, limit: int = LOOKED_INTO_BYTES
 ) -> Pieces[Batches | Rejected]:
     """Return the batches as the topic keeps them, or the first refusal.
 
@@ -101,83 +127,95 @@ def look_into(
     """
     kept: Batches = []
     for header, batch in batches:
-        codec = _codec_for(header, configs)
-        wants_keys = from_client and configs.compacted
-        if codec is None and not wants_keys:
+        if not wanted.looks_at(header):
             kept.append((header, batch))
             continue
-        if wants_keys and header.record_count > LOOKED_INTO_RECORDS:
+        if wanted.from_client and header.record_count > LOOKED_INTO_RECORDS:
             return Rejected(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of a compacted topic has at most {LOOKED_INTO_RECORDS} records, "
+                f"a batch that is looked into has at most {LOOKED_INTO_RECORDS} records, "
                 f"not {header.record_count}",
             )
         inside = _Inside(header, batch)
         try:
             if header.codec != Codec.NONE:
+                fault = frame_fault(header.codec, inside.plain) if wanted.from_client else None
+                if fault is not None:
+                    return Rejected(ErrorCode.INVALID_RECORD, fault)
                 looks.plain += REQUEST_RATIO * len(batch)
                 # Reserved first, the rest returned: other batches of the request are in work.
                 inside.limit = taken = min(limit, max(0, looks.plain))
                 looks.plain -= taken
                 yield inside.unpack
                 looks.plain += taken - len(inside.plain)
-            if wants_keys:
-                refusal = yield from _check_keys(inside.plain, header.record_count)
-                if refusal is not None:
-                    return refusal
-            if codec is not None:
-                inside.pack_with = codec, _level_of(configs)
-                yield inside.pack
-                batch = memoryview(inside.packed)
-                header = read_header(batch)
         except PayloadTooLarge as error:
-            # A retry does not help, unlike with a damaged batch: clients split it.
+            # A retry of the whole batch does not help: clients split it.
             return Rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error))
         except CorruptRecords as error:
-            return Rejected(ErrorCode.CORRUPT_MESSAGE, str(error))
+            # Nor here: the CRC is right, so the payload was made so.
+            return Rejected(ErrorCode.INVALID_RECORD, str(error))
+        if wanted.from_client:
+            refusal = yield from _check_records(inside, wanted)
+            if refusal is not None:
+                return refusal
+        codec = wanted.codec_for(header)
+        if codec is not None:
+            inside.pack_with = codec, _level_of(wanted.configs)
+            yield inside.pack
+        elif inside.header != header:
+            inside.packed = seal_batch(inside.header, batch[HEADER_SIZE:])
+        if inside.packed:
+            batch = memoryview(inside.packed)
+            header = read_header(batch)
         kept.append((header, batch))
     return kept
 
 
 class _Inside:
     # One batch, unpacked and packed again by calls that a thread may make.
-    __slots__ = ("_header", "limit", "pack_with", "packed", "plain")
+    __slots__ = ("header", "limit", "pack_with", "packed", "plain")
 
     def __init__(self, header: BatchHeader, batch: memoryview) -> None:
-        self._header = header
+        self.header = header  # with the greatest timestamp of its records, once they are known
         self.limit = 0
-        self.plain: Buffer = batch[HEADER_SIZE:]
+        self.plain: Any = batch[HEADER_SIZE:]
         self.pack_with: tuple[int, int | None] = Codec.NONE, None
         self.packed = b""
 
     def unpack(self) -> None:
-        self.plain = decompress(self._header.codec, self.plain, self.limit)
+        # One member of gzip: librdkafka ends after the first, and aborts where that is empty.
+        self.plain = decompress(self.header.codec, self.plain, self.limit, 1)
 
     def pack(self) -> None:
         codec, level = self.pack_with
-        attributes = (self._header.attributes & ~CODEC_MASK) | codec
+        attributes = (self.header.attributes & ~CODEC_MASK) | codec
         packed = compress(codec, self.plain, level)
-        self.packed = seal_batch(self._header._replace(attributes=attributes), packed)
+        self.packed = seal_batch(self.header._replace(attributes=attributes), packed)
 
 
-def _check_keys(plain: Buffer, count: int) -> Pieces[Rejected | None]:
-    scan = KeyScan(plain, count, NAMED_RECORDS)
-    while not scan.scan(RECORDS_AT_ONCE):
-        yield None
+def _check_records(inside: _Inside, wanted: BatchDemands) -> Pieces[Rejected | None]:
+    """Compare the records of a client's batch with its header, whose greatest timestamp is set."""
+    header, configs = inside.header, wanted.configs
+    most = NAMED_RECORDS if configs.compacted else 0
+    scan = RecordScan(inside.plain, header.record_count, header.base_timestamp, most)
+    try:
+        while not scan.scan(RECORDS_AT_ONCE):
+            yield None
+    except CorruptRecords as error:
+        return Rejected(ErrorCode.INVALID_RECORD, str(error))
     missing = tuple(scan.missing)
-    if not missing:
+    if missing:
+        which = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+        sentence = f"no key, and the topic is compacted by key: record {which} of the batch"
+        return Rejected(ErrorCode.INVALID_RECORD, sentence, missing)
+    if configs.message_timestamp_type is not CREATE_TIME:
         return None
-    which = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-    sentence = f"no key, and the topic is compacted by key: record {which} of the batch"
-    return Rejected(ErrorCode.INVALID_RECORD, sentence, missing)
-
-
-def _codec_for(header: BatchHeader, configs: TopicConfigs) -> int | None:
-    """Return the codec that a batch is to get, None when it stays as it is."""
-    if configs.compression_type == "producer" or header.control:
-        return None
-    codec = CODEC_NAMES[configs.compression_type]
-    return None if header.codec == codec else codec
+    for time, index in (scan.newest, scan.oldest):
+        refusal = why_not_in_time(time, configs, wanted.now_ms)
+        if refusal is not None:
+            return replace(refusal, records=(index,))
+    inside.header = header._replace(max_timestamp=scan.newest[0])
+    return None
 
 
 def _level_of(configs: TopicConfigs) -> int | None:

@@ -25,6 +25,7 @@ from tidelog.records.batch import (
 )
 from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.log.inspecting import (
+    BatchDemands,
     Batches,
     Looks,
     look_at_once,
@@ -37,59 +38,55 @@ time in the kernel than the copy takes."""
 
 
 def prepare(
-    buffer: Buffer,
-    configs: TopicConfigs,
-    now_ms: int,
-    *,
-    from_client: bool,
-    looks: Looks | None = None,
+    buffer: Buffer, wanted: BatchDemands, *, looks: Looks | None = None
 ) -> Batches | Rejected:
     """Return the batches of a produce payload, checked and as they will be kept.
 
-    The server's own batches (``from_client`` False) may be control batches and pass unchecked.
+    The server's own batches (not from a client) may be control batches and pass unchecked.
     With ``looks`` it never takes long: otherwise ``UNLOOKED``, for ``prepare_in_pieces``.
     """
-    found = split(buffer)
+    found = _checked(buffer, wanted)
     if not isinstance(found, list):
         return found
-    if from_client:
-        for header, batch in found:
-            refusal = check_client_batch(header, batch, configs, now_ms)
-            if refusal is not None:
-                return refusal
-    seen: Batches | Rejected
-    if configs.compression_type != "producer" or (
-        from_client and "compact" in configs.cleanup_policy
-    ):
-        if looks is None:
-            seen = at_once(look_into(found, configs, Looks(), from_client=from_client))
-        else:
-            seen = look_at_once(found, configs, looks, from_client=from_client)
-        return finished(seen, configs, now_ms) if isinstance(seen, list) else seen
+    configs = wanted.configs
+    for header, _ in found:
+        if wanted.looks_at(header):
+            if looks is None:
+                seen = at_once(look_into(found, wanted, Looks()))
+            else:
+                seen = look_at_once(found, wanted, looks)
+            return finished(seen, configs, wanted.now_ms) if isinstance(seen, list) else seen
     if (
         len(found) > 1
         or len(buffer) > configs.segment_bytes
         or configs.message_timestamp_type is LOG_APPEND_TIME
     ):
-        return finished(found, configs, now_ms)
+        return finished(found, configs, wanted.now_ms)
     return found
 
 
 def prepare_in_pieces(
-    buffer: Buffer, configs: TopicConfigs, now_ms: int, looks: Looks
+    buffer: Buffer, wanted: BatchDemands, looks: Looks
 ) -> Pieces[Batches | Rejected]:
     """Do what ``prepare`` does for a client's batches, but for ``finished``, in pieces.
 
     The buffer must stay as it is until the end.
     """
-    found = split(buffer)
+    found = _checked(buffer, wanted)
     if not isinstance(found, list):
         return found
+    return (yield from look_into(found, wanted, looks))
+
+
+def _checked(buffer: Buffer, wanted: BatchDemands) -> Batches | Rejected:
+    found = split(buffer)
+    if not isinstance(found, list) or not wanted.from_client:
+        return found
     for header, batch in found:
-        refusal = check_client_batch(header, batch, configs, now_ms)
+        refusal = check_client_batch(header, batch, wanted.configs, wanted.now_ms)
         if refusal is not None:
             return refusal
-    return (yield from look_into(found, configs, looks, from_client=True))
+    return found
 
 
 def finished(found: Batches, configs: TopicConfigs, now_ms: int) -> Batches | Rejected:

@@ -190,7 +190,8 @@ class LogState:
         self.jitter_ms = self.resources.random.randrange(jitter) if jitter > 0 else 0
         self.segments.active.room = NO_ROOM
         self.keeps_batches = (
-            configs.compression_type == "producer"
+            not self.resources.checks_records
+            and configs.compression_type == "producer"
             and not configs.compacted
             and configs.message_timestamp_type is CREATE_TIME
         )

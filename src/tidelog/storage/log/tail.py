@@ -15,13 +15,14 @@ from tidelog.storage.log.state import LogState
 def has_room(log: LogState, header: HeaderFields, size: int) -> bool:
     """Whether a batch of ``size`` bytes goes into the active segment, as it was sent.
 
-    False where a roll may be due, or the topic wants batches in another form.
+    False where a roll may be due, the topic wants batches in another form, or their records are
+    to be looked at: all of them, or those of a batch whose times do not fit each other.
     """
     active = log.segments.active
     most_bytes, newest, last_offset = active.room
     return (
         active.size + size <= most_bytes
-        and 0 <= header[8] <= newest
+        and 0 <= header[7] <= header[8] <= newest
         and log.end_offset + header[6] <= last_offset
         and log.keeps_batches
     )
