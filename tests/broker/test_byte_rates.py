@@ -11,7 +11,6 @@ from tests.support.resized import put
 from tests.support.set_clock import SetClock
 from tidelog.broker.partitions.byte_rates import EVERY_MS, WINDOW_MS
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.broker.partitions.unaware_writers import UNKNOWN
 from tidelog.records.builder import NewRecord, build_batch
 
 AUTO = {"partitions.auto": "true", "retired.purge": "drained"}
@@ -120,23 +119,6 @@ def test_a_topic_with_rates_still_says_when_writers_without_a_count_were_there(
             clock.now_ms += EVERY_MS
             (led,) = lone.broker.led_topics(1)
             assert (led.unaware_write_ms, len(led.byte_rates)) == (seen_ms, 1)
-
-    run(main())
-
-
-def test_the_rates_of_a_broker_that_restarted_do_not_say_that_no_such_writer_was_there(
-    tmp_path: Path,
-) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as (lone, _peer):
-            put(lone.lead("t", 1, AUTO), undeleted_count=1, resize_epoch=0)
-            writers = lone.broker.unaware_writers
-            writers._before = {"t": lone.broker.partitions.by_topic["t"][0].topic_id}
-            clock = clock_of(lone)
-            assert lone.broker.led_topics(1) == []
-            clock.now_ms += EVERY_MS
-            (led,) = lone.broker.led_topics(1)
-            assert (led.unaware_write_ms, len(led.byte_rates)) == (UNKNOWN, 1)
 
     run(main())
 

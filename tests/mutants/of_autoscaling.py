@@ -10,7 +10,6 @@ TOPICS = f"{CONTROLLER}/decisions/autoscaled_topics.py"
 
 OF_RULE = "tests/unit/controller/test_autoscaling.py"
 OF_TOPICS = "tests/unit/controller/test_autoscaled_topics.py"
-OF_RATES = "tests/broker/test_byte_rates.py"
 
 MUTANTS = (
     Mutant(
@@ -61,13 +60,6 @@ MUTANTS = (
         "    if RETIRED_PURGE not in configs:\n",
         "    if RETIRED_PURGE not in configs and not configs:\n",
         OF_TOPICS,
-    ),
-    Mutant(
-        "rates of a broker that restarted say that no unaware writer was there",
-        "src/tidelog/broker/partitions/unaware_writers.py",
-        "            last_ms = UNKNOWN\n",
-        "            pass\n",
-        OF_RATES,
     ),
     Mutant(
         "an internal topic is resized by its load",

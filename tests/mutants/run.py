@@ -31,6 +31,7 @@ from tests.mutants import (
     of_storage,
     of_store,
     of_suite,
+    of_unaware_writers,
 )
 from tests.mutants.mutant import Mutant
 
@@ -46,6 +47,7 @@ MUTANTS = (
     *of_counts.MUTANTS,
     *of_clients.MUTANTS,
     *of_autoscaling.MUTANTS,
+    *of_unaware_writers.MUTANTS,
     *of_pipeline.MUTANTS,
     *of_suite.MUTANTS,
 )

@@ -34,6 +34,7 @@ from tidelog.controller.decisions.registration import (
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.resize_requests import resize_topics
 from tidelog.controller.decisions.settlement import put_state
+from tidelog.controller.decisions.unaware_writers import note_unaware
 from tidelog.metadata import layout
 from tidelog.metadata.records import FormerPartition, UncleanDebt
 from tidelog.model.admin_requests import ElectionType
@@ -309,7 +310,7 @@ def cancelled(world: World, _: Ask) -> None:
 def reported(world: World, _: Ask) -> None:
     topic_id = world.cluster.topic_id("t")
     for broker in world.cluster.brokers:
-        soft_state.note_unaware(world.cluster, broker, [(topic_id, -1)])
+        note_unaware(world.cluster, broker, [(topic_id, -1)], 0)
 
 
 def completed(world: World, _: Ask) -> None:

@@ -284,7 +284,7 @@ def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there(
         await two.heartbeat(led_topics=[writer, led(one.directory, now_ms, 4)])
         asked = messages.DescribeConditionRequest(subjects=["resizes"])
         found = json.loads((await one.forward(asked, 0)).condition)["unaware_writers"]
-        numbers = {"last_write_ms": now_ms, "misplaced_records": 3}
+        numbers = {"last_write_ms": now_ms, "broker": 2, "misplaced_records": 3}
         assert found == [{"topic": "t", **numbers, "client_ids": ["rdkafka"]}]
         assert "wrote to it 0 minutes ago (client ids: rdkafka)" in await refused()
         assert controller.cluster.unaware.keys() == {topic_id, new}
@@ -294,6 +294,42 @@ def test_a_shrink_waits_until_every_leader_says_that_no_unaware_writer_is_there(
         controller.cluster.unaware[topic_id][2] = now_ms - 3_600_000
         assert await refused() == ""
         assert two.shown("t") == (2, 2, [0, 1, 2, 3], [2, 3])
+
+    run(scenario)
+
+
+def test_no_controller_and_no_broker_is_missed_for_what_is_known_of_writers() -> None:
+    """After any restart, of a controller or a broker, an unforced shrink is decided at once; and
+    one write is still known when the broker that saw it does not come back."""
+
+    async def scenario(world: World) -> None:
+        tree = MemoryTree()
+        controller = await world.controller(tree, **LEVEL)
+        brokers = one, two = await reporting(world, controller, 1, 2)
+        for name in ("t", "u"):
+            await one.forward(topic(name, 2, 2), 7)
+            assert await resized(one, counts(name, 4)) == (ErrorCode.NONE, "")
+        led = messages.BrokerHeartbeatRequest.LedTopic
+        ids = {name: controller.cluster.topic_id(name) for name in ("t", "u")}
+        clock = controller.seams.clock
+
+        async def report(u_ms: int) -> None:
+            await one.heartbeat(led_topics=[led(ids["t"], -1), led(ids["u"], -1)])
+            await two.heartbeat(led_topics=[led(ids["t"], -1), led(ids["u"], u_ms)])
+
+        await report(clock.wall_ms())
+        await controller.stop()
+        again = await world.controller(tree, **LEVEL)
+        for broker in brokers:
+            assert (await broker.register(again.listener_port)).error_code == 0
+        # Broker 2 comes back on another disk: what it saw is only on record.
+        await report(-1)
+        assert await resized(one, counts("t", 2)) == (ErrorCode.NONE, "")
+        code, why = await resized(one, counts("u", 2))
+        assert (code, "wrote to it 0 minutes ago" in why) == (ErrorCode.POLICY_VIOLATION, True)
+        asked = messages.DescribeConditionRequest(subjects=["resizes"])
+        (row,) = json.loads((await one.forward(asked, 0)).condition)["unaware_writers"]
+        assert (row["topic"], row["broker"]) == ("u", None)
 
     run(scenario)
 

@@ -52,6 +52,7 @@ from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.repairs import Repairs
 from tidelog.broker.partitions.shortages import Shortages
 from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
+from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.role_steps import RoleSteps
 from tidelog.model.configs.server import ServerConfigs
@@ -93,7 +94,7 @@ def assemble(given: Given) -> Broker:
     commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
     partitions = _partitions(given, commit)
     leader_hints = LeaderHints(node_id, metadata, partitions.get)
-    unaware_writers = UnawareWriters(partitions, metadata, clock, turns)
+    unaware = _unaware_writers(given, partitions, metadata, turns, log_work)
 
     # What leads, and follows: the changes of the ISR, the groups, the handling of lost data.
     debts = Debts(are_reported=configs.level.unclean_flag)
@@ -104,8 +105,8 @@ def assemble(given: Given) -> Broker:
     groups = _groups(given, metadata, topic_creation)
     data_loss = DataLoss(debts, loss_reports, isr_changes, groups.coordinator, clock)
     followers = _followers(given, metadata, others, commit, log_work, loss_reports)
-    reports = loss_reports, fence_reports
-    partitions.steps = RoleSteps(isr_changes, *reports, groups.coordinator, data_loss, followers)
+    steps = isr_changes, loss_reports, fence_reports, groups.coordinator, data_loss, followers
+    partitions.steps = RoleSteps(*steps)
 
     # What reads, and what is done by the clock.
     reader, channel = _reader(given, metadata, isr_changes), _channel(given, log_work)
@@ -137,8 +138,8 @@ def assemble(given: Given) -> Broker:
         commit=commit,
         log_work=log_work,
         future_replicas=_future_replicas(given, partitions, log_work, commit),
-        inspected_appends=InspectedAppends(clock, turns, unaware_writers),
-        unaware_writers=unaware_writers,
+        inspected_appends=InspectedAppends(clock, turns, unaware),
+        unaware_writers=unaware,
         maintenance=maintenance,
         reader=reader,
         fetch_sessions=fetch_sessions,
@@ -161,6 +162,14 @@ def _groups(
     made = GroupCoordinator(given.configs, given.seams, metadata, topic_creation)
     metadata.when_gone = made.topic_gone
     return made
+
+
+def _unaware_writers(
+    given: Given, partitions: Partitions, metadata: MetadataCache, turns: Turns, log_work: LogWork
+) -> UnawareWriters:
+    clock = given.seams.clock
+    notes = UnawareNotes(given.directories, clock, log_work)
+    return UnawareWriters(partitions, metadata, clock, turns, notes)
 
 
 def _other_brokers(given: Given, metadata: MetadataCache) -> OtherBrokers:

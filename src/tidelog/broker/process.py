@@ -139,6 +139,7 @@ class BrokerProcess:
                 when_brokers_configured=self._take_limits,
             )
         )
+        broker.unaware_writers.when_seen = session.beat_soon
         self._coordinator = broker.coordinator
         self.server = self._server = Server(
             Router([api_versions.HANDLER, *handlers.HANDLERS]),

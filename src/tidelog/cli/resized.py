@@ -76,8 +76,8 @@ def add_reported(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) 
 
     ``resize``: the one that is under way, or None. ``misplaced_records``: those of producers
     without a partition count that lie in a wrong partition, at least so many;
-    ``unaware_write_ms``: when such a producer last wrote, or None; ``unaware_client_ids``: some of
-    them.
+    ``unaware_write_ms``: when such a producer last wrote, or None, ``unaware_broker``: which broker
+    saw it; ``unaware_client_ids``: some of them.
     """
     reported = {} if condition is None else condition
     plans = {row["topic"]: row for row in reported.get(RESIZES, ())}
@@ -88,6 +88,7 @@ def add_reported(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) 
         is_known = UNAWARE_WRITERS in reported
         item["misplaced_records"] = writer.get("misplaced_records", 0) if is_known else None
         item["unaware_write_ms"] = writer.get("last_write_ms")
+        item["unaware_broker"] = writer.get("broker")
         item["unaware_client_ids"] = writer.get("client_ids", []) if is_known else None
 
 
@@ -226,7 +227,8 @@ def _first(numbers: list[int]) -> str:
 
 
 def print_misplaced(shown: dict[str, Any]) -> None:
-    """Print a line about records of producers without a count that are in a wrong partition."""
+    """Print a line about records of producers without a count that are in a wrong partition, and
+    one about when such a producer last wrote to a resized topic."""
     if shown["misplaced_records"]:
         clients = shown["unaware_client_ids"]
         named = f" (client ids: {client_ids_text(clients)})" if clients else ""
@@ -234,6 +236,15 @@ def print_misplaced(shown: dict[str, Any]) -> None:
             f"Misplaced: at least {shown['misplaced_records']} records of producers that send no "
             f"partition count{named}: their keys are not in order (unaware.producers=refuse keeps "
             "such producers out)"
+        )
+    written_ms = shown["unaware_write_ms"]
+    if shown["resize_epoch"] and written_ms is not None and written_ms >= 0:
+        broker = shown["unaware_broker"]
+        by = "" if broker is None else f" to broker {broker}"
+        at = datetime.fromtimestamp(written_ms / 1000, UTC).strftime("%FT%TZ")
+        say(
+            f"Producers without a partition count: the last one wrote{by} at {at}; the topic does "
+            "not shrink within an hour of that"
         )
 
 

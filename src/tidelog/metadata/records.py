@@ -180,6 +180,8 @@ class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     removes; ``unclean_past`` the handled ones, newest last: replicas that return later still report
     what they had to cut. ``grow_after_ms`` and ``shrink_after_ms`` are the cool-downs of
     autoscaling: the times of day before which the topic does not grow or shrink by itself.
+    ``unaware_ms``: until when writers without a partition count may have written, as brokers
+    reported it since the first resize; 0: none did.
     """
 
     topic_id: str
@@ -196,6 +198,7 @@ class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     unclean_past: dict[int, list[UncleanDebt]] = {}
     grow_after_ms: int = 0
     shrink_after_ms: int = 0
+    unaware_ms: int = 0
 
 
 class DeletionNode(msgspec.Struct, frozen=True):

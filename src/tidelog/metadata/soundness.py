@@ -137,6 +137,8 @@ def _why_no_history(history: records.TopicHistory) -> str | None:
         why = why or "a cool-down ends before any time"
     if max(history.grow_after_ms, history.shrink_after_ms) > HIGHEST_OFFSET:
         why = why or "a cool-down ends after all time"
+    if not 0 <= history.unaware_ms <= HIGHEST_OFFSET:
+        why = why or f"unaware_ms is {history.unaware_ms}"
     return (
         why
         or _why_no_assignments("original_replicas", history.original_replicas)

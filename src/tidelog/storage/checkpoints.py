@@ -146,11 +146,16 @@ def encode_checked_lines(lines: Iterable[str]) -> bytes:
 
 def decode_checked_lines(content: bytes, width: int) -> list[list[int]]:
     """Return the numbers of each line of ``encode_checked_lines``; DamagedFile when it is not."""
+    return [[_number(field) for field in fields] for fields in checked_lines(content, width)]
+
+
+def checked_lines(content: bytes, width: int) -> list[list[str]]:
+    """Return the fields of each line of ``encode_checked_lines``; DamagedFile when it is not."""
     body, mark, crc = content.rpartition(f"{CRC_LINE}:".encode())
     if not mark:
         raise DamagedFile("it has no CRC")
     _check_crc(body, _text(crc))
-    return [[_number(field) for field in fields] for fields in _entries(body, width)]
+    return list(_entries(body, width))
 
 
 def encode_checksums(content: bytes, former: int | None) -> tuple[bytes, int]:

@@ -45,6 +45,9 @@ LOCK = ".lock"
 DAMAGED = "tidelog.damaged"
 """Our own: why a partition is out of service, so that a clean stop does not hide it."""
 
+UNAWARE_WRITERS = "tidelog.unaware-writers"
+"""Our own: to which topics producers without a partition count may have written (KIP-253)."""
+
 LIFE = "tidelog.life"
 """Our own: the boot id of the operating system, and the durability of the process that wrote it."""
 

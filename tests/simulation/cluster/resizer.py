@@ -81,6 +81,17 @@ class Resizer:
         said = f": {found.error_message}" if found.error_message else ""
         self._say(f"resize to {count}: {code}{said}")
 
+    async def why_unaware(self) -> str:
+        """Return why a shrink without ``force`` is refused because of producers without a count,
+        "" if it is not. Each broker and controller may have been killed at any time before."""
+        topic = CREATE.CreatePartitionsTopic(name=NAME, count=INITIAL, assignments=None)
+        request = CREATE(topics=[topic], timeout_ms=4_000, validate_only=True)
+        settled = (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.POLICY_VIOLATION)
+        answer = await self._outside.until(request, lambda x: x.results[0].error_code in settled)
+        found = answer.results[0]
+        is_refused = found.error_code == ErrorCode.POLICY_VIOLATION
+        return str(found.error_message) if is_refused else ""
+
     @property
     def is_at_rest(self) -> bool:
         """Whether no resize and no move is under way, as the store has it."""

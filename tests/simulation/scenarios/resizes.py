@@ -27,6 +27,8 @@ class ResizesRun(ClusterRun):
 
     elastic_kind: type[Elastic] = Elastic
     resizer_kind: type[Resizer] = Resizer
+    are_aware = True
+    """Whether all producers of the topic send a count: then an unforced shrink is accepted."""
 
     def __init__(
         self, seed: int, course: Course | None = None, enough: Callable[[str], bool] | None = None
@@ -83,6 +85,9 @@ class ResizesRun(ClusterRun):
         await self._end_resizes()
         await self._until(lambda: self.resizer.is_at_rest, "the resize ends", REST_SECONDS)
         self.say("no resize is under way")
+        refused = await self.resizer.why_unaware() if self.are_aware else ""
+        if refused:
+            self.found.append(f"no_doubt_outlives_faults: {refused}")
 
     async def _end_resizes(self) -> None:
         """Let no client ask for a resize any more."""

@@ -20,6 +20,7 @@ class StockRun(AloneRun):
     """One run of the scenario."""
 
     elastic_kind = WithStock
+    are_aware = False
 
     def __init__(
         self, seed: int, course: Course | None = None, enough: Callable[[str], bool] | None = None

@@ -149,23 +149,27 @@ def test_a_resize_that_is_under_way_has_a_line(changed: dict[str, object], expec
 def test_a_topic_has_what_the_controller_reports_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown: list[dict[str, object]] = [{"topic": "orders"}, {"topic": "other"}]
-    writers = {"topic": "orders", "last_write_ms": 5, "misplaced_records": 7}
+    shown: list[dict[str, object]] = [
+        {"topic": "orders", "resize_epoch": 1},
+        {"topic": "other", "resize_epoch": 0},
+    ]
+    writers = {"topic": "orders", "last_write_ms": 5, "misplaced_records": 7, "broker": 2}
     writers["client_ids"] = ["", "rdkafka"]
     resized.add_reported({"resizes": [PLAN], "unaware_writers": [writers]}, shown)
     assert shown[0]["resize"] == {x: y for x, y in PLAN.items() if x != "topic"}
     assert (shown[0]["misplaced_records"], shown[0]["unaware_write_ms"]) == (7, 5)
     assert shown[0]["unaware_client_ids"] == ["", "rdkafka"]
-    assert list(shown[1].values()) == ["other", None, 0, None, []]
+    assert list(shown[1].values()) == ["other", 0, None, 0, None, None, []]
     for item in shown:
         resized.print_misplaced(item)
     said = capsys.readouterr().out
     assert said.startswith("Misplaced: at least 7 records of producers that")
     assert "send no partition count (client ids: (none), rdkafka): their keys" in said
+    assert "the last one wrote to broker 2 at 1970-01-01T00:00:00Z; the topic does not" in said
     # An older controller, or none that responds.
     for condition in ({}, None):
         resized.add_reported(condition, shown)
-        assert list(shown[0].values()) == ["orders", None, None, None, None]
+        assert list(shown[0].values()) == ["orders", 1, None, None, None, None, None]
 
 
 DAY_MS = 86_400_000

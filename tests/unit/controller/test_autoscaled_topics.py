@@ -24,6 +24,7 @@ from tidelog.controller.decisions.configuration import Alteration, Resource, alt
 from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, RequestRefusal
 from tidelog.controller.decisions.nodes import load
+from tidelog.controller.decisions.unaware_writers import note_unaware
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, DeletionMark
 from tidelog.model.admin_requests import AlterOperation, ResourceType
@@ -60,7 +61,7 @@ class Scaled(ResizingWorld):
         for index in self.cluster.topics["t"].partitions:
             leader = self.state(index).leader if broker is None else broker
             self.report_rates(leader, {index: rate})
-            soft_state.note_unaware(self.cluster, leader, [(self.cluster.topic_id("t"), -1)])
+            note_unaware(self.cluster, leader, [(self.cluster.topic_id("t"), -1)], 0)
 
     def report_rates(self, broker: int, rates: Mapping[int, int]) -> None:
         soft_state.note_rates(
@@ -144,7 +145,7 @@ def test_it_never_shrinks_while_unaware_writers_may_be_there(
     world.cluster.unaware.clear()
     if at_ms is not None:
         for broker in world.cluster.brokers:
-            soft_state.note_unaware(world.cluster, broker, [(world.cluster.topic_id("t"), at_ms)])
+            note_unaware(world.cluster, broker, [(world.cluster.topic_id("t"), at_ms)], NOW_MS)
     world.low_since_ms = NOW_MS
     verdict = world.decide().verdict
     assert verdict.cause is (Cause.SHRINK if is_forced else Cause.UNAWARE)

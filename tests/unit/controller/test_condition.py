@@ -34,8 +34,8 @@ from tidelog.controller.decisions.soft_state import (
     ReportedFence,
     note_fences,
     note_misplaced,
-    note_unaware,
 )
+from tidelog.controller.decisions.unaware_writers import note_unaware
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
 from tidelog.model.levels import level_of
@@ -331,15 +331,16 @@ def test_writers_without_a_count_and_their_misplaced_records_have_a_row() -> Non
     made = world()
     topic_id = made.cluster.topic_id("t")
     assert unaware_on_record(made.cluster) == []
-    note_unaware(made.cluster, 1, [(topic_id, -1), (UUID(int=99), 7)])
+    note_unaware(made.cluster, 1, [(topic_id, -1), (UUID(int=99), 7)], 99)
     note_misplaced(made.cluster, 1, [(topic_id, 0), (UUID(int=99), 7)])
     assert unaware_on_record(made.cluster) == []
-    note_unaware(made.cluster, 1, [(topic_id, 50)])
-    note_unaware(made.cluster, 2, [(topic_id, 40)])
+    note_unaware(made.cluster, 1, [(topic_id, 50)], 50)
+    note_unaware(made.cluster, 2, [(topic_id, 40)], 50)
     # Broker 1 counts from 0 again after a restart.
     for broker, count in ((1, 8), (2, 5), (1, 3)):
         note_misplaced(made.cluster, broker, [(topic_id, count)])
     row = {"topic": "t", "last_write_ms": 50, "misplaced_records": 13, "client_ids": []}
+    row["broker"] = 1
     assert json.loads(json.dumps(unaware_on_record(made.cluster))) == [row]
 
 

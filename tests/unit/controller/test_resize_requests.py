@@ -21,11 +21,11 @@ from tidelog.controller.decisions.resize_requests import (
     begun_again,
     resize_topics,
     unaware_clients,
-    unaware_writers,
 )
 from tidelog.controller.decisions.resizing import advance
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.soft_state import note_clients
+from tidelog.controller.decisions.unaware_writers import ON_RECORD, unaware_writers
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark, FormerPartition, TopicHistory, UncleanDebt
 from tidelog.model.errors import ErrorCode as E
@@ -179,12 +179,14 @@ def test_a_shrink_takes_no_assignment() -> None:
         # Every leader says that it saw none, or none within the hour.
         ({1: -1, 2: -1, 3: -1}, None),
         ({1: NOW_MS - UNAWARE_MS, 2: -1, 3: -1}, None),
+        # A former controller wrote it down, of a broker that is gone.
+        ({1: -1, 2: -1, 3: -1, ON_RECORD: NOW_MS - 60_000}, "wrote to it 1 minutes ago"),
         ({1: NOW_MS - UNAWARE_MS + 1, 2: -1, 3: -1}, "wrote to it 59 minutes ago"),
         # A broker that no longer leads has seen one.
         ({1: -1, 2: -1, 3: -1, 9: NOW_MS}, "wrote to it 0 minutes ago"),
         # What is not known counts as seen.
         ({1: -1, 3: -1}, "broker 2 has not said"),
-        ({}, "broker 1 has not said"),
+        ({}, "broker 1, 2, 3 has not said"),
     ],
 )
 def test_writers_without_a_count_prevent_a_shrink(seen_ms: dict[int, int], words: str) -> None:

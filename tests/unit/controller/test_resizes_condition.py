@@ -67,7 +67,7 @@ def test_writers_without_a_count_are_shown_by_the_brokers_that_saw_them() -> Non
 def test_the_doctor_names_writers_without_a_count_of_topics_that_were_resized() -> None:
     world = ResizingWorld(2)
     topic_id = world.cluster.topic_id("t")
-    world.cluster.unaware[topic_id] = {1: NOW_MS}
+    world.cluster.unaware[topic_id] = {1: NOW_MS, 2: -1, 3: -1}
     assert list(of_unaware_writers(world.cluster)) == [], "its keys are in order still"
     assert world.ask(4) is None
     world.settle()
@@ -75,4 +75,24 @@ def test_the_doctor_names_writers_without_a_count_of_topics_that_were_resized() 
     world.cluster.misplaced[topic_id] = {1: 7}
     (found,) = of_unaware_writers(world.cluster)
     assert (found["kind"], found["level"]) == ("writers_without_count", "notice")
-    assert "t (client ids: rdkafka), 7 records misplaced." in found["what"]
+    assert "t (client ids: rdkafka), last seen by broker 1 at 1970-01-01T02:46:40Z" in found["what"]
+    assert "7 records misplaced." in found["what"]
+
+
+def test_the_doctor_names_brokers_that_have_not_said_whether_such_writers_are_there() -> None:
+    """Without that a topic that grew does not shrink: nothing else would say why."""
+    world = ResizingWorld(2)
+    assert list(of_unaware_writers(world.cluster)) == [], "a topic that never grew cannot shrink"
+    assert world.ask(4) is None
+    world.settle()
+    topic_id = world.cluster.topic_id("t")
+    world.cluster.unaware[topic_id] = {1: -1}
+    (found,) = of_unaware_writers(world.cluster)
+    assert (found["kind"], found["level"], found["brokers"]) == (
+        "writers_unknown",
+        "notice",
+        [2, 3],
+    )
+    assert "t (brokers 2, 3)" in found["what"]
+    world.cluster.unaware[topic_id] = {1: -1, 2: -1, 3: -1}
+    assert list(of_unaware_writers(world.cluster)) == []

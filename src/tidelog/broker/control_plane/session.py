@@ -233,6 +233,10 @@ class ControllerSession:
         self._want_shut_down = True
         self._woken.set()
 
+    def beat_soon(self) -> None:
+        """Send the next heartbeat at once: it has something to report."""
+        self._woken.set()
+
     async def registered(self, timeout_ms: int) -> ClientConnection:
         """Wait until this broker is registered. Raises ControllerUnreachable."""
         if self._connection is not None and not self._connection.closed:

@@ -282,6 +282,8 @@ def _append(
     refused = refused or why_not_appended(partition, named, records)
     if refused is not None:
         return refused
+    if not broker.unaware_writers.may_append(partition, named, now_ms):
+        return UNLOOKED
     if is_control(records):
         metadata = broker.metadata.topic(partition.topic)
         if metadata is not None and is_aware(partition, named):

@@ -1,5 +1,5 @@
-"""Produced batches that a thread inspects before the append, in order; and those that wait until a
-segment is closed with a sync.
+"""Produced batches that wait before the append, in order: until a thread has inspected them, until
+a segment is closed with a sync, or for the durable note that a producer sends no partition count.
 
 Owns one queue per partition, while it has batches: later batches for the partition wait after them,
 so that the batches of a producer keep their order. The bytes are copied, because the receive buffer
@@ -148,6 +148,12 @@ class InspectedAppends:
                 if refused is not None:
                     return refused
                 now_ms = clock.wall_ms()
+                if not self.unaware.may_append(partition, entry.named, now_ms):
+                    refused = await self.unaware.noting(partition, now_ms)
+                    if refused is not None:
+                        partition.look_at_disk()
+                        return refused
+                    continue
                 result = partition.append(entry.records, now_ms, looked_into=looked)
                 if result is not ROLL_WAITS:
                     if isinstance(result, Appended) and not result.duplicate:

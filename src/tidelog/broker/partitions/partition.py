@@ -79,6 +79,7 @@ class HostedPartition:
         "leader_epoch",
         "leadership",
         "log",
+        "noted_ms",
         "offline_epoch",
         "offline_reason",
         "required_in_sync",
@@ -98,13 +99,12 @@ class HostedPartition:
         self.offline_epoch = -1
         self.required_in_sync = 1
         self.bytes_in = self.bytes_out = 0
+        self.noted_ms = -1  # when a batch without a count was last noted (``produce_fast_path``)
         self.has_unlooked = False  # whether batches wait for ``inspected_appends``
         self.fence_unwritten = False  # whether its own fence or seal is still to be written
-        self.counts = Counts()
-        self.waiting = Waiting()
+        self.counts, self.waiting = Counts(), Waiting()
         self.leadership: Leadership | None = None  # the leader's state; None while not leading
-        self._node_id, self._commit = node_id, commit
-        self._synced = commit.before_ack
+        self._node_id, self._commit, self._synced = node_id, commit, commit.before_ack
         self._alone = False
         self._is_short = False
         """Whether a replica is not in the ISR: then it may lack committed records."""

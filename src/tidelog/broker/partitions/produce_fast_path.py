@@ -18,7 +18,6 @@ from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
 from tidelog.broker.partitions.produce_tags import MOST_TAG_BYTES, NO_TAGS
 from tidelog.broker.partitions.resize_checks import REFUSE
-from tidelog.broker.partitions.unaware_writers import NEVER
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
@@ -42,9 +41,9 @@ CLIENT_ID_AT = 10
 """Where the client id begins in a request's frame: after API key, version, correlation id and its
 length."""
 
-NOTED_EVERY_MS = 10
-"""How exact the time is at which a producer without a count last wrote to a topic that was never
-resized: what is asked is whether it was within the last hour."""
+NOTED_EVERY_MS = 100
+"""How exact the time is at which a producer without a count last wrote to a partition that was
+never resized: what is asked is whether it was within the last hour."""
 
 ONE_ELEMENT = 2
 """A compact array's length field with one element: it is the length plus one."""
@@ -126,19 +125,23 @@ def answer(
     ):
         return None
     now_ms = broker.clock.wall_ms()
+    noted = counted and unaware
+    is_due = noted and not 0 <= now_ms - partition.noted_ms < NOTED_EVERY_MS
+    if is_due and not broker.unaware_writers.may_append(partition, NOT_NAMED, now_ms):
+        return None
     result = partition.append(records, now_ms, looks=ONE_BATCH)
     if result.__class__ is not Appended:
         # Nothing was appended: the general path tries again, and makes the error response.
         return None
     first, last, append_time_ms, start, duplicate = result
-    if counted and unaware and not duplicate:
-        writers, client_id = broker.unaware_writers, None
-        is_due = not 0 <= now_ms - writers.last_ms.get(topic, NEVER) < NOTED_EVERY_MS
+    if noted and not duplicate:
+        client_id = None
         if is_due:
+            partition.noted_ms = now_ms
             # In front of the message: the client id, and the byte of no tagged fields.
             client_id = str(request[CLIENT_ID_AT : position - 1], "utf-8", "replace")
         if is_due or state.resize_epoch:
-            writers.note(partition, NOT_NAMED, records, now_ms, client_id)
+            broker.unaware_writers.note(partition, NOT_NAMED, records, now_ms, client_id)
     size = len(name)
     frame = _packers[size](
         _FIXED_BYTES + size,

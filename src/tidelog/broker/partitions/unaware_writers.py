@@ -3,32 +3,34 @@
 Owns when such a producer last wrote to each topic of this broker, their client ids, their part of
 heartbeats (tag 10001), and the count of their batches that retired partitions refuse, with one log
 line a minute and topic. Not the refusal of such producers: see `resize_checks`. Not the search for
-their misplaced records: see `misplaced_records`. Until a topic was resized the fast path notes one
-batch in ten milliseconds.
+their misplaced records: see `misplaced_records`. Not the notes on disk, from which a start knows of
+them: see `unaware_notes`.
 
-Nothing of this is on disk. Of a topic that was there when this broker started it does not know
-which producers wrote in the hour before: it names such a topic only once it has seen a producer
-without a count, or has run for an hour. What is not named counts as seen
-(docs/design/elastic.md).
+The controller is sent each topic that is hosted here, led or not, also where no such producer was
+seen: what is not named counts as seen (docs/design/elastic.md). A topic that such a producer writes
+to for the first time in a while is in a heartbeat that is sent at once, before the append; one that
+is no longer hosted here is named for an hour.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.broker.partitions.misplaced_records import MisplacedRecords
 from tidelog.protocol import messages
-from tidelog.records.batch import Buffer
+from tidelog.records.batch import Buffer, Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.cache import MetadataCache
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
+    from tidelog.broker.partitions.unaware_notes import UnawareNotes
     from tidelog.runtime.clock import Clock
     from tidelog.runtime.turns import Turns
 
@@ -37,9 +39,11 @@ logger = logging.getLogger(__name__)
 TOPICS_AT_ONCE = 500
 """Topics that one heartbeat looks at, and names at most."""
 
-KNOWN_AFTER_MS = 3_600_000
-"""How long this broker has to run before it says of a topic from before its start that it has seen
-no such producer: a shrink asks for the last hour."""
+ASKED_MS = 3_600_000
+"""A shrink asks for the last hour."""
+
+MOST_FORMER = 10_000
+"""Topics that are no longer hosted here and may be named; beyond that the oldest are forgotten."""
 
 SAID_AGAIN_MS = 10_000
 """A later write of the same topic is reported this much later."""
@@ -49,28 +53,51 @@ LINE_EVERY_MS = 60_000
 
 MOST_CLIENTS = 10
 """Client ids of one topic that this broker remembers; others come in when these are silent for
-``KNOWN_AFTER_MS``."""
+``ASKED_MS``."""
 
 LONGEST_CLIENT_ID = 100
 """Characters of a client id that are kept."""
 
 NEVER = -1
-UNKNOWN = -2
-"""In a heartbeat that has other numbers of the topic: this broker cannot say yet."""
 
 _LedTopic = messages.BrokerHeartbeatRequest.LedTopic
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _is_unaware(partition: HostedPartition, named: Named) -> bool:
+    """Whether a batch came without a count to a partition with one, whose keys have an order."""
+    return (
+        named is NOT_NAMED
+        and partition.state.undeleted_count >= 0
+        and partition.log.configs.enable_ordered_delivery
+    )
 
 
 class UnawareWriters:
     """The producers without a count of one broker. Used on the event loop only."""
 
     def __init__(
-        self, partitions: Partitions, metadata: MetadataCache, clock: Clock, turns: Turns
+        self,
+        partitions: Partitions,
+        metadata: MetadataCache,
+        clock: Clock,
+        turns: Turns,
+        notes: UnawareNotes,
     ) -> None:
         self._partitions = partitions
         self._clock = clock
+        self._notes = notes
+        self.when_seen: Callable[[], None] = _do_nothing
+        """Called when the next heartbeat is to be sent at once."""
         self.last_ms: dict[str, int] = {}
         """When such a producer last wrote to a topic, by the wall clock."""
+        self._ids: dict[str, UUID] = {}
+        """The ids of these topics."""
+        self._former = notes.seen_before(clock.wall_ms())
+        """The same of topics that are not hosted here now, by their ids."""
         self._clients: dict[str, dict[str, int]] = {}
         """The client ids of such producers by topic, each with the time of its last batch."""
         self.search = MisplacedRecords(metadata, clock, turns)
@@ -81,13 +108,37 @@ class UnawareWriters:
         """When the last log line about that was written, and how many were refused by then."""
         self._registration = -1
         self._said: dict[str, tuple[Any, int, int]] = {}
+        self._urgent: dict[str, None] = {}
+        """Topics that the next heartbeat looks at first."""
+        self._unsaid: list[UUID] = []
+        """Topics of ``_former`` that this registration has not been sent."""
         self._cycle: Iterator[str] = iter(())
-        self._begun_ms = clock.monotonic_ms()
-        hosted = partitions.by_topic.items()
-        self._before = {topic: next(iter(each.values())).topic_id for topic, each in hosted}
-        """The topics that were there at the start, until this broker has run for an hour."""
+        for topic, each in partitions.by_topic.items():
+            topic_id = next(iter(each.values())).topic_id
+            if topic_id in self._former:
+                self.last_ms[topic] = self._former.pop(topic_id)
+                self._ids[topic] = topic_id
 
     # -- what is written
+
+    def may_append(self, partition: HostedPartition, named: Named, now_ms: int) -> bool:
+        """Whether a batch may be appended now; otherwise ``noting`` comes first."""
+        if not _is_unaware(partition, named):
+            return True
+        return self._notes.covers(partition, now_ms)
+
+    async def noting(self, partition: HostedPartition, now_ms: int) -> Rejected | None:
+        """Have the disk and the controller know of a batch before its append; return why it must
+        not be appended, if so."""
+        topic = partition.key.topic
+        self._seen(topic, partition.topic_id, now_ms)
+        self._urgent[topic] = None
+        self.when_seen()
+        return await self._notes.cover(partition, now_ms)
+
+    def _seen(self, topic: str, topic_id: UUID, now_ms: int) -> None:
+        self.last_ms[topic] = now_ms
+        self._ids[topic] = topic_id
 
     def note(
         self,
@@ -102,19 +153,17 @@ class UnawareWriters:
         ``client_id``: "" for a client without one. None where it is not asked for: the fast path
         reads it of one batch of a topic in ten milliseconds.
         """
-        state = partition.state
-        if named is not NOT_NAMED or state.undeleted_count < 0:
+        if not _is_unaware(partition, named):
             return
-        if partition.log.configs.enable_ordered_delivery:
-            topic = partition.key.topic
-            self.last_ms[topic] = now_ms
-            if client_id is not None:
-                clients = self._clients.setdefault(topic, {})
-                client_id = client_id[:LONGEST_CLIENT_ID]
-                if client_id in clients or len(clients) < MOST_CLIENTS:
-                    clients[client_id] = now_ms
-            if state.resize_epoch:
-                self.search.look_at(partition, records)
+        topic = partition.key.topic
+        self._seen(topic, partition.topic_id, now_ms)
+        if client_id is not None:
+            clients = self._clients.setdefault(topic, {})
+            client_id = client_id[:LONGEST_CLIENT_ID]
+            if client_id in clients or len(clients) < MOST_CLIENTS:
+                clients[client_id] = now_ms
+        if partition.state.resize_epoch:
+            self.search.look_at(partition, records)
 
     def note_refused(self, partition: HostedPartition, named: Named) -> None:
         """Note a batch that was refused, if it came without a count to a retired partition."""
@@ -133,77 +182,89 @@ class UnawareWriters:
             )
 
     async def stop(self) -> None:
-        """Stop; the batches that wait are not looked at."""
+        """Stop; the batches that wait are not looked at. The notes become exact."""
         await self.search.stop()
+        known = {self._ids[topic]: self.last_ms[topic] for topic in self._ids}
+        await self._notes.stop({**self._former, **known})
 
     # -- what is reported
 
     def report(self, registration: int) -> list[Any]:
-        """Return the topics of a heartbeat: those led here whose numbers have changed, and after a
-        new ``registration`` all, ``TOPICS_AT_ONCE`` at a time. O(those)."""
+        """Return the topics of a heartbeat: those hosted here whose numbers have changed, and after
+        a new ``registration`` all, ``TOPICS_AT_ONCE`` at a time. O(those)."""
         if registration != self._registration:
             self._registration = registration
             self._said.clear()
             self._cycle = iter(())
-        if self._before and self._clock.monotonic_ms() - self._begun_ms >= KNOWN_AFTER_MS:
-            self._before = {}
-        looked = list(islice(self._cycle, TOPICS_AT_ONCE))
+            self._unsaid = list(self._former)
+        urgent, self._urgent = list(self._urgent), {}
+        most = max(1, TOPICS_AT_ONCE - len(urgent))
+        former, self._unsaid = self._unsaid[:most], self._unsaid[most:]
+        looked = list(islice(self._cycle, max(1, most - len(former))))
         if not looked:
             # All were looked at: again, with the topics that came since.
             self._forget()
             self._cycle = iter(list(self._partitions.by_topic))
-            looked = list(islice(self._cycle, TOPICS_AT_ONCE))
-        return [led for topic in looked if (led := self._led(topic)) is not None]
+            looked = list(islice(self._cycle, max(1, most - len(former))))
+        names = dict.fromkeys([*urgent, *looked])
+        found = [led for topic in names if (led := self._hosted(topic)) is not None]
+        gone = [
+            _LedTopic(x, self._former[x], 0, client_ids=[]) for x in former if x in self._former
+        ]
+        return gone + found
 
-    def _led(self, topic: str) -> Any:
+    def _hosted(self, topic: str) -> Any:
         hosted = self._partitions.by_topic.get(topic, {})
-        led = next(
-            (x for x in hosted.values() if x.is_leader and x.state.undeleted_count >= 0), None
-        )
-        if led is None:
+        counted = next((x for x in hosted.values() if x.state.undeleted_count >= 0), None)
+        if counted is None:
             return None
-        topic_id = led.topic_id
+        topic_id = counted.topic_id
         said = self._said.get(topic)
-        if said is not None and said[0] != topic_id:
+        if topic_id != (said[0] if said is not None else self._ids.get(topic, topic_id)):
             self._drop(topic)  # another topic of the name
             said = None
-        last_ms, misplaced = self._numbers(topic, topic_id)
-        if last_ms == UNKNOWN:
-            return None
-        if said is not None and last_ms < said[1] + SAID_AGAIN_MS and misplaced == said[2]:
-            return None
+        last_ms, misplaced = self.last_ms.get(topic, NEVER), self.misplaced.get(topic, 0)
+        if said is not None:
+            # A clock that was set back makes an earlier time of a later batch.
+            is_later = abs(last_ms - said[1]) >= SAID_AGAIN_MS
+            if not is_later and misplaced == said[2]:
+                return None
         self._said[topic] = topic_id, last_ms, misplaced
         return self.led(topic, topic_id)
 
     def led(self, topic: str, topic_id: UUID) -> Any:
         """Return a topic of a heartbeat with its numbers now, also where there is no change."""
-        last_ms, misplaced = self._numbers(topic, topic_id)
+        last_ms = self.last_ms.get(topic, NEVER)
         clients = self._clients.get(topic, {})
-        for silent in [x for x, at_ms in clients.items() if at_ms < last_ms - KNOWN_AFTER_MS]:
+        for silent in [x for x, at_ms in clients.items() if at_ms < last_ms - ASKED_MS]:
             del clients[silent]
         return _LedTopic(
             topic_id=topic_id,
             unaware_write_ms=last_ms,
-            misplaced_records=misplaced,
+            misplaced_records=self.misplaced.get(topic, 0),
             client_ids=sorted(clients),
         )
 
-    def _numbers(self, topic: str, topic_id: UUID) -> tuple[int, int]:
-        last_ms = self.last_ms.get(topic, NEVER)
-        if last_ms == NEVER and self._before.get(topic) == topic_id:
-            last_ms = UNKNOWN
-        return last_ms, self.misplaced.get(topic, 0)
-
     def _forget(self) -> None:
-        """Forget the topics of which this broker hosts nothing."""
+        """Forget the topics of which this broker hosts nothing, but for when such a producer last
+        wrote to them."""
         for known in self._by_topic():
             for topic in known.keys() - self._partitions.by_topic.keys():
                 self._drop(topic)
+        if not self._former:
+            return
+        since_ms = self._clock.wall_ms() - ASKED_MS
+        kept = sorted(self._former.items(), key=itemgetter(1))[-MOST_FORMER:]
+        self._former = {topic_id: at_ms for topic_id, at_ms in kept if at_ms > since_ms}
 
     def _drop(self, topic: str) -> None:
+        if topic in self.last_ms and topic in self._ids:
+            topic_id = self._ids[topic]
+            self._former[topic_id] = self.last_ms[topic]
+            self._unsaid.append(topic_id)
         for known in self._by_topic():
             known.pop(topic, None)
 
     def _by_topic(self) -> tuple[dict[str, Any], ...]:
         counts = self.last_ms, self._clients, self.misplaced, self.refused
-        return *counts, self.search.resized, self._said, self._lines
+        return *counts, self._ids, self.search.resized, self._said, self._lines

@@ -358,7 +358,10 @@ def _print_writers(found: DryRun) -> None:
         return
     seen = {broker: ago for broker, ago in state.unaware_ms.items() if ago is not None}
     if seen:
-        said = ", ".join(f"broker {x} {seconds(ago)} ago" for x, ago in sorted(seen.items()))
+        said = ", ".join(
+            f"{'a former controller' if x < 0 else f'broker {x}'} {seconds(ago)} ago"
+            for x, ago in sorted(seen.items())
+        )
         say(f"Writers without a partition count, last seen by: {said}.")
         if state.unaware_clients:
             say(f"Their client ids: {resized.client_ids_text(state.unaware_clients)}.")

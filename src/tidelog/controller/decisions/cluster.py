@@ -111,6 +111,7 @@ class ClusterState:
 
     ``fences`` has the reports of fences and seals of the topics that are being resized, and
     ``unaware`` when each broker last saw a writer without a partition count, by topic;
+    ``unaware_said`` the broker epoch and the time of each one's last report of that;
     ``unaware_clients`` the client ids that each broker has seen of such writers;
     ``misplaced`` how many records of such writers each has found in a wrong partition;
     ``byte_rates`` the rates of the partitions of topics that are resized by their load.
@@ -170,6 +171,9 @@ class ClusterState:
     loaded_revision: int = 0
     fences: dict[str, dict[int, FenceReport]] = field(default_factory=dict, compare=False)
     unaware: dict[UUID, dict[int, int]] = field(default_factory=dict, compare=False)
+    unaware_said: dict[UUID, dict[int, tuple[int, int]]] = field(
+        default_factory=dict, compare=False
+    )
     unaware_clients: dict[UUID, dict[int, tuple[str, ...]]] = field(
         default_factory=dict, compare=False
     )

@@ -22,14 +22,14 @@ of ``enable.ordered.delivery`` to true, with the same count (``configuration``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 import msgspec
 
 from tidelog.controller.decisions.autoscaling import cooling
 from tidelog.controller.decisions.autoscaling_settings import settings_of
-from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
+from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.growth import (
@@ -47,6 +47,7 @@ from tidelog.controller.decisions.new_partitions import (
 )
 from tidelog.controller.decisions.obstacles import Obstacle, obstacle_of, why_not_placed
 from tidelog.controller.decisions.reassignments import why_resize_waits
+from tidelog.controller.decisions.unaware_writers import last_seen, unaware_writers
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ResizeKind,
@@ -138,7 +139,9 @@ def begun(
             return refusal
         plan = ResizePlan(ResizeKind.SHRINK, now, count, history.resize_epoch + 1, ResizeStep.SEAL)
     changed = msgspec.structs.replace(node, partitions=partitions, undeleted_partition_count=count)
-    planned = _planned(history, plan)
+    # What brokers have reported so far outlives this controller from the first resize on.
+    seen_ms = max(history.unaware_ms, last_seen(cluster, cluster.topic_id(name)))
+    planned = msgspec.structs.replace(_planned(history, plan), unaware_ms=max(0, seen_ms))
     # Handled elections make room: the audit log has their losses.
     ends = max(0, count - history.initial_partition_count - len(history.former))
     planned = in_bytes(planned, _most_record(now, count) - FORMER_BYTES * ends)
@@ -287,10 +290,14 @@ def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefus
             f"{named_clients(unaware_clients(cluster, name))}"
         )
     else:
-        why = (
-            f"broker {silent[0]} has not said whether writers without a partition count are there; "
-            "it knows that of an older topic when it has run for an hour"
+        names = ", ".join(map(str, silent))
+        sentence = (
+            f"The topic {name} does not shrink yet: broker {names} has not said whether writers "
+            "without a partition count are there. It says so in its next heartbeat: send the "
+            "request again; if it stays, look into that broker's log, or send force (tidelog "
+            "topics --alter --force)."
         )
+        return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
     sentence = (
         f"The topic {name} does not shrink: {why}. Their records for retired partitions would be "
         "refused. Move them to tidelog's producer and wait for an hour, or send force "
@@ -300,21 +307,13 @@ def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefus
 
 
 def silent_leaders(cluster: ClusterState, asked: Growth) -> list[int]:
-    """Return the leaders that have not said whether unaware writers are there, which a shrink
-    without ``force`` needs. The leader of a new topic says it in its next heartbeat."""
+    """Return the brokers that have not said whether unaware writers are there, which a shrink
+    without ``force`` needs. They say it in the next heartbeat after they have registered, or have
+    been sent the topic."""
     node = cluster.topics.get(asked.name)
     if node is None or asked.force or asked.count >= count_of(node):
         return []
     return unaware_writers(cluster, asked.name)[1]
-
-
-def unaware_writers(cluster: ClusterState, name: str) -> tuple[Mapping[int, int], list[int]]:
-    """Return when each broker last saw a writer without a partition count (in ms of the time of
-    day; -1: never), and the leaders of the topic that have not said it."""
-    reported = cluster.unaware.get(cluster.topic_id(name), {})
-    places = (TopicPartition(name, index) for index in range(count_of(cluster.topics[name])))
-    leaders = {cluster.states[where].leader for where in places if where in cluster.states}
-    return reported, sorted(leaders - reported.keys() - {NO_LEADER})
 
 
 def unaware_clients(cluster: ClusterState, name: str) -> list[str]:

@@ -8,6 +8,7 @@ send no partition count, and what one topic's resize waits for. Not the form of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from tidelog.controller.decisions.cluster import ClusterState
@@ -22,7 +23,6 @@ from tidelog.controller.decisions.resize_requests import (
     count_of,
     named_clients,
     unaware_clients,
-    unaware_writers,
 )
 from tidelog.controller.decisions.resizing import (
     UNDOABLE,
@@ -34,6 +34,7 @@ from tidelog.controller.decisions.resizing import (
     why_waiting,
 )
 from tidelog.controller.decisions.shown_topics import shown_topic
+from tidelog.controller.decisions.unaware_writers import ON_RECORD, unaware_writers
 from tidelog.metadata.records import ResizeKind, ResizePlan
 from tidelog.model.topics import TopicPartition
 
@@ -72,8 +73,10 @@ def of_resizes(cluster: ClusterState) -> Iterator[dict[str, Any]]:
 
 
 def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
-    """Yield a note about resized topics with writers that send no partition count: their keys may
-    be out of order, and they prevent a shrink."""
+    """Yield notes about resized topics with writers that send no partition count: their keys may
+    be out of order, and they prevent a shrink; and about brokers that have not said whether there
+    are any, which prevents one too."""
+    yield from _of_silent_brokers(cluster)
     rows = [
         row
         for row in unaware_on_record(cluster)
@@ -82,7 +85,7 @@ def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     if not rows:
         return
     said = [
-        f"{row['topic']}{named_clients(row['client_ids'])}"
+        f"{row['topic']}{named_clients(row['client_ids'])}{_last_seen(row)}"
         + (f", {row['misplaced_records']} records misplaced" if row["misplaced_records"] else "")
         for row in rows[:NAMES_SHOWN]
     ]
@@ -94,6 +97,39 @@ def of_unaware_writers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
         "does not shrink. unaware.producers=refuse keeps such writers out.",
         NOTICE,
     )
+
+
+def _last_seen(row: Mapping[str, Any]) -> str:
+    if row["last_write_ms"] < 0:
+        return ""
+    at = datetime.fromtimestamp(row["last_write_ms"] / 1000, UTC).strftime("%FT%TZ")
+    by = "a former controller" if row["broker"] is None else f"broker {row['broker']}"
+    return f", last seen by {by} at {at}"
+
+
+def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
+    said: list[str] = []
+    brokers: set[int] = set()
+    for name, history in sorted(cluster.topic_histories.items()):
+        node = cluster.topics.get(name)
+        is_grown = node is not None and count_of(node) > history.initial_partition_count
+        if not is_grown or history.resize is not None:
+            continue  # it could not shrink now
+        silent = unaware_writers(cluster, name)[1]
+        if silent:
+            brokers.update(silent)
+            said.append(f"{name} ({names_of_brokers(silent)})")
+    if said:
+        more = f" and {len(said) - NAMES_SHOWN} more" if len(said) > NAMES_SHOWN else ""
+        yield problem(
+            "writers_unknown",
+            "Brokers have not said whether writers without a partition count write to topics that "
+            f"grew, so these do not shrink: {'; '.join(said[:NAMES_SHOWN])}{more}.",
+            "Wait a few seconds: a broker says it after it has registered. If it stays, look into "
+            "the logs of these brokers.",
+            NOTICE,
+            brokers=sorted(brokers),
+        )
 
 
 def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -128,18 +164,21 @@ def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list
 
 def unaware_on_record(cluster: ClusterState) -> list[dict[str, Any]]:
     """Return a row for each topic with writers that send no partition count, as far as brokers
-    have reported them to this controller: when the last one wrote, the misplaced records, and some
-    of the client ids."""
+    have reported them: when the last one wrote and which broker saw it (null: a former controller
+    wrote it down), the misplaced records, and some of the client ids."""
     rows = []
     for topic_id in cluster.unaware.keys() | cluster.misplaced.keys():
         name = cluster.names.get(topic_id)
-        seen_ms = max(cluster.unaware.get(topic_id, {}).values(), default=-1)
+        seen = cluster.unaware.get(topic_id, {})
+        broker = max(seen, key=seen.__getitem__, default=ON_RECORD)
+        seen_ms = seen.get(broker, -1)
         misplaced = sum(cluster.misplaced.get(topic_id, {}).values())
         if name is not None and (seen_ms >= 0 or misplaced):
             rows.append(
                 {
                     "topic": name,
                     "last_write_ms": seen_ms,
+                    "broker": None if broker == ON_RECORD else broker,
                     "misplaced_records": misplaced,
                     "client_ids": unaware_clients(cluster, name),
                 }
@@ -176,8 +215,9 @@ def _why(cluster: ClusterState, name: str, plan: ResizePlan, missing: list[int])
 def resize_of(cluster: ClusterState, name: str, now_ms: int) -> dict[str, Any] | None:
     """Return what the resize of a topic waits for, or what one would meet; None: no such topic.
 
-    ``plan`` is null when none is under way, ``unaware`` says when each leader last saw a writer
-    without a count (``ago_ms``, null: never), and ``unknown`` names the leaders that have not said
+    ``plan`` is null when none is under way, ``unaware`` says when each broker last saw a writer
+    without a count (``ago_ms``, null: never; broker -1: a former controller wrote it down), and
+    ``unknown`` names the brokers that have not said
     it. ``now_ms`` is the time of day.
     """
     node, history = cluster.topics.get(name), cluster.topic_histories.get(name)

@@ -227,20 +227,6 @@ def forget_fences(cluster: ClusterState) -> None:
         del cluster.fences[name]
 
 
-def note_unaware(cluster: ClusterState, broker: int, seen_ms: Iterable[tuple[UUID, int]]) -> None:
-    """Note when a broker last saw writers without a partition count, by topic; -1: it saw none.
-
-    A topic that it has never named is unknown; -2 says nothing either (a broker that restarted and
-    names the topic for its rates). The latest time counts: a broker that restarted may
-    have forgotten a writer.
-    """
-    for topic_id, at_ms in seen_ms:
-        if topic_id in cluster.names and at_ms >= -1:
-            known = cluster.unaware.setdefault(topic_id, {})
-            known[broker] = max(at_ms, known.get(broker, -1))
-    _forget_topics(cluster, cluster.unaware)
-
-
 def note_clients(
     cluster: ClusterState, broker: int, client_ids: Iterable[tuple[UUID, Collection[str]]]
 ) -> None:
@@ -251,7 +237,7 @@ def note_clients(
         if topic_id in cluster.names and named:
             kept = tuple(_printable(each) for each in sorted(named)[:MOST_CLIENTS])
             cluster.unaware_clients.setdefault(topic_id, {})[broker] = kept
-    _forget_topics(cluster, cluster.unaware_clients)
+    forget_topics(cluster, cluster.unaware_clients)
 
 
 def _printable(text: str) -> str:
@@ -268,10 +254,11 @@ def note_misplaced(cluster: ClusterState, broker: int, counts: Iterable[tuple[UU
         if topic_id in cluster.names and count > 0:
             known = cluster.misplaced.setdefault(topic_id, {})
             known[broker] = max(count, known.get(broker, 0))
-    _forget_topics(cluster, cluster.misplaced)
+    forget_topics(cluster, cluster.misplaced)
 
 
-def _forget_topics(cluster: ClusterState, by_topic: dict[UUID, dict[int, Noted]]) -> None:
+def forget_topics(cluster: ClusterState, by_topic: dict[UUID, dict[int, Noted]]) -> None:
+    """Forget the topics that are gone, now and then."""
     if len(by_topic) > 2 * len(cluster.topics) + KEPT_NAMES:
         for topic_id in by_topic.keys() - cluster.names.keys():
             del by_topic[topic_id]

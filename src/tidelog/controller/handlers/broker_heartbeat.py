@@ -24,7 +24,7 @@ from collections.abc import Collection
 from functools import partial
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions import registration, soft_state
+from tidelog.controller.decisions import registration, soft_state, unaware_writers
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.performing import NotActive
 from tidelog.controller.serving import served
@@ -64,7 +64,8 @@ async def serve(
     _note_shortages(controller, broker, () if failures is None else failures.shortages or ())
     if request.led_topics:
         seen = ((led.topic_id, led.unaware_write_ms) for led in request.led_topics)
-        soft_state.note_unaware(cluster, broker, seen)
+        wall_ms = controller.seams.clock.wall_ms()
+        late = unaware_writers.note_unaware(cluster, broker, seen, wall_ms)
         named = ((led.topic_id, led.client_ids) for led in request.led_topics)
         soft_state.note_clients(cluster, broker, named)
         counts = ((led.topic_id, led.misplaced_records) for led in request.led_topics)
@@ -75,6 +76,8 @@ async def serve(
                 rates = ((x.partition_index, x.bytes_per_second) for x in led.byte_rates)
                 soft_state.note_rates(cluster, broker, led.topic_id, rates, now_ms)
         controller.look_at_requests()
+        if late:
+            await controller.perform(partial(unaware_writers.recorded, topic_ids=late))
     leaves = False
     if request.want_shut_down:
         if soft_state.note_leaving(cluster, broker):

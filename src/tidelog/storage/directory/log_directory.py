@@ -37,6 +37,7 @@ from tidelog.storage.directory.identity import DirectoryRefused as DirectoryRefu
 from tidelog.storage.directory.identity import LastStop as LastStop
 from tidelog.storage.directory.identity import claim
 from tidelog.storage.directory.side_by_side import Opening
+from tidelog.storage.directory.unaware_note import UnawareNote
 from tidelog.storage.loaded import Loaded as Loaded
 from tidelog.storage.log.checking import Checks
 from tidelog.storage.log.closing import close_all
@@ -79,6 +80,7 @@ class LogDirectory:
         self.resources = Resources.of(seams.disk, open_files)
         self.resources.random = seams.random
         self.resources.before_cut = self.writing_checkpoint
+        self.unaware_note = UnawareNote(self.resources, path)
         self._seams = seams
         self._disk = seams.disk
         self._lock = lock
@@ -140,6 +142,10 @@ class LogDirectory:
             self._load_one(found, partition, path, configs_of, ending_of(partition), cleaned)
             for partition, path in contents.hosted
         )
+        ids = {x.metadata.topic_id for x in self.logs.values() if x.metadata is not None}
+        unknown = self.unaware_note.load(ids, self._seams.clock.wall_ms())
+        if unknown is not None:
+            found.compared.append(unknown)
         self._remove_clean_marker()
         self._loaded = True
         self._claims_lost_records = any(
