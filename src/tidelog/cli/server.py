@@ -352,7 +352,7 @@ class _Process:
             found["store"] = trouble = store_trouble(self._controller)
             found["healthy"] = found["healthy"] and trouble is None
         found["healthy"] = found["healthy"] and waits_for is None
-        # A response is the proof that the process lives; what restarts it must ask for no more.
+        # A response proves that the process lives; a restart must depend on nothing else.
         return {**found, "live": True, "ready": found["healthy"], "waits_for": waits_for}
 
     def _line(self, first_word: str, broker: BrokerProcess | None) -> str:
