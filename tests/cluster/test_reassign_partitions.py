@@ -103,6 +103,13 @@ class Tool:
         named = re.search(r'"reassignment.throttled.rate"[^}]*?"value": "(\d+)"', done.stdout)
         return None if named is None else named[1]
 
+    def configs(self, *words: str) -> None:
+        """Change a configuration, as another command left it."""
+        done = run_tidelog(
+            *("configs", "--alter", "--bootstrap-server", self.cluster.bootstrap), *words
+        )
+        assert done.returncode == 0, done
+
     def until_moved(self, *words: str) -> None:
         wait_until(
             lambda: self.json("--verify", *words)["completed"], DEADLINE_S, "the plan is done", 0.2
@@ -150,15 +157,30 @@ def test_a_plan_is_proposed_executed_verified_and_rolled_back(tool: Tool, tmp_pa
     ]
     assert tool.replicas() == proposed
     assert tool.run("--list")[0] == "{}\n"
-    # A plan that is done is executed again, with the same result. The throttle goes in the end.
-    said = tool.run("--execute", "--throttle", "50000000", *option)[0]
-    assert "The throttle of moves was set to 50000000 B/s" in said
-    assert tool.throttle() == "50000000"
+    # A plan that is done is executed again, with the same result: it sets no throttle for others.
+    said, hint = tool.run("--execute", "--throttle", "7", *option)
+    assert "The throttle" not in said
+    assert "--throttle was not set" in hint
+    assert tool.throttle() is None
+    # A throttle that another command left is named by each later one, and ends with the moves:
+    # ours, and those of Kafka's tool.
+    tool.configs("--broker-defaults", "--add-config", "reassignment.throttled.rate=50000000")
+    tool.configs("--broker", "1", "--add-config", "leader.replication.throttled.rate=60000000")
+    tool.configs("--topic", "t", "--add-config", "leader.replication.throttled.replicas=[0:1,1:1]")
+    for action in (("--execute",), ("--dry-run",), ("--verify", "--preserve-throttles")):
+        hint = tool.run(*action, *option)[1]
+        assert "moves are limited to 50,000,000 bytes per second" in hint, action
+        assert "60,000,000 bytes per second (leader.replication.throttled.rate of broker 1)" in hint
     assert not tool.json("--verify", "--preserve-throttles", *option)["throttle_removed"]
     assert tool.throttle() == "50000000"
-    assert "The throttle of moves was removed" in tool.run("--verify", *option)[0]
+    said = tool.run("--verify", *option)[0]
+    assert "The throttle of moves was removed, as no move remains:" in said
+    for name in ("reassignment.throttled.", "leader.replication.throttled."):
+        assert f"{name}rate" in said
+    assert "leader.replication.throttled.replicas" in said
     assert tool.throttle() is None
-    assert "The throttle" not in tool.run("--verify", *option)[0]
+    said, hint = tool.run("--verify", *option)
+    assert "throttle" not in (said + hint).lower()
     assert tool.replicas() == proposed
 
     back = ("--reassignment-json-file", str(rollback))

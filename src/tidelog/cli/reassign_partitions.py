@@ -71,7 +71,7 @@ GOES_WITH = {
     metavar="BYTES",
     help="With --execute: the bytes per second that a broker copies for moves, all together.",
 )
-@click.option("--preserve-throttles", is_flag=True, help="With --verify or --cancel: keep it.")
+@click.option("--preserve-throttles", is_flag=True, help="With --verify or --cancel: keep them.")
 @click.option("--force", is_flag=True, help="Start although a target lacks room for copies.")
 @json_option
 def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:

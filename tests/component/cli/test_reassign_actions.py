@@ -38,7 +38,11 @@ def seen(
     async def look(*_: object, **__: object) -> Situation:
         return now
 
+    async def note_limits(*_: object) -> None:
+        """There is no throttle."""
+
     monkeypatch.setattr(actions, "look", look)
+    monkeypatch.setattr(actions, "note_limits", note_limits)
 
 
 def test_a_target_without_room_is_refused_unless_forced(

@@ -155,6 +155,11 @@ def moves(made: World) -> None:
     move(made, 1, 4)
 
 
+def stopped_moves(made: World) -> None:
+    move(made, 1, 4)
+    made.commit((Put(layout.broker_configs("2"), ConfigNode({LEADER_RATE: "0"})),))
+
+
 def resizing(made: World) -> None:
     made.cluster.level = level_of("1.5")
     made.do(resize_topics(made.cluster, [Growth("t", 4)], made.chance, 0))
@@ -229,6 +234,13 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
     (moves, "moves_running", "notice", f"being moved, throttled by {RATE}=5000: t-0", "--list"),
     (resizing, "resizes_running", "notice", "(grow): no leader has reported", "resize.timeout.ms"),
     (owes_a_stop, "stops_owed", "notice", "may still hold a copy: t-0", "start broker 4: the"),
+    (
+        stopped_moves,
+        "moves_wait_for_throttle",
+        "bad",
+        f"wait for ever, as a throttle is 0: {LEADER_RATE}",
+        "--cancel-all",
+    ),
     (throttled, "throttles_idle", "notice", f"limit nothing now: {RATE}.", "--delete-config"),
     (listed, "throttles_idle", "notice", f"{LISTED}, with lists of the topics t.", "Remove"),
     (closed, "brokers_cordoned", "notice", "Closed to new replicas", "--decommission N --undo"),

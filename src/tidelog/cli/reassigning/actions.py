@@ -6,7 +6,7 @@ sentences are those of Kafka's tool, where it has them: scripts look for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from tidelog.cli.reassigning.checks import CLOSED, why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Cost, cost_of
 from tidelog.cli.reassigning.plan_file import PlanFile, Targets, plan_data, plan_text
 from tidelog.cli.reassigning.situation import Situation, look
-from tidelog.cli.reassigning.throttle import remove_rate, set_rate
+from tidelog.cli.reassigning.throttle import note_limits, rate_of, remove_limits, set_rate
 from tidelog.cli.refusal import Failed
 from tidelog.client.admin.reassignments import alter_reassignments, is_over
 from tidelog.client.cluster import Cluster
@@ -26,7 +26,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.planning.generation import generate as propose
 from tidelog.planning.generation import why_not_generated
 
-THROTTLE_REMOVED = "The throttle of moves was removed: no move remains."
+THROTTLE_REMOVED = "The throttle of moves was removed, as no move remains:"
 NONE_ACTIVE = "None of the specified partition reassignments are active."
 
 
@@ -92,12 +92,8 @@ async def execute(cluster: Cluster, plan: PlanFile, options: Options) -> None:
     if not options.as_json:
         say(f"Current partition replica assignment\n\n{plan_text(rollback, before)}\n")
         say("Save this to use as the --reassignment-json-file option during rollback")
-    if options.throttle is not None:
-        await set_rate(cluster, options.throttle)
-        if not options.as_json:
-            say(f"The throttle of moves was set to {options.throttle} B/s")
     await directories.prefer(cluster, plan.log_dirs, now)
-    outcomes = await alter_reassignments(cluster, plan.targets)
+    outcomes = await _started(cluster, plan, now, options)
     started = sorted(where for where, refusal in outcomes.items() if refusal is None)
     if not options.as_json and started:
         what = "reassignment" if len(started) == 1 else "reassignments"
@@ -113,6 +109,32 @@ async def execute(cluster: Cluster, plan: PlanFile, options: Options) -> None:
     directories.raise_first(in_dirs)
 
 
+async def _started(
+    cluster: Cluster, plan: PlanFile, now: Situation, options: Options
+) -> dict[TopicPartition, Refused | None]:
+    """Start the moves of a plan, throttled from their first byte, and say which throttles hold.
+
+    The throttle is one of the whole cluster: it stays as it was if no move is started by this.
+    """
+    moves = [x for x, to in plan.targets.items() if x in now.moves or not now.has(x, to)]
+    if options.throttle is None or not moves:
+        outcomes = await alter_reassignments(cluster, plan.targets)
+        if options.throttle is not None:
+            note("no partition of the plan has to move: --throttle was not set")
+        await note_limits(cluster, now.racks)
+        return outcomes
+    before = await rate_of(cluster)
+    await set_rate(cluster, options.throttle)
+    outcomes = await alter_reassignments(cluster, plan.targets)
+    if any(outcomes[where] is None for where in moves):
+        if not options.as_json:
+            say(f"The throttle of moves was set to {options.throttle} B/s")
+    else:
+        await set_rate(cluster, before)
+    await note_limits(cluster, now.racks)
+    return outcomes
+
+
 async def dry_run(cluster: Cluster, plan: PlanFile, force: bool, as_json: bool) -> None:
     """Print what a plan would copy. Raises Failed if it cannot be executed."""
     now = await look(cluster, dirs=True, placements=True)
@@ -122,6 +144,7 @@ async def dry_run(cluster: Cluster, plan: PlanFile, force: bool, as_json: bool) 
         print_json(tables.cost_data(cost))
     else:
         tables.print_cost(cost)
+    await note_limits(cluster, now.racks)
     _check_room(cost, force)
 
 
@@ -147,15 +170,17 @@ def _check_room(cost: Cost, force: bool) -> None:
 async def verify(cluster: Cluster, plan: PlanFile, keeps_throttle: bool, as_json: bool) -> None:
     """Print which partitions of a plan have moved. Succeeds in any case, as Kafka's tool.
 
-    When no move remains, of this plan or another one, the throttle is removed.
+    When no move remains, of this plan or another one, the throttles of moves are removed: ours,
+    and those of Kafka's tool.
     """
     now = await look(cluster, dirs=bool(plan.log_dirs))
     rows = [_verified(where, replicas, now) for where, replicas in sorted(plan.targets.items())]
     in_dirs = directories.verified(plan.log_dirs, now)
-    removed = not (now.moves or keeps_throttle) and await remove_rate(cluster)
+    topics = {where.topic for where in plan.targets}
+    removed = await _ended(cluster, now, topics, bool(now.moves or keeps_throttle))
     if as_json:
         done = all(row["state"] == "completed" for row in (*rows, *in_dirs))
-        said = {"completed": done, "throttle_removed": removed, "partitions": rows}
+        said = {"completed": done, "throttle_removed": bool(removed), "partitions": rows}
         print_json({**said, "log_dirs": in_dirs} if plan.log_dirs else said)
         return
     say("Status of partition reassignment:")
@@ -172,7 +197,17 @@ async def verify(cluster: Cluster, plan: PlanFile, keeps_throttle: bool, as_json
             )
     directories.say_verified(in_dirs)
     if removed:
-        say(THROTTLE_REMOVED)
+        say(f"{THROTTLE_REMOVED} {named(removed)}.")
+
+
+async def _ended(
+    cluster: Cluster, now: Situation, topics: Collection[str], keeps: bool
+) -> list[str]:
+    """Remove the throttles of moves; return what was removed. With ``keeps`` say what holds."""
+    if not keeps:
+        return await remove_limits(cluster, now.racks, topics)
+    await note_limits(cluster, now.racks)
+    return []
 
 
 def _verified(where: TopicPartition, wanted: Sequence[int], now: Situation) -> dict[str, Any]:
@@ -196,6 +231,8 @@ async def list_moves(cluster: Cluster) -> None:
     now = await look(cluster)
     running = {where: move.targets for where, move in now.moves.items()}
     say(plan_text(running) if running else "{}")
+    if running:
+        await note_limits(cluster, now.racks)
 
 
 async def cancel(
@@ -203,7 +240,7 @@ async def cancel(
 ) -> None:
     """Stop the running moves of a plan, or (None) all: replicas that joined stay. Raises Failed.
 
-    When no move remains, the throttle is removed.
+    When no move remains, the throttles of moves are removed, as by ``verify``.
     """
     now = await look(cluster)
     running = [where for where in now.moves if plan is None or where in plan]
@@ -212,15 +249,16 @@ async def cancel(
     ended = {where: None if is_over(found) else found for where, found in outcomes.items()}
     stopped = sorted(where for where, found in outcomes.items() if found is None)
     remain = len(stopped) < len(now.moves) and (await look(cluster)).moves
-    removed = not (remain or keeps_throttle) and await remove_rate(cluster)
+    topics = {where.topic for where in (now.moves if plan is None else plan)}
+    removed = await _ended(cluster, now, topics, bool(remain or keeps_throttle))
     if as_json:
-        print_json({**_outcomes(ended, "cancelled"), "throttle_removed": removed})
+        print_json({**_outcomes(ended, "cancelled"), "throttle_removed": bool(removed)})
     elif stopped:
         say(f"Successfully cancelled partition reassignments for: {_joined(stopped)}")
     elif not any(ended.values()):
         say("There are no active partition reassignments." if plan is None else NONE_ACTIVE)
     if removed and not as_json:
-        say(THROTTLE_REMOVED)
+        say(f"{THROTTLE_REMOVED} {named(removed)}.")
     _raise_first(ended, "were not cancelled")
 
 
@@ -242,6 +280,8 @@ async def revert(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
         started = sorted(where for where, found in outcomes.items() if found is None)
         if started:
             say(f"Successfully started to move back: {_joined(started)}")
+    if back:
+        await note_limits(cluster, now.racks)
     _raise_first(outcomes, "do not move back")
 
 

@@ -17,6 +17,7 @@ from tidelog.cli.reassigning.cost import cost_of
 from tidelog.cli.reassigning.plan_file import plan_data
 from tidelog.cli.reassigning.situation import Situation, look
 from tidelog.cli.reassigning.steps import POLL_S, Done, carry_out
+from tidelog.cli.reassigning.throttle import note_limits
 from tidelog.cli.refusal import Failed
 from tidelog.client.cluster import Cluster
 from tidelog.model.topics import TopicPartition
@@ -56,6 +57,7 @@ async def propose_balance(cluster: Cluster, asked: BalanceOptions, done: Done) -
         _print(plan, now, "The cluster is balanced: nothing to move.")
     if asked.execute:
         _check_room(plan, now)
+        await note_limits(cluster, now.racks)
         await carry_out(cluster, plan.changes, done)
     _finish(plan, now, asked, done)
 
@@ -84,6 +86,7 @@ async def decommission(cluster: Cluster, leaving: int, asked: BalanceOptions, do
     before = await _read(cluster, asked)
     plan = _emptying(before, leaving, asked)
     _check_room(plan, before)
+    await note_limits(cluster, before.racks)
     await carry_out(cluster, plan.changes, done)
     now = await _left(cluster, leaving)
     left = sorted(map(str, _on(now, leaving)))

@@ -45,6 +45,11 @@ class Situation:
         move = self.moves.get(where)
         return self.partitions[where].replicas if move is None else move.targets
 
+    def has(self, where: TopicPartition, replicas: Iterable[int]) -> bool:
+        """Return whether a partition has just these replicas, in this order."""
+        known = self.partitions.get(where)
+        return known is not None and known.replicas == tuple(replicas)
+
     def original(self, where: TopicPartition) -> tuple[int, ...]:
         """Return the replicas before the first change of a move that runs or was cancelled.
 

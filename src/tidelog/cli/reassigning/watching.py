@@ -14,7 +14,7 @@ from tidelog.cli.output import say
 from tidelog.cli.reassigning import tables
 from tidelog.cli.reassigning.progress import Samples, TargetProgress
 from tidelog.cli.reassigning.situation import Situation, look
-from tidelog.cli.reassigning.throttle import rate_of
+from tidelog.cli.reassigning.throttle import note_limits, rate_of
 from tidelog.client.cluster import Cluster
 from tidelog.model.topics import TopicPartition
 
@@ -34,12 +34,15 @@ async def watch(cluster: Cluster, plan: Collection[TopicPartition] | None, as_js
     shown: list[TargetProgress] | None = None
     while True:
         now = _of_plan(await look(cluster, dirs=True), plan)
+        if shown is None and now.moves:
+            await note_limits(cluster, now.racks)
         rate = await rate_of(cluster)
         copies = samples.copies(now, asyncio.get_running_loop().time(), rate)
         if as_json:
             print(json.dumps(_data(now, copies), ensure_ascii=False), flush=True)
         elif now.moves and copies != shown:
             _print(now, copies)
+        if now.moves:
             shown = copies
         if not now.moves:
             break

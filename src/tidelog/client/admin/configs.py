@@ -47,10 +47,16 @@ class DescribedConfig:
 
 
 async def describe_configs(
-    cluster: Cluster, kind: ResourceType, name: str, *, documentation: bool = False
+    cluster: Cluster,
+    kind: ResourceType,
+    name: str,
+    *,
+    keys: Sequence[str] | None = None,
+    documentation: bool = False,
 ) -> list[DescribedConfig]:
-    """Return all configurations of one resource with their synonyms. Raises Refused."""
-    request = _describe_request(kind, [name], None)
+    """Return the configurations of one resource with their synonyms, only those in ``keys`` if
+    given. Raises Refused."""
+    request = _describe_request(kind, [name], keys)
     request.include_documentation = documentation
     answer: messages.DescribeConfigsResponse = await _send(cluster, kind, name, request)
     found = _read_result(kind, answer.results[0])

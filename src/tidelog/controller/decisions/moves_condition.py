@@ -65,7 +65,7 @@ def of_moves(cluster: ClusterState) -> Generator[None, None, list[MoveFinding]]:
     owed, owing = yield from _owed(cluster)
     start = _brokers(", ".join(map(str, sorted(owing))), len(owing))
     names = ", ".join(map(str, sorted(awaited)))
-    rate = _limits(cluster)
+    rate, stopped = _limits(cluster), _stopped(cluster)
     return [
         MoveFinding(
             "moves_wait_for_dead",
@@ -83,9 +83,17 @@ def of_moves(cluster: ClusterState) -> Generator[None, None, list[MoveFinding]]:
             "See the log of the target: its directory failed, or its copy is damaged.",
         ),
         MoveFinding(
+            "moves_wait_for_throttle",
+            True,
+            running if stopped else (),
+            f"whose move may wait for ever, as a throttle is 0: {', '.join(stopped)}",
+            "Remove it: tidelog reassign-partitions --cancel-all, or tidelog configs --alter "
+            "--delete-config.",
+        ),
+        MoveFinding(
             "moves_running",
             False,
-            running,
+            () if stopped else running,
             "being moved" + (f", throttled by {rate}" if rate else ""),
             "Nothing: see tidelog reassign-partitions --list; --watch shows the progress of a plan."
             + (" A higher throttle makes them faster." if rate else ""),
@@ -198,6 +206,15 @@ def _limits(cluster: ClusterState) -> str:
         if rates:
             found.append(f"{name}={'/'.join(rates)}")
     return ", ".join(found)
+
+
+def _stopped(cluster: ClusterState) -> list[str]:
+    """Return the throttles by which nothing is copied: Kafka's rates may be 0."""
+    return [
+        name
+        for name in (f"{side}.replication.throttled.rate" for side in SIDES)
+        if any(own.get(name) == "0" for own in cluster.broker_configs.values())
+    ]
 
 
 def _set(cluster: ClusterState) -> set[str]:

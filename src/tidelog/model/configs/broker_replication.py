@@ -70,7 +70,9 @@ REPLICATION = (
     rate(
         "reassignment.throttled.rate",
         "The bytes per second that a broker sends to the targets of reassignments, and those that "
-        "its own targets fetch, until they have joined the ISR. It needs no list of replicas.",
+        "its own targets fetch, until they have joined the ISR. It needs no list of replicas. At 0 "
+        "no move would ever end, so at least 1.",
+        AT_LEAST_1,
     ),
     rate(
         "replica.alter.log.dirs.io.max.bytes.per.second",

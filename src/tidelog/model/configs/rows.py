@@ -58,7 +58,7 @@ def topic_default(
     return row(name, kind, default, documentation, check, update=Update.CLUSTER_WIDE)
 
 
-def rate(name: str, doc: str) -> ConfigDefinition:
+def rate(name: str, doc: str, check: Between = AT_LEAST_0) -> ConfigDefinition:
     """A throttle: Kafka's reassignment tool removes it from every broker, so it is dynamic."""
     kind, importance = ConfigType.LONG, Importance.LOW
-    return row(name, kind, MAX, doc, AT_LEAST_0, importance, Update.PER_BROKER)
+    return row(name, kind, MAX, doc, check, importance, Update.PER_BROKER)

@@ -282,6 +282,10 @@ def test_which_configurations_of_a_broker_are_dynamic() -> None:
     check = check_dynamic_broker_configs
     assert check({"log.retention.ms": "1", "message.max.bytes": "5"}) is None
     assert check({"follower.replication.throttled.rate": "1"}) is None
+    # As in Kafka; ours is no second way to stop all moves for ever.
+    assert check({"follower.replication.throttled.rate": "0"}) is None
+    assert check({"reassignment.throttled.rate": "1"}) is None
+    assert check({"reassignment.throttled.rate": "0"}) is not None
     # Without effect here; Kafka's tools change them on running brokers.
     threads = {"num.io.threads": "9", "log.cleaner.threads": "2", "num.replica.fetchers": "2"}
     assert check(threads) is None
