@@ -268,7 +268,7 @@ def test_a_stream_reads_the_rest_while_a_partition_has_no_leader(source: Source)
     """P21: onOutage=wait goes on, onOutage=fail and a run that ends do not hide it."""
     source.run(lambda lone: lone.lead("u"))
     stream = reader(source, **BOTH)
-    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    start = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert places(start) == [("t", 0), ("u", 0)]
     source.run(lambda lone: lone.lead("u", leader=-1, epoch=1))
     end = stream.latestOffset(start, ReadAllAvailable())
@@ -297,7 +297,7 @@ def test_a_start_by_time_after_the_target_is_no_loss(source: Source) -> None:
 
     access.offsets_at = late  # type: ignore[method-assign]
     stream.prepareForTriggerAvailableNow()
-    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    start = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert places(start) == [("t", 7)]
     end = stream.latestOffset(start, ReadAllAvailable())
     assert places(end) == [("t", 8)]

@@ -18,6 +18,13 @@ BOUNDS = "tests/unit/pipeline/test_planner_bounds.py"
 
 MUTANTS = (
     Mutant(
+        "a batch read that begins beyond the log reads nothing",
+        f"{PIPELINE}/planning/resolve.py",
+        "        if pid in states and offset > states[pid].end\n",
+        "        if pid in states and offset < 0\n",
+        PLANNER,
+    ),
+    Mutant(
         "T11: a stray file of a cut-down batch stays",
         f"{PIPELINE}/lake/commit.py",
         "                    place.unlink()\n                    sync(place.parent)\n",

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.spark
 
 Drain = Callable[..., list[dict[str, object]]]
 
+LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
+
 
 @pytest.mark.parametrize("where", ["tidelog", "kafka"])
 def test_a_batch_read_gives_what_was_written(
@@ -81,7 +83,52 @@ def test_times_patterns_and_assignments(spark: SparkSession, topic: Topic) -> No
     with pytest.raises(PySparkException) as failed:
         offsets(startingTimestamp=5000)
     assert "no record at or after 5000 ms" in one_line(failed.value)
+    assert "option startingTimestamp: " in one_line(failed.value)
     assert offsets(startingTimestamp=5000, startingOffsetsByTimestampStrategy="latest") == [(1, 0)]
+    # Nothing to read is zero rows, not an error: a start after the end, a window without records.
+    assert offsets(startingTimestamp=9999, startingOffsetsByTimestampStrategy="latest") == []
+    assert offsets(startingTimestamp=4500, endingTimestamp=4600, **LATEST) == []
+    whole = json.dumps({topic.name: {"0": 4, "1": 1}})
+    empty = topic.read(spark, startingOffsets=whole)
+    assert empty.count() == 0 and empty.select("value").where("offset > 3").collect() == []
+    assert topic.read(spark, startingOffsets=whole, columns="offset").groupBy().count().collect()
+
+
+def test_nothing_to_read_is_zero_rows(spark: SparkSession, topic: Topic, drain: Drain) -> None:
+    topic.create(2)
+    for columns in ({}, {"columns": "offset"}, {"includeHeaders": "true"}):
+        rows = topic.read(spark, minPartitions=4, **columns)
+        assert rows.count() == 0 and rows.collect() == [] and rows.distinct().count() == 0
+    assert topic.read(spark, endingTimestamp=1).union(topic.read(spark)).count() == 0
+    assert drain(topic.stream(spark)) == []
+    for options, line in (
+        ({"startingOffsets": (9, 0), "endingOffsets": (3, 1)}, "names 9 for"),
+        ({"startingOffsets": (10**6, 0)}, "whose log ends at 0"),
+        ({"startingTimestamp": 9, "endingTimestamp": 8}, "after endingTimestamp 8"),
+    ):
+        given = {
+            name: json.dumps({topic.name: dict(enumerate(each))}) if "Off" in name else each
+            for name, each in options.items()
+        }
+        with pytest.raises(PySparkException) as failed:
+            topic.read(spark, **given).collect()
+        assert line in one_line(failed.value)
+    beyond = json.dumps({topic.name: {"0": 10**6, "1": 0}})
+    assert topic.read(spark, startingOffsets=beyond, failOnDataLoss="false").count() == 0
+    with pytest.raises(PySparkException) as failed:
+        drain(topic.stream(spark, startingOffsets=beyond), "beyond")
+    assert "1000000" in one_line(failed.value)
+
+
+def test_a_trigger_that_would_read_nothing_is_refused(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    rows = topic.create().write(numbered(3)).stream(spark)
+    sink = rows.writeStream.foreachBatch(lambda batch, _: batch.count())
+    query = sink.option("checkpointLocation", str(tmp_path / "once")).trigger(once=True).start()
+    with pytest.raises(PySparkException) as failed:
+        query.awaitTermination(DEADLINE_S)
+    assert "set trigger(availableNow=True)" in one_line(failed.value)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,10 +17,10 @@ from pyspark.sql.types import StructType
 from tidelog.pipeline import brokers
 from tidelog.pipeline.errors import DataLost
 from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.places import PlaceKind
+from tidelog.pipeline.places import Place, PlaceKind
 from tidelog.pipeline.planning.positions import Positions
 from tidelog.pipeline.planning.ranges import ranges_between
-from tidelog.pipeline.planning.resolve import resolve
+from tidelog.pipeline.planning.resolve import beyond_the_log, check_order, resolve
 from tidelog.pipeline.planning.snapshot import Snapshot
 from tidelog.pipeline.tasks import ReadTask, check_schema, make_tasks, read_task
 
@@ -36,6 +37,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         """Look up both ends now and split the ranges between them into tasks."""
         options = self._options
+        check_order(options.starting, options.ending)
         access = brokers.connect(options)
         snapshot = access.snapshot(options)
         start, end = (
@@ -52,26 +54,31 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                 (options.ending, "endingOffsets", True),
             )
         )
-        end = self._within(end, snapshot)
+        start = self._within(start, snapshot, options.starting, "startingOffsets")
+        end = self._within(end, snapshot, options.ending, "endingOffsets")
         ranges = ranges_between(start, end, snapshot.first_offset)
         return list(make_tasks(options, ranges, end, snapshot))
 
-    def _within(self, end: Positions, snapshot: Snapshot) -> Positions:
-        """Return ends that the log has reached: a task would wait in vain for later offsets.
+    def _within(
+        self, positions: Positions, snapshot: Snapshot, place: Place, option: str
+    ) -> Positions:
+        """Return places that the log has reached: later offsets may have been lost, and a task
+        would wait in vain for them.
 
-        Ends by time are looked up after the snapshot, so the log has reached them.
+        Places by time are looked up after the snapshot, so the log has reached them.
         """
-        if self._options.ending.kind is not PlaceKind.OFFSETS:
-            return end
-        at = {pid: min(offset, snapshot.partitions[pid].end) for pid, offset in end.at.items()}
-        for pid, offset in end.at.items():
-            if offset > at[pid]:
-                line = f"option endingOffsets names {offset} for {pid}, whose log ends at {at[pid]}"
-                if self._options.fail_on_data_loss:
-                    raise DataLost(f"{line}; set failOnDataLoss=false to read up to there")
-                _log.warning("%s", line)
-        return Positions(at, end.topic_ids, end.epochs)
+        if place.kind not in (PlaceKind.OFFSETS, PlaceKind.GROUP):
+            return positions
+        lines = beyond_the_log(positions, snapshot, option)
+        for line in lines.values():
+            if self._options.fail_on_data_loss:
+                raise DataLost(f"{line}; set failOnDataLoss=false to read up to there")
+            _log.warning("%s", line)
+        reached = {pid: snapshot.partitions[pid].end for pid in lines}
+        return replace(positions, at={**positions.at, **reached})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ReadTask)
+        """The rows of a task; none of the partition that PySpark makes where there are no tasks."""
+        if not isinstance(partition, ReadTask):
+            return iter(())
         return read_task(self._options, partition)

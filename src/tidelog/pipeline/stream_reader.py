@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -44,6 +45,9 @@ _log = logging.getLogger(__name__)
 
 # Spark calls `commit` between two batches: an unreachable group must not delay them.
 _COMMIT_TIMEOUT_S = 5.0
+
+# More rows than any log has.
+_NO_LIMIT = 2**62
 
 # A count in offsets that have the same positions; and how often such an offset is made, while the
 # group cannot be reached.
@@ -69,8 +73,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return dict(SENTINEL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """No limit of Spark's: this source has options instead, which can be combined."""
-        return ReadAllAvailable()
+        """No limit that counts: this source has options instead, which can be combined.
+
+        But not ReadAllAvailable, which Spark passes with Trigger.Once alone.
+        """
+        return ReadMaxRows(_NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to the current ends of the log, and no later records.
@@ -81,8 +88,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._ends = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next micro-batch; `start` itself when there is none."""
+        """The end of the next micro-batch; `start` itself when there is none.
+
+        Raises PipelineError for Trigger.Once at the beginning: the batch that it runs is empty.
+        """
         if is_sentinel(start):
+            if isinstance(limit, ReadAllAvailable):
+                raise PipelineError(
+                    "trigger(once=True) would read nothing: set trigger(availableNow=True), which"
+                    " reads what is there and ends"
+                )
             self._seen = brokers.connect(self._options).snapshot(self._options)
             return self._resolve(self._seen).to_json()
         positions = Positions.from_json(start)

@@ -23,7 +23,7 @@ from tidelog.pipeline.planning.ranges import (
     split,
     without_former_tails,
 )
-from tidelog.pipeline.planning.resolve import resolve
+from tidelog.pipeline.planning.resolve import beyond_the_log, check_order, resolve
 from tidelog.pipeline.planning.snapshot import FormerEnd, PartitionSnapshot, Snapshot
 
 # Offsets
@@ -399,14 +399,16 @@ def test_a_read_begins_after_what_was_removed() -> None:
 # Places
 
 
-def resolved(place: Place, snapshot: Snapshot, *, latest: bool = False) -> Positions:
+def resolved(
+    place: Place, snapshot: Snapshot, *, latest: bool = False, option: str = "startingOffsets"
+) -> Positions:
     def by_time(times: Mapping[Pid, int]) -> Mapping[Pid, int]:
         return {pid: (7 if ms < 100 else -1) for pid, ms in times.items()}
 
     return resolve(
         place,
         snapshot,
-        option="startingOffsets",
+        option=option,
         latest_if_no_match=latest,
         by_time=by_time,
         committed=lambda: {P[0]: 4},
@@ -427,6 +429,66 @@ def test_places() -> None:
     assert resolved(late, snapshot, latest=True) == at(7, 20)
     with pytest.raises(OptionRefused, match="no record at or after 500"):
         resolved(late, snapshot)
+
+
+@pytest.mark.parametrize(
+    ("place", "option", "named"),
+    [
+        (Place(PlaceKind.TIMESTAMP, timestamp_ms=500), "startingOffsets", "startingTimestamp:"),
+        (
+            Place(PlaceKind.TIMESTAMPS, by_partition={"t": {0: 500, 1: 5}}),
+            "startingOffsets",
+            "startingOffsetsByTimestamp:",
+        ),
+        (
+            Place(PlaceKind.TIMESTAMPS, by_partition={"t": {0: 5}}),
+            "endingOffsets",
+            "endingOffsetsByTimestamp does",
+        ),
+        (Place(PlaceKind.OFFSETS, by_partition={"t": {0: 5}}), "endingOffsets", "endingOffsets do"),
+        (Place(PlaceKind.TIMESTAMP, timestamp_ms=500), "endingOffsets", "endingTimestamp:"),
+    ],
+)
+def test_an_error_names_the_option_that_was_given(place: Place, option: str, named: str) -> None:
+    with pytest.raises(OptionRefused, match=f"option {named}"):
+        resolved(place, log((2, 10), (3, 20)), option=option)
+
+
+def offsets(*of: int) -> Place:
+    return Place(PlaceKind.OFFSETS, by_partition={"t": dict(enumerate(of))})
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "line"),
+    [
+        (offsets(9, 0), offsets(3, 1), "startingOffsets names 9 for t-0, after its end"),
+        (offsets(3, 1), offsets(3, 1), None),
+        (offsets(-2, 9), offsets(3, -1), None),
+        (offsets(9, 9), Place(PlaceKind.LATEST), None),
+        (
+            Place(PlaceKind.TIMESTAMP, timestamp_ms=9),
+            Place(PlaceKind.TIMESTAMP, timestamp_ms=8),
+            "startingTimestamp is 9, after endingTimestamp 8",
+        ),
+        (
+            Place(PlaceKind.TIMESTAMP, timestamp_ms=9),
+            Place(PlaceKind.TIMESTAMP, timestamp_ms=9),
+            None,
+        ),
+        (Place(PlaceKind.GROUP), offsets(0, 0), None),
+    ],
+)
+def test_a_start_after_its_end_is_refused(start: Place, end: Place, line: str | None) -> None:
+    if line is None:
+        check_order(start, end)
+        return
+    with pytest.raises(OptionRefused, match=line):
+        check_order(start, end)
+
+
+def test_what_lies_beyond_the_log_is_named() -> None:
+    found = beyond_the_log(at(10, 21, 5), log((2, 10), (3, 20)), "startingOffsets")
+    assert found == {P[1]: "option startingOffsets names 21 for t-1, whose log ends at 20"}
 
 
 @pytest.mark.parametrize("parts", [{0: 5}, {0: 5, 1: 5, 2: 5}])

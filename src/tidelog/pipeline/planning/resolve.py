@@ -1,7 +1,7 @@
 """The resolution of startingOffsets and endingOffsets to positions.
 
-Owns which offset each form of startingOffsets and endingOffsets means; the look-ups by time and of
-a group's offsets are given as functions.
+Owns which offset each form of startingOffsets and endingOffsets means, and whether a batch read can
+be between two of them; the look-ups by time and of a group's offsets are given as functions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ def resolve(
     by_time: FindByTime,
     committed: FindCommitted,
 ) -> Positions:
-    """The position of every partition of the snapshot. Raises OptionRefused."""
+    """The position of every partition of the snapshot. Raises OptionRefused.
+
+    `option` is the one for offsets; errors name the one that was given.
+    """
     states = snapshot.partitions
+    option = _name_of(option, place.kind)
     match place.kind:
         case PlaceKind.EARLIEST:
             at = {pid: state.start for pid, state in states.items()}
@@ -56,6 +60,44 @@ def resolve(
         if pid in states and offset <= states[pid].end and states[pid].leader_epoch >= 0
     }
     return Positions(at, dict(snapshot.topic_ids), epochs, dict(snapshot.resize_epochs))
+
+
+def check_order(starting: Place, ending: Place) -> None:
+    """Raise OptionRefused for a start after the end, where both are given as numbers.
+
+    A group, and the end of the log, may well be past the other place: then there is nothing to
+    read.
+    """
+    if starting.kind is ending.kind is PlaceKind.TIMESTAMP:
+        begin, end = starting.timestamp_ms, ending.timestamp_ms
+        if begin > end:
+            raise OptionRefused(f"option startingTimestamp is {begin}, after endingTimestamp {end}")
+    if not starting.kind is ending.kind is PlaceKind.OFFSETS:
+        return
+    for topic, parts in starting.by_partition.items():
+        for number, begin in parts.items():
+            end = ending.by_partition.get(topic, {}).get(number, LATEST)
+            if begin > end >= 0:
+                raise OptionRefused(
+                    f"option startingOffsets names {begin} for {topic}-{number}, after its end in"
+                    f" option endingOffsets, {end}"
+                )
+
+
+def beyond_the_log(positions: Positions, snapshot: Snapshot, option: str) -> dict[Pid, str]:
+    """A line for each partition whose log ends before the position that an option names."""
+    states = snapshot.partitions
+    return {
+        pid: f"option {option} names {offset} for {pid}, whose log ends at {states[pid].end}"
+        for pid, offset in positions.at.items()
+        if pid in states and offset > states[pid].end
+    }
+
+
+def _name_of(option: str, kind: PlaceKind) -> str:
+    if kind is PlaceKind.TIMESTAMP:
+        return option.replace("Offsets", "Timestamp")
+    return f"{option}ByTimestamp" if kind is PlaceKind.TIMESTAMPS else option
 
 
 def _special(offset: int, pid: Pid, snapshot: Snapshot) -> int:
