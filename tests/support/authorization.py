@@ -123,6 +123,8 @@ def request_of(key: ApiKey) -> Any:
     request = messages.classes_of(codec.api_of(key).request)[""]()
     if key is ApiKey.PRODUCE:
         request.acks = 1
+    if key is ApiKey.INIT_PRODUCER_ID:
+        request.transactional_id = None
     return request
 
 
