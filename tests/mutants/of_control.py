@@ -500,4 +500,11 @@ MUTANTS = (
         "",
         "tests/unit/controller/test_lost_store.py",
     ),
+    Mutant(
+        "K5: a commit that finds the disk full does not write over the log",
+        "src/tidelog/metadata/sqlite_room.py",
+        'database.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()\n',
+        "pass\n",
+        "tests/component/metadata/test_stores.py",
+    ),
 )

@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
+from tidelog.metadata import sqlite_room
 from tidelog.metadata.memory import check_paths
+from tidelog.metadata.sqlite_room import Room
 from tidelog.metadata.store import (
     ANY_VERSION,
     ROOT,
@@ -67,6 +69,7 @@ class SqliteStore:
         self.reachable = False
         self.when_lost: Callable[[str], None] | None = None
         self._disk = disk
+        self._room = Room(path, disk)
         self._threads = threads
         self._database: sqlite3.Connection | None = None
         self._lock_file: File | None = None
@@ -86,13 +89,17 @@ class SqliteStore:
         except OSError as error:
             self._unlock()
             raise self._unusable(error) from error
+        except sqlite3.Error as error:
+            # Full, and the reserve did not suffice: a full disk may be emptied.
+            self._unlock()
+            raise self._unavailable(error) from error
         except BaseException:
             self._unlock()
             raise
         self.reachable = True
 
     def _connected(self) -> sqlite3.Connection:
-        database = _connect(self.path)
+        database = self._room.opened(lambda takes_room: _connect(self.path, takes_room))
         try:
             # The name of the file must survive a power loss too.
             self._disk.sync_directory(os.path.dirname(self.path) or ".")
@@ -108,7 +115,7 @@ class SqliteStore:
         database, self._database = self._database, None
         try:
             if database is not None:
-                await self._in_thread(lambda: _close(database))
+                await self._in_thread(lambda: self._end(database))
         except sqlite3.Error as error:
             # A full disk prevents the end of the session; the next open ends it.
             logger.warning(
@@ -117,6 +124,13 @@ class SqliteStore:
             )
         finally:
             self._unlock()
+
+    def _end(self, database: sqlite3.Connection) -> None:
+        try:
+            _close(database)
+        finally:
+            # The end of the session removed files that the next open needs room for.
+            self._room.make()
 
     async def get(self, path: str) -> Node | None:
         return await self._read(lambda database: _get(database, path))
@@ -145,7 +159,7 @@ class SqliteStore:
         if database is None:
             raise StoreUnavailable("The metadata store is not open.")
         try:
-            return await self._in_thread(lambda: work(database))
+            return await self._in_thread(lambda: self._room.used(database, work))
         except sqlite3.Error as error:
             raise self._unavailable(error) from error
 
@@ -239,7 +253,7 @@ def names_below(path: str, node: str) -> list[str] | None:
         return None
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: str, takes_room: bool) -> sqlite3.Connection:
     try:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
@@ -255,8 +269,14 @@ def _connect(path: str) -> sqlite3.Connection:
         with _transaction(database):
             # An ephemeral node here belongs to a session that ended without closing.
             database.execute("DELETE FROM nodes WHERE ephemeral = 1")
+        if takes_room:
+            log = path + "-wal"
+            size = os.path.getsize(log) if os.path.exists(log) else 0
+            sqlite_room.prepare(database, size)
     except sqlite3.Error as error:
         database.close()
+        if sqlite_room.is_full(error):
+            raise
         raise StoreRefused(f"The metadata store {path} cannot be read: {error}.") from error
     except StoreRefused:
         database.close()

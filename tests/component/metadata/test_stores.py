@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import itertools
 import os
 import random
 import resource
@@ -18,7 +20,8 @@ from tests.support.processes import DEADLINE_S
 from tests.support.watched_disk import WatchedDisk
 from tests.support.zookeeper import ZooKeeper, needed
 from tidelog.metadata.memory import MemoryStore, MemoryTree
-from tidelog.metadata.sqlite import SqliteStore, backup
+from tidelog.metadata.sqlite import SqliteStore, _connect, _multi, backup
+from tidelog.metadata.sqlite_room import PAGES, RESERVE_BYTES, Room
 from tidelog.metadata.store import (
     ANY_VERSION,
     CheckVersion,
@@ -327,7 +330,7 @@ def test_a_full_disk_ends_a_session_of_sqlite_and_not_the_store(tmp_path: Path) 
         resource.setrlimit(resource.RLIMIT_FSIZE, (RealDisk().size(path + "-wal"), before[1]))
         try:
             with pytest.raises(StoreUnavailable):
-                await store.multi([Create("/big", b"z" * 3000)])
+                await store.multi([Create("/big", b"z" * 3_000_000)])
             await store.close()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -423,3 +426,113 @@ def test_sqlite_refuses_files_that_are_not_its_own(
                 await store.open()
 
     asyncio.run(main())
+
+
+def full_error() -> sqlite3.Error:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
+
+
+@pytest.mark.parametrize(
+    ("fails", "tries", "is_given_up"),
+    [
+        (0, [True], False),
+        (1, [True, True], True),
+        # An open store without room is of more use than none.
+        (2, [True, True, False], True),
+        (3, [True, True, False], True),
+    ],
+)
+def test_an_open_that_finds_no_room_uses_the_reserve(
+    tmp_path: Path, fails: int, tries: list[bool], *, is_given_up: bool
+) -> None:
+    room = Room(str(tmp_path / "m.sqlite"), RealDisk())
+    room.make()
+    reserve = tmp_path / "m.sqlite.reserve"
+    assert reserve.stat().st_size == RESERVE_BYTES
+    assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES, "a hole reserves nothing"
+    asked: list[tuple[bool, bool]] = []
+
+    def connect(takes_room: bool) -> str:
+        asked.append((takes_room, reserve.exists()))
+        if len(asked) <= fails:
+            raise full_error()
+        return "open"
+
+    if fails == 3:
+        with pytest.raises(sqlite3.Error):
+            room.opened(connect)
+    else:
+        assert room.opened(connect) == "open"
+        assert reserve.exists(), "made again: there is room here"
+    assert [takes for takes, _ in asked] == tries
+    assert any(not is_there for _, is_there in asked) is is_given_up
+
+
+def test_an_open_store_keeps_room_in_its_own_files(tmp_path: Path) -> None:
+    path = str(tmp_path / "m.sqlite")
+
+    async def main() -> None:
+        store = SqliteStore(path, RealDisk())
+        for _ in range(2):
+            await store.open()
+            with contextlib.closing(sqlite3.connect(path)) as looking:
+                (free,) = looking.execute("PRAGMA freelist_count").fetchone()
+                (page,) = looking.execute("PRAGMA page_size").fetchone()
+                (tables,) = looking.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            assert free >= PAGES and tables == 2, "of which the schema knows"
+            assert RealDisk().size(f"{path}-wal") >= PAGES * page
+            assert RealDisk().size(path) >= PAGES * page
+            await store.close()
+            assert RealDisk().exists(path + ".reserve")
+
+    asyncio.run(main())
+
+
+def test_a_commit_without_room_writes_over_the_log(tmp_path: Path) -> None:
+    path = str(tmp_path / "m.sqlite")
+    room = Room(path, RealDisk())
+    database = room.opened(lambda takes_room: _connect(path, takes_room))
+    room.make()
+    written = itertools.count()
+
+    def commit(database: sqlite3.Connection) -> None:
+        node = f"/n{next(written)}"
+        assert _multi(database, [Create(node, b"y" * 100), Delete(node)]) is None
+
+    def size() -> int:
+        return RealDisk().size(f"{path}-wal")
+
+    while (full := size()) < 4 * PAGES * 4096:
+        commit(database)
+    tries = []
+
+    def finds_no_room_once(database: sqlite3.Connection) -> None:
+        tries.append(size())
+        if len(tries) == 1:
+            raise full_error()
+        commit(database)
+
+    room.used(database, finds_no_room_once)
+    for _ in range(50):
+        commit(database)
+    assert len(tries) == 2 and size() == full
+    # The reserve was not needed. It is when there is no room in the log either.
+    assert RealDisk().exists(room.path)
+
+    def finds_no_room_twice(database: sqlite3.Connection) -> None:
+        tries.append(RealDisk().exists(room.path))
+        if len(tries) < 5:
+            raise full_error()
+
+    room.used(database, finds_no_room_twice)
+    assert tries[2:] == [True, True, False]
+    assert RealDisk().exists(room.path), "made again: there is room here"
+    with pytest.raises(sqlite3.IntegrityError):
+        room.used(database, _breaks_a_rule)
+    database.close()
+
+
+def _breaks_a_rule(_database: sqlite3.Connection) -> None:
+    raise sqlite3.IntegrityError("not for want of room")
