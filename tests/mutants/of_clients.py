@@ -14,6 +14,7 @@ RESETS = "tests/component/client/test_first_positions.py"
 POSITIONS = "tests/unit/client/test_reader_positions.py"
 COMMITS = "tests/component/client/test_committed_offsets.py"
 HELD = "tests/component/client/test_held_records.py"
+FROZEN_PRODUCE = "tests/simulation/test_frozen_peers.py::test_another_broker_is_asked_soon[Produce]"
 STUCK = "tests/component/client/test_stuck_partitions.py"
 DELIVERY = "tests/component/client/test_delivery.py"
 CONSUMER = "tests/component/aio/test_consumer.py"
@@ -120,6 +121,34 @@ MUTANTS = (
         "        return sorted(found, key=lambda record: record.number)\n",
         "        return [record for place in places for record in self.gated.pop(place)]\n",
         STUCK,
+    ),
+    Mutant(
+        "a producer asks for no metadata while a leader is silent",
+        f"{CLIENT}/producing/delivery.py",
+        '            self._run("silent", partial(self._ask_others, silent))\n',
+        "            pass\n",
+        FROZEN_PRODUCE,
+    ),
+    Mutant(
+        "a producer does not give up what is with a former leader",
+        f"{CLIENT}/producing/delivery.py",
+        "        self._give_up_moved()\n",
+        "",
+        "tests/component/client/test_turning.py",
+    ),
+    Mutant(
+        "a producer without idempotence sends again what a former leader may write",
+        f"{CLIENT}/producing/send_queue.py",
+        "        if not self._idempotent or any(",
+        "        if any(",
+        "tests/component/client/test_turning.py",
+    ),
+    Mutant(
+        "metadata that are not newer move what is in flight",
+        f"{CLIENT}/producing/flights.py",
+        " and found.leader_epoch > queue.leader_epoch\n",
+        "\n",
+        "tests/component/client/test_turning.py",
     ),
     Mutant(
         "a record without a key waits for a partition that is stuck",

@@ -20,6 +20,7 @@ import pytest
 
 import tidelog.client
 from tests.simulation.cluster.scripted_run import ScriptedRun
+from tests.simulation.kernel.world import VirtualClock
 from tidelog.client.admin import configs, groups, nodes, reassignments, topics
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.connecting.connection import ClientConnection
@@ -29,6 +30,8 @@ from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.groups.committed_offsets import Position, commit_offsets, committed_offsets
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.offsets import EARLIEST, list_offsets, offsets_for_leader_epoch
+from tidelog.client.producing.sender import RecordSender
+from tidelog.client.producing.settings import SendSettings
 from tidelog.model.admin_requests import ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -117,6 +120,25 @@ async def fetched(stage: Stage) -> None:
     await fetcher.close()
 
 
+async def produced(stage: Stage) -> None:
+    """Send several requests that are in flight together: each record is written once, in order."""
+    clock = VirtualClock(stage.run.world.loop)
+    settings = SendSettings(linger_ms=0, batch_bytes=100)
+    async with RecordSender(stage.cluster, settings, clock=clock) as sender:
+        sent = [await sender.send("t", b"%d" % n * 60, partition=0) for n in range(9)]
+        await sender.flush()
+    offsets = [each.result().offset for each in sent]
+    assert offsets == list(range(offsets[0], offsets[0] + 9))
+
+
+async def produced_after_a_break(stage: Stage) -> None:
+    """The leader stops, and no connection to it is open."""
+    leader = stage.cluster.view.topics["t"].partitions[0].leader
+    await stage.cluster.close_connections()
+    stage.stop(leader)
+    await produced(stage)
+
+
 async def heartbeat(stage: Stage) -> None:
     """The member's own heartbeat, which comes by itself; until one is answered elsewhere."""
     await stage.run.until(lambda: bool(stage.stopped), "a heartbeat is sent")
@@ -177,6 +199,9 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "Fetch": Row(m.FetchRequest, fetched, LEADER_S),
+    "Produce": Row(m.ProduceRequest, produced, LEADER_S),
+    "the greeting before Produce": Row(m.ProduceRequest, produced_after_a_break, LEADER_S),
+    "InitProducerId": Row(m.InitProducerIdRequest, produced, LEADER_S),
     "ListOffsets": Row(
         m.ListOffsetsRequest, of(lambda c: list_offsets(c, {T0: EARLIEST})), LEADER_S
     ),
@@ -238,8 +263,6 @@ ROWS: dict[str, Row] = {
 
 
 ELSEWHERE = {
-    "Produce": "the producer's own tests: it has several requests in flight",
-    "InitProducerId": "component/client/test_first_answer.py",
     "ApiVersions": "the greeting, part of each request: a broker that does not greet, below",
     "SaslHandshake": "as ApiVersions",
     "SaslAuthenticate": "as ApiVersions",

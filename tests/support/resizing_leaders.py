@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -100,7 +100,23 @@ class ResizingLeaders:
         """Whether a retired partition is removed now."""
         self._steps: Iterator[None] | None = None
         self._ends: dict[int, int] = {}
+        self.moved: dict[int, int] = {}
+        """How often each partition got another leader."""
         self.described = self._describe()
+
+    def move(self) -> None:
+        """Let another broker lead a partition."""
+        index = self._chance.choice(list(self.leaders))
+        self.moved[index] = self.moved.get(index, 0) + 1
+        topic = self.described.topics[NAME]
+        parts = dict(topic.partitions)
+        if index in parts:
+            now = parts[index]
+            parts[index] = replace(
+                now, leader=(now.leader + 1) % BROKERS, leader_epoch=now.leader_epoch + 1
+            )
+            topics = {NAME: replace(topic, partitions=parts)}
+            self.described = replace(self.described, topics=topics)
 
     def step(self) -> None:
         """Begin a resize, or do its next step."""
@@ -192,8 +208,8 @@ class ResizingLeaders:
         partitions = {
             index: Partition(
                 index,
-                index % BROKERS,
-                0,
+                (index + self.moved.get(index, 0)) % BROKERS,
+                self.moved.get(index, 0),
                 (index % BROKERS,),
                 (index % BROKERS,),
                 (),
@@ -229,6 +245,8 @@ class ResizingCluster:
         self._chance = chance
         self.waiting: dict[int, list[tuple[Any, asyncio.Future[Any]]]] = {}
         self.lives = dict.fromkeys(range(BROKERS), 0)
+        self.late: list[Any] = []
+        """Requests that a stopped broker has not read yet."""
 
     async def topics(self, *_: Any, **__: Any) -> dict[str, Topic]:
         return dict(self.view.topics)
@@ -249,6 +267,17 @@ class ResizingCluster:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(where))
         return found
 
+    def note_silent(self, peer: str) -> None:
+        """Any broker is asked."""
+
+    def close_connection(self, node_id: int, _: str) -> None:
+        """Break the connection; its requests are executed later, in their order."""
+        self.lives[node_id] += 1
+        for request, future in self.waiting.pop(node_id, []):
+            self.late.append(request)
+            if not future.done():
+                future.set_exception(ConnectionLost("closed"))
+
     async def connection(self, node_id: int, _: str) -> Connection:
         return Connection(self, node_id, self.lives[node_id])
 
@@ -267,6 +296,8 @@ class ResizingCluster:
 
     def answer(self) -> bool:
         """Answer the first request of a broker, or lose its answer; False: none waits."""
+        if self.late and self._chance.random() < 0.2:
+            self._execute(self.late.pop(0))
         busy = [node_id for node_id, waiting in self.waiting.items() if waiting]
         if not busy:
             return False
@@ -308,6 +339,7 @@ class Connection:
     cluster: ResizingCluster
     node_id: int
     life: int
+    is_receiving: bool = False
 
     @property
     def closed(self) -> bool:

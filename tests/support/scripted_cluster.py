@@ -141,6 +141,7 @@ class _Connection:
     node_id: int
     peer: str = "h:1"
     closed: bool = False
+    is_receiving: bool = False
 
     def version_of(self, _: Any) -> int:
         return NEWEST

@@ -27,6 +27,7 @@ from tidelog.client.stamps import stamp_of
 from tidelog.partitioning.older_keys import ALONE, OlderKeys
 from tidelog.protocol import messages
 from tidelog.records.reader import read_batch
+from tidelog.runtime.tasks import call_off
 
 SENDS = 250
 KEYS = 6
@@ -69,6 +70,10 @@ class Run:
                 self.leaders.step()
             elif dice < 0.53:
                 await self.cluster.refresh()
+            elif dice < 0.56:
+                self.leaders.move()
+                await self.cluster.refresh()
+                self.sender._drain()
             elif dice < 0.8:
                 self.cluster.answer()
             await asyncio.sleep(0)
@@ -254,6 +259,94 @@ def test_a_new_leader_gets_nothing_before_the_former_one_has_answered() -> None:
         cluster.lives = dict.fromkeys(cluster.lives, -1)
         for _, future in cluster.waiting[other]:
             future.cancel()
+
+    asyncio.run(run())
+
+
+async def moved(
+    leaders: ResizingLeaders, cluster: ResizingCluster, sender: BulkSender, partition: int
+) -> int:
+    """Let metadata show another leader of a partition; return it."""
+    topic = leaders.described.topics[NAME]
+    part = topic.partitions[partition]
+    now = replace(part, leader=(part.leader + 1) % 3, leader_epoch=part.leader_epoch + 1)
+    shown = replace(topic, partitions={**topic.partitions, partition: now})
+    leaders.described = replace(leaders.described, topics={NAME: shown})
+    await cluster.refresh()
+    sender._drain()
+    return now.leader
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_new_leader_gets_what_a_silent_one_leaves_unanswered(idempotent: bool) -> None:
+    """In the order of send, the oldest alone; without idempotence it could be written twice."""
+
+    async def run() -> None:
+        leaders = ResizingLeaders(random.Random(1))
+        cluster = ResizingCluster(leaders, random.Random(1))
+        settings = SendSettings(linger_ms=0, idempotent=idempotent)
+        sender = BulkSender(cast("Cluster", cluster), settings)
+        first = await sender.send(NAME, b"0", b"k")
+        await until(lambda: any(cluster.waiting.values()))
+        ((_, ((request, unanswered),)),) = cluster.waiting.items()
+        partition = request.topic_data[0].partition_data[0].index
+        other = await moved(leaders, cluster, sender, partition)
+        if not idempotent:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not cluster.waiting.get(other) and not unanswered.done()
+            unanswered.cancel()
+            await call_off(sender._tasks.values())
+            return
+        second = await sender.send(NAME, b"1", b"k")
+        await until(lambda: cluster.waiting.get(other))
+        ((again, answer),) = cluster.waiting[other]
+        assert records_of(again) == records_of(request) == [b"0"]
+        assert again.topic_data[0].partition_data[0].records == (
+            request.topic_data[0].partition_data[0].records
+        ), "under its numbers"
+        assert unanswered.done(), "no outcome depends on it"
+        assert cluster.late == [request]
+        cluster._execute(cluster.late.pop())
+        cluster.waiting[other].clear()
+        answer.set_result(cluster._execute(again))
+        await until(lambda: cluster.waiting.get(other))
+        ((later, answer),) = cluster.waiting[other]
+        assert records_of(later) == [b"1"]
+        answer.set_result(cluster._execute(later))
+        await until(lambda: first.done() and second.done())
+        assert [first.result().offset, second.result().offset] == [0, 1]
+        await sender.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_others_wait_for_is_not_given_up_with_one_partition() -> None:
+    async def run() -> None:
+        leaders = ResizingLeaders(random.Random(1))
+        cluster = ResizingCluster(leaders, random.Random(1))
+        part = leaders.described.topics[NAME].partitions
+        together = {index: replace(each, leader=0) for index, each in part.items()}
+        shown = replace(leaders.described.topics[NAME], partitions=together)
+        leaders.described = replace(leaders.described, topics={NAME: shown})
+        await cluster.refresh()
+        sender = BulkSender(cast("Cluster", cluster), SendSettings(linger_ms=0))
+        sent = [await sender.send(NAME, b"%d" % n, b"k", partition=n) for n in (0, 1)]
+        await until(lambda: any(cluster.waiting.values()))
+        ((_, ((request, unanswered),)),) = cluster.waiting.items()
+        assert len(request.topic_data[0].partition_data) == 2
+        other = await moved(leaders, cluster, sender, 1)
+        await until(lambda: cluster.waiting.get(other))
+        assert not unanswered.done()
+        ((again, answer),) = cluster.waiting[other]
+        assert records_of(again) == [b"1"]
+        cluster.waiting.clear()
+        unanswered.set_result(cluster._execute(request))
+        await until(sent[0].done)
+        assert not sent[1].done(), "the former leader's word does not count"
+        answer.set_result(cluster._execute(again))
+        await until(sent[1].done)
+        await sender.close()
 
     asyncio.run(run())
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.connecting.connection import ClientConnection
-from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
+from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused, TakenOver
 from tidelog.client.metadata import NO_LEADER
 from tidelog.client.producing.figures import SendFigures
+from tidelog.client.producing.flights import Flight, Flights, SentBatch
 from tidelog.client.producing.partitioner import PartitionChooser
 from tidelog.client.producing.produce_requests import produce_request, read_answer
 from tidelog.client.producing.producer_identity import next_identity
@@ -73,6 +74,8 @@ class BatchDelivery:
         self._identity: Producer | None = None
         self._connections: dict[int, ClientConnection] = {}
         self._in_flight: dict[int, int] = {}
+        self._flights = Flights()
+        self._watch: asyncio.TimerHandle | None = None
         self._tasks: dict[Any, asyncio.Task[None]] = {}
         self._buffered = 0
         self._room: list[asyncio.Future[None]] = []
@@ -180,6 +183,7 @@ class BatchDelivery:
         if self._closed:
             return
         self._look_at_topics()
+        self._give_up_moved()
         now = asyncio.get_running_loop().time()
         groups: dict[int, list[SendQueue]] = {}
         lost: list[SendQueue] = []
@@ -234,7 +238,9 @@ class BatchDelivery:
                 if is_full or stamps.setdefault(queue.partition.topic, batch.stamp) != batch.stamp:
                     left.append(queue)
                     continue
-                data = queue.sent(batch, node_id)
+                found = self._cluster.view.partition(queue.partition)
+                epoch = -1 if found is None else found.leader_epoch
+                data = queue.sent(batch, node_id, epoch)
                 self._due.pop(batch, None)
                 size += len(data)
                 batches.append((queue, batch, data))
@@ -262,18 +268,21 @@ class BatchDelivery:
             return
         self.figures.sent(len(batches), sum(len(data) for _, _, data in batches))
         sent_at = asyncio.get_running_loop().time()
-        answer.add_done_callback(partial(self._answered, node_id, sent, sent_at))
+        open_ones = [SentBatch(queue, batch, batch.attempts) for queue, batch in sent]
+        flight = Flight(node_id, connection, sent_at, open_ones)
+        self._flights.under_way.append(flight)
+        answer.add_done_callback(partial(self._answered, flight))
+        self._watch_silent()
 
     def _answered(
-        self,
-        node_id: int,
-        sent: list[tuple[SendQueue, ProducerBatch]],
-        sent_at: float,
-        answer: asyncio.Future[messages.ProduceResponse | None],
+        self, flight: Flight, answer: asyncio.Future[messages.ProduceResponse | None]
     ) -> None:
+        node_id = flight.node_id
         self._in_flight[node_id] -= 1
+        self._flights.under_way.remove(flight)
         error = answer.exception()
-        self.figures.answered(asyncio.get_running_loop().time() - sent_at)
+        self.figures.answered(asyncio.get_running_loop().time() - flight.sent_at)
+        sent = [(each.queue, each.batch) for each in flight.sent if each.is_open]
         results: dict[TopicPartition, BatchResult] = {}
         if error is None:
             response = answer.result()
@@ -289,6 +298,37 @@ class BatchDelivery:
             )
             self._settle(queue, batch, results.get(queue.partition) or BatchResult(missing))
         self._drain()
+
+    # Brokers that are silent
+
+    def _watch_silent(self) -> None:
+        """Ask for metadata when a broker does not answer: another one may lead by then."""
+        if self._watch is None and (self._settings.idempotent or self._flights.connecting):
+            now = asyncio.get_running_loop().time()
+            if (when := self._flights.next_look(now)) is not None:
+                self._watch = asyncio.get_running_loop().call_at(when, self._look_for_silent)
+
+    def _look_for_silent(self) -> None:
+        self._watch = None
+        silent = self._flights.silent(asyncio.get_running_loop().time())
+        if silent and not self._closed:
+            self._run("silent", partial(self._ask_others, silent))
+        self._watch_silent()
+
+    async def _ask_others(self, silent: set[int]) -> None:
+        """Ask other brokers than those that are silent for metadata."""
+        for node_id in silent:
+            if (broker := self._cluster.view.brokers.get(node_id)) is not None:
+                self._cluster.note_silent(broker.peer)
+        await self._cluster.refresh()
+
+    def _give_up_moved(self) -> None:
+        """Give up what is with a former leader; what its connection brings is not read then."""
+        for queue in self._flights.taken_over(self._cluster.view):
+            said = f"the leader of {queue.partition} did not respond, and another one leads now"
+            self.figures.records_retried += queue.give_up(TakenOver(said))
+            for node_id in self._flights.abandoned():
+                self._cluster.close_connection(node_id, PURPOSE)
 
     def _settle(self, queue: SendQueue, batch: ProducerBatch, answer: BatchResult) -> None:
         if self._took_back(queue, batch, answer):
@@ -389,12 +429,16 @@ class BatchDelivery:
             self._finish(batch)
 
     async def _connect(self, node_id: int) -> None:
+        self._flights.connecting[node_id] = asyncio.get_running_loop().time()
+        self._watch_silent()
         try:
             self._connections[node_id] = await self._cluster.connection(node_id, PURPOSE)
         except ConnectionLost:
             # The leader may have changed.
             await self._cluster.refresh()
             raise
+        finally:
+            del self._flights.connecting[node_id]
 
     async def _find_leaders(self, queues: list[SendQueue]) -> None:
         """Find the leaders of these partitions; a final error fails only its partition.

@@ -16,9 +16,10 @@ acknowledges those, and the former one has not answered yet. Otherwise its retry
 out of order, and be written a second time under a new identity.
 
 All batches in flight are with one broker, and only one is until that broker has acknowledged one of
-this identity since the last failure. A leader that does not know the producer takes any first
-sequence number: a later batch would otherwise be written before one that a former leader has not
-answered, or that this one has refused, and that one be refused as out of order for good.
+this identity since the last failure. When another broker leads, they are given up and go there. A
+leader that does not know the producer takes any first sequence number: a later batch would
+otherwise be written before one that a former leader has not answered, or that this one has refused,
+and that one be refused as out of order for good.
 
 A batch of several records that is too large for its topic is split in two, under its own numbers,
 and later batches are smaller.
@@ -188,6 +189,8 @@ class SendQueue:
         self.in_flight: list[ProducerBatch] = []
         self._node_id = -1
         """The broker that was sent the last batch."""
+        self.leader_epoch = -1
+        """The leader epoch in which it was sent."""
         self.is_known = False
         """Whether that broker has acknowledged a batch of this identity since the last failure."""
         self.broken = former is not None
@@ -326,8 +329,24 @@ class SendQueue:
             at = self._newest.index(batch)
             self._newest[at : at + 1] = halves
 
-    def sent(self, batch: ProducerBatch, node_id: int = -1) -> bytes:
+    def give_up(self, error: ClientError) -> int:
+        """Take the batches in flight back into the queue; return how many records they have.
+
+        Another broker leads now: it is sent the same batches, under their numbers.
+        """
+        if not self._idempotent or any(each.attempts > self._retries for each in self.in_flight):
+            return 0
+        given_up, self.in_flight = self.in_flight, []
+        self.is_known = False
+        for batch in given_up:
+            if not batch.done:
+                batch.trouble = error
+                self._requeue(batch)
+        return sum(batch.builder.count for batch in given_up if not batch.done)
+
+    def sent(self, batch: ProducerBatch, node_id: int = -1, leader_epoch: int = -1) -> bytes:
         """Move a batch that ``next`` returned into flight to a broker and return its bytes."""
+        self.leader_epoch = leader_epoch
         if node_id != self._node_id:
             self._node_id, self.is_known = node_id, False
         self.waiting.remove(batch)

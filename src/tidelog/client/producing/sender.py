@@ -203,8 +203,9 @@ class RecordSender(TurningDelivery):
                 await asyncio.wait([self._tasks[TOMBSTONES]], timeout=LAST_WAIT_S)
         finally:
             self._closed = True
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._timer, self._watch):
+                if timer is not None:
+                    timer.cancel()
             for queue in self._queues.values():
                 for batch in (*queue.waiting, *queue.in_flight):
                     queue.fail(batch, WrongState(TRIED if batch.attempts else CLOSED))
