@@ -58,4 +58,11 @@ MUTANTS = (
         ":\n",
         "tests/unit/controller/test_agreement.py tests/unit/controller/test_wrong_nodes.py",
     ),
+    Mutant(
+        "the end of a topic is sent as a change of its configuration",
+        "src/tidelog/controller/pending.py",
+        "(found.ended if ends else found.configs)",
+        "found.configs",
+        "tests/component/controller/test_outbox.py",
+    ),
 )

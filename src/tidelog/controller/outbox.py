@@ -260,6 +260,10 @@ class Outbox:
             await self._stop(connection, None if changes.all_stops else changes.stops)
         for part in changes.slices(SENT_AT_ONCE):
             await self._send_part(connection, part, revision)
+        while changes.ended:
+            ended = set(islice(changes.ended, SENT_AT_ONCE))
+            changes.ended -= ended
+            await self._send_configs(connection, ended)
         self._reached(revision)
         await self._send_revision(connection)
 

@@ -1,8 +1,10 @@
 """Pending changes of a control channel: the names of changed entities, never their content.
 
 Owns the step from committed writes to the entities that they concern. A channel sends them in this
-order: configurations, replicas to stop, leaders and followers, and last the metadata for clients.
-Pure. Grows with the changes since the last request to the broker, at most to the whole state.
+order: configurations, replicas to stop, leaders and followers, then the metadata for clients, and
+last which deleted topics have no configuration any more: the end of a topic is no change of one
+that lives, and each of its replicas would store that change. Pure. Grows with the changes since the
+last request to the broker, at most to the whole state.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ class Changes:
     brokers: bool = False
     shown: set[TopicPartition] = field(default_factory=set)
     """Partitions of which only the metadata for clients has changed: a resize was published."""
+    ended: set[tuple[int, str]] = field(default_factory=set)
+    """Deleted topics whose configuration went with them: sent when their replicas are stopped."""
 
     def __bool__(self) -> bool:
         stops = self.stops or self.all_stops
         places = self.partitions or self.shown
-        return bool(self.configs or places or self.gone or stops or self.brokers)
+        configs = self.configs or self.ended
+        return bool(configs or places or self.gone or stops or self.brokers)
 
     def slices(self, most: int) -> Iterator[Changes]:
         """Yield partitions, deleted topics and brokers in parts; replicas to stop are in no part.
@@ -71,6 +76,7 @@ class Changes:
     def add(self, other: Changes) -> None:
         """Add later changes."""
         self.configs |= other.configs
+        self.ended |= other.ended
         self.partitions |= other.partitions
         self.shown |= other.shown
         for name, gone in other.gone.items():
@@ -89,6 +95,8 @@ class Changes:
 def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
     """Return the changes of writes; ``before`` is the state without them."""
     found = Changes()
+    writes = list(writes)
+    deleted = {x.path for x in writes if isinstance(x, Put) and isinstance(x.record, DeletionNode)}
     for write in writes:
         path = write.path
         above, _, name = path.rpartition("/")
@@ -102,7 +110,8 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
             _add_stops(before, found, write, name)
             _add_publication(before, found, write, name)
         elif above == layout.TOPIC_CONFIGS:
-            found.configs.add((TOPIC, name))
+            ends = isinstance(write, Remove) and _is_deleted(before, deleted, name)
+            (found.ended if ends else found.configs).add((TOPIC, name))
         elif above == layout.BROKER_CONFIGS:
             found.configs.add((BROKER, "" if name == layout.ALL_BROKERS else name))
         elif above == layout.BROKERS:
@@ -117,6 +126,13 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
             found.stops.add(name)
             _add_gone(before, found, name)
     return found
+
+
+def _is_deleted(before: ClusterState, deleted: Collection[str], name: str) -> bool:
+    """Whether a topic leaves the store with its configuration: it is in one of both queues."""
+    topic_id = before.topic_id(name)
+    is_queued = topic_id in before.deletions or layout.deletion(topic_id) in deleted
+    return is_queued or name in before.marked or name not in before.topics
 
 
 def _add_partition(

@@ -20,6 +20,7 @@ from tests.support.controller_world import DEFAULTS, World
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenEpochsFile
+from tidelog.broker.metadata.configurations import EntityType
 from tidelog.client.connecting import connection
 from tidelog.controller import outbox as outboxes
 from tidelog.controller.announcements import Announcements
@@ -224,6 +225,48 @@ def test_a_broker_keeps_the_revision_of_every_change_of_a_state(tmp_path: Path) 
             assert lone.broker.channel.seen_epochs.store_revision == office.cluster.revision
 
     asyncio.run(work())
+
+
+def test_the_end_of_a_topic_is_no_change_of_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each replica stored the configuration without its values, and was deleted then: a sync for
+    each, and errors for directories that were gone."""
+    sent: list[str] = []
+    send = Outbox._send
+
+    async def noted(self: Outbox, channel: Any, request: Any, version: int) -> Any:
+        sent.append(type(request).__name__)
+        return await send(self, channel, request, version)
+
+    monkeypatch.setattr(Outbox, "_send", noted)
+
+    async def work() -> None:
+        office, lone = Office(), ControlledBroker(tmp_path)
+        await lone.start()
+        office.found_at(lone.port)
+        try:
+            configs = (("retention.ms", "5"),)
+            office.create(TopicToCreate("t", PARTITIONS, 1, configs=configs))
+            async with commanded(office) as outbox:
+                configured = lone.broker.topic_configs
+                assert configured.of(EntityType.TOPIC, "t") == dict(configs)
+                sent.clear()
+                decision = delete_topics(office.cluster, [PendingDelete("t")])
+                changes = changes_of(office.cluster, decision.writes)
+                office.do(decision)
+                outbox.notice(changes)
+                await until(lambda: len(office.confirmed) == PARTITIONS, DEADLINE_S)
+                await until(lambda: not configured.of(EntityType.TOPIC, "t"), DEADLINE_S)
+            ordered = [x for x in sent if x in ("StopReplicaRequest", "UpdateConfigsRequest")]
+            assert ordered == ["StopReplicaRequest", "UpdateConfigsRequest"]
+        finally:
+            await lone.stop()
+
+    asyncio.run(work())
+    files = list(tmp_path.glob("**/t-*-delete/partition.metadata"))
+    assert len(files) == PARTITIONS
+    assert all("retention.ms" in x.read_text() for x in files)
 
 
 PARTITIONS = 12

@@ -234,6 +234,9 @@ class Maintenance:
             own = self._dynamic.own(topic)
             for partition in list(hosted.values()):
                 log = partition.log
+                if self._partitions.get(topic, partition.partition) is not partition:
+                    # It was stopped or replaced since: its end is no change to store.
+                    continue
                 if partition.assigned and await self._log_work.run(log, log.keeping_configs(own)):
                     self._partitions.commit.want(partition, closed_only=True)
                     seen += KEPT_AT_ONCE // KEPT_WRITES_AT_ONCE
