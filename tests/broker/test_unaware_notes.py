@@ -137,13 +137,15 @@ def test_the_first_batch_waits_for_the_note_and_no_other_one(tmp_path: Path) -> 
     async def main() -> None:
         async with running(tmp_path, seams=Seams(disk=disk)) as (lone, peer):
             hosted, woken = leading(lone, partitions=2), []
-            lone.broker.unaware_writers.when_seen = lambda: woken.append(reported(lone)["t"])
+            writers = lone.broker.unaware_writers
+            writers.when_seen = lambda: woken.extend(writers.report(1))
             disk.gate.clear()
             other = await Peer.connect(lone.port)
             peer.send(produce(BATCH), 11)
             peer.send(produce(BATCH), 11)
             await until(lambda: woken)
-            assert woken[0] > NOW_MS, "the controller is sent it before the append"
+            assert woken[0].unaware_write_ms > NOW_MS, "the controller is sent it before the append"
+            assert woken[0].client_ids == ["peer"]
             assert await send(other, named=Named(COUNT, 0, LIFE), partition=1) == 0
             assert hosted.end_offset == 0
             disk.gate.set()

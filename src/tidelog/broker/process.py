@@ -122,8 +122,7 @@ class BrokerProcess:
         cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS, configs.node_id, own)
         topic_configs = ConfigCache(configs.node_id, configs.texts)
         self.waits_for = "its logs to be recovered"
-        self._boot_id = _boot_id(seams)
-        files = self.descriptors.log_files
+        self._boot_id, files = _boot_id(seams), self.descriptors.log_files
         self._directories.open(cluster_id, self._boot_id, files, session.founded_as)
         await self._directories.load(topic_configs)
         broker = self.broker = assemble(

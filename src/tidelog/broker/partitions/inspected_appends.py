@@ -149,7 +149,7 @@ class InspectedAppends:
                     return refused
                 now_ms = clock.wall_ms()
                 if not self.unaware.may_append(partition, entry.named, now_ms):
-                    refused = await self.unaware.noting(partition, now_ms)
+                    refused = await self.unaware.noting(partition, now_ms, entry.client_id)
                     if refused is not None:
                         partition.look_at_disk()
                         return refused

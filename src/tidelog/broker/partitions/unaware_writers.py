@@ -127,18 +127,25 @@ class UnawareWriters:
             return True
         return self._notes.covers(partition, now_ms)
 
-    async def noting(self, partition: HostedPartition, now_ms: int) -> Rejected | None:
+    async def noting(
+        self, partition: HostedPartition, now_ms: int, client_id: str | None
+    ) -> Rejected | None:
         """Have the disk and the controller know of a batch before its append; return why it must
         not be appended, if so."""
         topic = partition.key.topic
-        self._seen(topic, partition.topic_id, now_ms)
+        self._seen(topic, partition.topic_id, now_ms, client_id)
         self._urgent[topic] = None
         self.when_seen()
         return await self._notes.cover(partition, now_ms)
 
-    def _seen(self, topic: str, topic_id: UUID, now_ms: int) -> None:
+    def _seen(self, topic: str, topic_id: UUID, now_ms: int, client_id: str | None) -> None:
         self.last_ms[topic] = now_ms
         self._ids[topic] = topic_id
+        if client_id is not None:
+            clients = self._clients.setdefault(topic, {})
+            client_id = client_id[:LONGEST_CLIENT_ID]
+            if client_id in clients or len(clients) < MOST_CLIENTS:
+                clients[client_id] = now_ms
 
     def note(
         self,
@@ -155,13 +162,7 @@ class UnawareWriters:
         """
         if not _is_unaware(partition, named):
             return
-        topic = partition.key.topic
-        self._seen(topic, partition.topic_id, now_ms)
-        if client_id is not None:
-            clients = self._clients.setdefault(topic, {})
-            client_id = client_id[:LONGEST_CLIENT_ID]
-            if client_id in clients or len(clients) < MOST_CLIENTS:
-                clients[client_id] = now_ms
+        self._seen(partition.key.topic, partition.topic_id, now_ms, client_id)
         if partition.state.resize_epoch:
             self.search.look_at(partition, records)
 
