@@ -82,6 +82,27 @@ MUTANTS = (
         f"{UNIT}/test_removal.py",
     ),
     Mutant(
+        "a compacted topic shrinks unforced, and never grows again",
+        f"{DECISIONS}/resize_requests.py",
+        "    if keeps_for_good(cluster, name):\n",
+        "    if False:\n",
+        f"{UNIT}/test_advice_of_resizes.py",
+    ),
+    Mutant(
+        "a refused growth does not look at retired partitions",
+        "src/tidelog/controller/handlers/create_partitions.py",
+        "        await controller.retired_looks.one(controller.until, left_ms)\n",
+        "        del left_ms\n",
+        "tests/wire/test_controller_removal.py",
+    ),
+    Mutant(
+        "the deletion of the last group that has committed is advised, and helps nothing",
+        f"{DECISIONS}/retirees.py",
+        "    is_enough = not count or all(known[index].is_read for index in kept)\n",
+        "    is_enough = True\n",
+        f"{UNIT}/test_advice_of_resizes.py",
+    ),
+    Mutant(
         "a removal: it leaves no record of where a partition ended",
         f"{DECISIONS}/removal.py",
         "        former=former,\n",
@@ -91,8 +112,8 @@ MUTANTS = (
     Mutant(
         "a removal: data is purged that a group has not committed past",
         f"{DECISIONS}/removal.py",
-        "any(offsets.get(index, UNKNOWN) < held.data_end for offsets in committed)\n",
-        "any(index in offsets and offsets[index] < 0 for offsets in committed)\n",
+        "        if (offsets and offsets.get(index, UNKNOWN) < held.data_end)\n",
+        "        if (offsets and offsets.get(index, 0) < 0)\n",
         f"{UNIT}/test_removal.py",
     ),
     Mutant(

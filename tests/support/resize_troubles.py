@@ -31,6 +31,15 @@ from tidelog.controller.decisions.registration import (
     settle_returned,
     take_out,
 )
+from tidelog.controller.decisions.removal import (
+    Held,
+    is_drained_first,
+    remove_retired,
+    retained,
+    retired_from_the_top,
+    to_purge,
+    undrained,
+)
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.resize_requests import resize_topics
 from tidelog.controller.decisions.settlement import put_state
@@ -221,6 +230,90 @@ def cordoned(*brokers: int) -> World:
 def few_brokers() -> World:
     world = small(brokers=2)
     world.do(expire(world.cluster, [2]))
+    return world
+
+
+DATA_END, END = 100, 102
+READ = {4: DATA_END, 5: DATA_END}
+
+
+class Retiring(ResizingWorld):
+    """Partitions 4 and 5 are retired, with records from ``start`` to ``DATA_END``.
+
+    ``commits`` are those of groups, None while not all can be asked.
+    """
+
+    def __init__(self, commits: dict[str, dict[int, int]] | None = None, **configs: str) -> None:
+        super().__init__(2)
+        self.cluster.unaware[self.cluster.topic_id("t")] = dict.fromkeys(self.cluster.brokers, -1)
+        for count in (6, 4):
+            assert self.ask(count) is None
+            self.settle()
+        for key, value in configs.items():
+            configured(self, "t", key.replace("_", "."), value)
+        self.start, self.commits = 20, commits
+
+    def look(self) -> Retiring:
+        """Do as the controller's timer does."""
+        for purges in (True, False):
+            answers = {
+                index: Held(
+                    self.state(index).leader, self.state(index).leader_epoch, self.start, END, END,
+                    DATA_END,
+                )
+                for index in retired_from_the_top(self.cluster, "t")
+            }  # fmt: skip
+            is_drained = is_drained_first(self.cluster, "t")
+            commits = self.commits if is_drained else {}
+            expiries = dict.fromkeys(commits or {}, NOW_MS)
+            holds = retained(self.cluster, "t", answers, commits, expiries)
+            soft_state.note_retained(self.cluster, "t", holds)
+            waited = undrained(self.cluster, "t", answers, commits) if is_drained else set()
+            if purges and to_purge(self.cluster, "t", answers, waited):
+                self.start = DATA_END
+                continue
+            self.do(remove_retired(self.cluster, "t", answers, waited))
+        return self
+
+
+def retiring(commits: dict[str, dict[int, int]] | None = None, **configs: str) -> World:
+    return Retiring(commits, **configs).look()
+
+
+def looked(*changes: Callable[[Retiring], object]) -> Follow:
+    """Do what the advice says; the next request begins a look."""
+
+    def follow(world: World, _: Ask) -> None:
+        assert isinstance(world, Retiring)
+        for change in changes:
+            change(world)
+        world.look()
+
+    return follow
+
+
+def setting(key: str, value: str) -> Callable[[Retiring], object]:
+    return lambda world: configured(world, "t", key, value)
+
+
+def committed(commits: dict[str, dict[int, int]]) -> Callable[[Retiring], object]:
+    return lambda world: setattr(world, "commits", commits)
+
+
+def records_deleted(world: Retiring) -> None:
+    world.start = DATA_END
+
+
+def gone_unread() -> World:
+    """Retention emptied them before the group had read them."""
+    world = Retiring({"g": {4: 7}}, retired_purge="drained")
+    world.start = DATA_END
+    return world.look()
+
+
+def compacted() -> World:
+    world = grown()
+    configured(world, "t", "cleanup.policy", "compact")
     return world
 
 

@@ -237,7 +237,38 @@ STAMPED = [FETCH.FetchPartition(7, 8, 9, 10, 11, 12, 16)]
 FETCH_HEAD = "00000002 00000003 00000004 01 00000005 00000006"
 FETCH_PART = "02 00000007 00000008 0000000000000009 0000000a 000000000000000b 0000000c"
 
+COMMITTED = m.OffsetFetchResponse
+EXPIRING = COMMITTED.OffsetFetchResponsePartitions(3, 4, 5, "", 0, 6)
+
 CLIENTS = (
+    Golden(
+        9,
+        9,
+        m.OffsetFetchRequest(
+            groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup("ab", topics=None)],
+            include_expiry=True,
+        ),
+        """
+        02 03 6162 00 ffffffff 00 00 00       # all topics of a group
+        01 904e 01 01                         # and when its offsets expire
+        """,
+    ),
+    Golden(
+        9,
+        9,
+        COMMITTED(
+            groups=[
+                COMMITTED.OffsetFetchResponseGroup(
+                    "ab", [COMMITTED.OffsetFetchResponseTopics("to", [EXPIRING])]
+                )
+            ]
+        ),
+        """
+        00000000 02 03 6162 02 03 746f 02 00000003 0000000000000004 00000005 01 0000
+        01 904e 08 0000000000000006           # when the offset expires
+        00 0000 00 00
+        """,
+    ),
     *(
         Golden(
             3,

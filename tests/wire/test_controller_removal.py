@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from tests.support.controller_process import RecordedBroker, World, run, served, topic
 from tests.support.lone_broker import until
+from tests.support.reporting_brokers import counts
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
@@ -36,6 +38,8 @@ class LeadingBroker(RecordedBroker):
         self.groups_error = ErrorCode.NONE
         self.members: dict[str, tuple[bytes, bytes]] = {}
         """Subscription and assignment of the member of each group that has one."""
+        self.expires_ms: dict[str, int] = {}
+        """When the offsets of a group expire."""
         self.asked: list[str] = []
         self.deleted: list[tuple[int, int]] = []
         self.leader_epoch = 0
@@ -135,13 +139,18 @@ class LeadingBroker(RecordedBroker):
     def _committed(self, request: messages.OffsetFetchRequest) -> Any:
         answer = messages.OffsetFetchResponse
         part = answer.OffsetFetchResponsePartitions
+        assert request.include_expiry
         return answer(
             groups=[
                 answer.OffsetFetchResponseGroup(
                     group.group_id,
                     [
                         answer.OffsetFetchResponseTopics(
-                            "t", [part(x, y) for x, y in self.groups[group.group_id].items()]
+                            "t",
+                            [
+                                part(x, y, expires_ms=self.expires_ms.get(group.group_id, -1))
+                                for x, y in self.groups[group.group_id].items()
+                            ],
                         )
                     ],
                 )
@@ -158,10 +167,12 @@ async def leading(world: World, controller: Any) -> LeadingBroker:
     return broker
 
 
-async def started(world: World, **configs: str) -> tuple[Any, LeadingBroker]:
+async def started(
+    world: World, look_ms: str = LOOK_MS, **configs: str
+) -> tuple[Any, LeadingBroker]:
     """A topic of three partitions of which the upper two are retired, at resize epoch 2."""
     controller = await world.controller(
-        inter_broker_protocol_version="1.5", retired_check_interval_ms=LOOK_MS
+        inter_broker_protocol_version="1.5", retired_check_interval_ms=look_ms
     )
     broker = await leading(world, controller)
     assert (await broker.forward(topic("t", 3, 1, **configs), 7)).topics[0].error_code == 0
@@ -315,6 +326,61 @@ def test_a_group_that_reads_and_has_not_committed_is_waited_for(
         assert broker.deleted == []
         assert listed(controller) == [0, 1, 2]
         broker.groups["joined"] = {1: 40, 2: 40}
+        await until(lambda: listed(controller) == [0])
+
+    run(scenario)
+
+
+HOUR_MS = "3600000"
+
+
+def test_a_growth_looks_first_and_its_refusal_names_the_groups_and_the_deadline() -> None:
+    async def scenario(world: World) -> None:
+        _, broker = await started(world, HOUR_MS, retired_purge="drained")
+        assert (await broker.forward(topic(OFFSETS_TOPIC, 1, 1), 7)).topics[0].error_code == 0
+        broker.groups = {"done": {1: 40, 2: 40}, "lags": {1: 39, 2: 41}}
+        broker.expires_ms = {"lags": 1_800_000_000_000}
+        code, why = await grown(broker)
+        assert code is ErrorCode.INVALID_PARTITIONS
+        # The highest is drained, and gone; of what is left the group is named.
+        assert "while its retired partitions 1 are listed. They hold at most 40 records" in why
+        assert "past them: lags (its offsets expire at 2027-01-15T08:00:00Z)." in why
+        assert "or delete those without members (tidelog groups --delete)" in why
+        asked = messages.DescribeConditionRequest(subjects=["resizes"])
+        condition = json.loads((await broker.forward(asked, 0)).condition)
+        (row,) = condition["retired"]
+        assert (row["topic"], row["partition"], row["records"]) == ("t", 1, 40)
+        assert row["groups"] == [
+            {"group": "lags", "committed_offset": 39, "offsets_expire_ms": 1_800_000_000_000}
+        ]
+        (problem,) = [x for x in condition["problems"] if x["kind"] == "retired_partitions_held"]
+        assert "lags (its offsets expire at 2027-01-15" in problem["what"]
+        assert problem["partitions"] == ["t-1"]
+        # Its group is gone: the same request finds nothing left that is retired.
+        del broker.groups["lags"]
+        assert await grown(broker) == (ErrorCode.NONE, "")
+
+    run(scenario)
+
+
+async def grown(broker: LeadingBroker) -> tuple[ErrorCode, str]:
+    """Ask whether the topic may have two partitions."""
+    answer = await broker.forward(counts("t", 2, validate_only=True), 3)
+    (result,) = answer.results
+    return ErrorCode(result.error_code), result.error_message or ""
+
+
+def test_a_change_of_a_configuration_begins_a_look() -> None:
+    async def scenario(world: World) -> None:
+        controller, broker = await started(world, HOUR_MS, retired_purge="retention")
+        assert (await broker.forward(topic(OFFSETS_TOPIC, 1, 1), 7)).topics[0].error_code == 0
+        broker.groups = {"done": {1: 40, 2: 40}}
+        code, why = await grown(broker)
+        assert code is ErrorCode.INVALID_PARTITIONS
+        assert "Or set retired.purge=drained" in why
+        request = messages.IncrementalAlterConfigsRequest
+        change = request.AlterableConfig("retired.purge", 0, "drained")
+        await broker.forward(request([request.AlterConfigsResource(2, "t", [change])]), 1)
         await until(lambda: listed(controller) == [0])
 
     run(scenario)

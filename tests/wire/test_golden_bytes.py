@@ -129,7 +129,11 @@ def test_responses_of_published_apis_have_tags_of_ours_only_if_the_client_asks()
         for _, field in fields_of(api.response, version)
         if field.tag is not None and field.tag >= FIRST_TAG_OF_OURS
     }
-    asks = {ApiKey.METADATA: "include_counts", ApiKey.DESCRIBE_CLUSTER: "broker_id"}
+    asks = {
+        ApiKey.METADATA: "include_counts",
+        ApiKey.DESCRIBE_CLUSTER: "broker_id",
+        ApiKey.OFFSET_FETCH: "include_expiry",
+    }
     asked = {
         (codec.api_of(key).name, version)
         for key, name in asks.items()

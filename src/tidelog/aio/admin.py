@@ -154,8 +154,9 @@ class Admin:
         """Grow or shrink a topic to ``count`` partitions that take records (KIP-253).
 
         Returns when the resize is accepted and brokers show the new count. ``force`` shrinks a
-        topic although producers that send no count may write to it. Raises InvalidPartitionsError
-        and other refusals, each with the reason and a way out.
+        topic although producers that send no count may write to it, or it is compacted and cannot
+        grow again. Raises InvalidPartitionsError and other refusals, each with the reason and a way
+        out.
         """
         wanted = {topic_name(topic): partition_count(count)}
         asked = topic_requests.create_partitions(

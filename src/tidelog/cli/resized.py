@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidelog.cli.output import note, say
-from tidelog.client.admin.nodes import RESIZES, UNAWARE_WRITERS
+from tidelog.client.admin.nodes import RESIZES, RETIRED, UNAWARE_WRITERS
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.fences import DescribedFences, describe_fences
@@ -77,12 +77,16 @@ def add_reported(condition: dict[str, Any] | None, shown: list[dict[str, Any]]) 
     ``resize``: the one that is under way, or None. ``misplaced_records``: those of producers
     without a partition count that lie in a wrong partition, at least so many;
     ``unaware_write_ms``: when such a producer last wrote, or None, ``unaware_broker``: which broker
-    saw it; ``unaware_client_ids``: some of them.
+    saw it; ``unaware_client_ids``: some of them. Of each retired partition ``held_by`` has the
+    groups that have not committed past it.
     """
     reported = {} if condition is None else condition
     plans = {row["topic"]: row for row in reported.get(RESIZES, ())}
     writers = {row["topic"]: row for row in reported.get(UNAWARE_WRITERS, ())}
+    held = {(row["topic"], row["partition"]): row["groups"] for row in reported.get(RETIRED, ())}
     for item in shown:
+        for partition in item["partitions"]:
+            partition["held_by"] = held.get((item["topic"], partition["partition"]))
         plan, writer = plans.get(item["topic"]), writers.get(item["topic"], {})
         item["resize"] = None if plan is None else {x: y for x, y in plan.items() if x != "topic"}
         is_known = UNAWARE_WRITERS in reported
@@ -110,6 +114,7 @@ def lineage(topic: Topic, index: int) -> dict[str, Any]:
         "held_records": None,
         "kept_until_ms": None,
         "purge": None,
+        "held_by": None,
     }
     if topic.resize_epoch < 0 or initial < 1:
         return made
@@ -273,6 +278,14 @@ def retired_text(item: dict[str, Any]) -> str:
     )
 
 
+def _holder_text(holder: dict[str, Any]) -> str:
+    expires = holder["offsets_expire_ms"]
+    if expires is None:
+        return f"{holder['group']}, which has members"
+    at = datetime.fromtimestamp(expires / 1000, UTC).strftime("%FT%TZ")
+    return f"{holder['group']}, whose offsets expire at {at}"
+
+
 def _until(item: dict[str, Any]) -> str:
     kept = item["kept_until_ms"]
     at = "" if kept is None else datetime.fromtimestamp(kept / 1000, UTC).strftime("%FT%TZ")
@@ -281,6 +294,8 @@ def _until(item: dict[str, Any]) -> str:
             return "which compaction keeps for good"
         case "drained":
             said = "kept until every group has committed past them"
+            if item["held_by"]:
+                said += f" ({'; '.join(map(_holder_text, item['held_by'][:SHOWN]))})"
             return f"{said}, or until {at} (retention.ms)" if at else said
         case _:
             return f"kept until {at} (retention.ms)" if at else "which no time limit removes"

@@ -85,7 +85,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="A configuration (--create).")
 @click.option("--if-not-exists", is_flag=True, help="With --create: accept an existing topic.")
 @click.option("--if-exists", is_flag=True, help="Accept a missing topic.")
-@click.option("--force", is_flag=True, help="With --alter: shrink although stock clients write.")
+@click.option("--force", is_flag=True, help="With --alter: shrink in spite of the policy.")
 @click.option("--dry-run", is_flag=True, help="With --alter: show what it would do.")
 @click.option("--wait", is_flag=True, help="With --alter: wait until it is done, show progress.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask when a pattern matches.")

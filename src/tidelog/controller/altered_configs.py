@@ -55,6 +55,8 @@ async def alter(
         lambda cluster, part: decide(cluster, part, validate_only, repeated),
     )
     if not validate_only:
+        # With another retired.purge or cleanup.policy retired partitions may go now.
+        controller.retired_looks.soon()
         # The request has no time-out; a broker that gets the change later applies it by itself.
         limit_ms = controller.configs.request_timeout_ms
         await reached_in_time(controller, revision, limit_ms, context)

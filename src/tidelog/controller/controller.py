@@ -37,6 +37,7 @@ from tidelog.controller.pending import Changes, changes_of, unclean_elections
 from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import Sender, epoch_of
 from tidelog.controller.resizes import Resizes
+from tidelog.controller.retired_looks import RetiredLooks
 from tidelog.controller.session_watch import SessionWatch
 from tidelog.controller.slices import between_steps, perform_in_slices
 from tidelog.controller.store_watches import NodeChanged, StoreWatches
@@ -84,6 +85,7 @@ class Controller:
         self.resizes = Resizes(self)
         self.autoscaling = Autoscaling(self)
         self.founding = Founding(self, seams.clock, self.lose)
+        self.retired_looks = RetiredLooks()
         self.outboxes: dict[int, Outbox] = {}
         self.announcements = Announcements()
         self.activated = asyncio.Event()

@@ -19,6 +19,7 @@ from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.controller import retired_requests as build
 from tidelog.controller.controller import Controller
+from tidelog.controller.decisions import soft_state
 from tidelog.controller.decisions.removal import (
     UNKNOWN,
     Commits,
@@ -26,6 +27,7 @@ from tidelog.controller.decisions.removal import (
     is_drained_first,
     offsets_leaders,
     remove_retired,
+    retained,
     to_purge,
     topics_with_retired,
     undrained,
@@ -57,7 +59,7 @@ Answers = dict[str, dict[int, Held]]
 
 
 class RetiredPartitions:
-    """Looks every ``retired.check.interval.ms`` while the controller is active."""
+    """Looks every ``retired.check.interval.ms`` while the controller is active, and on request."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -66,7 +68,10 @@ class RetiredPartitions:
         """Look again and again; return at once below level 1.5, where nothing retires."""
         configs = self._controller.configs
         while configs.level.resizes:
-            await asyncio.sleep(configs.retired_check_interval_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(configs.retired_check_interval_ms / 1000):
+                    await self._controller.retired_looks.wanted.wait()
+            self._controller.retired_looks.begin()
             try:
                 await self.look()
             except NotActive:
@@ -74,13 +79,18 @@ class RetiredPartitions:
             except Exception:
                 # A bug must not end the looks.
                 logger.exception("retired partitions could not be looked at")
+            finally:
+                self._controller.retired_looks.end()
+                self._controller.look_at_requests()
 
     async def look(self) -> None:
         """Ask leaders and coordinators once, purge what is drained, and remove what is empty."""
         cluster = self._controller.cluster
         if not self._controller.active:
             return
-        names = [x for x in topics_with_retired(cluster) if why_none_goes(cluster, x) is None]
+        listed = topics_with_retired(cluster)
+        soft_state.forget_retained(cluster, listed)
+        names = [x for x in listed if why_none_goes(cluster, x) is None]
         if names:
             purged = await self._look_at(names, purges=True)
             if purged:
@@ -92,13 +102,18 @@ class RetiredPartitions:
         answers = await self._answers(names)
         names = [name for name in names if answers.get(name)]
         drained = {name for name in names if is_drained_first(controller.cluster, name)}
-        commits = await self._commits(drained) if drained else None
+        committed = await self._commits(drained) if drained else None
         purged = []
         for name in names:
             found = answers[name]
             waited: set[int] = set()
+            of_topic: Commits | None = {}
             if name in drained:
-                of_topic = None if commits is None else commits.get(name, {})
+                of_topic = None if committed is None else committed.offsets.get(name, {})
+            expiries = {} if committed is None else committed.expiries.get(name, {})
+            holds = retained(controller.cluster, name, found, of_topic, expiries)
+            soft_state.note_retained(controller.cluster, name, holds)
+            if name in drained:
                 waited = undrained(controller.cluster, name, found, of_topic)
                 wanted = to_purge(controller.cluster, name, found, waited)
                 if wanted and purges:
@@ -174,7 +189,7 @@ class RetiredPartitions:
             {"partitions": ", ".join(map(str, sorted(wanted)))},
         )
 
-    async def _commits(self, names: Collection[str]) -> dict[str, Commits] | None:
+    async def _commits(self, names: Collection[str]) -> build.Committed | None:
         """Ask all coordinators for the committed offsets of topics; None: not all can be asked.
 
         The groups of a coordinator that moves meanwhile may be in no answer.
@@ -183,7 +198,7 @@ class RetiredPartitions:
         if before is None:
             logger.info("not all groups can be asked: a coordinator has no leader")
             return None
-        found: dict[str, dict[str, dict[int, int]]] = {}
+        found = build.Committed({}, {})
         try:
             for broker in sorted({leader for leader, _ in before.values()}):
                 await self._ask_coordinator(broker, names, found)
@@ -192,11 +207,12 @@ class RetiredPartitions:
             return None
         if offsets_leaders(self._controller.cluster) != before:
             return None
-        return {name: found.get(name, {}) for name in names}
+        return found
 
     async def _ask_coordinator(
-        self, broker: int, names: Collection[str], found: dict[str, dict[str, dict[int, int]]]
+        self, broker: int, names: Collection[str], committed: build.Committed
     ) -> None:
+        found = committed.offsets
         async with self._connected(broker) as connection:
             listed = await connection.send(messages.ListGroupsRequest(), None, ANSWER_MS)
             if listed.error_code:
@@ -210,7 +226,7 @@ class RetiredPartitions:
             for at in range(0, len(groups), GROUPS_AT_ONCE):
                 request = build.offset_fetch(groups[at : at + GROUPS_AT_ONCE])
                 answer = await connection.send(request, None, ANSWER_MS)
-                error = build.take_commits(answer, names, found)
+                error = build.take_commits(answer, names, committed)
                 if error:
                     raise Refused(error, f"the offsets of groups of broker {broker}")
                 lacking = [

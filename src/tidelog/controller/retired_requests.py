@@ -36,6 +36,14 @@ class Retired(NamedTuple):
     retirement_epoch: int
 
 
+class Committed(NamedTuple):
+    """What groups have committed, by topic and group: offsets by partition, and when all of them
+    have expired (time of day in ms; UNKNOWN while members keep them, and from older brokers)."""
+
+    offsets: dict[str, dict[str, dict[int, int]]]
+    expiries: dict[str, dict[str, int]]
+
+
 def by_leader(cluster: ClusterState, names: Iterable[str]) -> dict[int, list[Retired]]:
     """Return the retired partitions of topics by the broker that leads them."""
     found: dict[int, list[Retired]] = {}
@@ -170,15 +178,14 @@ def delete_records(
 def offset_fetch(groups: Sequence[str]) -> messages.OffsetFetchRequest:
     """Ask for all that groups have committed: offsets that expired are not among it."""
     request = messages.OffsetFetchRequest
-    return request(groups=[request.OffsetFetchRequestGroup(group, topics=None) for group in groups])
+    asked = [request.OffsetFetchRequestGroup(group, topics=None) for group in groups]
+    return request(groups=asked, include_expiry=True)
 
 
 def take_commits(
-    answer: messages.OffsetFetchResponse,
-    names: Container[str],
-    found: dict[str, dict[str, dict[int, int]]],
+    answer: messages.OffsetFetchResponse, names: Container[str], found: Committed
 ) -> int:
-    """Add committed offsets of topics to ``found``, by topic and group; return the first error.
+    """Add committed offsets of topics to ``found``; return the first error.
 
     A group that has none of a topic is no live group of it.
     """
@@ -197,8 +204,20 @@ def take_commits(
             if error:
                 return int(error)
             if offsets:
-                found.setdefault(topic.name, {}).setdefault(group.group_id, {}).update(offsets)
+                of_topic = found.offsets.setdefault(topic.name, {})
+                of_topic.setdefault(group.group_id, {}).update(offsets)
+                _take_expiry(found, topic, group.group_id)
     return 0
+
+
+def _take_expiry(
+    found: Committed, topic: messages.OffsetFetchResponse.OffsetFetchResponseTopics, group: str
+) -> None:
+    """Note when the last offset of a group in a topic expires; UNKNOWN if one does not now."""
+    times = [each.expires_ms for each in topic.partitions if each.committed_offset >= 0]
+    known = found.expiries.setdefault(topic.name, {}).get(group)
+    times += [] if known is None else [known]
+    found.expiries[topic.name][group] = UNKNOWN if UNKNOWN in times else max(times)
 
 
 def describe_groups(groups: Sequence[str]) -> messages.DescribeGroupsRequest:

@@ -120,13 +120,23 @@ def _may_expire(group: Group, topic: str) -> bool:
     )
 
 
-def _expired(group: Group, offset: CommittedOffset, wall_ms: int) -> bool:
+def expiry_of(group: Group, topic: str, offset: CommittedOffset) -> int:
+    """Return when a committed offset expires if nothing happens until then (time of day in ms);
+    ``NO_EXPIRY`` while the members of the group keep it."""
+    return _expires_ms(group, offset) if _may_expire(group, topic) else NO_EXPIRY
+
+
+def _expires_ms(group: Group, offset: CommittedOffset) -> int:
     if offset.expires_ms != NO_EXPIRY:
-        return wall_ms >= offset.expires_ms
+        return offset.expires_ms
     since_ms = offset.committed_ms
     if group.state is GroupState.EMPTY and group.protocol_type is not None:
         since_ms = max(since_ms, group.since_ms)
-    return wall_ms - since_ms >= group.rules.settings.offsets_retention_ms
+    return since_ms + group.rules.settings.offsets_retention_ms
+
+
+def _expired(group: Group, offset: CommittedOffset, wall_ms: int) -> bool:
+    return wall_ms >= _expires_ms(group, offset)
 
 
 def remove_topics(group: Group, event: RemoveTopics, out: DecisionBuilder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -149,13 +150,19 @@ def test_a_resize_that_is_under_way_has_a_line(changed: dict[str, object], expec
 def test_a_topic_has_what_the_controller_reports_of_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown: list[dict[str, object]] = [
-        {"topic": "orders", "resize_epoch": 1},
-        {"topic": "other", "resize_epoch": 0},
+    retired = {"partition": 5}
+    shown: list[dict[str, Any]] = [
+        {"topic": "orders", "resize_epoch": 1, "partitions": [{"partition": 4}, retired]},
+        {"topic": "other", "resize_epoch": 0, "partitions": []},
     ]
+    group = {"group": "g", "committed_offset": 3, "offsets_expire_ms": 1_800_000_000_000}
+    row = {"topic": "orders", "partition": 5, "groups": [group]}
     writers = {"topic": "orders", "last_write_ms": 5, "misplaced_records": 7, "broker": 2}
     writers["client_ids"] = ["", "rdkafka"]
-    resized.add_reported({"resizes": [PLAN], "unaware_writers": [writers]}, shown)
+    reported = {"resizes": [PLAN], "unaware_writers": [writers], "retired": [row]}
+    resized.add_reported(reported, shown)
+    assert [each["held_by"] for each in shown[0].pop("partitions")] == [None, [group]]
+    shown[1].pop("partitions")
     assert shown[0]["resize"] == {x: y for x, y in PLAN.items() if x != "topic"}
     assert (shown[0]["misplaced_records"], shown[0]["unaware_write_ms"]) == (7, 5)
     assert shown[0]["unaware_client_ids"] == ["", "rdkafka"]
@@ -168,8 +175,9 @@ def test_a_topic_has_what_the_controller_reports_of_it(
     assert "the last one wrote to broker 2 at 1970-01-01T00:00:00Z; the topic does not" in said
     # An older controller, or none that responds.
     for condition in ({}, None):
-        resized.add_reported(condition, shown)
-        assert list(shown[0].values()) == ["orders", 1, None, None, None, None, None]
+        first: dict[str, Any] = {"topic": "orders", "resize_epoch": 1, "partitions": []}
+        resized.add_reported(condition, [first])
+        assert list(first.values()) == ["orders", 1, [], None, None, None, None, None]
 
 
 DAY_MS = 86_400_000
@@ -199,6 +207,17 @@ def test_what_empties_a_retired_partition_and_until_when(
         (
             {"purge": "drained"},
             "left, kept until every group has committed past them, or until 1970-01-02T00:00:00Z",
+        ),
+        (
+            {
+                "purge": "drained",
+                "held_by": [
+                    {"group": "g", "offsets_expire_ms": DAY_MS},
+                    {"group": "h", "offsets_expire_ms": None},
+                ],
+            },
+            "committed past them (g, whose offsets expire at 1970-01-02T00:00:00Z; h, which has "
+            "members), or",
         ),
         ({"purge": "nothing"}, "3 records left, which compaction keeps for good; it is removed"),
         ({"held_records": 0}, "0 records left; it is removed"),

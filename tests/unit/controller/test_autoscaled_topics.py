@@ -113,6 +113,21 @@ def test_it_shrinks_after_the_rate_was_low_for_the_cool_down() -> None:
     assert (world.decide().verdict.cause, world.count) == (Cause.SHRINK, 4)
 
 
+def test_it_never_shrinks_a_topic_that_is_only_compacted() -> None:
+    """It would not grow again, and a shrink by hand needs force."""
+    world = Scaled(cleanup_policy="compact")
+    world.take(1_001)
+    world.decide()
+    assert world.count == 8
+    for _ in range(3):
+        world.now_ms += SHRINK_COOL_MS
+        world.take(0)
+        found = world.decide()
+    assert (found.verdict.cause, world.count) == (Cause.NEVER_PURGED, 8)
+    refusal = world.ask(4, force=False, now_ms=world.now_ms)
+    assert refusal is not None and "it is compacted" in refusal.sentence
+
+
 def test_a_resize_by_hand_begins_the_cool_downs_too() -> None:
     world = Scaled()
     assert world.ask(8, now_ms=NOW_MS) is None

@@ -11,7 +11,8 @@ from tidelog.groups import limits
 from tidelog.groups.describing import ListedGroup
 from tidelog.groups.events import DeleteGroup, DeleteOffsets, Expire, Leaver, RemoveTopics
 from tidelog.groups.group import GroupState
-from tidelog.groups.records import NO_TOPIC_ID, FirstSight, FirstSightRecord, encode
+from tidelog.groups.records import NO_EXPIRY, NO_TOPIC_ID, FirstSight, FirstSightRecord, encode
+from tidelog.groups.retention import expiry_of
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.configs.topic_values import MAX_INT64
 from tidelog.model.errors import ErrorCode
@@ -476,6 +477,32 @@ def test_one_look_removes_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> N
         assert d.group.offset_count == left
     expire(d)
     assert len(d.table) == 0
+
+
+def test_when_an_offset_expires_is_known_before() -> None:
+    """Not while members read the topic, or the group rebalances."""
+
+    def expires_ms(topic: str = "t") -> int:
+        offset = d.offset(topic, 0)
+        assert offset is not None
+        return expiry_of(d.group, topic, offset)
+
+    d = Driver()
+    d.commit_offsets({("t", 0): 1})
+    at_ms = expires_ms()
+    d.advance(at_ms - d.group.wall_ms(d.now) - 1)
+    expire(d)
+    assert expires_ms() == at_ms
+    d.advance(1)
+    expire(d)
+    assert d.offset("t", 0) is None
+    d = Driver()
+    d.commit_offsets({("t", 0): 1}, retention_ms=5_000)
+    assert expires_ms() == d.group.wall_ms(d.now) + 5_000
+    d = Driver()
+    (member,) = d.stable(1)
+    d.commit_offsets({("t", 0): 1}, member, d.group.generation)
+    assert expires_ms() == NO_EXPIRY
 
 
 def test_retention_is_a_setting() -> None:

@@ -7,6 +7,8 @@
   group (v8+, KIP-709).
 - v5+: leader epochs (KIP-320). v7+: ``require_stable`` has no effect, because there are no pending
   transactional commits (KIP-447).
+- v9, tag 10000 ``include_expiry``: when each offset expires (time of day), -1 while members keep
+  it.
 - v9: member id and epoch are of the newer group protocol; a classic group ignores them.
 - A partition that was born after the group's first sight of its topic has its birth offset until
   the group commits there, or its log start (KIP-253, ``groups.births``). For the log start the
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tidelog.groups import births
+from tidelog.groups import births, retention
 from tidelog.groups.records import NO_LEADER_EPOCH, CommittedOffset
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -31,6 +33,7 @@ from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.groups.group import Group
     from tidelog.groups.table import GroupTable
 
 Found = list[tuple[int, CommittedOffset | None]]
@@ -157,6 +160,8 @@ def _groups(broker: Broker, request: messages.OffsetFetchRequest) -> Steps:
         for name, committed in _found(broker, table, group.group_id, group.topics):
             found = rest.judge(broker, table, name, committed)
             parts = [_GroupPartition(at, *_fields(offset)) for at, offset in found]
+            if request.include_expiry:
+                _add_expiry(table.get(group.group_id), name, parts, committed)
             rest.built(name, parts)
             if topics and topics[-1].name == name:
                 topics[-1].partitions += parts
@@ -240,6 +245,15 @@ def _fields(offset: CommittedOffset | None) -> tuple[int, int, str]:
     if offset is None:
         return NO_OFFSET, NO_LEADER_EPOCH, ""
     return offset.offset, offset.leader_epoch, offset.metadata
+
+
+def _add_expiry(group: Group | None, name: str, parts: list[Any], committed: Found) -> None:
+    """Say when each offset of a group expires, as far as it has committed it."""
+    offsets = dict(committed)
+    for part in parts:
+        offset = offsets.get(part.partition_index)
+        if group is not None and offset is not None:
+            part.expires_ms = retention.expiry_of(group, name, offset)
 
 
 def _refuse(request: messages.OffsetFetchRequest, error: ErrorCode, version: int) -> Any:

@@ -84,7 +84,7 @@ async def _dry_run(
 async def _say_needless_force(
     cluster: Cluster, found: Sequence[Topic], count: int, chosen: Assignments
 ) -> None:
-    """Say of which topics --force has no effect: only writers without a count are passed by it."""
+    """Say of which topics --force has no effect: it passes the refusals of a policy alone."""
     asked = await create_partitions(
         cluster,
         dict.fromkeys([each.name for each in found], count),
@@ -99,5 +99,5 @@ async def _say_needless_force(
     if needless:
         note(
             f"--force has no effect on {', '.join(needless)}: it only passes the refusal of a "
-            "shrink while producers without a partition count write"
+            "shrink while producers without a partition count write, or of a compacted topic"
         )

@@ -24,8 +24,8 @@ UNCLEAN, REASSIGNMENTS, RESIZES = "unclean", "reassignments", "resizes"
 AUTOSCALING = "autoscaling"
 """Subjects of a report."""
 
-UNAWARE_WRITERS = "unaware_writers"
-"""A part of a report with the subject ``RESIZES``."""
+UNAWARE_WRITERS, RETIRED = "unaware_writers", "retired"
+"""Parts of a report with the subject ``RESIZES``."""
 
 
 @dataclass(frozen=True, slots=True)

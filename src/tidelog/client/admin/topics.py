@@ -92,7 +92,8 @@ async def create_partitions(
 ) -> dict[str, Outcome]:
     """Change topics to these partition counts; return each outcome by name.
 
-    ``force``: shrink although producers that send no counts may write (KIP-253).
+    ``force``: shrink although producers that send no counts may write, or the topic is compacted
+    (KIP-253).
     """
     grow = messages.CreatePartitionsRequest
     chosen = assignments or {}

@@ -72,6 +72,31 @@ class BrokerShortages(NamedTuple):
     replicas: Mapping[TopicPartition, str]
 
 
+class HoldingGroup(NamedTuple):
+    """A group that has not committed past the data of a retired partition.
+
+    ``committed`` is -1 without an offset of it; ``expires_ms`` is when all its offsets of the topic
+    have expired (time of day), -1 while it has members.
+    """
+
+    group: str
+    committed: int
+    expires_ms: int
+
+
+class Retained(NamedTuple):
+    """What a retired partition holds, as its leader and the coordinators said at the last look.
+
+    ``records`` at most, and the groups that hold it up, some of ``group_count``: -1 if not all
+    groups could be asked. ``is_read``: another group has committed past its data.
+    """
+
+    records: int
+    groups: tuple[HoldingGroup, ...] = ()
+    group_count: int = 0
+    is_read: bool = False
+
+
 class ByteRate(NamedTuple):
     """What one broker reported of a partition that it led, and when: by the monotonic clock, and in
     which resize epoch of the topic."""
@@ -96,8 +121,8 @@ class ClusterState:
     ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``deletions_by_name`` is
     ``deletions`` by topic name.
 
-    The last twenty are not in the store: ``configs_changed_at``, the revision of the last change
-    of a configuration; the ``level`` of this controller; ``confirmed``, the
+    The last twenty-one are not in the store: ``configs_changed_at``, the revision of the last
+    change of a configuration; the ``level`` of this controller; ``confirmed``, the
     (broker, partition) of marked topics whose replicas are deleted; ``suspected`` and
     ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
     ``kept_configs``, the configurations that brokers keep of topics that the store does not have,
@@ -115,6 +140,8 @@ class ClusterState:
     ``unaware_clients`` the client ids that each broker has seen of such writers;
     ``misplaced`` how many records of such writers each has found in a wrong partition;
     ``byte_rates`` the rates of the partitions of topics that are resized by their load.
+
+    ``retained`` has what the retired partitions of a topic hold, and why, since the last look.
 
     ``resizing`` are the topics with the plan of a resize.
     ``went_back`` says why the store must be an older copy of itself, until that was accepted;
@@ -179,6 +206,7 @@ class ClusterState:
     )
     misplaced: dict[UUID, dict[int, int]] = field(default_factory=dict, compare=False)
     byte_rates: dict[UUID, dict[int, ByteRate]] = field(default_factory=dict, compare=False)
+    retained: dict[UUID, dict[int, Retained]] = field(default_factory=dict, compare=False)
 
     # Resolved configurations: most topics share a few.
     _resolved: _Resolved | None = field(default=None, init=False, repr=False, compare=False)

@@ -28,6 +28,7 @@ from tidelog.controller.decisions.problems import (
     problem,
 )
 from tidelog.controller.decisions.resizes_condition import is_unborn, of_resizes, of_unaware_writers
+from tidelog.controller.decisions.retirees import of_retired
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
@@ -115,6 +116,7 @@ def _copied(cluster: ClusterState) -> ClusterState:
     made.suspected, made.presumed = set(cluster.suspected), set(cluster.presumed)
     made.shutting_down, made.broken = set(cluster.shutting_down), set(cluster.broken)
     made.diskless = set(cluster.diskless)
+    made.retained, made.partition_nodes = dict(cluster.retained), dict(cluster.partition_nodes)
     return made
 
 
@@ -220,6 +222,7 @@ def _problems(
     found += yield from _of_moves(cluster)
     found += of_resizes(cluster)
     found += of_unaware_writers(cluster)
+    found += of_retired(cluster)
     yield
     found += _of_deletions(cluster)
     return found

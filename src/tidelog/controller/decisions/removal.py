@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import ClusterState
+from tidelog.controller.decisions.cluster import ClusterState, HoldingGroup, Retained
 from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
 from tidelog.controller.decisions.moves import why_damaged
 from tidelog.controller.decisions.reassignments import moves_of
@@ -45,6 +45,9 @@ AT_ONCE = 200
 
 BIRTH_FENCE = 1
 """The records before the first data of a partition that a growth made: retired ones all are."""
+
+MOST_GROUPS = 20
+"""The groups that hold a retired partition, of which names are kept."""
 
 DRAINED = "drained"
 """The value of ``retired.purge`` that has retired data purged once every live group is past it."""
@@ -143,20 +146,63 @@ def undrained(
     """
     if commits is None:
         return set(answers)
-    found = set()
-    committed = [offsets for offsets in commits.values() if offsets]
-    for index, held in answers.items():
-        node = cluster.partition_nodes.get(TopicPartition(name, index))
-        first_data = UNKNOWN if node is None else node.birth_offset + BIRTH_FENCE
-        if 0 <= held.data_end <= first_data:
-            continue
-        is_unread = len(committed) < max(1, len(commits)) and held.log_start < held.data_end
-        if (
+    has_none = not any(commits.values())
+    return {
+        index
+        for index, held in answers.items()
+        if not _never_had_data(cluster, name, index, held)
+        and (
             held.data_end < 0
-            or is_unread
-            or any(offsets.get(index, UNKNOWN) < held.data_end for offsets in committed)
-        ):
-            found.add(index)
+            or (has_none and held.log_start < held.data_end)
+            or _groups_before(index, held, commits)
+        )
+    }
+
+
+def _never_had_data(cluster: ClusterState, name: str, index: int, held: Held) -> bool:
+    node = cluster.partition_nodes.get(TopicPartition(name, index))
+    first_data = UNKNOWN if node is None else node.birth_offset + BIRTH_FENCE
+    return 0 <= held.data_end <= first_data
+
+
+def _groups_before(index: int, held: Held, commits: Commits) -> list[str]:
+    """Return the groups that have not committed past the data of a retired partition."""
+    return [
+        group
+        for group, offsets in commits.items()
+        if (offsets and offsets.get(index, UNKNOWN) < held.data_end)
+        or (not offsets and held.log_start < held.data_end)
+    ]
+
+
+def retained(
+    cluster: ClusterState,
+    name: str,
+    answers: Answers,
+    commits: Commits | None,
+    expiries: Mapping[str, int],
+) -> dict[int, Retained]:
+    """Return what retired partitions hold, and the groups that hold them up, for operators.
+
+    ``expiries``: when all offsets of a group in the topic have expired. ``commits`` is None when
+    not all coordinators could be asked, and empty where groups have no say.
+    """
+    found = {}
+    for index, held in answers.items():
+        count = max(0, held.data_end - held.log_start) if held.data_end >= 0 else 0
+        if _never_had_data(cluster, name, index, held):
+            found[index] = Retained(0)
+            continue
+        if commits is None:
+            found[index] = Retained(count, group_count=UNKNOWN)
+            continue
+        groups = sorted(_groups_before(index, held, commits))
+        named = tuple(
+            HoldingGroup(x, commits[x].get(index, UNKNOWN), expiries.get(x, UNKNOWN))
+            for x in groups[:MOST_GROUPS]
+        )
+        is_read = any(offsets and group not in groups for group, offsets in commits.items())
+        found[index] = Retained(count, named, len(groups), is_read)
     return found
 
 

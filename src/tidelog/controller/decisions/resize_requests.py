@@ -13,7 +13,8 @@ then: see ``resizing``. Below level 1.5: see ``growth``. Pure (KIP-253).
 | a partition could commit no fence now (``obstacles``): no live leader; an ISR below its | |
 | minimum; a log directory without room, also of a new partition | LEADER_NOT_AVAILABLE; |
 | | NOT_ENOUGH_REPLICAS; KAFKA_STORAGE_ERROR |
-| fewer partitions, and writers without a count; ``force`` passes | POLICY_VIOLATION |
+| fewer partitions of a compacted topic, or with writers without a count; ``force`` passes | |
+| | POLICY_VIOLATION |
 | an assignment of a shrink, or one that cannot be used | INVALID_REPLICA_ASSIGNMENT |
 
 An external write of a topic's node is the same request (``external_changes``), and so is the switch
@@ -47,6 +48,7 @@ from tidelog.controller.decisions.new_partitions import (
 )
 from tidelog.controller.decisions.obstacles import Obstacle, obstacle_of, why_not_placed
 from tidelog.controller.decisions.reassignments import why_resize_waits
+from tidelog.controller.decisions.retirees import keeps_for_good, why_listed
 from tidelog.controller.decisions.unaware_writers import last_seen, unaware_writers
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
@@ -134,7 +136,7 @@ def begun(
     else:
         if growth.assignments is not None:
             return bad_assignment("a shrink has no new partitions; leave it out")
-        refusal = None if growth.force else why_not_aware(cluster, name, now_ms)
+        refusal = None if growth.force else _why_not_unforced(cluster, name, now_ms)
         if refusal is not None:
             return refusal
         plan = ResizePlan(ResizeKind.SHRINK, now, count, history.resize_epoch + 1, ResizeStep.SEAL)
@@ -224,9 +226,8 @@ def _why_not_count(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
     elif count > now and listed > now:
         retired = f"{now} to {listed - 1}" if listed - now > 1 else str(now)
         sentence = (
-            f"The topic {name} cannot grow while its retired partitions {retired} are listed: they "
-            "may still hold records. Wait until retention has removed these (tidelog topics "
-            "--describe shows what they hold), or set retired.purge=drained."
+            f"The topic {name} cannot grow while its retired partitions {retired} are listed. "
+            f"{why_listed(cluster, name)}"
         )
     refusal = why_too_many(count - now) if count > now else None
     if sentence is None and refusal is not None:
@@ -273,6 +274,19 @@ def _cannot_finish(found: Obstacle) -> RequestRefusal:
     return RequestRefusal(found.error, sentence)
 
 
+def _why_not_unforced(cluster: ClusterState, name: str, now_ms: int) -> RequestRefusal | None:
+    """Return why a topic does not shrink without ``force``, or None."""
+    if keeps_for_good(cluster, name):
+        sentence = (
+            f"The topic {name} does not shrink: it is compacted, so its retired partitions keep "
+            "the newest values of their keys for good, and while they are listed the topic never "
+            "grows again. If that is wanted, send force (tidelog topics --alter --force); "
+            "otherwise copy the records to a new topic with fewer partitions."
+        )
+        return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
+    return why_not_aware(cluster, name, now_ms)
+
+
 def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefusal | None:
     """Return why a topic cannot shrink because of writers that send no partition count, or None.
 
@@ -304,6 +318,12 @@ def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefus
         "(tidelog topics --alter --force)."
     )
     return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
+
+
+def grows_over_retired(cluster: ClusterState, asked: Growth) -> bool:
+    """Return whether a request grows a topic that lists retired partitions."""
+    node = cluster.topics.get(asked.name)
+    return node is not None and asked.count > count_of(node) < len(node.partitions)
 
 
 def silent_leaders(cluster: ClusterState, asked: Growth) -> list[int]:

@@ -19,6 +19,7 @@ from tidelog.controller.decisions.cluster import (
     ByteRate,
     ClusterState,
     FenceReport,
+    Retained,
 )
 from tidelog.controller.decisions.reassignments import Answered
 from tidelog.controller.decisions.registration import Registration
@@ -292,6 +293,18 @@ def forget_rates(cluster: ClusterState, kept: Collection[UUID]) -> None:
     """Forget the rates of all topics but these."""
     for topic_id in cluster.byte_rates.keys() - set(kept):
         del cluster.byte_rates[topic_id]
+
+
+def note_retained(cluster: ClusterState, name: str, found: Mapping[int, Retained]) -> None:
+    """Note what the retired partitions of a topic hold, as they were just asked."""
+    cluster.retained[cluster.topic_id(name)] = dict(found)
+
+
+def forget_retained(cluster: ClusterState, names: Collection[str]) -> None:
+    """Forget what retired partitions held, of all topics but these."""
+    kept = {cluster.topic_id(name) for name in names}
+    for topic_id in cluster.retained.keys() - kept:
+        del cluster.retained[topic_id]
 
 
 def keep_topic(cluster: ClusterState, topic: str, why: str) -> None:

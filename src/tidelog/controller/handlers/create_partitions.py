@@ -8,7 +8,10 @@
 - LEADER_NOT_AVAILABLE, NOT_ENOUGH_REPLICAS or KAFKA_STORAGE_ERROR, with the cause and its remedy:
   the resize could not finish, and did not begin or was undone. UNKNOWN_TOPIC_OR_PARTITION: the
   topic was deleted before it was published.
-- Tag 10000 ``force``: shrink although writers that send no partition count may be there. Without it
+- A growth over listed retired partitions begins a look at them, and waits for it up to
+  ``MAX_WAIT_FOR_LOOK_MS``: what is empty or drained is removed first.
+- Tag 10000 ``force``: shrink although writers that send no partition count may be there, or the
+  topic is compacted and cannot grow again. Without it
   a shrink waits up to ``MAX_WAIT_FOR_REPORTS_MS`` for leaders that have not said whether they are.
 """
 
@@ -29,7 +32,12 @@ from tidelog.controller.decisions.growth import (
     create_partitions,
     repeated_growths,
 )
-from tidelog.controller.decisions.resize_requests import resize_topics, silent_leaders
+from tidelog.controller.decisions.resize_requests import (
+    grows_over_retired,
+    resize_topics,
+    silent_leaders,
+)
+from tidelog.controller.retired_looks import MAX_WAIT_FOR_LOOK_MS
 from tidelog.controller.serving import patience_ms, reached_in_time, served
 from tidelog.controller.slices import SLICE, perform_in_slices
 from tidelog.model.api_keys import ApiKey
@@ -105,6 +113,10 @@ async def _resize(
     await _wait_for_reports(
         controller, [each for each in asked if each.name not in repeated], end_ms
     )
+    if any(grows_over_retired(controller.cluster, each) for each in asked):
+        # What is empty or drained goes now, and the refusal names what is left as it is now.
+        left_ms = min(MAX_WAIT_FOR_LOOK_MS, end_ms - clock.monotonic_ms())
+        await controller.retired_looks.one(controller.until, left_ms)
     epochs: dict[str, int] = {}
 
     def applied(answers: list[Grown]) -> None:

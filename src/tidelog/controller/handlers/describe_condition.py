@@ -9,7 +9,9 @@
   ``resizes`` has the plan of each topic that is being resized, the partitions that no client has
   been shown, and the partitions and brokers that it waits for, with the time in ms (KIP-253), and
   ``unaware_writers`` has when writers without a partition count last wrote to a topic, and how many
-  of their records are misplaced, at least. With "autoscaling", ``autoscaling`` has what would be
+  of their records are misplaced, at least; ``retired`` has what each retired partition holds, and
+  the groups that have not committed past it, with the time at which their offsets expire. With
+  "autoscaling", ``autoscaling`` has what would be
   decided now about each topic that is resized by its load, and why.
 - ``subjects`` ["resize", TOPIC…]: only ``topics``, by name: what the resize of each waits for, in
   how many ms it is undone, the last undo, and writers without a count (KIP-253; null: no such
@@ -32,6 +34,7 @@ from tidelog.controller.decisions.resizes_condition import (
     resize_of,
     unaware_on_record,
 )
+from tidelog.controller.decisions.retirees import retired_on_record
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -44,6 +47,7 @@ UNCLEAN = "unclean"
 REASSIGNMENTS = "reassignments"
 RESIZES, RESIZE = "resizes", "resize"
 UNAWARE_WRITERS = "unaware_writers"
+RETIRED = "retired"
 AUTOSCALING = "autoscaling"
 
 
@@ -67,6 +71,7 @@ async def serve(
     if RESIZES in request.subjects:
         found[RESIZES] = plans_on_record(controller.cluster, controller.resizes.waited_ms())
         found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
+        found[RETIRED] = retired_on_record(controller.cluster)
     if AUTOSCALING in request.subjects:
         rows = controller.autoscaling.on_record()
         found[AUTOSCALING] = await in_turns(rows, controller.seams.clock)

@@ -1,0 +1,165 @@
+"""What keeps retired partitions of a topic listed, and what removes them, for operators. Pure.
+
+Owns the words of the refusal of a growth, of the doctor and of ``topics --describe``. Not which
+partitions go: see ``removal``; not when leaders and coordinators are asked: see
+``controller.retired``, whose last answers are in ``ClusterState.retained``.
+
+| what is left in the highest ones | what removes them | what else does |
+|---|---|---|
+| nothing | the next look, which a refused growth begins | |
+| it is not known yet | | |
+| data, only compacted | nothing | giving the values up |
+| data, ``retired.purge=retention`` | retention | drained; DeleteRecords |
+| drained, and groups have not committed past it | their commits; their expiry and deletion, if | |
+| | another group has, or no data is left | retention and DeleteRecords |
+| data, drained, and no group has committed | retention | a group that reads; DeleteRecords |
+| drained, and not all groups can be asked | | retention and DeleteRecords |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from tidelog.controller.decisions.cluster import ClusterState, HoldingGroup
+from tidelog.controller.decisions.problems import NAMES_SHOWN, NOTICE, named, problem
+from tidelog.controller.decisions.removal import (
+    is_drained_first,
+    retired_from_the_top,
+    topics_with_retired,
+)
+from tidelog.model.topics import TopicPartition
+
+DELETE_RECORDS = (
+    "delete their records (kafka-delete-records, or delete_records of an Admin client, with offset "
+    "-1)"
+)
+AGAIN = "Then send the request again"
+
+
+def keeps_for_good(cluster: ClusterState, name: str) -> bool:
+    """Return whether nothing removes the data of a topic's retired partitions: it is compacted, and
+    records do not expire."""
+    configs = cluster.resolve(name).configs
+    return configs.compacted and not configs.expires
+
+
+def why_listed(cluster: ClusterState, name: str) -> str:
+    """Return what the retired partitions of a topic hold, and what removes them: sentences."""
+    what, ways = _held(cluster, name)
+    return f"{what} {ways} {AGAIN}."
+
+
+def of_retired(cluster: ClusterState) -> Iterator[dict[str, Any]]:
+    """Yield a note for each topic that cannot grow because of what its retired partitions hold: the
+    first ``NAMES_SHOWN``."""
+    names = (x for x in topics_with_retired(cluster) if x not in cluster.marked)
+    for name in islice((x for x in names if _held_back(cluster, x)), NAMES_SHOWN):
+        what, ways = _held(cluster, name)
+        said = f"The topic {name} cannot grow while {_numbers(cluster, name)}. {what}"
+        places = [str(TopicPartition(name, index)) for index in _held_back(cluster, name)]
+        yield problem("retired_partitions_held", said, ways, NOTICE, partitions=places)
+
+
+def retired_on_record(cluster: ClusterState) -> list[dict[str, Any]]:
+    """Return a row for each retired partition that was asked for, as plain data for JSON."""
+    rows = []
+    for name in topics_with_retired(cluster):
+        known = cluster.retained.get(cluster.topic_id(name), {})
+        for index in retired_from_the_top(cluster, name):
+            if index in known:
+                held = known[index]
+                rows.append(
+                    {
+                        "topic": name,
+                        "partition": index,
+                        "records": held.records,
+                        "groups": [
+                            {
+                                "group": each.group,
+                                "committed_offset": _known(each.committed),
+                                "offsets_expire_ms": _known(each.expires_ms),
+                            }
+                            for each in held.groups
+                        ],
+                        "group_count": held.group_count,
+                    }
+                )
+    return rows
+
+
+def _held(cluster: ClusterState, name: str) -> tuple[str, str]:
+    """Return what is left, and the ways out, each as sentences."""
+    configs = cluster.resolve(name).configs
+    known = cluster.retained.get(cluster.topic_id(name), {})
+    kept = _held_back(cluster, name)
+    if not kept:
+        if all(index in known for index in retired_from_the_top(cluster, name)):
+            return "They hold no records, and are being removed.", "Wait for a moment."
+        return "What they hold is not known yet.", "See that their leaders live (tidelog doctor)."
+    count = sum(known[index].records for index in kept)
+    what = f"They hold at most {count} records"
+    if keeps_for_good(cluster, name):
+        return (
+            f"{what}, which compaction keeps for good: the newest values of their keys.",
+            "Copy the records to another topic, which keeps all values. Or give these values up: "
+            f"set cleanup.policy=compact,delete and {DELETE_RECORDS}.",
+        )
+    limit = (
+        f"retention removes them retention.ms ({configs.retention_ms}) after the newest one"
+        if configs.expires and configs.retention_ms >= 0
+        else "no time limit removes them"
+    )
+    if not is_drained_first(cluster, name):
+        drained = (
+            "Or set retired.purge=drained: then they go when every group of the topic has read "
+            "them. "
+        )
+        ways = f"Wait for that. {'' if configs.compacted else drained}Or {DELETE_RECORDS}."
+        return f"{what}: {limit}.", ways
+    by_hand = f"set retired.purge=retention and {DELETE_RECORDS}"
+    if any(known[index].group_count < 0 for index in kept):
+        return (
+            f"{what}, and not all groups can be asked whether they have read them.",
+            f"See that __consumer_offsets has its leaders (tidelog doctor). Or {by_hand}.",
+        )
+    groups = {each.group: each for index in kept for each in known[index].groups}
+    if not groups:
+        return (
+            f"{what}, and no group has committed offsets of the topic: {limit}.",
+            f"Have a group read and commit them. Or {DELETE_RECORDS}.",
+        )
+    most = max(known[index].group_count for index in kept)
+    said = named([_said(each) for each in groups.values()], max(most, len(groups)))
+    what = f"{what}, and" if count else "They hold no records, but"
+    what = f"{what} groups have not committed past them: {said}."
+    is_enough = not count or all(known[index].is_read for index in kept)
+    deleted = ", or delete those without members (tidelog groups --delete)" if is_enough else ""
+    if not is_enough:
+        what += f" When no group has committed offsets of the topic, {limit}."
+    return what, f"Let these groups read them{deleted}. Or {by_hand}: these groups never get them."
+
+
+def _known(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+def _said(group: HoldingGroup) -> str:
+    if group.expires_ms < 0:
+        return f"{group.group} (its members keep its offsets)"
+    at = datetime.fromtimestamp(group.expires_ms / 1000, UTC).strftime("%FT%TZ")
+    return f"{group.group} (its offsets expire at {at})"
+
+
+def _held_back(cluster: ClusterState, name: str) -> list[int]:
+    known = cluster.retained.get(cluster.topic_id(name), {})
+    listed = retired_from_the_top(cluster, name)
+    return sorted(x for x in listed if x in known and (known[x].records or known[x].group_count))
+
+
+def _numbers(cluster: ClusterState, name: str) -> str:
+    listed = sorted(retired_from_the_top(cluster, name))
+    numbers = f"s {listed[0]} to {listed[-1]} are" if len(listed) > 1 else f" {listed[0]} is"
+    return f"its retired partition{numbers} listed"
