@@ -132,6 +132,24 @@ def test_an_empty_node_waits_for_a_write(data: bytes) -> None:
     assert carried_out(world) == [] and world.cluster.moves == {T0: [3, 4]}
 
 
+@pytest.mark.parametrize(
+    "data",
+    [b"[]", b"\xff", plan("garbage"), plan(row(T0, 3, 4))],
+    ids=["no object", "no text", "no row", "rows"],
+)
+def test_a_node_that_replaces_an_empty_one_at_once_is_noticed(data: bytes) -> None:
+    """It has the version of the empty one, and neither has valid rows."""
+    world = made()
+    tool(world, Create(PATH, b""))
+    assert world.tree.apply(world.session, [Delete(PATH)]) is None
+    taken = tool(world, Create(PATH, data))
+    named = [*taken.errors, *world.cluster.plan.problems]
+    assert bool(named) == (data != plan(row(T0, 3, 4)))
+    carried_out(world)
+    assert (at_node(world) is None) == bool(named)
+    assert bool(world.cluster.moves) == (not named)
+
+
 def test_each_invalid_row_is_named_and_the_others_go_on() -> None:
     world = made()
     rows = (

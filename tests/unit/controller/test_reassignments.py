@@ -239,7 +239,8 @@ def test_a_partition_of_a_growth_is_there_for_no_client_before_it_is_published()
     node, history = world.cluster.topics["t"], world.cluster.topic_histories["t"]
     grown = {**node.partitions, 2: [1, 2]}
     plan = ResizePlan(ResizeKind.GROW, 2, 3, 1, ResizeStep.FENCE)
-    for changed in (plan, msgspec.structs.replace(plan, step=ResizeStep.BIRTH)):
+    births = msgspec.structs.replace(plan, step=ResizeStep.BIRTH, leader_epochs=[0, 0])
+    for changed in (plan, births):
         world.commit(
             (
                 Put(layout.topic("t"), msgspec.structs.replace(node, partitions=grown)),
@@ -276,7 +277,7 @@ def test_bad_targets_are_refused_with_the_reason(targets: tuple[int, ...], words
 @pytest.mark.parametrize("known_by", ["R", "T", "O"])
 def test_a_dead_broker_is_a_target_if_an_assignment_has_it(known_by: str) -> None:
     world = prepared("idle")
-    state = world.cluster.states[T1]
+    state = msgspec.structs.replace(world.cluster.states[T1], leader=1, isr=[1])
     placed = {
         "R": Placement([1, 9], state),
         "T": Placement([1], msgspec.structs.replace(state, target_replicas=[9])),

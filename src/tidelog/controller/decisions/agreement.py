@@ -123,7 +123,8 @@ def _why_not_of(
         return None
     # A replica that was moved away owes a stop until it has left the ISR (KIP-455).
     owing = history.pending_stops.get(where.partition, {})
-    strange = [x for x in state.isr if x not in replicas and x not in owing]
+    hosts = {*replicas, *(state.target_replicas or ()), *owing}
+    strange = not hosts.issuperset(state.isr)
     if strange:
         return f"its ISR is {state.isr}, and {assigned}"
     members = [*state.isr, *state.eligible_replicas]

@@ -43,18 +43,17 @@ from tidelog.controller.decisions.nodes import (
     why_none,
 )
 from tidelog.controller.decisions.ordered_delivery import ORDERED, switched_on
-from tidelog.controller.decisions.plan import rows_of
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
     ConfigChange,
     ConfigNode,
     Counter,
-    ReassignPartitionsNode,
     Record,
     TopicNode,
 )
 from tidelog.metadata.store import Node
+from tidelog.model.topics import TopicPartition
 
 WATCHED = (
     layout.TOPICS,
@@ -193,22 +192,48 @@ def _is_known(cluster: ClusterState, path: str, node: Node | None) -> bool:
     if cluster.versions.get(path) != node.version:
         return False
     # A node that was removed and created again may have its old version.
-    above, _, name = path.rpartition("/")
     record = layout.decode(path, node.data)
     if path in cluster.damaged:
         damaged = cluster.damaged[path]
         return record == damaged or (damaged.record is not None and record == damaged.record)
-    known: Record | None = record if isinstance(record, msgspec.Struct) else None
+    return not isinstance(record, Damaged) and record == _known(cluster, path, record)
+
+
+def _known(cluster: ClusterState, path: str, record: Record | None) -> Record | None:
+    """Return the record that the cluster knows at a path; ``record`` where it keeps none.
+
+    An unreadable node that replaced an empty one at once was taken for that: both have no rows.
+    """
+    above, _, name = path.rpartition("/")
+    place = layout.partition_of(path)
+    if place is not None:
+        where = TopicPartition(*place)
+        is_state = path.endswith("/state")
+        return cluster.states.get(where) if is_state else cluster.partition_nodes.get(where)
     if above == layout.TOPICS:
-        known = cluster.topics.get(name)
-    elif above == layout.TOPIC_CONFIGS:
-        known = ConfigNode(cluster.topic_configs.get(name, {}))
-    elif above == layout.BROKER_CONFIGS:
-        known = ConfigNode(cluster.broker_configs.get(name, {}))
-    elif path == layout.REASSIGN_PARTITIONS:
-        rows = rows_of(record)[0] if isinstance(record, ReassignPartitionsNode) else {}
-        return rows == cluster.plan.rows
-    return record == known
+        return _as_written(cluster.topics.get(name), record)
+    if above == layout.TOPIC_HISTORIES:
+        return cluster.topic_histories.get(name)
+    if above == layout.TOPIC_CONFIGS:
+        return ConfigNode(cluster.topic_configs.get(name, {}))
+    if above == layout.BROKER_CONFIGS:
+        return ConfigNode(cluster.broker_configs.get(name, {}))
+    return cluster.plan.content if path == layout.REASSIGN_PARTITIONS else record
+
+
+def _as_written(known: TopicNode | None, record: Record | None) -> TopicNode | None:
+    """Return a known topic with the counts of its node where they did not count (``agreement``).
+
+    No program has asked for them while this controller was active.
+    """
+    if known is None or not isinstance(record, TopicNode):
+        return known
+    counts = {
+        name: getattr(record, name)
+        for name in ("initial_partition_count", "undeleted_partition_count")
+        if getattr(known, name) is None
+    }
+    return msgspec.structs.replace(known, **counts) if counts else known
 
 
 def _take_topic(

@@ -38,6 +38,8 @@ class WrittenPlan:
     done: set[TopicPartition] = field(default_factory=set, compare=False)
     ended: set[TopicPartition] = field(default_factory=set, compare=False)
     problems: list[str] = field(default_factory=list, compare=False)
+    content: ReassignPartitionsNode | None = None
+    """The node as it was read, with its invalid rows: None while it is empty."""
 
     def copy(self) -> WrittenPlan:
         """Return a plan that changes apart from this one. O(rows)."""
@@ -48,6 +50,7 @@ class WrittenPlan:
             set(self.done),
             set(self.ended),
             list(self.problems),
+            self.content,
         )
 
     def read(self, node: ReassignPartitionsNode) -> WrittenPlan:
@@ -55,7 +58,7 @@ class WrittenPlan:
         rows, problems = rows_of(node)
         kept = rows.keys() & self.rows.keys()
         due = (rows.keys() - kept) | (self.due & kept)
-        return WrittenPlan(rows, True, due, self.done & kept, self.ended & kept, problems)
+        return WrittenPlan(rows, True, due, self.done & kept, self.ended & kept, problems, node)
 
     def note(
         self, where: TopicPartition, replicas: Sequence[int], targets: Sequence[int] | None
