@@ -26,13 +26,13 @@ from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""The longest time between two looks at the plans that wait: what a broker's session changes in
-memory alone may be what one waits for."""
-
 STUCK_LOOK_MS = 250
 """The shortest time between two looks whether the partitions that a plan waits for can commit
 their fences: each looks at all of them, and every report is an event."""
+
+LOOK_S = STUCK_LOOK_MS / 1000
+"""The longest time between two looks at the plans that wait: what a broker's session changes in
+memory alone may be what one waits for, and all producers of the topic wait with the plan."""
 
 MOST_REASONS = 1_000
 """The most topics whose last undo is remembered for requests that wait for it."""

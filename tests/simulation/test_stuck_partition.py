@@ -1,0 +1,150 @@
+"""One partition is stuck while its topic is resized: how long keys of other partitions wait.
+
+In virtual time, with default settings of the producer. The bound is the producer's and the
+controller's together: the resize itself is refused or undone, and then nothing waits for the stuck
+partition except what may have its keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from tests.simulation.cluster.nodes import PORT
+from tests.simulation.cluster.scripted_run import ScriptedRun
+from tests.simulation.kernel.world import VirtualClock
+from tests.simulation.planted.resize_stories import CREATE
+from tests.support.turns import key_of
+from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.producing.record_metadata import RecordMetadata
+from tidelog.client.producing.sender import RecordSender
+from tidelog.runtime.backoff import Backoff
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+COUNT = 4
+KEYS = [key_of(place, 2 * COUNT) for place in range(2 * COUNT)]
+"""A key of each partition before and after the growth: key n has partition n % 4 before."""
+
+PACE_S = 0.05
+AFTER_S = 15.0
+OTHERS_S = 1.0
+"""The longest wait of a key that was never at home in a stuck partition."""
+
+FROZEN_S = 4.0
+"""With three replicas each acknowledgement waits until the frozen one has left the ISR."""
+
+
+class Writing:
+    """A producer that writes each key at a pace, and how long each record waited."""
+
+    def __init__(self, run: ScriptedRun) -> None:
+        self.run = run
+        self.waits: dict[int, list[float]] = {place: [] for place in range(2 * COUNT)}
+        self.since: dict[int, dict[int, float]] = {place: {} for place in range(2 * COUNT)}
+        self.order: dict[int, list[int]] = {place: [] for place in range(2 * COUNT)}
+        self.ends = False
+
+    async def write(self) -> None:
+        backoff = Backoff(random=self.run.world.random("writing"))
+        addresses = [f"{node.host}:{PORT}" for node in self.run.cluster.brokers]
+        clock = VirtualClock(self.run.world.loop)
+        async with (
+            Cluster(addresses, ClusterSettings(backoff=backoff)) as cluster,
+            RecordSender(cluster, clock=clock) as sender,
+        ):
+            number = 0
+            while not self.ends:
+                for place, key in enumerate(KEYS):
+                    self.since[place][number] = now_s()
+                    sent = await sender.send("s", b"%d" % number, key)
+                    sent.add_done_callback(partial(self.done, place, number))
+                    number += 1
+                await asyncio.sleep(PACE_S)
+
+    def done(self, place: int, number: int, sent: asyncio.Future[RecordMetadata]) -> None:
+        assert sent.exception() is None, sent.exception()
+        self.waits[place].append(now_s() - self.since[place].pop(number))
+        self.order[place].append(number)
+
+    def longest(self, is_stuck: Callable[[int], bool]) -> tuple[float, float]:
+        """Return the longest wait of stuck keys and of the others, with those that still wait."""
+        found = {True: 0.0, False: 0.0}
+        for place, waits in self.waits.items():
+            now = [now_s() - begun for begun in self.since[place].values()]
+            stuck = is_stuck(place % COUNT)
+            found[stuck] = max(found[stuck], *waits, *now)
+        return found[True], found[False]
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def grow(run: ScriptedRun) -> None:
+    """Ask for twice the partitions; it may be refused, undone or done."""
+    topic = CREATE.CreatePartitionsTopic(name="s", count=2 * COUNT, assignments=None)
+    request = CREATE(topics=[topic], timeout_ms=1_000, force=True)
+    await run.outside.until(request, lambda _: True)
+
+
+async def stuck(run: ScriptedRun, replicas: int, is_killed: bool) -> tuple[float, float]:
+    """Write, stop the leader of some partitions, and grow the topic; return the longest waits."""
+    await run.admin.create("s", COUNT, replicas, {"min.insync.replicas": "1"})
+    writing = Writing(run)
+    work = asyncio.create_task(writing.write())
+    await asyncio.sleep(3)
+    topic = await run.outside.topic("s")
+    leaders = {part.partition_index: part.leader_id for part in topic.partitions}
+    node = run.cluster.broker(leaders[0])
+    assert node.process is not None
+    others = [place for place, leader in leaders.items() if leader != leaders[0]]
+    assert others, "another seed has them on other brokers"
+    run.faults.unquiet_until = now_s() + 60
+    if is_killed:
+        node.kill()
+    else:
+        node.process.pause()
+    growth = asyncio.create_task(grow(run))
+    await asyncio.sleep(AFTER_S)
+    found = writing.longest(lambda place: place not in others)
+    if is_killed:
+        node.start()
+    else:
+        node.process.resume()
+    await growth
+    writing.ends = True
+    await work
+    for numbers in writing.order.values():
+        assert numbers == sorted(numbers), "a key overtook itself"
+    await run.until(run.faults.all_in_sync, "in sync")
+    return found
+
+
+def played(replicas: int, is_killed: bool, seed: int) -> tuple[float, float]:
+    found: list[tuple[float, float]] = []
+
+    async def script(run: ScriptedRun) -> None:
+        found.append(await stuck(run, replicas, is_killed))
+
+    result = ScriptedRun(seed, script, "replicated", {"min.insync.replicas": "2"}).run()
+    assert not result.violations, result.report()
+    return found[0]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_only_replica_of_a_partition_is_gone(seed: int) -> None:
+    of_stuck, of_others = played(1, True, seed)
+    print(f"keys of the stuck partitions: {of_stuck:.1f} s, others: {of_others:.2f} s")
+    assert of_stuck > AFTER_S - 1, "they wait until it is back"
+    assert of_others < OTHERS_S
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_leader_of_a_partition_is_frozen(seed: int) -> None:
+    of_stuck, of_others = played(3, False, seed)
+    print(f"keys of the frozen leader: {of_stuck:.1f} s, others: {of_others:.2f} s")
+    assert max(of_stuck, of_others) < FROZEN_S
