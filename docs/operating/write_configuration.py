@@ -6,9 +6,11 @@ compares the page with the tables.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tidelog.model.configs.broker import SECTIONS
+from tidelog.model.configs.kafka_names import IGNORED, REFUSED
 from tidelog.model.configs.topic import TOPIC
 from tidelog.model.configs.types import ConfigDefinition, Update
 
@@ -42,13 +44,39 @@ The others need a restart. A change of a topic's configuration is in effect when
 arrives.
 """
 
+KAFKAS = """
+## Kafka's other configurations
+
+Each configuration of Kafka 4.3, and of 3.9 with ZooKeeper, is above or in one of these two
+tables. Those of the first have no effect here: a start names them in one warning, with the reason.
+
+"""
+
+REFUSED_HEAD = """
+Those of this one would give a user something else than the file says. A start refuses a value
+other than Kafka's default, with the reason.
+
+"""
+
 
 def page() -> str:
     """Return the whole page."""
     parts = [HEAD, "\n## Topics\n\n", _topics()]
     for title, rows in SECTIONS.items():
         parts += [f"\n## Server: {title.lower()}\n\n", _section(rows)]
-    return "".join(parts)
+    return "".join([*parts, KAFKAS, *_by_reason(IGNORED), REFUSED_HEAD, *_by_reason(_reasons())])
+
+
+def _reasons() -> dict[str, str]:
+    return {name: each.reason for name, each in REFUSED.items()}
+
+
+def _by_reason(reasons: Mapping[str, str]) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(f"`{name}`")
+    lines = [f"| {reason} | {', '.join(found)} |\n" for reason, found in names.items()]
+    return ["| reason | names |\n", "|---|---|\n", *lines]
 
 
 def _topics() -> str:

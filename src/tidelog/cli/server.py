@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.cli.refusal import FAILED, Failed, WrongUsage, print_error
 from tidelog.cli.server_arguments import parse
 from tidelog.model.configs.properties import parse_properties
-from tidelog.model.configs.server import ServerConfigs, from_mapping
+from tidelog.model.configs.server import ServerConfigs, from_mapping, without_effect
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
 from tidelog.runtime.disk import keep_from_others
@@ -229,6 +229,10 @@ class _Process:
                 "store": configs.metadata_store if configs.is_controller else None,
             },
         )
+        if idle := without_effect(configs.texts):
+            logger.warning(
+                "these configurations have no effect: %(names)s", {"names": "; ".join(idle)}
+            )
         if host_name is not None:
             logger.info(
                 "a listener is bound to every interface: clients will connect to %(host)s; set "

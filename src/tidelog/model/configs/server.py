@@ -6,10 +6,11 @@ syntax: see `properties`; not names, types and defaults: see `broker`. It reads 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from tidelog.model.configs import kafka_names
 from tidelog.model.configs.broker import BROKER
 from tidelog.model.configs.broker_replication import RACK_AWARE_SELECTOR
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, unknown_entries
@@ -175,7 +176,7 @@ def load(text: str) -> ServerConfigs | tuple[InvalidConfig, ...]:
 
 def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[InvalidConfig, ...]:
     """Check a process's configurations; return them typed, or every refusal there is."""
-    refusals = [_unknown(name) for name in texts if name not in BROKER]
+    refusals = list(_not_ours(texts))
     values: dict[str, Value] = {}
     for name, definition in BROKER.items():
         value = parse(definition, texts.get(name, definition.default))
@@ -198,11 +199,29 @@ def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[InvalidConfi
     return ServerConfigs(texts=dict(texts), **made)
 
 
-def _unknown(name: str) -> InvalidConfig:
-    if name == "zookeeper.connect":
-        sentence = f"Unknown server configuration {name}: say metadata.store=zookeeper://HOST:PORT."
-        return InvalidConfig(name, sentence)
-    return unknown(name, BROKER, "server")
+def _not_ours(texts: Mapping[str, str]) -> Iterator[InvalidConfig]:
+    """Yield a refusal of each name that neither this version nor Kafka has, and of each of Kafka's
+    whose value this version cannot serve."""
+    for name, text in texts.items():
+        if name in BROKER or kafka_names.name_of(name) in kafka_names.IGNORED:
+            continue
+        if kafka_names.name_of(name) not in kafka_names.REFUSED:
+            yield unknown(name, BROKER, "server")
+        elif (reason := kafka_names.refusal(name, text)) is not None:
+            yield InvalidConfig(name, f"{name} is refused: {reason}.")
+
+
+def without_effect(texts: Mapping[str, str]) -> list[str]:
+    """Return a clause for each reason why configurations of a file have no effect, with them."""
+    reasons: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        definition = BROKER.get(name)
+        reason = kafka_names.IGNORED.get(kafka_names.name_of(name))
+        if definition is not None and definition.without_effect and text != definition.default:
+            reason = "this version does nothing that they set"
+        if reason is not None and (definition is None or definition.without_effect):
+            reasons.setdefault(reason, []).append(name)
+    return [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
 
 
 class _Special:
@@ -349,7 +368,8 @@ class _Special:
         for text in self._values[name]:
             where = split_address(text)
             if where is None or not where[0]:
-                self._refuse(name, f"{name}: {text} is not of the form HOST:PORT.")
+                hint = ": leave out the id" if "@" in text else ""
+                self._refuse(name, f"{name}: {text} is not of the form HOST:PORT{hint}.")
                 continue
             found.append(where)
         if not self._values[name] and "controller" not in roles:
@@ -381,8 +401,13 @@ class _Special:
 
 
 def split_address(text: str) -> tuple[str, int] | None:
-    """Split ``HOST:PORT`` (an IPv6 host in brackets, the host may be empty); None if it is not."""
+    """Split ``HOST:PORT`` (an IPv6 host in brackets, the host may be empty); None if it is not.
+
+    No host has an ``@``: a voter of Kafka's ``controller.quorum.voters`` does.
+    """
     host, colon, port = text.rpartition(":")
+    if "@" in host:
+        return None
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:

@@ -1,0 +1,357 @@
+"""Kafka's server configurations that this version does not have: what a file with them gets.
+
+Owns their names, of Kafka 4.3 and of 3.9 with ZooKeeper, in two classes. Not the configurations
+that work: see ``broker``.
+
+| class | a start |
+|---|---|
+| ``IGNORED``: without effect here, and the user gets the same | goes on, with one warning |
+| ``REFUSED``: the user would get less, for example no encryption | ends, unless it is the default |
+
+A name with the prefix ``listener.name.NAME.`` counts as the one that follows the prefix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.(?=sasl\.))?(.+)")
+
+
+class NotServed(NamedTuple):
+    """Why a configuration is refused, and the value with which it is not."""
+
+    reason: str
+    harmless: str
+
+
+IGNORED: Mapping[str, str] = {
+    name: reason
+    for reason, names in (
+        (
+            "there is no Raft quorum: the metadata are in metadata.store",
+            """
+            controller.quorum.append.linger.ms controller.quorum.auto.join.enable
+            controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
+            controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes
+            controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
+            controller.quorum.retry.backoff.ms early.start.listeners
+            initial.broker.registration.timeout.ms metadata.log.dir
+            metadata.log.max.record.bytes.between.snapshots
+            metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
+            metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
+            metadata.max.retention.ms
+            """,
+        ),
+        (
+            "metadata.store=zookeeper://... has its own time-outs",
+            """
+            zookeeper.clientCnxnSocket zookeeper.connection.timeout.ms
+            zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
+            zookeeper.session.timeout.ms
+            """,
+        ),
+        (
+            "a process has one event loop and a fixed number of threads",
+            """
+            group.coordinator.append.linger.ms group.coordinator.background.threads
+            group.coordinator.cached.buffer.max.bytes group.coordinator.threads
+            num.replica.alter.log.dirs.threads remote.log.manager.copier.thread.pool.size
+            remote.log.manager.expiration.thread.pool.size
+            remote.log.manager.follower.thread.pool.size remote.log.manager.thread.pool.size
+            remote.log.reader.threads share.coordinator.threads
+            """,
+        ),
+        (
+            "requests wait without a purgatory",
+            """
+            delete.records.purgatory.purge.interval.requests
+            fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
+            share.fetch.purgatory.purge.interval.requests
+            """,
+        ),
+        (
+            "this version has the classic group protocol alone",
+            """
+            group.consumer.assignment.interval.ms group.consumer.assignors
+            group.consumer.heartbeat.interval.ms group.consumer.max.assignment.interval.ms
+            group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms
+            group.consumer.max.size group.consumer.migration.policy
+            group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
+            group.consumer.min.session.timeout.ms group.consumer.session.timeout.ms
+            group.coordinator.rebalance.protocols group.share.assignment.interval.ms
+            group.share.assignors group.share.delivery.count.limit
+            group.share.heartbeat.interval.ms group.share.max.assignment.interval.ms
+            group.share.max.delivery.count.limit group.share.max.groups
+            group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks
+            group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms
+            group.share.max.share.sessions group.share.max.size
+            group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
+            group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
+            group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
+            group.share.partition.max.record.locks group.share.record.lock.duration.ms
+            group.share.session.timeout.ms group.streams.assignment.interval.ms
+            group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
+            group.streams.max.assignment.interval.ms group.streams.max.heartbeat.interval.ms
+            group.streams.max.session.timeout.ms group.streams.max.size
+            group.streams.max.standby.replicas group.streams.min.assignment.interval.ms
+            group.streams.min.heartbeat.interval.ms group.streams.min.session.timeout.ms
+            group.streams.num.standby.replicas group.streams.session.timeout.ms
+            share.coordinator.append.linger.ms share.coordinator.cached.buffer.max.bytes
+            share.coordinator.load.buffer.size
+            share.coordinator.snapshot.update.records.per.snapshot
+            share.coordinator.state.topic.compression.codec
+            share.coordinator.state.topic.num.partitions
+            share.coordinator.state.topic.segment.bytes share.coordinator.write.timeout.ms
+            """,
+        ),
+        (
+            "nothing is tiered",
+            """
+            follower.fetch.last.tiered.offset.enable log.local.retention.bytes
+            log.local.retention.ms remote.fetch.max.wait.ms
+            remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
+            remote.log.manager.copy.max.bytes.per.second
+            remote.log.manager.copy.quota.window.num
+            remote.log.manager.copy.quota.window.size.seconds
+            remote.log.manager.fetch.max.bytes.per.second
+            remote.log.manager.fetch.quota.window.num
+            remote.log.manager.fetch.quota.window.size.seconds
+            remote.log.manager.task.interval.ms remote.log.metadata.custom.metadata.max.bytes
+            remote.log.metadata.manager.class.name remote.log.metadata.manager.class.path
+            remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
+            remote.log.reader.max.pending.tasks remote.log.storage.manager.class.name
+            remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
+            """,
+        ),
+        (
+            "this version has no transactions",
+            """
+            add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
+            transaction.abort.timed.out.transaction.cleanup.interval.ms
+            transaction.partition.verification.enable
+            transaction.remove.expired.transaction.cleanup.interval.ms
+            transaction.state.log.load.buffer.size
+            """,
+        ),
+        (
+            "metrics are served on metrics_port, as Prometheus's text",
+            """
+            auto.include.jmx.reporter kafka.metrics.polling.interval.secs
+            kafka.metrics.reporters metric.reporters metrics.num.samples metrics.recording.level
+            metrics.sample.window.ms telemetry.max.bytes
+            """,
+        ),
+        (
+            "this version has no quotas of clients; throttles of moves need no windows",
+            """
+            alter.log.dirs.replication.quota.window.num
+            alter.log.dirs.replication.quota.window.size.seconds controller.quota.window.num
+            controller.quota.window.size.seconds quota.window.num quota.window.size.seconds
+            replication.quota.window.num replication.quota.window.size.seconds
+            """,
+        ),
+        (
+            "no password is stored by a process",
+            """
+            password.encoder.cipher.algorithm password.encoder.iterations
+            password.encoder.key.length password.encoder.keyfactory.algorithm
+            password.encoder.old.secret password.encoder.secret
+            """,
+        ),
+        (
+            "connections between processes have fixed limits",
+            """
+            connection.failed.authentication.delay.ms control.plane.listener.name
+            replica.socket.receive.buffer.bytes socket.connection.setup.timeout.max.ms
+            socket.connection.setup.timeout.ms
+            """,
+        ),
+        (
+            "node.id is always the file's",
+            """
+            broker.id.generation.enable reserved.broker.max.id
+            """,
+        ),
+        (
+            "eligible replicas are always kept",
+            """
+            eligible.leader.replicas.enable
+            """,
+        ),
+        (
+            "there is one format of batches",
+            """
+            log.message.downconversion.enable log.message.format.version
+            """,
+        ),
+        (
+            "a commit always waits for all replicas in sync",
+            """
+            offsets.commit.required.acks
+            """,
+        ),
+        (
+            "a failed log directory is reported with the next heartbeat",
+            """
+            log.dir.failure.timeout.ms
+            """,
+        ),
+        (
+            "a request is bounded as a whole: fetch.max.bytes",
+            """
+            max.request.partition.size.limit
+            """,
+        ),
+    )
+    for name in names.split()
+}
+"""Names that Kafka knows and that have no effect here, each with the reason."""
+
+_REFUSED = (
+    (
+        "this version speaks no TLS, and would serve what the file protects",
+        """
+        security.inter.broker.protocol=PLAINTEXT security.providers
+        ssl.allow.dn.changes=false ssl.allow.san.changes=false ssl.cipher.suites
+        ssl.client.auth=none ssl.enabled.protocols=TLSv1.2,TLSv1.3
+        ssl.endpoint.identification.algorithm=https ssl.engine.factory.class
+        ssl.key.password ssl.keymanager.algorithm=SunX509 ssl.keystore.certificate.chain
+        ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type=JKS
+        ssl.principal.mapping.rules=DEFAULT ssl.protocol=TLSv1.3 ssl.provider
+        ssl.secure.random.implementation ssl.trustmanager.algorithm=PKIX
+        ssl.truststore.certificates ssl.truststore.location ssl.truststore.password
+        ssl.truststore.type=JKS
+        """,
+    ),
+    (
+        "this version authenticates no client, and would serve everyone",
+        """
+        connections.max.reauth.ms=0 delegation.token.expiry.check.interval.ms=3600000
+        delegation.token.expiry.time.ms=86400000 delegation.token.master.key
+        delegation.token.max.lifetime.ms=604800000 delegation.token.secret.key
+        principal.builder.class=org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
+        sasl.client.callback.handler.class sasl.enabled.mechanisms=GSSAPI sasl.jaas.config
+        sasl.kerberos.kinit.cmd=/usr/bin/kinit sasl.kerberos.min.time.before.relogin=60000
+        sasl.kerberos.principal.to.local.rules=DEFAULT sasl.kerberos.service.name
+        sasl.kerberos.ticket.renew.jitter=0.05 sasl.kerberos.ticket.renew.window.factor=0.8
+        sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms
+        sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds=300
+        sasl.login.refresh.min.period.seconds=60 sasl.login.refresh.window.factor=0.8
+        sasl.login.refresh.window.jitter=0.05 sasl.login.retry.backoff.max.ms=10000
+        sasl.login.retry.backoff.ms=100 sasl.mechanism.controller.protocol=GSSAPI
+        sasl.mechanism.inter.broker.protocol=GSSAPI
+        sasl.oauthbearer.assertion.algorithm=RS256 sasl.oauthbearer.assertion.claim.aud
+        sasl.oauthbearer.assertion.claim.exp.seconds=300
+        sasl.oauthbearer.assertion.claim.iss
+        sasl.oauthbearer.assertion.claim.jti.include=false
+        sasl.oauthbearer.assertion.claim.nbf.seconds=60 sasl.oauthbearer.assertion.claim.sub
+        sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file
+        sasl.oauthbearer.assertion.private.key.passphrase
+        sasl.oauthbearer.assertion.template.file
+        sasl.oauthbearer.client.credentials.client.id
+        sasl.oauthbearer.client.credentials.client.secret
+        sasl.oauthbearer.clock.skew.seconds=30 sasl.oauthbearer.expected.audience
+        sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms=3600000
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms=10000
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms=100
+        sasl.oauthbearer.jwks.endpoint.url
+        sasl.oauthbearer.jwt.retriever.class=org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
+        sasl.oauthbearer.jwt.validator.class=org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
+        sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name=scope
+        sasl.oauthbearer.sub.claim.name=sub sasl.oauthbearer.token.endpoint.url
+        sasl.server.callback.handler.class sasl.server.max.receive.size=524288
+        """,
+    ),
+    (
+        "this version has no authorizer, and would allow everything",
+        """
+        authorizer.class.name
+        """,
+    ),
+    (
+        "this version runs no Java, and would not ask this class",
+        """
+        alter.config.policy.class.name client.quota.callback.class
+        create.topic.policy.class.name
+        """,
+    ),
+    (
+        "this version resolves no ${...}, and would take it for the value",
+        """
+        config.providers
+        """,
+    ),
+    (
+        "this version moves no segment to remote storage, and would fill the disk",
+        """
+        remote.log.storage.system.enable=false
+        """,
+    ),
+    (
+        "this version has no such limit: max.connections.per.ip and max.connections hold for all",
+        """
+        max.connection.creation.rate=2147483647 max.connections.per.ip.overrides
+        """,
+    ),
+    (
+        "this version has no transactions",
+        """
+        transaction.two.phase.commit.enable=false
+        """,
+    ),
+    (
+        "use log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms",
+        """
+        log.message.timestamp.difference.max.ms=9223372036854775807
+        """,
+    ),
+    (
+        "the connection to ZooKeeper has neither TLS nor access control in this version",
+        """
+        zookeeper.set.acl=false zookeeper.ssl.cipher.suites
+        zookeeper.ssl.client.enable=false zookeeper.ssl.crl.enable=false
+        zookeeper.ssl.enabled.protocols
+        zookeeper.ssl.endpoint.identification.algorithm=HTTPS
+        zookeeper.ssl.keystore.location zookeeper.ssl.keystore.password
+        zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable=false
+        zookeeper.ssl.protocol=TLSv1.2 zookeeper.ssl.truststore.location
+        zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
+        """,
+    ),
+    (
+        "name the controllers in controller.quorum.bootstrap.servers=HOST:PORT, without ids: "
+        "there is no quorum of voters",
+        """
+        controller.quorum.voters
+        """,
+    ),
+    (
+        "say metadata.store=zookeeper://HOST:PORT,.../CHROOT",
+        """
+        zookeeper.connect
+        """,
+    ),
+)
+
+REFUSED: Mapping[str, NotServed] = {
+    name: NotServed(reason, harmless)
+    for reason, names in _REFUSED
+    for name, _, harmless in (each.partition("=") for each in names.split())
+}
+
+
+def name_of(name: str) -> str:
+    """Return a name without the prefix of a listener and of a SASL mechanism."""
+    found = OF_LISTENER.fullmatch(name)
+    return name if found is None else found[1]
+
+
+def refusal(name: str, text: str) -> str | None:
+    """Return why a value that this version cannot serve is refused; None where it is harmless."""
+    found = REFUSED.get(name_of(name))
+    if found is None or text.strip() in ("", found.harmless):
+        return None
+    return found.reason
