@@ -370,7 +370,7 @@ def test_requests_are_timed_whatever_way_they_take(tmp_path: Path) -> None:
                 max_wait_ms=wait_ms,
                 min_bytes=1,
                 max_bytes=1000,
-                topics=[fetch.FetchTopic("t", [part])],
+                topics=[fetch.FetchTopic("t", partitions=[part])],
             )
             await peer.ask(waiting, 6)
             found = await shown(broker)

@@ -19,6 +19,7 @@ from tests.support.session_client import Client
 from tidelog.broker.fetching.client_sessions import AT_ONCE, FINAL_EPOCH, FetchPlan, FetchSessions
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
 
 MANY = 60_000
 LONGEST_S = 0.1
@@ -63,7 +64,7 @@ def test_a_consumer_with_many_partitions_is_answered_in_turns(tmp_path: Path) ->
             for epoch, session in ((0, 0), (FINAL_EPOCH, 0)):
                 request = ask((session, epoch), dict.fromkeys(range(MANY), 0))
                 request.replica_id = -1
-                request.topics[0].topic_id = messages.FetchRequest.FetchTopic().topic_id
+                request.topics[0].follower_topic_id = NO_UUID
                 answer, turns = await asked(lone, request)
                 assert len(told(answer)) == MANY
                 assert turns.longest_s < LONGEST_S
@@ -77,8 +78,10 @@ def consumer(session: int, epoch: int, indexes: range, forgotten: range = range(
     return Request(
         session_id=session,
         session_epoch=epoch,
-        topics=[Request.FetchTopic("t", parts)] if parts else [],
-        forgotten_topics_data=[Request.ForgottenTopic("t", list(forgotten))] if forgotten else [],
+        topics=[Request.FetchTopic("t", partitions=parts)] if parts else [],
+        forgotten_topics_data=[Request.ForgottenTopic("t", partitions=list(forgotten))]
+        if forgotten
+        else [],
     )
 
 

@@ -36,7 +36,9 @@ def fetch(node_id: int, offset: int, **changes: Any) -> messages.FetchRequest:
     epoch = changes.pop("epoch", 1)
     last_epoch = changes.pop("last_epoch", -1)
     part = request.FetchPartition(0, epoch, offset, last_epoch, 0, 2**20)
-    topic = request.FetchTopic("t", [part], topic_id=changes.pop("topic_id", TOPIC_ID))
+    topic = request.FetchTopic(
+        "t", partitions=[part], follower_topic_id=changes.pop("topic_id", TOPIC_ID)
+    )
     fields = {"max_wait_ms": 0, "min_bytes": 1, "replica_broker_epoch": 20 + node_id, **changes}
     return request(replica_id=node_id, topics=[topic], **fields)
 

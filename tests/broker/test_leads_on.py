@@ -56,7 +56,7 @@ def fetch(offset: int, epoch: int, node_id: int = -1, wait_ms: int = 60_000) -> 
         replica_id=node_id,
         max_wait_ms=wait_ms,
         min_bytes=1,
-        topics=[request.FetchTopic("t", [part])],
+        topics=[request.FetchTopic("t", partitions=[part])],
         replica_broker_epoch=20,
     )
 

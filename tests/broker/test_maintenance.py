@@ -392,7 +392,9 @@ def test_fetch_sessions_end_by_time_without_any_fetch(
         lone.lead("t")
         request = messages.FetchRequest
         part = request.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)
-        asked = request(max_wait_ms=0, session_epoch=0, topics=[request.FetchTopic("t", [part])])
+        asked = request(
+            max_wait_ms=0, session_epoch=0, topics=[request.FetchTopic("t", partitions=[part])]
+        )
         peer = await Peer.connect(lone.port)
         assert (await peer.ask(asked, 11)).session_id
         sessions = lone.broker.fetch_sessions

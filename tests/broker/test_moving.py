@@ -168,7 +168,7 @@ def test_an_append_waits_for_a_target_whose_join_is_under_way(tmp_path: Path) ->
 def fetch_of_follower(offset: int, node_id: int = 2, epoch: int = 1) -> Any:
     request = messages.FetchRequest
     part = request.FetchPartition(0, epoch, offset, -1, 0, 2**20)
-    topic = request.FetchTopic("t", [part])
+    topic = request.FetchTopic("t", partitions=[part])
     return request(
         replica_id=node_id,
         max_wait_ms=60_000,

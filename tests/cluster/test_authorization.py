@@ -200,7 +200,11 @@ def test_a_client_does_not_fetch_as_a_replica(tmp_path: Path) -> None:
                 request = fetch(
                     replica_id=2,
                     max_bytes=1 << 20,
-                    topics=[fetch.FetchTopic(led.name, [part], topic_id=led.topic_id)],
+                    topics=[
+                        fetch.FetchTopic(
+                            led.name, partitions=[part], follower_topic_id=led.topic_id
+                        )
+                    ],
                     replica_broker_epoch=life,
                 )
                 assert (await stranger.ask(request, 12)).error_code == REFUSED

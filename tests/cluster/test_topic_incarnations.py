@@ -202,7 +202,7 @@ def fetch_as(
         replica_id=follower,
         max_wait_ms=0,
         min_bytes=0,
-        topics=[request.FetchTopic(topic, [part], topic_id=former)],
+        topics=[request.FetchTopic(topic, partitions=[part], follower_topic_id=former)],
         replica_broker_epoch=broker_epoch,
     )
 

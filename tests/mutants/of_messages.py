@@ -33,8 +33,8 @@ MUTANTS = (
     Mutant(
         "a follower tells the id of its topic in another tag",
         f"{SCHEMAS}/fetch.txt",
-        "        topic_id: uuid [12+] tag 10003\n",
-        "        topic_id: uuid [12+] tag 10002\n",
+        "        follower_topic_id: uuid [12] tag 10003\n",
+        "        follower_topic_id: uuid [12] tag 10002\n",
         GOLDEN,
     ),
     Mutant(
@@ -43,6 +43,27 @@ MUTANTS = (
         "        undeleted_partition_count: int32 [9+] tag 10001 = -1\n",
         "        undeleted_partition_count: int32 [12+] tag 10001 = -1\n",
         GOLDEN,
+    ),
+    Mutant(
+        "Fetch by id serves the records of the topic that has the name now",
+        "src/tidelog/broker/fetching/topic_ids.py",
+        "    return partition if wanted.is_of(partition) else ErrorCode.UNKNOWN_TOPIC_ID\n",
+        "    return partition\n",
+        "tests/broker/test_topic_ids.py tests/unit/broker/test_fetch_fast_path.py",
+    ),
+    Mutant(
+        "the fast path of Fetch looks at the name of a topic alone",
+        "src/tidelog/broker/fetching/fetch_fast_path.py",
+        "        if each.by_id and not each.is_of(partition):\n",
+        "        if False:\n",
+        "tests/unit/broker/test_fetch_fast_path.py",
+    ),
+    Mutant(
+        "a fetch session takes names and ids of topics",
+        "src/tidelog/broker/fetching/client_sessions.py",
+        "        if known.by_id is not by_id:\n",
+        "        if False:\n",
+        "tests/broker/test_topic_ids.py",
     ),
     Mutant(
         "every client receives the tags of Metadata",

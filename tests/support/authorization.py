@@ -23,6 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network import api_versions
 from tidelog.network.router import Router
 from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
 
@@ -142,13 +143,14 @@ def codes_in(answer: Any) -> Iterator[int]:
             yield from codes_in(each)
 
 
-def asking(key: ApiKey, replica_id: int | None) -> Any:
+def asking(key: ApiKey, replica_id: int | None, topic_id: UUID | None = None) -> Any:
     """A request for partition 0 of the topic t."""
     if key is ApiKey.FETCH:
         fetch = messages.FetchRequest
         part: Any = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-        request: Any = fetch(max_bytes=1000, topics=[fetch.FetchTopic("t", [part])])
-        request.session_epoch = -1
+        topic = fetch.FetchTopic("t", topic_id or NO_UUID, [part])
+        request: Any = fetch(max_bytes=1000, topics=[topic], session_epoch=-1)
+        request.replica_state = fetch.ReplicaState(-2 if replica_id is None else replica_id)
     elif key is ApiKey.LIST_OFFSETS:
         offsets = messages.ListOffsetsRequest
         part = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)

@@ -6,15 +6,18 @@ an event loop cannot be served here: each has ``max_wait_ms`` 0, and its records
 
 from __future__ import annotations
 
+import copy
 import os
 import random
+import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tests.support.fetch_steps import finished
-from tests.support.storage_logs import NOW_MS, TOPIC_ID, FixedClock, open_as_a_server
+from tests.support.storage_logs import NOW_MS, FixedClock, open_as_a_server
 from tidelog.broker.fetching import fetch_fast_path
 from tidelog.broker.fetching.client_sessions import FetchSessions
 from tidelog.broker.fetching.partition_reads import Reader
@@ -64,13 +67,16 @@ class Hosts:
         self.clock = FixedClock(NOW_MS)
         self.client = Client()
         self.partitions: dict[TopicPartition, HostedPartition] = {}
+        self.lives: dict[str, int] = {}
+        """How often each topic was deleted and created again."""
+        self.names = {self.id_of(key.topic): key.topic for key in keys}
         self.fast = 0
         """Requests that the fast path has served."""
         directory = open_as_a_server(folder)
         commit = SimpleNamespace(before_ack=False, want=lambda _: None)
         by_topic: dict[str, dict[int, HostedPartition]] = {}
         for key in keys:
-            log = directory.create(key, configs, PartitionMetadata(TOPIC_ID, 0, ()))
+            log = directory.create(key, configs, PartitionMetadata(self.id_of(key.topic), 0, ()))
             hosted = self.partitions[key] = HostedPartition(key, log, 1, commit)
             by_topic.setdefault(key.topic, {})[key.partition] = hosted
         self.metadata = MetadataCache()
@@ -88,15 +94,33 @@ class Hosts:
                 fetched=lambda *_: None,
             ),
             fetch_sessions=self.sessions,
+            metadata=SimpleNamespace(names=self.names),
             leader_hints=SimpleNamespace(
-                why_not_here=lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                why_not_here=lambda *_: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                name_leaders_of_fetch=lambda response, _: response,
             ),
         )
+
+    def id_of(self, topic: str, *, former: bool = False) -> uuid.UUID:
+        """The id of a topic, or of its former incarnation."""
+        return uuid.uuid5(uuid.NAMESPACE_OID, f"{topic} {self.lives.get(topic, 0) - former}")
+
+    def create_again(self, topic: str, *, shown: bool) -> None:
+        """Give a topic another id; ``shown``: the metadata show it already."""
+        self.lives[topic] = self.lives.get(topic, 0) + 1
+        for key, partition in self.partitions.items():
+            if key.topic == topic:
+                metadata = partition.log.metadata
+                assert metadata is not None
+                partition.log.metadata = replace(metadata, topic_id=self.id_of(topic))
+        if shown:
+            self.names.pop(self.id_of(topic, former=True), None)
+            self.names[self.id_of(topic)] = topic
 
     def become(self, key: TopicPartition, leads: bool, leader_epoch: int, replicas: Any) -> None:
         """Lead or follow, as LeaderAndIsr says it."""
         state = LeaderAndIsrState(
-            topic_id=TOPIC_ID,
+            topic_id=self.id_of(key.topic),
             leader=1 if leads else 2,
             leader_epoch=leader_epoch,
             isr=replicas,
@@ -119,6 +143,8 @@ class Hosts:
 
     def general(self, request: Any, version: int) -> bytes:
         """The bytes of the handler's response."""
+        # It sets the names of a request with ids, and must not find those of the other side.
+        request = copy.deepcopy(request)
         context = RequestContext(
             self.client,
             version,

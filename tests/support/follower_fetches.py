@@ -34,8 +34,12 @@ def ask(
         min_bytes=1,
         session_id=session[0],
         session_epoch=session[1],
-        topics=[request.FetchTopic("t", parts, topic_id=TOPIC_ID)] if parts else [],
-        forgotten_topics_data=[request.ForgottenTopic("t", list(forget))] if forget else [],
+        topics=[request.FetchTopic("t", partitions=parts, follower_topic_id=TOPIC_ID)]
+        if parts
+        else [],
+        forgotten_topics_data=[request.ForgottenTopic("t", partitions=list(forget))]
+        if forget
+        else [],
         replica_broker_epoch=life,
     )
 

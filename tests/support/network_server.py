@@ -58,7 +58,7 @@ class Harness:
     async def fetch(self, _: Any, request: Any, context: Any) -> Any:
         await turn()
         part = messages.FetchResponse.PartitionData(records=bytes(request.max_bytes))
-        topic = messages.FetchResponse.FetchableTopicResponse("t", [part])
+        topic = messages.FetchResponse.FetchableTopicResponse("t", partitions=[part])
         return messages.FetchResponse(responses=[topic])
 
     def router(self) -> Router:

@@ -95,7 +95,9 @@ def fetch(
         session_id=session[0],
         session_epoch=session[1],
         topics=[request.FetchTopic(topic=topic, partitions=asked)] if asked else [],
-        forgotten_topics_data=[request.ForgottenTopic(topic, list(forget))] if forget else [],
+        forgotten_topics_data=[request.ForgottenTopic(topic, partitions=list(forget))]
+        if forget
+        else [],
     )
 
 

@@ -334,7 +334,11 @@ CLIENTS = (
     Golden(
         1,
         12,
-        fetch(FETCH.FetchTopic("to", STAMPED, undeleted_partition_count=13, resize_epoch=14)),
+        fetch(
+            FETCH.FetchTopic(
+                "to", partitions=STAMPED, undeleted_partition_count=13, resize_epoch=14
+            )
+        ),
         f"""
         ffffffff {FETCH_HEAD}
         02 03 746f {FETCH_PART} 01 904e 04 00000010
@@ -344,8 +348,23 @@ CLIENTS = (
     ),
     Golden(
         1,
+        17,
+        fetch(FETCH.FetchTopic("", A, STAMPED, undeleted_partition_count=13, resize_epoch=14)),
+        f"""
+        {FETCH_HEAD}
+        02 {ID_A} {FETCH_PART} 01 904e 04 00000010
+          02 904e 04 0000000d 914e 04 0000000e
+        01 01 00
+        """,
+    ),
+    Golden(
+        1,
         12,
-        fetch(FETCH.FetchTopic("to", FETCHED, topic_id=A), replica=1, broker_epoch=15),
+        fetch(
+            FETCH.FetchTopic("to", partitions=FETCHED, follower_topic_id=A),
+            replica=1,
+            broker_epoch=15,
+        ),
         f"""
         00000001 {FETCH_HEAD}
         02 03 746f {FETCH_PART} 00

@@ -38,7 +38,7 @@ CELLS = [
 ]
 CONTROL = [key for role, key in CELLS if ROUTERS[role].handler(key).scope is Scope.CONTROLLER]  # type: ignore[union-attr]
 REPLICA_APIS = {
-    ApiKey.FETCH: range(4, 13),
+    ApiKey.FETCH: range(4, 18),
     ApiKey.LIST_OFFSETS: range(1, 10),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
 }
@@ -207,16 +207,18 @@ def test_only_a_proven_connection_names_a_replica(tmp_path: Path) -> None:
             refused: Counter[ApiKey] = Counter()
             nobody = await Peer.connect(world.port("broker"))
             peer = await proven(world.port("broker"), world.proof)
+            topic_id = world.broker.broker.metadata.id_of("t")
             for key, versions in REPLICA_APIS.items():
                 assert versions == ROUTERS["broker"].handler(key).versions  # type: ignore[union-attr]
             for key, version, replica_id in REPLICA_CELLS:
                 names_one = replica_id is not None and replica_id >= 0
                 refused[key] += names_one
-                found = set(codes_in(await nobody.ask(asking(key, replica_id), version)))
+                request = asking(key, replica_id, topic_id)
+                found = set(codes_in(await nobody.ask(request, version)))
                 assert (REFUSED in found) == names_one, (key, version, replica_id, found)
                 if not names_one:
                     assert found <= {0}, (key, version, replica_id, found)
-                found = set(codes_in(await peer.ask(asking(key, replica_id), version)))
+                found = set(codes_in(await peer.ask(request, version)))
                 assert REFUSED not in found, (key, version, replica_id, found)
             assert world.state() == before
             assert world.broker.server.audit.refused_by_api == refused

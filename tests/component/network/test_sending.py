@@ -54,7 +54,7 @@ class Files:
             records = [Part(self.file.fileno(), asked.fetch_offset, request.max_bytes)]
         response = messages.FetchResponse
         part = response.PartitionData(records=records)
-        return response(responses=[response.FetchableTopicResponse("t", [part])])
+        return response(responses=[response.FetchableTopicResponse("t", partitions=[part])])
 
     def router(self) -> Router:
         return Router(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,14 @@ class Resize:
 
 
 @dataclass(frozen=True)
+class Again:
+    """A topic is deleted and created again; perhaps the metadata do not show that yet."""
+
+    at: int
+    shown: bool
+
+
+@dataclass(frozen=True)
 class Room:
     """What the client, and all clients together, have room for, and the time that passes."""
 
@@ -102,6 +111,8 @@ class Asked:
     last_fetched: bool
     max_bytes: int
     partition_epoch: int = -1
+    former: bool = False
+    """Whether it names the former incarnation of the topic, in a version with ids."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,7 @@ ASKED = st.builds(
     mostly(False, True),
     st.sampled_from((1_048_576, 1_048_576, 100_000, 500, 0)),
     st.sampled_from((-1, 0, 0, 7, 2**31 - 1)),
+    mostly(False, True),
 )
 FETCHES = st.builds(
     Fetch,
@@ -150,7 +162,7 @@ FETCHES = st.builds(
     st.sampled_from(
         (*["none"] * 6, "begin", *["next"] * 12, "wrong id", "wrong epoch", "unusable", "end")
     ),
-    mostly(12, 11, 4),
+    st.one_of(mostly(12, 11, 4), st.just(13), st.sampled_from((13, 14, 15, 16, 17))),
     st.sampled_from((0, 1)),
     mostly(1, 0, 5000),
     mostly(52_428_800, 90_000, 0),
@@ -167,7 +179,8 @@ RESIZES = st.builds(
     st.sampled_from((None, 0.0, 0.4, 0.8, 1.0)),
     st.sampled_from((0, 2, 3)),
 )
-RARE = (ROLES, MOVES, MOVES, ROOMS, RESIZES, RESIZES, st.builds(Offline, AT))
+AGAIN = st.builds(Again, AT, st.booleans())
+RARE = (ROLES, MOVES, MOVES, ROOMS, RESIZES, RESIZES, st.builds(Offline, AT), AGAIN)
 STEPS = st.lists(
     st.one_of(*[FETCHES] * 10, *[APPENDS] * 5, *RARE),
     min_size=20,
@@ -216,6 +229,8 @@ class Sides:
             if step.fence is not None:
                 log.fences = fences_at(place_in(log, step.fence), step.epoch)
             hosts.show(key.topic, step.shown)
+        elif isinstance(step, Again):
+            hosts.create_again(key.topic, shown=step.shown)
         elif isinstance(step, Offline):
             partition.go_offline("its disk failed")
         else:
@@ -224,7 +239,7 @@ class Sides:
                 log.advance_start(log.high_watermark)
 
     def request(self, step: Fetch) -> Any:
-        topics: dict[str, list[Any]] = {}
+        topics: dict[tuple[str, bool], list[Any]] = {}
         for asked in step.asked:
             key = (UNKNOWN if asked.unknown else KEYS)[asked.at]
             log = self.flat.partitions[KEYS[asked.at]].log
@@ -239,7 +254,7 @@ class Sides:
                 partition_max_bytes=asked.max_bytes,
                 partition_epoch=asked.partition_epoch,
             )
-            topics.setdefault(key.topic, []).append(part)
+            topics.setdefault((key.topic, asked.former), []).append(part)
         session_id, epoch = self.session
         sessions = {
             "none": (0, -1),
@@ -252,7 +267,9 @@ class Sides:
         }
         asked_session = sessions[step.session] if step.version >= 7 else (0, -1)
         tags = dict(zip(("undeleted_partition_count", "resize_epoch"), step.counts, strict=True))
-        forget = [Request.ForgottenTopic(topic="t", partitions=[1])] if step.forget else []
+        id_of = self.flat.id_of
+        forgotten = Request.ForgottenTopic(topic="t", topic_id=id_of("t"), partitions=[1])
+        forget = [forgotten] if step.forget else []
         return Request(
             replica_id=step.replica,
             max_wait_ms=0,
@@ -262,7 +279,8 @@ class Sides:
             session_id=asked_session[0],
             session_epoch=asked_session[1],
             topics=[
-                Request.FetchTopic(topic=name, partitions=x, **tags) for name, x in topics.items()
+                Request.FetchTopic(name, id_of(name, former=former), x, **tags)
+                for (name, former), x in topics.items()
             ],
             forgotten_topics_data=forget if step.version >= 7 else [],
             rack_id=step.rack if step.version >= 11 else "",
@@ -276,6 +294,7 @@ class Sides:
         assert self.flat.state() == self.general.state()
         assert self.flat.asked() == self.general.asked()
         response = codec.decode_response(ApiKey.FETCH, step.version, memoryview(flat)[4:])[1]
+        self.response: Any = response
         if step.session in ("begin", "end") and step.version >= 7:
             self.session = (response.session_id, 1)
         elif step.session == "next" and response.error_code == ErrorCode.NONE:
@@ -316,22 +335,58 @@ def plain(at: int = 0, place: float = 0.0, **changes: Any) -> Fetch:
 
 
 @pytest.mark.parametrize("sends_files", [False, True])
-def test_what_stock_consumers_send_has_the_fast_path(tmp_path: Path, sends_files: bool) -> None:
+@pytest.mark.parametrize("version", range(12, 18))
+def test_what_stock_consumers_send_has_the_fast_path(
+    tmp_path: Path, sends_files: bool, version: int
+) -> None:
     """librdkafka names its partitions each time; Java has a session, and names what changed."""
     sides = Sides(tmp_path)
     sides.take(Room(2**30, sends_files, 0))
-    librdkafka = [plain(), plain(2), plain(asked=plain().asked + plain(1, 0.3).asked)]
+    sent = partial(plain, version=version)
+    librdkafka = [sent(), sent(2), sent(asked=sent().asked + sent(1, 0.3).asked)]
     java = [
-        plain(session="next", isolation=0),
-        plain(1, 0.3, session="next", isolation=0),
-        plain(asked=[], session="next", isolation=0),
+        sent(session="next", isolation=0),
+        sent(1, 0.3, session="next", isolation=0),
+        sent(asked=[], session="next", isolation=0),
     ]
     for step in librdkafka:
         sides.take(step)
-    sides.take(plain(asked=[x for at in (0, 1) for x in plain(at).asked], session="begin"))
+    sides.take(sent(asked=[x for at in (0, 1) for x in sent(at).asked], session="begin"))
     for step in java:
         sides.take(step)
     assert sides.flat.fast == 6
+
+
+@pytest.mark.parametrize("version", [13, 17])
+def test_an_id_is_never_served_with_the_records_of_the_next_incarnation(
+    tmp_path: Path, version: int
+) -> None:
+    """Without a session, and in one that began before the topic was deleted and created again."""
+    sides = Sides(tmp_path)
+    sent = partial(plain, version=version)
+
+    def codes() -> list[int]:
+        response = sides.response
+        return [p.error_code for t in response.responses for p in t.partitions]
+
+    sides.take(sent(session="begin"))
+    sides.take(sent())
+    sides.take(sent(session="next"))
+    assert (codes(), sides.flat.fast) == ([ErrorCode.NONE], 2)
+    for shown in (False, True):
+        sides.take(Again(0, shown=False) if not shown else Again(0, shown=True))
+        stale = replace(sent().asked[0], former=True)
+        for step in (sent(asked=[stale]), sent(asked=[], session="next")):
+            sides.take(step)
+            assert codes() == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert sides.flat.fast == 2
+    sides.take(sent())
+    assert (codes(), sides.flat.fast) == ([ErrorCode.NONE], 3)
+    sides.take(sent(session="next"))
+    assert sorted(codes()) == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]
+    forget = sent(asked=[], session="next", version=12)
+    sides.take(forget)
+    assert sides.response.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 def test_the_numbers_of_an_aware_consumer_have_the_fast_path(tmp_path: Path) -> None:
@@ -406,18 +461,21 @@ def test_what_is_left_to_the_handler(tmp_path: Path, step: Fetch) -> None:
     assert sides.flat.fast == 0
 
 
-def test_bytes_that_are_no_request_are_left_to_the_decoder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [12, 13, 17])
+def test_bytes_that_are_no_request_are_left_to_the_decoder(tmp_path: Path, version: int) -> None:
     from tidelog.broker.fetching import fetch_fast_path
 
     sides = Sides(tmp_path)
     request = sides.request(plain(asked=plain().asked + plain(1).asked))
-    frame = b"".join(codec.encode_request(1, 12, 7, "c", request))[4:]
+    frame = b"".join(codec.encode_request(1, version, 7, "c", request))[4:]
     at = codec.decode_request_header(memoryview(frame)).body
     client: Any = sides.flat.client
     before = sides.flat.state()
 
     def answered(changed: bytes) -> Any:
-        return fetch_fast_path.answer(sides.flat.broker, memoryview(changed), at, 12, 7, client)
+        return fetch_fast_path.answer(
+            sides.flat.broker, memoryview(changed), at, version, 7, client
+        )
 
     for end in range(at, len(frame)):
         assert answered(frame[:end]) is None

@@ -1,11 +1,12 @@
 """Fetch sessions of clients (KIP-227): the partitions that a client fetches, kept between requests.
 
 Owns these sessions, limited in number by ``max.incremental.fetch.session.cache.slots``, in the
-memory of all together, and in time. Of each partition they keep count, resize epoch and partition
-epoch, which a client sends again when they change (KIP-253). Not those of followers: see
-``follower_sessions``; not the reads: see ``partition_reads``. A client whose session was evicted
-begins another one, or names all partitions in each request. The memory of a session is charged to
-the account of its client's connection, also after the connection is closed.
+memory of all together, and in time. A session names topics by name, or by id (Fetch v13+, KIP-516):
+FETCH_SESSION_TOPIC_ID_ERROR for a request that names them otherwise. Of each partition they keep
+count, resize epoch and partition epoch, which a client sends again when they change (KIP-253). Not
+those of followers: see ``follower_sessions``; not the reads: see ``partition_reads``. A client
+whose session was evicted begins another one, or names all partitions in each request. The memory of
+a session is charged to the account of its client's connection, also after the connection is closed.
 
 | session id | epoch | meaning |
 |---|---|---|
@@ -29,6 +30,7 @@ from tidelog.network.router import Steps
 from tidelog.replication.resize_rules import Named
 
 if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.network.limits import Account, AccountHolder
     from tidelog.protocol import messages
 
@@ -60,8 +62,8 @@ PARTITION_BYTES = 560
 """Memory of one partition in a session, without the name of its topic."""
 
 
-def bytes_of(topic: str) -> int:
-    """Return the memory of one partition of a topic in a session, in bytes.
+def bytes_of(topic: str | bytes) -> int:
+    """Return the memory of one partition of a topic in a session, in bytes; by its name or id.
 
     It includes the whole name: a request that names the topic once per partition has it as often.
     """
@@ -75,6 +77,15 @@ def named_in(
     return named_by(topic.undeleted_partition_count, topic.resize_epoch, asked.partition_epoch)
 
 
+def named_by_request(
+    topic: messages.FetchRequest.FetchTopic, by_id: bool
+) -> tuple[str | bytes, UUID]:
+    """Return what a request names a topic by, and its id; NO_UUID where it has none."""
+    if by_id:
+        return topic.topic_id.bytes, topic.topic_id
+    return topic.topic, topic.follower_topic_id
+
+
 def next_epoch(epoch: int) -> int:
     """Return the session epoch of the next request."""
     return 1 if epoch == MAX_INT32 else epoch + 1
@@ -84,8 +95,10 @@ class Wanted:
     """One partition that a client fetches, and the offsets last sent to it."""
 
     __slots__ = (
+        "by_id",
         "fetch_offset",
         "index",
+        "key",
         "last_fetched_epoch",
         "leader_epoch",
         "log_start",
@@ -103,7 +116,12 @@ class Wanted:
         topic_id: UUID,
         asked: messages.FetchRequest.FetchPartition,
         named: Named,
+        key: str | bytes | None = None,
     ) -> None:
+        """``key``: what the request names the topic by, its name or the bytes of its id. With an id
+        ``topic`` is its present name, empty if there is none."""
+        self.key = topic if key is None else key
+        self.by_id = self.key.__class__ is bytes
         self.topic = topic
         self.index = asked.partition
         self.sent_watermark = -2
@@ -114,7 +132,7 @@ class Wanted:
     def update(
         self, topic_id: UUID, asked: messages.FetchRequest.FetchPartition, named: Named
     ) -> None:
-        """Apply a request's entry of this partition; only followers send a topic id."""
+        """Apply a request's entry of this partition."""
         if topic_id is not self.topic_id and topic_id != self.topic_id:
             self.topic_id = topic_id
         self.fetch_offset = asked.fetch_offset
@@ -123,6 +141,16 @@ class Wanted:
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start = asked.log_start_offset
         self.named = named
+
+    def is_of(self, partition: HostedPartition) -> bool:
+        """Return whether a partition of that name has the topic id that the request names."""
+        own = partition.topic_id
+        # Mostly the same object as last time: the comparison of two UUIDs runs in Python.
+        if self.topic_id is not own:
+            if self.topic_id != own:
+                return False
+            self.topic_id = own
+        return True
 
     def is_dirty(self, high_watermark: int, log_start: int) -> bool:
         """Whether one of these differs from what was last sent."""
@@ -137,13 +165,16 @@ class Wanted:
 class ClientFetchSession:
     """One session. ``wanted`` is in the order in which partitions are read."""
 
-    __slots__ = ("account", "client_host", "epoch", "held", "id", "used_ms", "wanted")
+    __slots__ = ("account", "by_id", "client_host", "epoch", "held", "id", "used_ms", "wanted")
 
-    def __init__(self, session_id: int, used_ms: int, client: AccountHolder) -> None:
+    def __init__(
+        self, session_id: int, used_ms: int, client: AccountHolder, *, by_id: bool = False
+    ) -> None:
+        self.by_id = by_id
         self.id = session_id
         self.epoch = INITIAL_EPOCH + 1
         self.used_ms = used_ms
-        self.wanted: dict[tuple[str, int], Wanted] = {}
+        self.wanted: dict[tuple[str | bytes, int], Wanted] = {}
         self.held = 0
         """Bytes charged to the account."""
         self.account: Account = client.account
@@ -154,22 +185,24 @@ class ClientFetchSession:
         ``AT_ONCE`` partitions, and returns at the end, by how many bytes the session has grown."""
         grown = seen = 0
         for topic in request.topics:
+            by, topic_id = named_by_request(topic, self.by_id)
             for asked in topic.partitions:
-                key, named = (topic.topic, asked.partition), named_in(topic, asked)
+                key, named = (by, asked.partition), named_in(topic, asked)
                 known = self.wanted.get(key)
                 if known is None:
-                    self.wanted[key] = Wanted(topic.topic, topic.topic_id, asked, named)
-                    grown += bytes_of(topic.topic)
+                    self.wanted[key] = Wanted(topic.topic, topic_id, asked, named, by)
+                    grown += bytes_of(by)
                 else:
-                    known.update(topic.topic_id, asked, named)
+                    known.update(topic_id, asked, named)
                 seen += 1
                 if not seen % AT_ONCE:
                     yield grown
                     grown = 0
         for forgotten in request.forgotten_topics_data:
+            by = forgotten.topic_id.bytes if self.by_id else forgotten.topic
             for index in forgotten.partitions:
-                if self.wanted.pop((forgotten.topic, index), None) is not None:
-                    grown -= bytes_of(forgotten.topic)
+                if self.wanted.pop((by, index), None) is not None:
+                    grown -= bytes_of(by)
                 seen += 1
                 if not seen % AT_ONCE:
                     yield grown
@@ -178,7 +211,7 @@ class ClientFetchSession:
 
     def move_last(self, wanted: Wanted) -> None:
         """Read this partition after the others next time: its records were sent."""
-        key = (wanted.topic, wanted.index)
+        key = (wanted.key, wanted.index)
         if self.wanted.get(key) is wanted:
             del self.wanted[key]
             self.wanted[key] = wanted
@@ -217,9 +250,16 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(self, request: messages.FetchRequest, now_ms: int, client: AccountHolder) -> Steps:
+    def plan(
+        self,
+        request: messages.FetchRequest,
+        now_ms: int,
+        client: AccountHolder,
+        *,
+        by_id: bool = False,
+    ) -> Steps:
         """Return the ``FetchPlan`` of a request of ``client``, or an ``ErrorCode``; apply the
-        request to its session.
+        request to its session. ``by_id``: it names topics by their ids.
 
         A session ends when its client disconnects while an incremental request is applied to it.
         """
@@ -228,23 +268,25 @@ class FetchSessions:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
             # A partition named twice is read once, as in its last entry (as in Kafka).
-            wanted: dict[tuple[str, int], Wanted] = {}
+            wanted: dict[tuple[str | bytes, int], Wanted] = {}
             seen = 0
             for topic in request.topics:
-                name = topic.topic
+                by, topic_id = named_by_request(topic, by_id)
                 for asked in topic.partitions:
                     named = named_in(topic, asked)
-                    wanted[name, asked.partition] = Wanted(name, topic.topic_id, asked, named)
+                    wanted[by, asked.partition] = Wanted(topic.topic, topic_id, asked, named, by)
                     seen += 1
                     if not seen % AT_ONCE:
                         yield 0
             session = None
             if epoch == INITIAL_EPOCH and wanted:
-                session = self._open(wanted, now_ms, client)
+                session = self._open(wanted, now_ms, client, by_id)
             return FetchPlan(list(wanted.values()), session, full=True)
         known = self.find(request.session_id, epoch)
         if isinstance(known, ErrorCode):
             return known
+        if known.by_id is not by_id:
+            return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         self.use(known, now_ms)
         if not (yield from self._updated(known, request)):
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -316,10 +358,14 @@ class FetchSessions:
             self._put_back(session.held, session)
 
     def _open(
-        self, wanted: dict[tuple[str, int], Wanted], now_ms: int, client: AccountHolder
+        self,
+        wanted: dict[tuple[str | bytes, int], Wanted],
+        now_ms: int,
+        client: AccountHolder,
+        by_id: bool,
     ) -> ClientFetchSession | None:
         """Return a new session, or None without room: then the client names all again."""
-        session = ClientFetchSession(NO_SESSION, now_ms, client)
+        session = ClientFetchSession(NO_SESSION, now_ms, client, by_id=by_id)
         size = sum(bytes_of(topic) for topic, _ in wanted)
         while len(self._sessions) >= self._slots or not self._has_room(size, session):
             if not self._evict_one(size, session, now_ms):

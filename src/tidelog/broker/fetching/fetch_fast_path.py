@@ -1,12 +1,12 @@
 """Fast path of Fetch: from the bytes of the request to those of the response, without messages.
 
 Owns the plain Fetch request with something to read, as busy Java and librdkafka consumers send it:
-version 12, ``min_bytes`` up to 1, no rack, no tags or the three of counts, at most 100 partitions,
-without a session or as the next request of one that forgets no partition. Not its rules: it reads
-with the functions of ``partition_reads`` and ``client_sessions``, as ``handlers.fetch`` does, which
-handles all other requests, waits, warms up and makes all error responses: for these the fast path
-returns None and changes nothing but the fetch offsets of a session, which the same request sets
-again.
+version 12-17 (from 13 on with topic ids), ``min_bytes`` up to 1, no rack, no tags or the three of
+counts, at most 100 partitions, without a session or as the next request of one that forgets no
+partition. Not its rules: it reads with the functions of ``partition_reads`` and
+``client_sessions``, as ``handlers.fetch`` does, which handles all other requests, waits, warms up
+and makes all error responses: for these the fast path returns None and changes nothing but the
+fetch offsets of a session, which the same request sets again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import UUID
 
 from tidelog.broker.fetching.client_sessions import (
     FINAL_EPOCH,
@@ -24,6 +25,7 @@ from tidelog.broker.fetching.client_sessions import (
     next_epoch,
 )
 from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
+from tidelog.broker.fetching.topic_ids import BY_ID_SINCE, REPLICA_STATE_SINCE
 from tidelog.broker.partitions.produce_tags import COUNT_TAG, EPOCH_TAG, PARTITION_TAG
 from tidelog.broker.partitions.read_limit import limit_of_consumer
 from tidelog.broker.partitions.resize_checks import named_by, why_not_read
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from tidelog.network.router import Peer
     from tidelog.runtime.clock import Clock
 
-VERSION = 12
+FIRST_VERSION = 12
 MOST_PARTITIONS = 100
 CONSUMER = -1
 
@@ -49,7 +51,7 @@ _LONGEST_NAME = 126
 _head = struct.Struct(">iiiibiiB").unpack_from
 """Replica id, wait, least and most bytes, isolation level, session id and epoch; topics."""
 
-_HEAD_BYTES = 26
+_HEAD_BYTES, _REPLICA_BYTES, _ID_BYTES = 26, 4, 16
 
 _asked_partition = struct.Struct(">iiqiqiB").unpack_from
 """The fields of ``FetchPartition`` in their order; tags."""
@@ -77,6 +79,13 @@ _NOTHING = memoryview(b"")
 _FetchPartition = messages.FetchRequest.FetchPartition
 
 
+class Names(Protocol):
+    """The metadata of the broker."""
+
+    @property
+    def names(self) -> Mapping[UUID, str]: ...
+
+
 class Reads(Protocol):
     """The parts of the broker that a Fetch request needs."""
 
@@ -92,9 +101,13 @@ class Reads(Protocol):
     @property
     def fetch_sessions(self) -> FetchSessions: ...
 
+    @property
+    def metadata(self) -> Names: ...
 
-_Asked = tuple[str, list[int], Named]
-"""A topic, the fields of ``FetchPartition`` up to its tags, and the numbers in tags."""
+
+_Asked = tuple[str | bytes, list[int], Named]
+"""The name of a topic or the bytes of its id, the fields of ``FetchPartition`` up to its tags, and
+the numbers in tags."""
 
 
 class _Plain(NamedTuple):
@@ -125,10 +138,13 @@ def answer(
     client: Peer,
 ) -> list[Buffer] | None:
     """Read, and return the chunks of the response's frame; None: not plain, or nothing to read."""
-    if version != VERSION:
+    if version < FIRST_VERSION:
         return None
+    by_id = version >= BY_ID_SINCE
     try:
-        plain = _read(request, position)
+        # From v15 on the replica is in a tag: the other fields are where they were with it.
+        moved = _REPLICA_BYTES if version >= REPLICA_STATE_SINCE else 0
+        plain = _read(request, position, moved, by_id)
     except (struct.error, IndexError, ValueError):
         return None
     if plain is None:
@@ -139,7 +155,9 @@ def answer(
     session = None
     if plain.session_epoch != FINAL_EPOCH:
         found = sessions.find(plain.session_id, plain.session_epoch)
-        if not isinstance(found, ClientFetchSession) or not _update(found, plain.asked):
+        if not isinstance(found, ClientFetchSession) or found.by_id is not by_id:
+            return None
+        if not _update(found, plain.asked):
             return None
         session, wanted = found, found.wanted
         if not _has_more(
@@ -147,15 +165,11 @@ def answer(
         ):
             return None
     elif plain.session_id == NO_SESSION:
+        wanted = _wanted(plain.asked, broker.metadata.names)
         if not _has_more(
-            by_topic, [(topic, fields[0], fields[2], named) for topic, fields, named in plain.asked]
+            by_topic, [(x.topic, x.index, x.fetch_offset, x.named) for x in wanted.values()]
         ):
             return None
-        # A partition named twice is read once, as in its last entry.
-        wanted = {
-            (topic, fields[0]): Wanted(topic, NO_UUID, _FetchPartition(*fields), named)
-            for topic, fields, named in plain.asked
-        }
     else:
         return None
     parts = _parts(broker, wanted.values(), plain.max_bytes, client)
@@ -167,23 +181,58 @@ def answer(
         sessions.use(session, now_ms)
         session.epoch = next_epoch(epoch)
         parts = _noted(session, parts)
-    return _frame(correlation_id, session_id, parts, plain.isolation_level == READ_COMMITTED)
+    committed = plain.isolation_level == READ_COMMITTED
+    return _frame(correlation_id, session_id, parts, committed, by_id)
 
 
-def _read(frame: memoryview, at: int) -> _Plain | None:
+def _wanted(
+    asked: list[_Asked], names: Mapping[UUID, str]
+) -> dict[tuple[str | bytes, int], Wanted]:
+    """Return the partitions of a request without a session.
+
+    One that is named twice is read once, as in its last entry.
+    """
+    found: dict[tuple[str | bytes, int], Wanted] = {}
+    ids: dict[bytes, tuple[str, UUID]] = {}
+    for by, fields, named in asked:
+        if isinstance(by, bytes):
+            known = ids.get(by)
+            if known is None:
+                topic_id = UUID(bytes=by)
+                known = ids[by] = names.get(topic_id, ""), topic_id
+            name, topic_id = known
+        else:
+            name, topic_id = by, NO_UUID
+        found[by, fields[0]] = Wanted(name, topic_id, _partition(fields), named, by)
+    return found
+
+
+def _partition(fields: list[int]) -> messages.FetchRequest.FetchPartition:
+    index, epoch, offset, last_epoch, start, most = fields
+    return _FetchPartition(index, epoch, offset, last_epoch, start, most)
+
+
+def _read(frame: memoryview, at: int, moved: int, by_id: bool) -> _Plain | None:
     """Return what a plain request asks for."""
-    replica, _, least, most, isolation, session_id, epoch, topics = _head(frame, at)
-    if replica != CONSUMER or least > 1 or not 0 < topics < 128:
+    replica, _, least, most, isolation, session_id, epoch, topics = _head(frame, at - moved)
+    if (replica != CONSUMER and not moved) or least > 1 or not 0 < topics < 128:
         return None
-    at += _HEAD_BYTES
+    at += _HEAD_BYTES - moved
     found: list[_Asked] = []
+    topic: str | bytes
     for _ in range(topics - 1):
-        length = frame[at]
-        end = at + length
+        if by_id:
+            end = at + _ID_BYTES
+            topic = bytes(frame[at:end])
+        else:
+            length = frame[at]
+            end = at + length
+            if not 1 < length <= _LONGEST_NAME + 1:
+                return None
+            topic = str(frame[at + 1 : end], "utf-8")
         count = frame[end]
-        if not 1 < length <= _LONGEST_NAME + 1 or not 0 < count < 128:
+        if not 0 < count < 128:
             return None
-        topic = str(frame[at + 1 : end], "utf-8")
         at = end + 1
         first = len(found)
         epochs: list[int] = []
@@ -238,7 +287,7 @@ def _update(session: ClientFetchSession, asked: list[_Asked]) -> bool:
         known = wanted.get((topic, fields[0]))
         if known is None:
             return False
-        known.update(NO_UUID, _FetchPartition(*fields), named)
+        known.update(known.topic_id, _partition(fields), named)
     return True
 
 
@@ -255,6 +304,8 @@ def _parts(
         hosted = by_topic.get(each.topic)
         partition = None if hosted is None else hosted.get(each.index)
         if partition is None or partition.why_not_serving(each.leader_epoch):
+            return None
+        if each.by_id and not each.is_of(partition):
             return None
         log, offset, named = partition.log, each.fetch_offset, each.named
         limit = mark = log.high_watermark
@@ -309,18 +360,19 @@ def _noted(session: ClientFetchSession, parts: list[_Part]) -> list[_Part]:
 
 
 def _frame(
-    correlation_id: int, session_id: int, parts: list[_Part], committed: bool
+    correlation_id: int, session_id: int, parts: list[_Part], committed: bool, by_id: bool
 ) -> list[Buffer]:
     """Return the chunks of a response."""
-    by_topic: dict[str, list[_Part]] = {}
+    by_topic: dict[str | bytes, list[_Part]] = {}
     for part in parts:
-        by_topic.setdefault(part.wanted.topic, []).append(part)
+        by_topic.setdefault(part.wanted.key, []).append(part)
     chunks: list[Buffer] = []
     head = out = bytearray(_pack_head(0, correlation_id, session_id))
     out.append(len(by_topic) + 1)
     for topic, of_topic in by_topic.items():
-        name = topic.encode()
-        out.append(len(name) + 1)
+        name = topic if isinstance(topic, bytes) else topic.encode()
+        if not by_id:
+            out.append(len(name) + 1)
         out += name
         out.append(len(of_topic) + 1)
         for part in of_topic:

@@ -170,13 +170,13 @@ class FollowerSession:
         key, named = (topic.topic, asked.partition), named_in(topic, asked)
         entry = self.entries.get(key)
         if entry is None:
-            entry = SessionPartition(self, topic.topic, topic.topic_id, asked, named)
+            entry = SessionPartition(self, topic.topic, topic.follower_topic_id, asked, named)
             self.entries[key] = entry
         else:
             if asked.current_leader_epoch != entry.leader_epoch:
                 # The follower has dropped a response of the former leader epoch.
                 entry.sent_watermark = entry.sent_start = -2
-            entry.update(topic.topic_id, asked, named)
+            entry.update(topic.follower_topic_id, asked, named)
             entry.is_void = False
         self.dirty.pop(entry, None)
         self.dirty[entry] = None

@@ -299,7 +299,7 @@ class _SessionResponse:
 
     def _respond_at_once(self, found: list[tuple[SessionPartition, Any]]) -> Any:
         """Do as ``_respond`` in one step, for few partitions."""
-        topics: dict[str, Any] = {}
+        topics: dict[str | bytes, Any] = {}
         for entry, part in found:
             self._note_sent(entry, part)
             put_into(topics, entry, part)

@@ -335,12 +335,8 @@ def why_not_replicated(wanted: Wanted, partition: HostedPartition, node_id: int)
     """
     if wanted.named is not NOT_NAMED:
         return ErrorCode.INVALID_REQUEST
-    topic_id = partition.topic_id
-    # Mostly the same object as last time: the comparison of two UUIDs runs in Python.
-    if wanted.topic_id is not topic_id and wanted.topic_id != NO_UUID:
-        if wanted.topic_id != topic_id:
-            return ErrorCode.INCONSISTENT_TOPIC_ID
-        wanted.topic_id = topic_id
+    if not wanted.is_of(partition) and wanted.topic_id != NO_UUID:
+        return ErrorCode.INCONSISTENT_TOPIC_ID
     if node_id not in partition.state.hosts:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ErrorCode.NONE
@@ -399,7 +395,7 @@ def respond(
     ``note`` is called with each partition's part in the step that adds it to the response. When it
     returns False, another request has superseded this one, and None is returned.
     """
-    topics: dict[str, Any] = {}
+    topics: dict[str | bytes, Any] = {}
     for seen, (wanted, part) in enumerate(found):
         if seen and not seen % ADDED_AT_ONCE:
             yield 0
@@ -409,11 +405,11 @@ def respond(
     return _Response(session_id=session_id, responses=list(topics.values()))
 
 
-def put_into(topics: dict[str, Any], wanted: Wanted, part: Any) -> None:
+def put_into(topics: dict[str | bytes, Any], wanted: Wanted, part: Any) -> None:
     """Add a partition's part to the topics of a response, and note the offsets sent."""
-    topic = topics.get(wanted.topic)
+    topic = topics.get(wanted.key)
     if topic is None:
-        topic = topics[wanted.topic] = _Topic(wanted.topic, [])
+        topic = topics[wanted.key] = _Topic(wanted.topic, wanted.topic_id, [])
     topic.partitions.append(part)
     if part.error_code or part.diverging_epoch is not None:
         # The receiver ignores both offsets of such a part: they must be sent again.

@@ -394,7 +394,7 @@ class FollowerFetcher:
         for key, item in content.wanted.items():
             topic = topics.get((key.topic, item.topic_id))
             if topic is None:
-                topic = request.FetchTopic(key.topic, [], topic_id=item.topic_id)
+                topic = request.FetchTopic(key.topic, follower_topic_id=item.topic_id)
                 topics[key.topic, item.topic_id] = topic
             topic.partitions.append(
                 request.FetchPartition(
@@ -418,7 +418,8 @@ class FollowerFetcher:
             session_epoch=content.epoch,
             topics=list(topics.values()),
             forgotten_topics_data=[
-                request.ForgottenTopic(name, indexes) for name, indexes in forgotten.items()
+                request.ForgottenTopic(name, partitions=indexes)
+                for name, indexes in forgotten.items()
             ],
             replica_broker_epoch=self._shared.session.broker_epoch,
         )

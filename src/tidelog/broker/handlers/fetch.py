@@ -1,4 +1,4 @@
-"""Fetch v4-12: reads record batches for consumers, and for followers of partitions led here.
+"""Fetch v4-17: reads record batches for consumers, and for followers of partitions led here.
 
 - Waits up to ``max_wait_ms`` until ``min_bytes`` can be read, without polling; an error of any
   partition ends the wait.
@@ -9,7 +9,12 @@
   response has the offset where the logs diverge (KIP-595).
 - v11+: a consumer with a rack id is directed to the replica in its rack, and may read from a
   follower (KIP-392): ``replica.selector.class``.
-- v12, with the tags of counts (KIP-253): the table of ``replication.resize_rules``, for each
+- v13+: topics by id (KIP-516): see ``fetching.topic_ids``. UNKNOWN_TOPIC_ID for each partition of
+  an id without a topic here.
+- v15+: the replica is in a tag (KIP-903). Followers fetch with v12, whose tags are ours: a request
+  of a replica in v13 or newer gets UNSUPPORTED_VERSION.
+- v16+: a refusal names the current leader and its address (KIP-951).
+- v12+, with the tags of counts (KIP-253): the table of ``replication.resize_rules``, for each
   partition of a session, too. A read that stands at a fence of a newer resize epoch waits as at the
   log's end, and is answered when this broker's metadata show that epoch.
 - Large reads are sent from the file without a copy in memory (``storage.log.region``).
@@ -38,6 +43,8 @@ from tidelog.broker.fetching.partition_reads import (
     respond,
 )
 from tidelog.broker.fetching.read_positions import ReadPosition, arrived_since, read_position
+from tidelog.broker.fetching.topic_ids import BY_ID_SINCE, add_names, find_by_id
+from tidelog.broker.metadata.leader_hints import FIRST_FETCH_VERSION
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps, begun
@@ -62,18 +69,26 @@ _Topic = messages.FetchResponse.FetchableTopicResponse
 
 def handle(broker: Broker, request: messages.FetchRequest, context: RequestContext) -> Any:
     """Read; respond now, or once there are enough records."""
+    if request.replica_state is not None:
+        request.replica_id = request.replica_state.replica_id
     if request.replica_id >= 0:
         if not context.may_name_replica(request.replica_id, ApiKey.FETCH):
             return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
+        if context.version >= BY_ID_SINCE:
+            return _refuse_all(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
         answer = broker.follower_sessions.handle(request, context)
         if answer is not None:
             return answer
+    if context.version >= BY_ID_SINCE:
+        add_names(request, broker.metadata.names)
     return begun(_serve(broker, request, context))
 
 
 def _serve(broker: Broker, request: messages.FetchRequest, context: RequestContext) -> Steps:
     now_ms = broker.clock.monotonic_ms()
-    plan = yield from broker.fetch_sessions.plan(request, now_ms, context.connection)
+    by_id = context.version >= BY_ID_SINCE
+    sessions = broker.fetch_sessions
+    plan = yield from sessions.plan(request, now_ms, context.connection, by_id=by_id)
     if isinstance(plan, ErrorCode):
         return _Response(error_code=plan)
     if request.replica_id >= 0:
@@ -130,12 +145,17 @@ class _FetchResponse:
         by_topic = broker.partitions.by_topic
         found = []
         for wanted in self._plan.wanted if among is None else among:
-            topic = by_topic.get(wanted.topic)
-            partition = None if topic is None else topic.get(wanted.index)
+            partition: HostedPartition | ErrorCode | None
+            if wanted.by_id:
+                partition = find_by_id(wanted, by_topic, broker.metadata.names, broker.leader_hints)
+            else:
+                topic = by_topic.get(wanted.topic)
+                partition = None if topic is None else topic.get(wanted.index)
             if partition is None:
+                partition = broker.leader_hints.why_not_here(wanted.topic, wanted.index)
+            if isinstance(partition, ErrorCode):
                 reading.urgent = True
-                error = broker.leader_hints.why_not_here(wanted.topic, wanted.index)
-                found.append((wanted, refusal(wanted.index, error)))
+                found.append((wanted, refusal(wanted.index, partition)))
                 continue
             self._hosted.append(partition)
             answer = reading.read(wanted, partition)
@@ -241,24 +261,32 @@ class _FetchResponse:
         if self._plan.superseded:
             return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session is None:
-            return (yield from respond(0, found, None))
+            return self._with_leaders((yield from respond(0, found, None)))
         response = yield from respond(session.id, found, self._note_sent)
         if response is None or self._plan.superseded:
             return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        return response
+        return self._with_leaders(response)
 
     def respond_at_once(self, found: list[tuple[Wanted, Any]]) -> Any:
         """Do as ``respond`` in one step, for few partitions."""
         session = self._plan.session
         if self._plan.superseded:
             return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        topics: dict[str, Any] = {}
+        topics: dict[str | bytes, Any] = {}
         for wanted, part in found:
             if session is not None:
                 self._note_sent(wanted, part)
             put_into(topics, wanted, part)
         session_id = 0 if session is None else session.id
-        return _Response(session_id=session_id, responses=list(topics.values()))
+        response = _Response(session_id=session_id, responses=list(topics.values()))
+        return self._with_leaders(response)
+
+    def _with_leaders(self, response: Any) -> Any:
+        """Name the current leaders of refused partitions, where the version has a place for it."""
+        context = self.reading.context
+        if context.version < FIRST_FETCH_VERSION:
+            return response
+        return self._broker.leader_hints.name_leaders_of_fetch(response, context.listener_name)
 
     def _note_sent(self, wanted: Wanted, part: Any) -> bool:
         session = self._plan.session
@@ -287,7 +315,7 @@ def _refuse_all(request: messages.FetchRequest, error: ErrorCode, version: int) 
     if version >= FIRST_VERSION_WITH_SESSIONS:
         return _Response(error_code=int(error))
     topics = [
-        _Topic(topic.topic, [refusal(asked.partition, error) for asked in topic.partitions])
+        _Topic(topic.topic, partitions=[refusal(x.partition, error) for x in topic.partitions])
         for topic in request.topics
     ]
     return _Response(responses=topics)
@@ -295,7 +323,7 @@ def _refuse_all(request: messages.FetchRequest, error: ErrorCode, version: int) 
 
 HANDLER = Handler(
     ApiKey.FETCH,
-    range(4, 13),
+    range(4, 18),
     Scope.CLIENT,
     handle,
     large_answer=True,

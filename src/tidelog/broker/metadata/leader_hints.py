@@ -1,22 +1,27 @@
-"""Current leaders in Produce responses with an error: a producer needs no Metadata (KIP-951).
+"""Current leaders in refused Produce and Fetch requests: a client needs no Metadata (KIP-951).
 
-Owns the tags ``current_leader`` and ``node_endpoints`` of Produce v10+. (Fetch has the latter from
-v16 on, which is not served.) Only a hint: left out if this broker knows no newer leader.
+Owns the tags ``current_leader`` and ``node_endpoints`` of Produce v10+ and Fetch v16+. Only a hint:
+left out if this broker knows no newer leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 
-FIRST_PRODUCE_VERSION = 10
+FIRST_PRODUCE_VERSION, FIRST_FETCH_VERSION = 10, 16
 
 _Response = messages.ProduceResponse
 _Leader = messages.ProduceResponse.LeaderIdAndEpoch
+_Fetched = messages.FetchResponse
+
+FENCED = ErrorCode.FENCED_LEADER_EPOCH
+FETCH_ERRORS = frozenset((ErrorCode.NOT_LEADER_OR_FOLLOWER, FENCED))
+"""Errors of a Fetch after which the client needs the leader, or its epoch."""
 
 
 class LeaderState(Protocol):
@@ -72,12 +77,31 @@ class LeaderHints:
                         part.current_leader = _Leader(leader, epoch)
                         leaders.add(leader)
         if leaders:
-            response.node_endpoints = [
-                _Response.NodeEndpoint(node_id, host, port, rack)
-                for node_id, host, port, rack in self._metadata.addresses(listener_name)
-                if node_id in leaders
-            ]
+            of = self._addresses(leaders, listener_name)
+            response.node_endpoints = [_Response.NodeEndpoint(*each) for each in of]
         return response
+
+    def name_leaders_of_fetch(self, response: Any, listener_name: str) -> Any:
+        """Do the same for a Fetch response, and for FENCED_LEADER_EPOCH: there the leader may be
+        this broker, in a newer epoch."""
+        leaders: set[int] = set()
+        for topic in response.responses:
+            for part in topic.partitions:
+                if part.error_code in FETCH_ERRORS:
+                    leader, epoch = self._leader(topic.topic, part.partition_index)
+                    is_fenced = part.error_code == FENCED
+                    if leader >= 0 and (is_fenced or leader != self._node_id):
+                        part.current_leader = _Fetched.LeaderIdAndEpoch(leader, epoch)
+                        leaders.add(leader)
+        if leaders:
+            of = self._addresses(leaders, listener_name)
+            response.node_endpoints = [_Fetched.NodeEndpoint(*each) for each in of]
+        return response
+
+    def _addresses(
+        self, leaders: set[int], listener_name: str
+    ) -> Iterator[tuple[int, str, int, str | None]]:
+        return (each for each in self._metadata.addresses(listener_name) if each[0] in leaders)
 
     def _leader(self, topic: str, index: int) -> tuple[int, int]:
         """Return leader and epoch of the newer of LeaderAndIsr and UpdateMetadata; -1: none."""

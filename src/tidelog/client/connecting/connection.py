@@ -45,6 +45,10 @@ MAX_IN_FLIGHT = 5
 
 SOFTWARE_NAME = "tidelog"
 
+HIGHEST_USED = {ApiKey.FETCH: 12}
+"""APIs whose later versions this client does not use: they name topics by id, and its requests name
+them by name (Fetch; followers have tags of ours in version 12 alone)."""
+
 
 class _Pending(NamedTuple):
     """A request in flight."""
@@ -190,7 +194,7 @@ class ClientConnection:
         Raises VersionUnsupported. Without negotiation: the highest this client knows.
         """
         known = codec.api_of(api_key).all_versions()
-        lowest, highest = known[0], known[-1]
+        lowest, highest = known[0], HIGHEST_USED.get(ApiKey(api_key), known[-1])
         if limit is not None:
             highest = min(highest, limit)
         if self._peer_versions is not None:

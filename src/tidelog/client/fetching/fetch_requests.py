@@ -154,7 +154,9 @@ def _request(
         session_epoch=question.epoch,
         topics=topics_of(question.wanted),
         forgotten_topics_data=topics_field(
-            question.forgotten, fetch.ForgottenTopic, lambda where: where.partition
+            question.forgotten,
+            lambda name, indexes: fetch.ForgottenTopic(name, partitions=indexes),
+            lambda where: where.partition,
         ),
     )
 

@@ -143,7 +143,7 @@ async def _read(
     ) -> dict[TopicPartition, Buffer | ErrorCode]:
         topics = topics_field(
             group,
-            fetch.FetchTopic,
+            lambda name, parts: fetch.FetchTopic(name, partitions=parts),
             lambda where: fetch.FetchPartition(
                 partition=where.partition,
                 fetch_offset=wanted[where],
