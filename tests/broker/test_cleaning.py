@@ -242,7 +242,7 @@ def test_a_log_that_is_deleted_is_neither_quarantined_nor_a_fault_of_its_disk(
 
     async def main() -> None:
         def deleted(_topic: str) -> None:
-            lone.broker.partitions.stop("t", 0, delete=True, reason="deleted")
+            lone.broker.partitions.stop("t", 0, delete=True)
             raise OSError(errno.EIO, "what it read is gone")
 
         async with told(tmp_path, deleted) as (lone, helper):
@@ -270,7 +270,7 @@ def test_a_deleted_log_is_not_quarantined(tmp_path: Path) -> None:
             fill(hosted)
             await cleaning.clean()
             assert cleaning.uncleanable() == [hosted]
-            lone.broker.partitions.stop("t", 0, delete=True, reason="deleted")
+            lone.broker.partitions.stop("t", 0, delete=True)
             await cleaning.clean()
             assert cleaning.uncleanable() == []
 
@@ -305,7 +305,7 @@ def test_a_helper_that_is_late_leaves_no_file_with_the_next_replica_of_the_name(
 ) -> None:
     async def main() -> None:
         def born_again(topic: str) -> None:
-            lone.broker.partitions.stop("t", 0, delete=True, reason="deleted")
+            lone.broker.partitions.stop("t", 0, delete=True)
             lone.lead("t", configs=COMPACTED)
             for suffix in names.SEGMENT_SUFFIXES:
                 name = names.file_name(0, suffix + names.CLEANED)

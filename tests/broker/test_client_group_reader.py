@@ -102,7 +102,7 @@ class RefusingBroker(GroupBroker):
             partition_index=0, leader=-2, leader_epoch=-2, isr=[], replicas=[]
         )
         self._tell(topic, gone)
-        self.broker.partitions.stop(topic, 0, delete=True, reason="deleted")
+        self.broker.partitions.stop(topic, 0, delete=True)
 
     def _tell(self, topic: str, partition: Any) -> None:
         update = messages.UpdateMetadataRequest

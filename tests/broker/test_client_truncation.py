@@ -60,7 +60,7 @@ async def read(fetcher: Fetcher, count: int) -> list[tuple[int, bytes | None]]:
 
 async def lose_and_grow(lone: LoneBroker, cluster: Cluster) -> None:
     """Let the next leader be one that has nothing of epoch 0, and more records than were read."""
-    lone.broker.partitions.stop("t", 0, delete=True, reason="lost")
+    lone.broker.partitions.stop("t", 0, delete=True)
     lone.lead("t", epoch=1)
     await write(cluster, "later", 8)
 

@@ -137,7 +137,7 @@ def test_a_follower_is_read_up_to_its_own_watermark(tmp_path: Path) -> None:
             await until(lambda: hosted.waiting.readers)
             hosted.replicated(0, 3)
             assert (await peer.receive()).responses[0].partitions[0].error_code == 0
-            lone.broker.partitions.stop("t", 0, delete=False, reason="a test")
+            lone.broker.partitions.stop("t", 0, delete=False)
             stopped = await ask(peer, near(0, epoch=4))
             assert stopped.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -164,7 +164,7 @@ def test_a_tool_reads_any_replica_up_to_its_own_watermark(tmp_path: Path) -> Non
             assert consumer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             lone.lead("t", epoch=5, leader=-1, isr=(), replicas=(1, 2))
             assert offsets((await ask(peer, fetch(0, replica_id=-2))).records) == [0, 1]
-            lone.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            lone.broker.partitions.stop("t", 0, delete=True)
             assert (await ask(peer, fetch(0, replica_id=-2))).error_code != 0
 
     run(main())

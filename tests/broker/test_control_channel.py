@@ -572,7 +572,7 @@ def test_nothing_is_kept_of_the_configuration_of_a_topic_that_is_gone(tmp_path: 
             for index in range(2):
                 assert f"t{number}" in resolved
                 if number % 2:
-                    lone.broker.partitions.stop(f"t{number}", index, delete=True, reason="test")
+                    lone.broker.partitions.stop(f"t{number}", index, delete=True)
                 else:
                     lone.broker.partitions.quarantine(f"t{number}", index, "test")
         assert not [name for name in resolved if name.startswith("t")]

@@ -157,12 +157,12 @@ def test_no_counter_steps_back_when_a_partition_goes(tmp_path: Path) -> None:
             before = await shown(broker)
             assert before.value(f"{TOPICS}_messagesin_total", OF_T) == 3
             partitions = broker.broker.partitions
-            partitions.stop("t", 1, delete=True, reason="it moves")
+            partitions.stop("t", 1, delete=True)
             after = await shown(broker)
             for name in ("messagesin", "bytesin", "totalproducerequests"):
                 full = f"{TOPICS}_{name}_total"
                 assert after.value(full, OF_T) == before.value(full, OF_T) > 0
-            partitions.stop("t", 0, delete=True, reason="the last one")
+            partitions.stop("t", 0, delete=True)
             assert OF_T not in (await shown(broker)).samples.get(f"{TOPICS}_bytesin_total", {})
             assert partitions.past.by_topic == {}, "nothing is kept of a topic that is gone"
             assert partitions.past.all.messages == 3

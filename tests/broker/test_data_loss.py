@@ -471,7 +471,7 @@ def test_a_deleted_partition_owes_nothing(tmp_path: Path) -> None:
             lead_uncleanly(lone)
             assert len(lone.broker.data_loss) == 1
             await until(lambda: session.asked)
-            lone.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            lone.broker.partitions.stop("t", 0, delete=True)
             assert len(lone.broker.data_loss) == 0
             await until(lambda: session.reports)
         assert session.handled == []
@@ -497,7 +497,7 @@ def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_topic_of_the_name(
             if is_stale:
                 partitions.quarantine("t", 0, "a test")
             else:
-                partitions.stop("t", 0, delete=True, reason="a test")
+                partitions.stop("t", 0, delete=True)
             state = replace(state, topic_id=UUID(int=5), is_unclean_leader=True, has_debt=True)
             partitions.apply(partitions.create("t", 0, state), state)
             await until(lambda: session.handled)

@@ -99,11 +99,11 @@ def it_leads_no_more(lone: LoneBroker, index: int) -> None:
 
 
 def it_is_deleted(lone: LoneBroker, index: int) -> None:
-    lone.broker.partitions.stop("t", index, delete=True, reason="a test")
+    lone.broker.partitions.stop("t", index, delete=True)
 
 
 def it_is_stopped(lone: LoneBroker, index: int) -> None:
-    lone.broker.partitions.stop("t", index, delete=False, reason="a test")
+    lone.broker.partitions.stop("t", index, delete=False)
 
 
 def its_disk_fails(lone: LoneBroker, index: int) -> None:

@@ -199,7 +199,7 @@ def test_a_session_reports_a_replica_that_is_removed_and_created_again(tmp_path:
             session = (await peer.ask(ask((0, 0), {0: 0, 1: 0}), 12)).session_id
             peer.send(ask((session, 1), wait_ms=LONG_MS), 12)
             await until(lambda: session_of(lone).waiting)
-            lone.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            lone.broker.partitions.stop("t", 0, delete=True)
             gone = told(await peer.receive())
             assert {i: part.error_code for i, part in gone.items()} == {
                 0: ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -250,7 +250,7 @@ def test_through_random_breaks_all_logs_become_the_same(tmp_path: Path) -> None:
                 elif chance < 0.2:
                     index = source.randrange(12)
                     if index in followers:
-                        pair.follower.broker.partitions.stop("t", index, delete=True, reason="")
+                        pair.follower.broker.partitions.stop("t", index, delete=True)
                         followers[index] = pair.follow(index, leaders[index].leader_epoch)
                 for _ in range(source.randrange(20)):
                     await asyncio.sleep(0)

@@ -433,7 +433,7 @@ def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(
             # What was there goes on in the new session, and leaves it without a stop of the other.
             append(first_leader, "c")
             await until(lambda: first.end_offset == 2)
-            pair.follower.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            pair.follower.broker.partitions.stop("t", 0, delete=True)
             append(first_leader, "d")
             append(second_leader, "e")
             await until(lambda: second.end_offset == 2)

@@ -225,7 +225,7 @@ def test_a_copy_that_waits_for_a_change_of_its_log_is_not_begun_for_a_deleted_on
             await until(lambda: broker.broker.log_work._under_way)
             assert await alter(peer, there) is OK
             await until(lambda: hosted.log.is_mirrored)
-            broker.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            broker.broker.partitions.stop("t", 0, delete=True)
             may_end.set()
             await changing
             await until(lambda: not broker.broker.future_replicas._tasks)
@@ -248,7 +248,7 @@ def test_a_replica_that_goes_takes_its_copy_with_it(tmp_path: Path, delete: bool
             await until(disk.held.is_set)
             partitions = broker.broker.partitions
             if delete:
-                partitions.stop("t", 0, delete=True, reason="a test")
+                partitions.stop("t", 0, delete=True)
             else:
                 partitions.quarantine("t", 0, "a test", durable=False)
             disk.may_go.set()

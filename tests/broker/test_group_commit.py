@@ -129,7 +129,7 @@ def test_a_log_that_is_deleted_while_its_epochs_are_written_fails_no_other(
         for each in logs:
             append(each)
         await until(begun.is_set)
-        lone.broker.partitions.stop("t", 0, delete=True, reason="of the test")
+        lone.broker.partitions.stop("t", 0, delete=True)
         deleted.set()
         await until(lambda: logs[1].high_watermark == 1 or logs[1].offline_reason)
         assert logs[1].offline_reason is None

@@ -75,7 +75,7 @@ class Source:
         """The next leader has nothing of epoch 0, and more records than there were."""
 
         def lose(lone: LoneBroker) -> None:
-            lone.broker.partitions.stop("t", 0, delete=True, reason="lost")
+            lone.broker.partitions.stop("t", 0, delete=True)
             lone.lead("t", epoch=1)
 
         self.run(lose)

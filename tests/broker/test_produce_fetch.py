@@ -672,8 +672,8 @@ def test_a_stopped_or_stale_partition_does_not_serve(tmp_path: Path) -> None:
             )
             lone.lead("t", 3, epoch=5)
             await send(peer, batch("a"), partition=1)
-            partitions.stop("t", 0, delete=False, reason="test")
-            partitions.stop("t", 1, delete=True, reason="test")
+            partitions.stop("t", 0, delete=False)
+            partitions.stop("t", 1, delete=True)
             partitions.quarantine("t", 2, "test")
             assert told == [("t-0", 5), ("t-1", 5), ("t-2", 5)]
             for partition in range(3):

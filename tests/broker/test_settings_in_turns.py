@@ -127,8 +127,8 @@ def test_what_changes_while_a_setting_is_taken_over_is_not_undone(tmp_path: Path
         # Half of them have taken it over: another setting comes, a topic goes and one comes.
         for _ in cache.apply([(EntityType.BROKER, "", {"log.retention.ms": "6"})], complete=False):
             pass
-        partitions.stop("t0", 0, delete=True, reason="a test")
-        partitions.stop(f"t{CONFIGURED_AT_ONCE + 1}", 0, delete=True, reason="a test")
+        partitions.stop("t0", 0, delete=True)
+        partitions.stop(f"t{CONFIGURED_AT_ONCE + 1}", 0, delete=True)
         lone.lead("new")
         assert list(first) == []
         assert set(retention(lone.broker)) == {6}

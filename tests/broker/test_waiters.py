@@ -85,7 +85,7 @@ def test_a_removed_replica_answers_all_that_wait_at_once(tmp_path: Path) -> None
             refused = (await follower.receive()).responses[0].partitions[0]
             assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is no replica"
             await until(lambda: hosted.waiting.readers)
-            lone.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            lone.broker.partitions.stop("t", 0, delete=True)
             expected = ErrorCode.NOT_LEADER_OR_FOLLOWER
             written = (await peer.receive()).responses[0].partition_responses[0]
             assert written.error_code == expected
@@ -228,7 +228,7 @@ def test_a_waiter_that_fails_when_it_is_woken_keeps_no_other_waiting(tmp_path: P
                 hosted.when_committed(hosted.end_offset - 1, told.append)
             hosted.follower_fetched(2, 1)
             assert told == [ErrorCode.NONE]
-            lone.broker.partitions.stop("t", 0, delete=True, reason="test")
+            lone.broker.partitions.stop("t", 0, delete=True)
             assert told == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
             assert lone.broker.partitions.get("t", 0) is None
 

@@ -38,7 +38,7 @@ def test_a_replica_is_removed_while_its_fetch_response_is_in_flight(tmp_path: Pa
             # The answer is made in this turn's end; the replica is gone before it comes.
             for leader in leaders:
                 append(leader, "b")
-            pair.follower.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            pair.follower.broker.partitions.stop("t", 0, delete=True)
             for index in (1, 2):
                 await until_end(followers[index], 2)
                 append(leaders[index], "c")
@@ -107,7 +107,7 @@ def test_a_retried_batch_after_a_leader_change_and_retention_succeeds_once(tmp_p
                 answer = await sent(pair.leader.port, records)
                 assert (answer.error_code, answer.base_offset) == (0, at)
             await until_same(leader, follower)
-            pair.leader.broker.partitions.stop("t", 0, delete=False, reason="a test")
+            pair.leader.broker.partitions.stop("t", 0, delete=False)
             moved = {"leader": 2, "isr": (2,), "isr_version": 5}
             leading = pair.follow(epoch=2, **moved)
             assert leading.is_leader
@@ -149,7 +149,7 @@ def test_deletion_of_a_partition_under_heavy_appends_flush_and_segment_roll(tmp_
                         await asyncio.sleep(0)
                 assert leader.log.configs.segment_bytes == 2000
                 for broker in both if source.random() < 0.5 else reversed(both):
-                    broker.partitions.stop("t", 0, delete=True, reason="a test")
+                    broker.partitions.stop("t", 0, delete=True)
                     at_once(broker.partitions.syncing_names())
                     await broker.maintenance.look_at_retention()
                     await broker.maintenance.remove()

@@ -146,8 +146,9 @@ class _Process:
             if not starting.cancelled() and starting.exception() is not None:
                 starting.result()
         finally:
-            await self._stop()
+            # A stop waits for the disk on the loop: no client is left that this could hold up.
             self._watch.stop()
+            await self._stop()
             processes.shutdown(cancel_futures=True)
             threads.shutdown()
 

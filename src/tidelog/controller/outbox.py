@@ -33,6 +33,7 @@ from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.pending import Changes
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
 from tidelog.protocol.codec import EncodedRequest
 from tidelog.runtime.backoff import Backoff
@@ -352,6 +353,7 @@ class Outbox:
                     topic = error.topic_id if cluster.level.topic_ids else error.topic_name
                     refused[topic, error.partition_index] = error.error_code
         done = []
+        said = GatheredLines(logger)
         for stop in stops:
             topic = stop.topic_id if cluster.level.topic_ids else stop.name
             code = refused.get((topic, stop.partition))
@@ -361,11 +363,9 @@ class Outbox:
                 done.append(stop)
                 refused.pop((topic, stop.partition), None)
             else:
-                name, where = ErrorCode(code).name, f"{stop.name}-{stop.partition}"
-                logger.warning(
-                    "broker %(broker)s: %(partition)s not stopped: %(error)s",
-                    {"broker": self.broker, "partition": where, "error": name},
-                )
+                what = f"not stopped on broker {self.broker}: {ErrorCode(code).name}"
+                said.add(f"{stop.name}-{stop.partition}", what, logging.WARNING)
+        said.say()
         if done:
             await self._owner.stopped(self.broker, done)
         if refused:
@@ -398,12 +398,11 @@ class Outbox:
         for topic in response.topics:
             refused = [error for error in topic.partition_errors if error.error_code]
             found += [(str(topic.topic_id), error) for error in refused]
+        said = GatheredLines(logger)
         for name, error in found:
-            code, where = ErrorCode(error.error_code).name, f"{name}-{error.partition_index}"
-            logger.warning(
-                "broker %(broker)s refused %(partition)s: %(error)s",
-                {"broker": self.broker, "partition": where, "error": code},
-            )
+            what = f"refused by broker {self.broker}: {ErrorCode(error.error_code).name}"
+            said.add(f"{name}-{error.partition_index}", what, logging.WARNING)
+        said.say()
         if any(error.error_code == ErrorCode.KAFKA_STORAGE_ERROR for _, error in found):
             self._resend_later()
 

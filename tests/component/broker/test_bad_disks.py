@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from tidelog.broker.metadata.configurations import ConfigCache, EntityType
 from tidelog.broker.partitions.partition import LeaderAndIsrState, StorageFailed
 from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.replication.command_rules import StopReplicaCommand
@@ -275,7 +277,7 @@ def test_a_replica_created_again_beside_one_that_a_disk_kept_is_the_replica(
             if stale:
                 partitions.quarantine("t", 0, "planted")
             else:
-                partitions.stop("t", 0, delete=True, reason="planted")
+                partitions.stop("t", 0, delete=True)
             at_once(partitions.syncing_names())
         hosted = partitions.create("t", 0, again)
         partitions.apply(hosted, again)
@@ -311,13 +313,13 @@ def test_what_a_replica_replaces_the_next_one_replaces_too(tmp_path: Path) -> No
         partitions.create("t", 0, STATE)
         disk.kinds, disk.ending = ("rename",), "/one/t-0"
         with pytest.raises(StorageFailed):
-            partitions.stop("t", 0, delete=True, reason="planted")
+            partitions.stop("t", 0, delete=True)
         partitions.create("t", 0, STATE)
         append(lone, 1)
 
     async def again(lone: ControlledBroker) -> None:
         partitions = lone.broker.partitions
-        partitions.stop("t", 0, delete=True, reason="planted")
+        partitions.stop("t", 0, delete=True)
         lone.broker.directories[0].resources.fail("planted")
         partitions.create("t", 0, STATE)
         append(lone, 2)
@@ -439,8 +441,9 @@ def test_a_deletion_that_one_disk_does_not_take_is_confirmed_of_the_other(tmp_pa
         assert [path.rpartition("/")[0].rpartition("/")[2] for path in paths] == ["one", "two"]
         disk.kinds, disk.ending = ("sync_directory",), "/one"
         order = StopReplicaCommand(0, True, True, STATE.topic_id, 0)
+        said = GatheredLines(logging.getLogger("test"))
         for index in (0, 1):
-            assert control._stop(TopicPartition("t", index), order) == 0
+            assert control._stop(TopicPartition("t", index), order, said) == 0
         with pytest.raises(StorageFailed) as failure:
             await control._sync_names()
         assert failure.value.keys == {TopicPartition("t", 0)}  # type: ignore[attr-defined]

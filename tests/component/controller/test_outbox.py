@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -267,6 +268,36 @@ def test_the_end_of_a_topic_is_no_change_of_its_configuration(
     files = list(tmp_path.glob("**/t-*-delete/partition.metadata"))
     assert len(files) == PARTITIONS
     assert all("retention.ms" in x.read_text() for x in files)
+
+
+def test_a_command_for_a_thousand_partitions_writes_a_few_log_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two lines for each deleted replica filled the log, and hid all others."""
+
+    async def work() -> None:
+        office, lone = Office(), ControlledBroker(tmp_path)
+        await lone.start()
+        office.found_at(lone.port)
+        try:
+            office.create(TopicToCreate("t", 1_000, 1))
+            async with commanded(office) as outbox:
+                caplog.clear()
+                decision = delete_topics(office.cluster, [PendingDelete("t")])
+                changes = changes_of(office.cluster, decision.writes)
+                office.do(decision)
+                outbox.notice(changes)
+                await until(lambda: len(office.confirmed) == 1_000, DEADLINE_S)
+        finally:
+            await lone.stop()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(work())
+    lines = [x.getMessage() for x in caplog.records if "t-" in x.getMessage()]
+    assert lines == [
+        "t-0, t-1, t-2, t-3, t-4 and 995 more: deleted by StopReplica, leader epoch -2"
+    ]
+    assert len(caplog.records) < 30
 
 
 PARTITIONS = 12

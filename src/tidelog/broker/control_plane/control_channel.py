@@ -29,6 +29,7 @@ from tidelog.broker.partitions.registry import NotQuarantined
 from tidelog.broker.partitions.state import NotYet
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
 from tidelog.replication.command_rules import (
     Action,
@@ -244,6 +245,7 @@ class Control:
         partitions = self._partitions
         ids: dict[TopicPartition, UUID] = {}
         error = ErrorCode.NONE
+        said = GatheredLines(logger)
         turn = self._turn()
         for key, reason in stale.items():
             if turn.is_over():
@@ -263,7 +265,7 @@ class Control:
             ids[key] = local.topic_id
             try:
                 if isinstance(reason, str):
-                    partitions.quarantine(key.topic, key.partition, reason, durable=False)
+                    partitions.quarantine(*key, reason, durable=False, said=said)
                 elif partitions.get(*key) is reason:
                     self._repairs.quarantine(reason)
             except StorageFailed as failure:
@@ -271,6 +273,7 @@ class Control:
                 logger.error("%s: %s", key, failure)
                 self._not_deleted(key, local.topic_id)
                 stuck[key] = local.topic_id
+        said.say()
         try:
             await self._sync_names()
         except NotQuarantined as failure:
@@ -345,6 +348,7 @@ class Control:
         """Apply a request of any version; return the error if it is, or becomes, stale."""
         error = self._channel.check(request, connection)
         stopped: Errors = []
+        said = GatheredLines(logger)
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
         turn = self._turn()
         for topic, partition, command in stops_of(request, version):
@@ -352,12 +356,13 @@ class Control:
             is_at_rest = await self._at_rest(key, deadline_s)
             error = error or self._channel.check(request, connection)
             if error:
-                return error
-            found = self._stop(key, command) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
+                break
+            found = self._stop(key, command, said) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
             stopped.append((topic, command.topic_id, partition, found))
             if turn.is_over():
                 error = await self._yield(request, connection)
                 turn = self._turn()
+        said.say()
         if error:
             return error
         try:
@@ -371,12 +376,14 @@ class Control:
                     stopped[place] = (topic, topic_id, at, failed)
         return stopped
 
-    def _stop(self, key: TopicPartition, command: StopReplicaCommand) -> ErrorCode:
+    def _stop(
+        self, key: TopicPartition, command: StopReplicaCommand, said: GatheredLines
+    ) -> ErrorCode:
         partitions = self._partitions
         local = partitions.local(*key)
         decision = decide_stop_replica(local, command)
         if isinstance(decision, CommandRefusal):
-            logger.warning("StopReplica for %s refused: %s", key, decision.why)
+            said.add(key, f"StopReplica refused: {decision.why}", logging.WARNING)
             return decision.error
         if decision is StopAction.NOTHING:
             # Its directory may still exist: the name must not count as free (KIP-516).
@@ -384,10 +391,10 @@ class Control:
         delete = decision is StopAction.DELETE
         why = f"StopReplica, leader epoch {command.leader_epoch}"
         try:
-            partitions.stop(*key, delete=delete, reason=why)
+            partitions.stop(*key, delete=delete)
         except StorageFailed as error:
             logger.error("%s cannot be stopped: %s", key, error)
             self._not_deleted(key, command.topic_id if local is None else local.topic_id)
             return ErrorCode.KAFKA_STORAGE_ERROR
-        logger.info("%s %s: %s", "deleted" if delete else "stopped", key, why)
+        said.add(key, f"{'deleted' if delete else 'stopped'} by {why}")
         return ErrorCode.NONE

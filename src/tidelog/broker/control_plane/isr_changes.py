@@ -33,6 +33,7 @@ from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import Level
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import CommandRefusal
@@ -98,6 +99,7 @@ class IsrChanges:
         self._session = session
         self._partitions = partitions
         self._debts = debts
+        self._said = GatheredLines(logger)
         self._todo: dict[HostedPartition, None] = {}
         """Partitions to check; one with a change in flight stays until its outcome is known."""
         self._refused_until: dict[tuple[HostedPartition, int], int] = {}
@@ -254,6 +256,7 @@ class IsrChanges:
                 due[partition] = leadership.change
                 if len(due) == MOST_AT_ONCE:
                     break
+        self._said.say()
         return due
 
     def _wanted_change(self, partition: HostedPartition, now_ms: int) -> IsrChange | None:
@@ -270,10 +273,7 @@ class IsrChanges:
             isr += self._new_members(partition, now_ms)
         if len(isr) == len(state.isr):
             return None
-        logger.info(
-            "%(partition)s: proposing the ISR %(isr)s instead of %(former_isr)s",
-            {"partition": partition.key, "isr": isr, "former_isr": state.isr},
-        )
+        self._said.add(partition.key, f"proposing the ISR {isr} instead of {list(state.isr)}")
         epochs = self._broker_epochs(isr, followers)
         return IsrChange(state.leader_epoch, state.isr_version, tuple(isr), epochs)
 
@@ -320,6 +320,7 @@ class IsrChanges:
                     self._take_in(partition, changes[partition], part)
         for partition in by_key.values():
             self._left_open(partition, changes[partition], "nothing")
+        self._said.say()
         return True
 
     def _take_in(self, partition: HostedPartition, change: IsrChange, part: Any) -> None:
@@ -342,10 +343,7 @@ class IsrChanges:
                 self._debts.confirmed(partition)
         else:
             assert isinstance(found, CommandRefusal)
-            logger.info(
-                "%(partition)s: the ISR %(isr)s was refused: %(error)s",
-                {"partition": partition.key, "isr": change.isr, "error": error.name},
-            )
+            self._said.add(partition.key, f"the ISR {list(change.isr)} was refused: {error.name}")
             self._todo.pop(partition, None)
             self._note_refusal(partition, new)
             partition.take_isr(state.isr, state.isr_version)
@@ -356,9 +354,7 @@ class IsrChanges:
         partition.take_isr(found.isr, found.isr_version)
         if is_newer:
             # It stays to be checked: other followers may have caught up or lagged meanwhile.
-            logger.info(
-                "%(partition)s: the ISR is %(isr)s", {"partition": partition.key, "isr": found.isr}
-            )
+            self._said.add(partition.key, f"the ISR is {list(found.isr)}")
         else:
             self._todo.pop(partition, None)
 
@@ -367,10 +363,7 @@ class IsrChanges:
         change.left_open(self._clock.monotonic_ms())
         if not change.tries & (change.tries - 1):
             # The 1st, 2nd, 4th … time: a lasting error must not fill the log.
-            logger.warning(
-                "%(partition)s: AlterIsr got %(error)s (%(tries)d)",
-                {"partition": partition.key, "error": what, "tries": change.tries},
-            )
+            self._said.add(partition.key, f"AlterIsr got {what} ({change.tries})", logging.WARNING)
 
     def _note_refusal(self, partition: HostedPartition, new: list[int]) -> None:
         """Pause the proposals of a refused member.

@@ -21,6 +21,7 @@ from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrSta
 from tidelog.broker.partitions.role_changes import NoSteps, RoleChanges
 from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica, may_be_of
 from tidelog.runtime.turns import Pieces
@@ -212,7 +213,7 @@ class Partitions:
             ):
                 del self._unfenced[partition]
 
-    def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
+    def stop(self, topic: str, partition: int, *, delete: bool) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
 
         Durable after ``syncing_names``, once for many. Raises StorageFailed when the rename fails;
@@ -220,9 +221,6 @@ class Partitions:
         """
         hosted = self._stop(topic, partition)
         if hosted is not None and delete:
-            logger.info(
-                "%(partition)s: deleting its log: %(why)s", {"partition": hosted.key, "why": reason}
-            )
             self.steps.remove(hosted.key)
             self._unhost(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
@@ -244,20 +242,29 @@ class Partitions:
         if reason:
             raise NotQuarantined(reason, failed)
 
-    def quarantine(self, topic: str, partition: int, reason: str, *, durable: bool = True) -> None:
+    def quarantine(
+        self,
+        topic: str,
+        partition: int,
+        reason: str,
+        *,
+        durable: bool = True,
+        said: GatheredLines | None = None,
+    ) -> None:
         """Stop serving; quarantine the log, and remove it after a delay (KIP-516).
 
-        Without ``durable``, call ``syncing_names``, once for many, before the response is sent.
+        ``said`` gathers the log lines of many. Without ``durable``, call ``syncing_names``, once
+        for many, before the response is sent.
         """
         hosted = self._stop(topic, partition)
         if hosted is None:
             return
         self.steps.remove(hosted.key)
         delay_ms = self._quarantine_ms
-        logger.warning(
-            "%(partition)s: quarantined, removed in %(delay_ms)d ms: %(why)s",
-            {"partition": hosted.key, "delay_ms": delay_ms, "why": reason},
-        )
+        lines = said or GatheredLines(logger)
+        lines.add(hosted.key, f"quarantined, removed in {delay_ms} ms: {reason}", logging.WARNING)
+        if said is None:
+            lines.say()
         self._unhost(
             hosted,
             lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms, durable=durable),
