@@ -303,11 +303,10 @@ class Route:
         """Return a response with INVALID_REQUEST, for a request of too many elements, or None: only
         the top of the response can have it, for the items were not parsed."""
         key = self.handler.api_key
-        top = codec.api_of(key).response.fields
-        if not any(each.name == "error_code" and self.version in each.versions for each in top):
+        if not _has_at_top(key, "error_code", self.version):
             return None
         answer = _response_class(key)(error_code=ErrorCode.INVALID_REQUEST)
-        if any(each.name == "error_message" and self.version in each.versions for each in top):
+        if _has_at_top(key, "error_message", self.version):
             answer.error_message = why
         return answer
 
@@ -347,7 +346,9 @@ class Router:
         known = codec.api_of(key).versions
         if handler.versions.start not in known or handler.versions.stop - 1 not in known:
             raise ValueError(f"{key.name} has no versions {handler.versions}")
-        if handler.scope is not Scope.CLIENT and not hasattr(_response_class(key)(), "error_code"):
+        if handler.scope is not Scope.CLIENT and not all(
+            _has_at_top(key, "error_code", version) for version in handler.versions
+        ):
             raise ValueError(f"{key.name} cannot be refused: its response has no error code")
         self._handlers[key] = handler
         self.tallies[key] = Tally()
@@ -391,11 +392,17 @@ def refusal(handler: Handler, request: Any, error: ErrorCode, version: int) -> A
     """Return a response of this API with ``error``, or None if it has no field for it."""
     if handler.refuse is not None:
         return handler.refuse(request, error, version)
-    response = _response_class(handler.api_key)()
-    if not hasattr(response, "error_code"):
+    if not _has_at_top(handler.api_key, "error_code", version):
         return None
+    response = _response_class(handler.api_key)()
     response.error_code = int(error)
     return response
+
+
+def _has_at_top(api_key: ApiKey, name: str, version: int) -> bool:
+    """Whether the response of an API has this field, not in an element of it, in a version."""
+    fields = codec.api_of(api_key).response.fields
+    return any(each.name == name and version in each.versions for each in fields)
 
 
 def _response_class(api_key: ApiKey) -> Any:

@@ -26,6 +26,7 @@ from tidelog.network.router import (
     RequestContext,
     Router,
     Scope,
+    refusal,
 )
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
@@ -119,7 +120,16 @@ def test_the_controller_takes_no_longer_requests_than_brokers_forward() -> None:
 
 def test_an_api_that_cannot_be_refused_has_client_scope() -> None:
     with pytest.raises(ValueError, match="cannot be refused"):
-        Router([Handler(ApiKey.METADATA, range(13), BROKER, lambda *_: None)])
+        Router([Handler(ApiKey.METADATA, range(14), BROKER, lambda *_: None)])
+
+
+def test_a_refusal_needs_a_place_for_its_error_in_the_version_of_the_request() -> None:
+    """Without one the connection is closed: the response would say that there are no brokers."""
+    handler = Handler(ApiKey.METADATA, range(14), CLIENT, lambda *_: None)
+    for version in handler.versions:
+        found = refusal(handler, None, ErrorCode.UNKNOWN_SERVER_ERROR, version)
+        assert (found is None) is (version < 13)
+        assert found is None or found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class Served:
