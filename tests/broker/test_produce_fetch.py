@@ -449,7 +449,7 @@ def test_list_offsets(tmp_path: Path) -> None:
             now = int(time.time() * 1000)
             for age in (3000, 2000, 1000):
                 await send(peer, batch("a", timestamp=now - age))
-            for version in range(1, 10):
+            for version in range(1, 12):
                 assert (await look(peer, -1, version)).offset == 3
                 assert (await look(peer, -2, version)).offset == 0
                 found = await look(peer, now - 2000, version)
@@ -458,17 +458,17 @@ def test_list_offsets(tmp_path: Path) -> None:
             assert (newest.offset, newest.timestamp, newest.leader_epoch) == (2, now - 1000, 2)
             none = await look(peer, now + 5000)
             assert (none.error_code, none.offset, none.timestamp) == (0, -1, -1)
-            for special, since in ((-4, 8), (-5, 9)):
+            for special, since in ((-4, 8), (-5, 9), (-6, 11), (-7, 12)):
                 for version in range(1, since):
                     refused = await look(peer, special, version)
                     assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
-            for version in (8, 9):
+            for version in (8, 11):
                 local = await look(peer, -4, version)
                 assert (local.error_code, local.offset, local.leader_epoch) == (0, 0, 2)
-            tiered = await look(peer, -5, 9)
-            assert (tiered.error_code, tiered.offset, tiered.timestamp) == (0, -1, -1)
-            assert tiered.leader_epoch == -1
-            assert (await look(peer, -6, 9)).error_code == ErrorCode.UNSUPPORTED_VERSION
+            for special, version in ((-5, 9), (-5, 11), (-6, 11)):
+                tiered = await look(peer, special, version)
+                assert (tiered.error_code, tiered.offset, tiered.timestamp) == (0, -1, -1)
+                assert tiered.leader_epoch == -1
             assert (await look(peer, -1, epoch=1)).error_code == ErrorCode.FENCED_LEADER_EPOCH
 
     run(main())

@@ -123,8 +123,8 @@ MUTANTS = (
     Mutant(
         "a fetch session keeps the first count of a partition",
         f"{BROKER}/fetching/client_sessions.py",
-        "                    known.update(topic.topic_id, asked, named)\n",
-        "                    known.update(topic.topic_id, asked, known.named)\n",
+        "                    known.update(topic_id, asked, named)\n",
+        "                    known.update(topic_id, asked, known.named)\n",
         OF_FETCH,
     ),
     Mutant(

@@ -114,7 +114,11 @@ class GroupBroker(LoneBroker):
         handler = module.HANDLER
         assert version in handler.versions
         context = SimpleNamespace(
-            version=version, client_id="client", client_host="127.0.0.1", listener_name="PLAINTEXT"
+            version=version,
+            client_id="client",
+            client_host="127.0.0.1",
+            listener_name="PLAINTEXT",
+            connection=SimpleNamespace(is_tidelog=False),
         )
         return done(handler.handle(self.broker, request, context))
 

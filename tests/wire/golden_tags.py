@@ -276,7 +276,7 @@ CLIENTS = (
             ASKED(topics=None, include_counts=True),
             f"00 01 {flags} 01 904e 01 01",
         )
-        for version, flags in ((9, "00 00"), (12, "00"))
+        for version, flags in ((9, "00 00"), (13, "00"))
     ),
     Golden(
         3,
@@ -294,7 +294,7 @@ CLIENTS = (
     ),
     Golden(
         3,
-        12,
+        13,
         metadata(TOPICS[1]),
         f"""
         00000001 02 00000001 02 68 00002384 00 00 02 63 00000001
@@ -302,7 +302,7 @@ CLIENTS = (
           {PARTITION}
           80000000
           {COUNTS}
-        01 904e 04 0000000b
+        0000 01 904e 04 0000000b              # no error, max partition epoch
         """,
     ),
     *(
@@ -387,16 +387,17 @@ CLIENTS = (
                         resize_epoch=7,
                     )
                 ],
+                timeout_ms=8 if timeout else 0,
             ),
-            """
+            f"""
             ffffffff 01
             02 03 746f
               02 00000002 00000003 0000000000000004 01 904e 04 00000005
               02 904e 04 00000006 914e 04 00000007
-            00
+            {timeout} 00
             """,
         )
-        for version in (6, 9)
+        for version, timeout in ((6, ""), (11, "00000008"))
     ),
     *(
         Golden(

@@ -39,7 +39,7 @@ CELLS = [
 CONTROL = [key for role, key in CELLS if ROUTERS[role].handler(key).scope is Scope.CONTROLLER]  # type: ignore[union-attr]
 REPLICA_APIS = {
     ApiKey.FETCH: range(4, 18),
-    ApiKey.LIST_OFFSETS: range(1, 10),
+    ApiKey.LIST_OFFSETS: range(1, 12),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
 }
 

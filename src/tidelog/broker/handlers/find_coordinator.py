@@ -1,4 +1,4 @@
-"""FindCoordinator v0-4: which broker coordinates a group.
+"""FindCoordinator v0-6: which broker coordinates a group.
 
 - Key type 0 (groups): the leader of the group's partition of ``__consumer_offsets``, with its
   address on the client's listener. The topic is created on first use; COORDINATOR_NOT_AVAILABLE,
@@ -7,6 +7,7 @@
   transactions. Java and librdkafka end with it and show the message; Java drops that of
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and librdkafka retries most other errors for ever.
 - v4 (KIP-699): any number of keys, an error for each.
+- v6: key type 2 (share groups, KIP-932) is INVALID_REQUEST: there are none.
 """
 
 from __future__ import annotations
@@ -109,4 +110,4 @@ def _refuse(request: messages.FindCoordinatorRequest, error: ErrorCode, version:
     )
 
 
-HANDLER = Handler(ApiKey.FIND_COORDINATOR, range(5), Scope.CLIENT, handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.FIND_COORDINATOR, range(7), Scope.CLIENT, handle, refuse=_refuse)

@@ -1,4 +1,4 @@
-"""ListOffsets v1-9: offsets by timestamp, and the special timestamps.
+"""ListOffsets v1-11: offsets by timestamp, and the special timestamps.
 
 - -1: the end that the client may read (the high watermark; for a follower the log end offset).
 - v6+, with the tags of counts (KIP-253): the table of ``replication.resize_rules``; for a consumer
@@ -6,8 +6,9 @@
 - -2: the log start offset.
 - -3 (v7): the record with the largest timestamp (KIP-734).
 - -4 (v8): the start of the local log (KIP-405), which is the log start offset.
-- -5 (v9): the end of tiered storage (KIP-1005). There is none: offset -1.
-- UNSUPPORTED_VERSION for other negative ones, and for -4 and -5 in older versions.
+- -5 (v9): the end of tiered storage (KIP-1005); -6 (v11): what is to be tiered next (KIP-1023).
+  There is none: offset -1. The time-out of v10 is for tiered storage alone (KIP-1075).
+- UNSUPPORTED_VERSION for other negative ones, and for -4, -5 and -6 in older versions.
 - By timestamp: the first committed record that is not older; offset -1 if there is none. The search
   runs in pieces between other requests, one partition after another. A request may decompress only
   so much (``storage.log.time_lookup``); beyond that the offset may be a little too low.
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partitions.partition import HostedPartition
 
-LATEST, EARLIEST, GREATEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-FIRST_VERSION_OF = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+LATEST, EARLIEST, GREATEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+LATEST_TIERED, EARLIEST_PENDING_UPLOAD = TIERED = -5, -6
+FIRST_VERSION_OF = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """Special timestamps that older versions refuse. Every version accepts -3, for compatibility."""
 NEVER = 1 << 15
 
-AT_START = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
+AT_START = (EARLIEST, EARLIEST_LOCAL, *TIERED)
 """Special timestamps that do not depend on the high watermark."""
 
 UNKNOWN_OFFSET = -1
@@ -126,7 +128,7 @@ def _look_up(
     if timestamp == LATEST:
         offset = log.end_offset if follower else limit_of_consumer(partition, named)
         return _Partition(index, 0, -1, offset, partition.leader_epoch)
-    if timestamp == LATEST_TIERED:
+    if timestamp in TIERED:
         return _Partition(index, 0, -1, UNKNOWN_OFFSET, -1)
     epoch = log.epochs.epoch_at(log.start_offset)
     return _Partition(index, 0, -1, log.start_offset, epoch)
@@ -180,7 +182,7 @@ def _refuse_all(request: messages.ListOffsetsRequest, error: ErrorCode, _version
 
 HANDLER = Handler(
     ApiKey.LIST_OFFSETS,
-    range(1, 10),
+    range(1, 12),
     Scope.CLIENT,
     handle,
     refuse=_refuse_all,

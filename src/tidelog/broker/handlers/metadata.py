@@ -1,11 +1,11 @@
-"""Metadata v0-12: brokers, topics, partitions, leaders.
+"""Metadata v0-13: brokers, topics, partitions, leaders.
 
 - v0: an empty list means all topics; v1+: null means all, an empty list none.
 - v4+: a missing topic is created if client and broker both allow it; the response waits for its
   leaders (at most ``KNOWN_WITHIN_MS``), after that LEADER_NOT_AVAILABLE.
 - v8+: the operations that the client may perform, on request: on topics, and until v10 on the
   cluster (KIP-430).
-- v12: topics by id; UNKNOWN_TOPIC_ID for an unknown one. v10 and v11 have the field without its
+- v12+: topics by id; UNKNOWN_TOPIC_ID for an unknown one. v10 and v11 have the field without its
   use: INVALID_REQUEST, as in Kafka (their responses cannot omit a name).
 - v9+: our own tags, for a client that asks for them: partition counts, resize epoch, partition
   epochs (KIP-253). A topic with ``enable.ordered.delivery=false`` has no counts and no resize
@@ -16,6 +16,7 @@
   request if a response names the dead leader again.
 - Brokers without the client's listener are left out, as in Kafka: as replicas they are offline, a
   leader gets LISTENER_NOT_FOUND (below v6 LEADER_NOT_AVAILABLE).
+- v13: an error at the top, by which a client would look for its cluster again: always NONE.
 - ``__cluster_metadata`` is never created.
 """
 
@@ -260,4 +261,4 @@ def _answer(
     )
 
 
-HANDLER = Handler(ApiKey.METADATA, range(13), Scope.CLIENT, after_first_metadata(handle))
+HANDLER = Handler(ApiKey.METADATA, range(14), Scope.CLIENT, after_first_metadata(handle))
