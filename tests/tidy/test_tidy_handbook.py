@@ -44,7 +44,7 @@ OF_OTHERS = {
 MADE_OF_PARTS = {"--producer-property"}
 """Flags that the source makes: `producer` or `consumer` in front of a word."""
 
-FILES = (".html", ".json", ".lock", ".properties", ".secret", ".sqlite", ".txt")
+FILES = (".html", ".json", ".lock", ".properties", ".reserve", ".secret", ".sqlite", ".txt")
 OF_CLIENTS = {"auto.offset.reset", "key.serializer", "group.protocol", "metadata.recovery.strategy"}
 OF_KAFKA = {"max.connections.per.ip.overrides"}
 """Named because it is not here."""

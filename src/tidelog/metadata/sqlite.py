@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from tidelog.metadata import sqlite_room
 from tidelog.metadata.memory import check_paths
-from tidelog.metadata.sqlite_room import Room
+from tidelog.metadata.sqlite_room import RoomOnDisk
 from tidelog.metadata.store import (
     ANY_VERSION,
     ROOT,
@@ -69,7 +69,7 @@ class SqliteStore:
         self.reachable = False
         self.when_lost: Callable[[str], None] | None = None
         self._disk = disk
-        self._room = Room(path, disk)
+        self._room = RoomOnDisk(path, disk)
         self._threads = threads
         self._database: sqlite3.Connection | None = None
         self._lock_file: File | None = None

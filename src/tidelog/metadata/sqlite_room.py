@@ -77,7 +77,7 @@ def prepare(database: sqlite3.Connection, log_bytes: int) -> None:
     database.execute(restart).fetchone()
 
 
-class Room:
+class RoomOnDisk:
     """The reserve of one store, and work that may need it. Used by one thread at a time."""
 
     def __init__(self, path: str, disk: Disk) -> None:

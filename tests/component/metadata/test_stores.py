@@ -21,7 +21,7 @@ from tests.support.watched_disk import WatchedDisk
 from tests.support.zookeeper import ZooKeeper, needed
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.sqlite import SqliteStore, _connect, _multi, backup
-from tidelog.metadata.sqlite_room import PAGES, RESERVE_BYTES, Room
+from tidelog.metadata.sqlite_room import PAGES, RESERVE_BYTES, RoomOnDisk
 from tidelog.metadata.store import (
     ANY_VERSION,
     CheckVersion,
@@ -447,7 +447,7 @@ def full_error() -> sqlite3.Error:
 def test_an_open_that_finds_no_room_uses_the_reserve(
     tmp_path: Path, fails: int, tries: list[bool], *, is_given_up: bool
 ) -> None:
-    room = Room(str(tmp_path / "m.sqlite"), RealDisk())
+    room = RoomOnDisk(str(tmp_path / "m.sqlite"), RealDisk())
     room.make()
     reserve = tmp_path / "m.sqlite.reserve"
     assert reserve.stat().st_size == RESERVE_BYTES
@@ -492,7 +492,7 @@ def test_an_open_store_keeps_room_in_its_own_files(tmp_path: Path) -> None:
 
 def test_a_commit_without_room_writes_over_the_log(tmp_path: Path) -> None:
     path = str(tmp_path / "m.sqlite")
-    room = Room(path, RealDisk())
+    room = RoomOnDisk(path, RealDisk())
     database = room.opened(lambda takes_room: _connect(path, takes_room))
     room.make()
     written = itertools.count()
