@@ -39,6 +39,7 @@ from tidelog.runtime.clock import RealClock  # noqa: E402
 from tidelog.runtime.loop import run, tame_collector  # noqa: E402
 from tidelog.runtime.seams import Seams  # noqa: E402
 from tidelog.storage.log.appending import write  # noqa: E402
+from tidelog.storage.log.inspecting import BatchDemands  # noqa: E402
 from tidelog.storage.log.preparing import chunks_for, prepare  # noqa: E402
 from tidelog.storage.log.region import find_region  # noqa: E402
 
@@ -164,7 +165,7 @@ async def measure(folder: Path) -> None:
     assert found is not None
     *_, records, _tags = found
     log, now_ms = partition.log, lone.broker.clock.wall_ms()
-    batches = prepare(records, log.configs, now_ms, from_client=True)
+    batches = prepare(records, BatchDemands(log.configs, now_ms))
     assert isinstance(batches, list)
     chunks = chunks_for(batches, 0, 0, stamped=False)
     file = log.segments[-1].open_log()
@@ -201,7 +202,7 @@ async def measure(folder: Path) -> None:
         ("      append to the partition", as_sent(lambda: partition.append(records, now_ms))),
         (
             "        judging the batch, CRC included",
-            as_sent(lambda: prepare(records, log.configs, now_ms, from_client=True)),
+            as_sent(lambda: prepare(records, BatchDemands(log.configs, now_ms))),
         ),
         ("        offsets into its header", lambda: chunks_for(batches, 0, 0, stamped=False)),
         ("        write, index, accounts", lambda: write(log, batches, chunks, now_ms)),

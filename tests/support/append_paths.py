@@ -24,6 +24,7 @@ from tests.support.storage_logs import (
 from tidelog.broker.handlers import produce
 from tidelog.broker.partitions import produce_fast_path
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
+from tidelog.broker.partitions.unaware_writers import NEVER
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
@@ -131,7 +132,10 @@ class Hosted:
             configs=SimpleNamespace(broker_listeners=()),
             metadata=SimpleNamespace(topic=lambda _: None),
             unaware_writers=SimpleNamespace(
-                note=self._unaware, note_refused=self._refused, last_ms={}
+                note=self._unaware,
+                note_refused=self._refused,
+                may_append=lambda *_: True,
+                last_ms={},
             ),
         )
 
@@ -148,6 +152,8 @@ class Hosted:
         return Now(result)
 
     def _unaware(self, partition: HostedPartition, named: Named, *_: Any) -> None:
+        # The fast path notes the next one too, whatever the time.
+        partition.noted_ms = NEVER
         self.unaware += named is NOT_NAMED and partition is self.partition
 
     def _refused(self, partition: HostedPartition, _: Named) -> None:

@@ -150,8 +150,8 @@ ROWS: list[tuple[str, str, Record]] = [
     ),
     (
         "/tidelog/went_back",
-        '{"version":1, "sentence":"It is older than itself."}',
-        WentBack("It is older than itself."),
+        '{"version":1, "sentence":"It is older than itself.", "founded_as":"A"}',
+        WentBack("It is older than itself.", "A"),
     ),
     (
         f"/tidelog/deletions/{ID}",
