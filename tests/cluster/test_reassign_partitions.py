@@ -218,7 +218,9 @@ def test_moves_to_a_dead_broker_wait_and_can_be_stopped_or_reversed(
     assert len(json.loads(tool.run("--list")[0])["partitions"]) == 2
 
     # Back to the replicas before: none of the targets has joined, so both end at once.
-    assert "Successfully started to move back: t-0" in tool.run("--revert", *option)[0]
+    said = tool.run("--revert", *option)[0]
+    assert "Save this to use as the --reassignment-json-file option during rollback" in said
+    assert "Successfully started to move back: t-0" in said
     wait_until(lambda: tool.run("--list")[0] == "{}\n", DEADLINE_S, "they are back", 0.2)
     assert tool.replicas()[:2] == before[:2]
 

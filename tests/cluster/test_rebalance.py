@@ -61,6 +61,7 @@ def test_a_cluster_is_evened_out_and_a_broker_emptied(cluster: TidelogCluster) -
     said = topics(cluster, "--rebalance", "--execute")[0]
     moved = len(proposed["plan"]["partitions"])
     assert said.splitlines()[-1] == f"Moved {moved} partitions."
+    assert "as the --reassignment-json-file option during rollback" in said
     found = partitions(cluster)
     assert [item["replicas"] for item in found if item["replicas"] != [1, 2]] == [
         row["replicas"] for row in proposed["plan"]["partitions"]

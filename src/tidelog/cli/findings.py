@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from tidelog.cli.copy_room import lacks_room
 from tidelog.client.admin.groups import GroupListing
 from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, LogDir, Placements
 from tidelog.client.errors import ClientError
@@ -220,7 +221,7 @@ def _moves(facts: ClusterFacts) -> list[Finding]:
         for target in set(row["target_replicas"] or ()).difference(row["replicas"]):
             dirs = facts.log_dirs.get(target, ())
             rest = whole - held.get((target, where), 0)
-            if not isinstance(dirs, ClientError) and _lacks_room(dirs, where, rest):
+            if not isinstance(dirs, ClientError) and lacks_room(dirs, where, rest):
                 waiting.append(where)
                 brokers.add(target)
     if not waiting:
@@ -232,14 +233,6 @@ def _moves(facts: ClusterFacts) -> list[Finding]:
         "copy goes on by itself when there is room"
     )
     return [_of_places(what, advice, "moves_wait_for_room", places, at)]
-
-
-def _lacks_room(dirs: Sequence[LogDir], where: TopicPartition, size: int) -> bool:
-    """Whether the log directory with a copy, or all if none has it, lack this many bytes."""
-    holding = [entry for entry in dirs if where in entry.replicas] or dirs
-    return bool(dirs) and all(
-        entry.error is not None or 0 <= entry.usable_bytes < size for entry in holding
-    )
 
 
 def _strays(facts: ClusterFacts) -> list[Finding]:

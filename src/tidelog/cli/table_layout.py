@@ -99,14 +99,15 @@ def _widths(
 def fold(text: str, width: int) -> list[str]:
     """Return the lines of a text, at most ``width`` wide each.
 
-    Breaks after a space or a comma where there is one in the second half of the line.
+    Breaks after a space or a comma, where the next word fits into a line or that fills half of one.
     """
     lines: list[str] = []
     for line in text.split("\n"):
         while text_width(line) > width:
             piece = _start_of(line, width)
             at = max(piece.rfind(" "), piece.rfind(",")) + 1
-            end = at if at > len(piece) // 2 else len(piece)
+            fits = at > 0 and text_width(line[at:].split(" ", 1)[0]) <= width
+            end = at if fits or at > len(piece) // 2 else len(piece)
             lines.append(line[:end].rstrip(" "))
             line = line[end:].lstrip(" ")
         lines.append(line)

@@ -177,6 +177,8 @@ def test_copies_say_what_they_wait_for(terminal: Terminal, capsys: Capture, widt
     tables.print_copies([copy])
     text = shown(capsys, width)
     assert f"{LONG_TOPIC}-117" in text
+    assert "Copied" in text, "the names of columns are words, not classes"
+    assert "CostOf" not in text
     assert "1002" in text
     assert all(word in text for word in why.split())
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tidelog.cli.reassigning.checks import why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Volume, cost_of
-from tidelog.cli.reassigning.described import shares, wanted_count
+from tidelog.cli.reassigning.described import add_moves, shares, wanted_count
 from tidelog.cli.reassigning.directories import verified
 from tidelog.cli.reassigning.progress import Samples
 from tidelog.cli.reassigning.situation import NOTHING_KNOWN, Dirs, Situation
 from tidelog.client.admin.log_dirs import Replica
 from tidelog.client.admin.nodes import LogDir, Placements
 from tidelog.client.admin.reassignments import Reassignment
-from tidelog.client.errors import ConnectionLost, Refused, RequestTimedOut
+from tidelog.client.errors import ConnectionLost, Refused, RequestTimedOut, VersionUnsupported
 from tidelog.client.metadata import NO_LEADER, Partition
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -303,7 +305,7 @@ def test_the_progress_of_a_copy() -> None:
     samples = Samples()
     source = [log_dir("/a", 1, t0=1000)]
     found = [
-        samples.copies(watched({1: source, 4: [log_dir("/d", 1, t0=copied)]}), at)
+        samples.copies(watched({1: source, 4: [log_dir("/d", 999, t0=copied)]}), at)
         for at, copied in ((10.0, 100), (12.0, 300), (14.0, 500), (16.0, 1000))
     ]
     assert all(len(rows) == 1 for rows in found), "broker 2 is a replica already"
@@ -322,7 +324,16 @@ def test_the_progress_of_a_copy() -> None:
         (watched({}, live=(1, 2)), "broker 4 to start: it is not alive"),
         (watched({}, leader=NO_LEADER), "a leader"),
         (watched({4: RequestTimedOut("x")}), "broker 4 to respond"),
-        (watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 1)]}), "its turn"),
+        (watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 9)]}), "its turn"),
+        # As tidelog doctor judges it, before the copy begins and in mid-copy.
+        (
+            watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 1)]}),
+            "room in a log directory of broker 4",
+        ),
+        (
+            watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 3, t0=5)]}),
+            "room in a log directory of broker 4",
+        ),
         (
             watched({4: [LogDir("/d", Refused(ErrorCode.KAFKA_STORAGE_ERROR, ""), {}, -1, -1)]}),
             "a log directory: /d failed",
@@ -332,6 +343,29 @@ def test_the_progress_of_a_copy() -> None:
 def test_what_a_copy_waits_for(now: Situation, said: str) -> None:
     (row,) = Samples().copies(now, 1.0)
     assert (row.waits_for, row.left_s) == (said, None)
+
+
+def test_the_replication_factor_is_that_without_the_targets_of_moves() -> None:
+    """A topic of two replicas was shown with three or four while it moved."""
+
+    class NoMoves:
+        """A server without ListPartitionReassignments."""
+
+        async def controller(self, *_: object, **__: object) -> None:
+            raise VersionUnsupported("it is old")
+
+        request = send = send_to_any = retry = controller
+
+    placements = reported({T0: [1, 2]})
+    shown = [
+        {
+            "topic": "t",
+            "replication_factor": 3,
+            "partitions": [{"partition": 0, "replicas": [1, 2, 3]}],
+        }
+    ]
+    asyncio.run(add_moves(NoMoves(), shown, placements))  # type: ignore[arg-type]
+    assert shown[0]["replication_factor"] == 2
 
 
 def test_a_move_waits_for_a_target_that_is_a_replica_and_out_of_sync() -> None:
@@ -367,7 +401,7 @@ def test_the_rate_of_a_copy_that_comes_in_bursts_is_that_of_a_minute() -> None:
 
 def test_a_copy_that_stands_still_says_so() -> None:
     samples = Samples()
-    now = watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 1, t0=5)]})
+    now = watched({1: [log_dir("/a", 1, t0=9)], 4: [log_dir("/d", 9, t0=5)]})
     samples.copies(now, 1.0)
     (row,) = samples.copies(now, 3.0)
     assert row.waits_for == "progress: nothing was copied lately"

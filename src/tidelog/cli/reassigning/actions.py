@@ -15,7 +15,13 @@ from tidelog.cli.output import note, print_json, say
 from tidelog.cli.reassigning import directories, tables
 from tidelog.cli.reassigning.checks import CLOSED, why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Cost, cost_of
-from tidelog.cli.reassigning.plan_file import PlanFile, Targets, plan_data, plan_text
+from tidelog.cli.reassigning.plan_file import (
+    PlanFile,
+    Targets,
+    plan_data,
+    plan_text,
+    say_rollback,
+)
 from tidelog.cli.reassigning.situation import Situation, look
 from tidelog.cli.reassigning.throttle import note_limits, rate_of, remove_limits, set_rate
 from tidelog.cli.refusal import Failed
@@ -90,8 +96,7 @@ async def execute(cluster: Cluster, plan: PlanFile, options: Options) -> None:
     rollback = {where: now.original(where) for where in plan.targets}
     before = {each: path for each in plan.log_dirs if (path := now.path_of(each)) is not None}
     if not options.as_json:
-        say(f"Current partition replica assignment\n\n{plan_text(rollback, before)}\n")
-        say("Save this to use as the --reassignment-json-file option during rollback")
+        say_rollback(rollback, before)
     await directories.prefer(cluster, plan.log_dirs, now)
     outcomes = await _started(cluster, plan, now, options)
     started = sorted(where for where, refusal in outcomes.items() if refusal is None)
@@ -270,9 +275,13 @@ async def revert(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
     now = await look(cluster, placements=True)
     changed = now.changed()
     back = {where: now.original(where) for where in changed if plan is None or where in plan}
+    rollback = {where: now.targets(where) for where in back}
+    if back and not as_json:
+        say_rollback(rollback)
     outcomes = await alter_reassignments(cluster, back)
     if as_json:
-        print_json({"plan": plan_data(back), **_outcomes(outcomes, "started")})
+        said = {"plan": plan_data(back), "rollback": plan_data(rollback)}
+        print_json({**said, **_outcomes(outcomes, "started")})
     elif not back:
         say("There are no active partition reassignments." if plan is None else NONE_ACTIVE)
     else:

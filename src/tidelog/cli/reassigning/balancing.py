@@ -14,7 +14,7 @@ from tidelog.cli.findings import counted, named
 from tidelog.cli.output import note, print_json, say
 from tidelog.cli.reassigning import closing, tables
 from tidelog.cli.reassigning.cost import cost_of
-from tidelog.cli.reassigning.plan_file import plan_data
+from tidelog.cli.reassigning.plan_file import plan_data, say_rollback
 from tidelog.cli.reassigning.situation import Situation, look
 from tidelog.cli.reassigning.steps import POLL_S, Done, carry_out
 from tidelog.cli.reassigning.throttle import note_limits
@@ -58,6 +58,7 @@ async def propose_balance(cluster: Cluster, asked: BalanceOptions, done: Done) -
     if asked.execute:
         _check_room(plan, now)
         await note_limits(cluster, now.racks)
+        _say_rollback(plan, asked)
         await carry_out(cluster, plan.changes, done)
     _finish(plan, now, asked, done)
 
@@ -87,6 +88,7 @@ async def decommission(cluster: Cluster, leaving: int, asked: BalanceOptions, do
     plan = _emptying(before, leaving, asked)
     _check_room(plan, before)
     await note_limits(cluster, before.racks)
+    _say_rollback(plan, asked)
     await carry_out(cluster, plan.changes, done)
     now = await _left(cluster, leaving)
     left = sorted(map(str, _on(now, leaving)))
@@ -197,6 +199,13 @@ def _print(plan: Plan, now: Situation, nothing: str) -> None:
     tables.print_loads(before, after, now.racks)
 
 
+def _say_rollback(plan: Plan, asked: BalanceOptions) -> None:
+    """Print the plan that leads back, before anything moves."""
+    if plan.changes and not asked.as_json:
+        say("")
+        say_rollback({each.where: each.before for each in plan.changes})
+
+
 def _finish(plan: Plan, now: Situation, asked: BalanceOptions, done: Done) -> None:
     if asked.as_json:
         print_json(_data(plan, now, done))
@@ -219,6 +228,7 @@ def _data(plan: Plan, now: Situation, done: Done) -> dict[str, Any]:
     before, after = loads(partitions, now.racks), loads(plan.applied(partitions), now.racks)
     return {
         "plan": plan_data({each.where: each.after for each in plan.changes}),
+        "rollback": plan_data({each.where: each.before for each in plan.changes}),
         "copied_replicas": plan.copied_replicas,
         "copied_bytes": plan.copied_bytes,
         "moved_leaders": plan.moved_leaders,

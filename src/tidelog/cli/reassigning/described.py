@@ -29,12 +29,20 @@ move is moved back."""
 async def add_moves(
     cluster: Cluster, shown: list[dict[str, Any]], placements: Placements = NOTHING_KNOWN
 ) -> None:
-    """Add the move of each described partition to it; null where it does not move.
+    """Add the move of each described partition to it, null where it does not move, and count the
+    replicas of each topic without the targets of moves.
 
     After a cancellation the replicas before the move stay, without targets, while they differ from
     the replicas. ``copied_share`` is the part of the bytes, from 0 to 1, that all targets together
     have; null if no broker says it.
     """
+    await _add_moves(cluster, shown, placements)
+    for topic in shown:
+        counts = (wanted_count(item) for item in topic["partitions"])
+        topic["replication_factor"] = max(counts, default=0)
+
+
+async def _add_moves(cluster: Cluster, shown: list[dict[str, Any]], placements: Placements) -> None:
     for topic in shown:
         for item in topic["partitions"]:
             item |= dict.fromkeys(COLUMNS.values())

@@ -22,6 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from tidelog.cli.connecting import text_of
+from tidelog.cli.output import say
 from tidelog.cli.refusal import WrongUsage
 from tidelog.client.admin.log_dirs import Replica
 from tidelog.model.topics import TopicPartition
@@ -212,3 +213,11 @@ def plan_text(
 ) -> str:
     """Return a plan as JSON in one line, as Kafka's tool prints it; ``parse_plan`` reads it."""
     return json.dumps(plan_data(targets, log_dirs), separators=(",", ":"), ensure_ascii=False)
+
+
+def say_rollback(
+    before: Mapping[TopicPartition, Iterable[int]], log_dirs: LogDirs | None = None
+) -> None:
+    """Print the plan that leads back, in the words of Kafka's tool: scripts look for them."""
+    say(f"Current partition replica assignment\n\n{plan_text(before, log_dirs)}\n")
+    say("Save this to use as the --reassignment-json-file option during rollback")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from tidelog.cli.copy_room import lacks_room
 from tidelog.cli.reassigning.situation import Situation
 from tidelog.client.errors import ClientError
 from tidelog.client.metadata import NO_LEADER
@@ -64,7 +65,7 @@ class Samples:
                     continue
                 copied, total = held.get((broker, where)), sizes.get(where)
                 rate, is_still = self._rate((broker, where))
-                waits_for = _waits(now, where, broker, total)
+                waits_for = _waits(now, where, broker, copied, total)
                 if not waits_for and is_still:
                     waits_for = _why_still(throttle)
                 rows.append(TargetProgress(where, broker, copied, total, rate, waits_for))
@@ -85,7 +86,9 @@ def _why_still(throttle: int | None) -> str:
     return "progress: nothing was copied lately"
 
 
-def _waits(now: Situation, where: TopicPartition, broker: int, total: int | None) -> str:
+def _waits(
+    now: Situation, where: TopicPartition, broker: int, copied: int | None, total: int | None
+) -> str:
     if broker not in now.racks:
         return f"broker {broker} to start: it is not alive"
     if now.partitions[where].leader == NO_LEADER:
@@ -94,9 +97,12 @@ def _waits(now: Situation, where: TopicPartition, broker: int, total: int | None
     if isinstance(entries, ClientError):
         return f"broker {broker} to respond"
     failed = [entry.path for entry in entries or () if entry.error is not None]
-    copied = next((x.replicas[where] for x in entries or () if where in x.replicas), None)
+    if copied is None and failed:
+        return f"a log directory: {failed[0]} failed"
+    if total is not None and lacks_room(entries or (), where, total - (copied or 0)):
+        return f"room in a log directory of broker {broker}"
     if copied is None:
-        return f"a log directory: {failed[0]} failed" if failed else "its turn"
+        return "its turn"
     if total is not None and copied >= total:
         return "the in-sync replicas to take it in"
     return ""

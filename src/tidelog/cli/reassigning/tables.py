@@ -99,8 +99,8 @@ def print_copies(copies: Sequence[TargetProgress]) -> None:
     print_table(COPIES, copy_rows(copies), right=COPIES_RIGHT, spare=["Rate"], folds=["WaitsFor"])
 
 
-COPIES = ["Partition", "Target", "CostOfPartition", "Of", "Rate", "Left", "WaitsFor"]
-COPIES_RIGHT = ["Target", "CostOfPartition", "Of", "Rate", "Left"]
+COPIES = ["Partition", "Target", "Copied", "Of", "Rate", "Left", "WaitsFor"]
+COPIES_RIGHT = ["Target", "Copied", "Of", "Rate", "Left"]
 
 
 def copy_rows(copies: Sequence[TargetProgress]) -> list[list[Any]]:
