@@ -313,7 +313,8 @@ def test_a_consumer_whose_data_is_gone(bootstrap: str, topic: str) -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        # TLS begins so. What HTTP gets: tests/component/network/test_other_protocols.py
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         struct.pack(">i", -1),
         struct.pack(">i", 2**31 - 1),
         struct.pack(">i", 0),

@@ -174,6 +174,8 @@ class Connection(Answering, asyncio.BufferedProtocol):
         while not self._blocked and end - start >= 4:
             (size,) = frames.size_at(view, start)
             if size < frames.MIN_REQUEST_BYTES or size > self._limits.max_request_bytes:
+                if self._is_new and frames.is_http(size):
+                    self._out.append(frames.NOT_HTTP)
                 self.close(frames.why_size(size, self._limits.max_request_bytes))
                 break
             stop = start + 4 + size

@@ -26,6 +26,21 @@ UNWRITABLE = (struct.error, AttributeError, TypeError, ValueError)
 Header = tuple[int, int, int, int]
 """API key, version, correlation id, length of the client id."""
 
+_TLS_HANDSHAKE = 0x1603
+"""The first two bytes of a TLS connection: a handshake record of any version."""
+
+_HTTP_METHODS = frozenset(
+    int.from_bytes(method)
+    for method in (b"GET ", b"HEAD", b"POST", b"PUT ", b"PRI ", b"DELE", b"OPTI", b"PATC", b"CONN")
+)
+
+NOT_HTTP = (
+    b"HTTP/1.1 400 Bad Request\r\n"
+    b"Content-Type: text/plain\r\nContent-Length: 78\r\nConnection: close\r\n\r\n"
+    b"This is a port for Kafka clients. Metrics and health are on the metrics_port.\n"
+)
+"""What a client gets that sends an HTTP request."""
+
 size_at = struct.Struct(">i").unpack_from
 key_at = struct.Struct(">h").unpack_from
 header_at = struct.Struct(">hhih").unpack_from
@@ -102,8 +117,23 @@ def answer_of(correlation_id: int, answer: bytes) -> list[Buffer]:
     return [_pack_head(len(answer), correlation_id), memoryview(answer)[_CORRELATION_BYTES:]]
 
 
+def is_http(size: int) -> bool:
+    """Whether the bytes that were read as the size of a request begin an HTTP request."""
+    return size in _HTTP_METHODS
+
+
 def why_size(size: int, limit: int) -> str:
     """Return why a connection that announced a request of this size is closed."""
     if size < MIN_REQUEST_BYTES:
         return f"it announced a request of {size} bytes, which cannot be one"
+    if is_http(size):
+        return (
+            "it sent an HTTP request, and this is a port for Kafka clients; "
+            "metrics and health are served on metrics_port"
+        )
+    if size >> 16 == _TLS_HANDSHAKE:
+        return (
+            "it began with TLS, which this listener does not speak; "
+            "set security.protocol=PLAINTEXT in the client"
+        )
     return f"it announced a request of {size} bytes; socket.request.max.bytes is {limit}"
