@@ -19,6 +19,7 @@ from tidelog.cli.auditing.snapshot import look
 from tidelog.cli.auditing.words import COLUMNS, as_json, as_text, rows, why_unproven
 from tidelog.cli.connecting import cluster_options, json_option, run
 from tidelog.cli.failures import explain
+from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.topics import topic_id_text
@@ -40,7 +41,7 @@ class NoAudit(Failed):
 
 @click.command("audit")
 @cluster_options
-@click.option("--topic", required=True, metavar="NAME", help="The topic to read.")
+@topic_option(required=True, metavar="NAME", help="The topic to read.")
 @click.option(
     "--sequence",
     metavar="FIELD",

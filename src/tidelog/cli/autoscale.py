@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import cluster_options, json_option, key_values, run, text_of
+from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.client.admin.nodes import AUTOSCALING, describe_condition
@@ -40,7 +41,7 @@ REPLAYED = ("Time", "Partitions", "Bytes/s each", "Decision", "Why")
 @click.command("autoscale")
 @cluster_options
 @click.option("--dry-run", is_flag=True, help="Print decisions; nothing is changed.")
-@click.option("--topic", metavar="NAME", help="Only this topic. Default: all with partitions.auto.")
+@topic_option(metavar="NAME", help="Only this topic. Default: all with partitions.auto.")
 @click.option(
     "--replay",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
+from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.client.admin.configs import (
@@ -39,7 +40,7 @@ _KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
 @click.option("--entity-type", type=click.Choice(list(_KINDS)), help="Topics or brokers.")
 @click.option("--entity-name", help="A topic's name or a broker's id.")
 @click.option("--entity-default", is_flag=True, help="The default of all brokers.")
-@click.option("--topic", help="Short for --entity-type topics --entity-name TOPIC.")
+@topic_option(help="Short for --entity-type topics --entity-name TOPIC.")
 @click.option("--broker", help="Short for --entity-type brokers --entity-name ID.")
 @click.option("--broker-defaults", is_flag=True, help="Short for the default of all brokers.")
 @click.option(

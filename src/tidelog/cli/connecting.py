@@ -19,8 +19,9 @@ import click
 
 from tidelog.cli.client_names import check_unused
 from tidelog.cli.refusal import WrongUsage
+from tidelog.cli.suggestions import with_suggestion
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, ClusterUnreachable
 from tidelog.client.metadata import parse_bootstrap
 from tidelog.model.configs.properties import parse_properties
 from tidelog.runtime.cluster_secret import ClusterSecret, SecretRefused
@@ -49,6 +50,9 @@ SECRET_FILE = "cluster.secret.file"
 SERVERS = "bootstrap.servers"
 SERVER_VARIABLE = "TIDELOG_BOOTSTRAP_SERVER"
 """The environment variable that names the cluster when no option does."""
+
+DEFAULT_SERVERS = "localhost:9092"
+"""The cluster when nothing names one."""
 
 CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", SERVERS, SECRET_FILE)
 """The client configurations that every command takes."""
@@ -89,10 +93,11 @@ def _cluster_options(function: Function, *older_names: str) -> Function:
         help="Properties file for the client (client.id, request.timeout.ms …).",
     )(function)
     return click.option(
+        "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,...",
         help=f"Some brokers of the cluster. Default: bootstrap.servers of --command-config, then "
-        f"the environment variable {SERVER_VARIABLE}.",
+        f"the environment variable {SERVER_VARIABLE}, then {DEFAULT_SERVERS}.",
     )(function)
 
 
@@ -197,12 +202,13 @@ def run(
 
     After two seconds a line on a terminal's stderr shows the progress: the text of ``progress`` (no
     line for ""), or that the command waits for the cluster. ``properties`` override the file
-    ``command_config``. Raises WrongUsage when no cluster is named.
+    ``command_config``.
     """
     given = parse_properties(text_of(command_config)) if command_config else {}
     given.update(properties or {})
     settings = settings_from(given)
-    bootstrap = _servers(bootstrap_server, given)
+    named = _servers(bootstrap_server, given)
+    bootstrap = named or DEFAULT_SERVERS
 
     async def whole() -> Result:
         cluster = Cluster(bootstrap, settings)
@@ -211,15 +217,26 @@ def run(
             if knowing:
                 await cluster.open(OPEN_TIMEOUT_MS)
             return await work(cluster)
+        except ClientError as error:
+            raise await with_suggestion(cluster, error) from error.__cause__
         finally:
             shown.end()
             await cluster.close()
 
-    return asyncio.run(whole())
+    try:
+        return asyncio.run(whole())
+    except ClusterUnreachable as error:
+        if named:
+            raise
+        raise ClusterUnreachable(
+            f"{error}; {bootstrap} is the default, for neither --bootstrap-server nor "
+            f"{SERVER_VARIABLE} is set"
+        ) from error
 
 
-def _servers(flag: str | None, properties: Mapping[str, str]) -> str:
-    """Return the addresses of the option, the properties or the environment, in this order."""
+def _servers(flag: str | None, properties: Mapping[str, str]) -> str | None:
+    """Return the addresses of the option, the properties or the environment, in this order; None
+    when no one names any."""
     sources = {
         "--bootstrap-server": flag,
         SERVERS: properties.get(SERVERS),
@@ -232,10 +249,7 @@ def _servers(flag: str | None, properties: Mapping[str, str]) -> str:
             except ClientError as error:
                 raise WrongUsage(f"{source}: {error}") from None
             return servers
-    raise WrongUsage(
-        f"no cluster is named: give --bootstrap-server HOST:PORT, set {SERVER_VARIABLE}, or write "
-        f"{SERVERS} into the file of --command-config"
-    )
+    return None
 
 
 class _Notice:

@@ -27,6 +27,7 @@ from tidelog.cli.connecting import (
     key_values,
     run,
 )
+from tidelog.cli.name_options import group_option, topic_option
 from tidelog.cli.output import note
 from tidelog.cli.record_lines import (
     RecordFormat,
@@ -38,6 +39,7 @@ from tidelog.cli.record_lines import (
 )
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.reset_plan import parse_datetime_ms
+from tidelog.cli.suggestions import why_no_match
 from tidelog.cli.topics import topic_pattern
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
@@ -90,7 +92,7 @@ class _Plan:
 
 @click.command("consume")
 @client_options("consumer")
-@click.option("--topic", help="The topic to read, or several with commas.")
+@topic_option(help="The topic to read, or several with commas.")
 @click.option("--include", help="A regular expression of the topics to read.")
 @click.option("--from-beginning", is_flag=True, help="Start at the first record.")
 @click.option("--partition", multiple=True, metavar="N,...", help="Read these partitions only.")
@@ -103,7 +105,7 @@ class _Plan:
     metavar="TIME",
     help="Start at this time: YYYY-MM-DDTHH:MM:SS, UTC unless it names a zone, or ms since 1970.",
 )
-@click.option("--group", help="Read as a member of this group and commit its offsets.")
+@group_option(help="Read as a member of this group and commit its offsets.")
 @click.option("--max-messages", type=click.IntRange(min=1), help="Exit after this many records.")
 @click.option("--timeout-ms", type=int, help="Exit when no record has arrived for this long.")
 @click.option(
@@ -288,7 +290,8 @@ async def _topics(cluster: Cluster, plan: _Plan) -> list[str]:
     view = await cluster.all_topics()
     found = [name for name, topic in view.topics.items() if pattern.fullmatch(name)]
     if not found:
-        raise Failed(f"no topic matches --include {plan.include!r}")
+        why = why_no_match(str(plan.include), view.topics)
+        raise Failed(f"no topic matches --include {plan.include!r}; {why}")
     return sorted(found)
 
 

@@ -16,15 +16,15 @@ import click
 
 from tidelog.cli.connecting import CommonOptions, run, subcommand_options
 from tidelog.cli.findings import named, readable
+from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_json, print_table, say
-from tidelog.cli.topics import topic_pattern
+from tidelog.cli.topics import no_topic, topic_pattern
 from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.admin.nodes import describe_log_dirs
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.metadata import Topic
 from tidelog.client.replicas.comparing import Comparison, compare_replicas
-from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 CLEANUP = "cleanup.policy"
@@ -37,7 +37,7 @@ Advance = Callable[[int], None]
 
 @click.command("replicas", short_help="Compare the bytes of all replicas.")
 @subcommand_options
-@click.option("--topic", help="A name, a list with commas, or a pattern; without it all topics.")
+@topic_option(help="A name, a list with commas, or a pattern; without it all topics.")
 @click.pass_context
 def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None:
     """Compare the bytes of all replicas up to the high watermark; print where they first differ.
@@ -66,7 +66,7 @@ async def compare(cluster: Cluster, topic: str | None) -> list[Comparison]:
     wanted = topic_pattern(topic)
     chosen = [each for name, each in sorted(view.topics.items()) if wanted.fullmatch(name)]
     if topic is not None and not chosen:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}")
+        raise no_topic(topic, view.topics)
     compacted = await _compacted(cluster, chosen)
     sizes = await _sizes(cluster)
     work = [

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import CommonOptions, run, subcommand_options
+from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.refusal import Failed
 from tidelog.cli.topics import topic_pattern
@@ -23,7 +24,7 @@ NUMBERS = ("Leader", "Epoch", "Lost")
 
 @click.command("unclean", short_help="List unclean elections and what they lost.")
 @subcommand_options
-@click.option("--topic", help="A name, a list with commas, or a pattern; without it all topics.")
+@topic_option(help="A name, a list with commas, or a pattern; without it all topics.")
 @click.pass_context
 def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None:
     """List unclean elections: where the new leader's log ended, and which records were lost.

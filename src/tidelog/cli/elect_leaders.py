@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
+from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import print_json, say
 from tidelog.cli.refusal import WrongUsage
 from tidelog.client.admin.elections import elect_leaders
@@ -29,7 +30,7 @@ from tidelog.model.topics import TopicPartition
     required=True,
     help="preferred: the first of each assignment, if in sync. unclean: may lose records.",
 )
-@click.option("--topic", help="The topic, with --partition.")
+@topic_option(help="The topic, with --partition.")
 @click.option("--partition", type=click.IntRange(min=0), help="The partition of --topic.")
 @click.option("--all-topic-partitions", is_flag=True, help="Every partition that needs it.")
 @click.option(

@@ -50,8 +50,9 @@ _SAID_BETTER = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_
 """Codes for which the broker's own message adds nothing."""
 
 
-def explain(error: ClientError) -> str:
-    """Return one line that says what happened and what to do about it."""
+def explain(error: ClientError, instead: str = "") -> str:
+    """Return one line that says what happened and what to do about it: ``instead`` of the advice
+    for the error code, if given."""
     if isinstance(error, ClusterUnreachable):
         return f"{error}; start the server, or correct --bootstrap-server"
     if isinstance(error, VersionUnsupported):
@@ -67,7 +68,7 @@ def explain(error: ClientError) -> str:
         text = f"{error.subject} {said}"
     else:
         text = f"{error.subject}: {said}"
-    advice = _ADVICE.get(error.code)
+    advice = instead or _ADVICE.get(error.code)
     return f"{text} ({error.code.name})" + (f"; {advice}" if advice else "")
 
 

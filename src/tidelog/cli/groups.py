@@ -13,6 +13,7 @@ import click
 from tidelog.cli import groups_reset
 from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
 from tidelog.cli.failures import explain
+from tidelog.cli.name_options import group_option, topic_option
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.reset_plan import parse_topic
@@ -39,9 +40,9 @@ NEWER_STATES = ("Assigning", "Reconciling", "NotReady")
 @click.option("--delete", is_flag=True, help="Delete groups without members.")
 @click.option("--reset-offsets", is_flag=True, help="Move the offsets of groups without members.")
 @click.option("--delete-offsets", is_flag=True, help="Delete offsets of topics (--topic).")
-@click.option("--group", multiple=True, help="A group; may be repeated.")
+@group_option(multiple=True, help="A group; may be repeated.")
 @click.option("--all-groups", is_flag=True, help="Every group.")
-@click.option("--topic", multiple=True, metavar="T[:0,1]", help="Topic or some partitions of it.")
+@topic_option(multiple=True, metavar="T[:0,1]", help="Topic or some partitions of it.")
 @click.option("--all-topics", is_flag=True, help="With --reset-offsets: every topic of the group.")
 @click.option("--offsets", is_flag=True, help="With --describe: offsets (the default).")
 @click.option("--members", is_flag=True, help="With --describe: members.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import signal
 import sys
 import time
@@ -29,9 +28,11 @@ from tidelog.cli.connecting import (
 )
 from tidelog.cli.failures import explain
 from tidelog.cli.line_input import LineInput
+from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_json
 from tidelog.cli.record_lines import LineFormat, one_by_one, parse_lines
 from tidelog.cli.refusal import Failed, WrongUsage
+from tidelog.cli.suggestions import did_you_mean
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.producing.bulk_sender import BulkSender
@@ -71,7 +72,7 @@ _SETTINGS = {
 
 @click.command("produce")
 @client_options("producer")
-@click.option("--topic", required=True, help="The topic to write to.")
+@topic_option(required=True, help="The topic to write to.")
 @click.option("--partition", type=int, help="Send everything to this partition.")
 @click.option(
     "--property",
@@ -273,8 +274,8 @@ class _SendJob:
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue
             there = sorted((await cluster.all_topics()).topics)
-            near = difflib.get_close_matches(self._topic, there, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            meant = did_you_mean(self._topic, there)
+            hint = f" ({meant})" if meant else ""
             raise Failed(
                 f"topic {self._topic!r} does not exist{hint}; create it with `tidelog topics "
                 "--create`, or let the brokers do it with --create-topic"

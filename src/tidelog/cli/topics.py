@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,7 @@ from tidelog.cli.connecting import (
     key_values,
     run,
 )
+from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.reassigning import balancing, closing, described
 from tidelog.cli.reassigning.plan_file import parse_brokers
@@ -30,6 +31,7 @@ from tidelog.cli.reassigning.steps import Done
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.resizing import waiting_groups
 from tidelog.cli.resizing.altering import alter_counts, check_alter
+from tidelog.cli.suggestions import why_no_match
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin.configs import Source, describe_topics_configs
 from tidelog.client.admin.nodes import (
@@ -77,7 +79,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--delete", is_flag=True, help="Delete topics.")
 @click.option("--rebalance", is_flag=True, help="Propose how to even out all brokers.")
 @click.option("--decommission", type=click.IntRange(min=0), help="Propose how to empty a broker.")
-@click.option("--topic", help="A name; except with --create also a pattern or a list.")
+@topic_option(help="A name; except with --create also a pattern or a list.")
 @click.option("--topic-id", metavar="ID", help="With --describe: the topic of this id.")
 @click.option("--partitions", type=int, help="The partition count.")
 @click.option("--replication-factor", type=int, help="Replicas per partition.")
@@ -232,7 +234,8 @@ async def _list(cluster: Cluster, flags: dict[str, Any]) -> None:
 
 async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     found = await _matching(cluster, flags)
-    _refuse_nothing(found, flags)
+    if (flags["topic"] or flags["topic_id"]) and not found:
+        await _missing(cluster, flags)
     shown = []
     settings: dict[str, dict[str, str | None]] = {}
     entries_of = await describe_topics_configs(cluster, [topic.name for topic in found])
@@ -360,7 +363,7 @@ def print_partitions(items: Sequence[dict[str, Any]], *, moves: bool, resizes: b
 async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
     found = await _matching(cluster, flags)
     if not found:
-        _missing(flags)
+        await _missing(cluster, flags)
         return
     await alter_counts(cluster, found, flags)
 
@@ -371,7 +374,7 @@ async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
         note(f"internal topics are skipped unless they are named: {', '.join(left_out)}")
     if not found:
         if not left_out:
-            _missing(flags)
+            await _missing(cluster, flags)
         return
     if len(by_pattern) > 1 and not flags["yes"]:
         _ask_whether_to_delete(by_pattern, flags["topic"])
@@ -412,17 +415,20 @@ def _ask_whether_to_delete(names: Sequence[str], text: str) -> None:
         raise Failed("nothing was deleted")
 
 
-def _missing(flags: dict[str, Any]) -> None:
+async def _missing(cluster: Cluster, flags: dict[str, Any]) -> None:
     if not flags["if_exists"]:
         if flags["topic_id"]:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"topic id {flags['topic_id']!r}")
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {flags['topic']!r}")
+        raise no_topic(flags["topic"], (await cluster.all_topics()).topics)
     note(f"no topic matches {flags['topic'] or flags['topic_id']!r}: nothing to do")
 
 
-def _refuse_nothing(found: list[Topic], flags: dict[str, Any]) -> None:
-    if (flags["topic"] or flags["topic_id"]) and not found:
-        _missing(flags)
+def no_topic(text: str, names: Iterable[str]) -> Refused | Failed:
+    """Return the error for a name, list or pattern that matches none of the topics ``names``."""
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(_plain_names(text)) == len(_pieces(text)):
+        return Refused(code, f"topic {text!r}")
+    return Failed(f"no topic matches {text!r} ({code.name}); {why_no_match(text, names)}")
 
 
 async def _matching(cluster: Cluster, flags: dict[str, Any]) -> list[Topic]:

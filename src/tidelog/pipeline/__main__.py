@@ -52,7 +52,7 @@ def main() -> None:
 def _source_options(function: Any) -> Any:
     """The arguments that every job has."""
     for option in (
-        click.option("--bootstrap-server", required=True, help="host:port,…"),
+        click.option("-b", "--bootstrap-server", required=True, help="host:port,…"),
         click.option("--lake", required=True, help="Folder of the Parquet lake."),
         click.option("--master", help="Spark master; default local[*], or spark-submit's."),
         click.option(
@@ -76,7 +76,7 @@ def _source_options(function: Any) -> Any:
 
 @main.command()
 @_source_options
-@click.option("--topic", "topics", required=True, multiple=True, help="May be repeated.")
+@click.option("-t", "--topic", "topics", required=True, multiple=True, help="May be repeated.")
 @click.option("--checkpoint", help="Spark's checkpoint; default LAKE/_checkpoint.")
 @click.option("--once", is_flag=True, help="Archive the records that exist now, then exit.")
 @click.option(

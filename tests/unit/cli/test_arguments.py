@@ -31,7 +31,6 @@ SERVER = ["--bootstrap-server", "127.0.0.1:1"]
     [
         ["nonsense"],
         ["topics"],
-        ["topics", "--list"],
         ["topics", *SERVER],
         ["topics", *SERVER, "--list", "--describe"],
         ["topics", *SERVER, "--create"],
@@ -66,7 +65,6 @@ SERVER = ["--bootstrap-server", "127.0.0.1:1"]
         ["consume", *SERVER, "--topic", "t", "--format", "%x"],
         ["consume", *SERVER, "--topic", "t", "--format", "%"],
         ["consume", *SERVER, "--topic", "t", "--format", "%s", "--json"],
-        ["doctor"],
         ["up", "--controllers", "2"],
         ["up", "--brokers", "3", "--port", "65534"],
         ["up", "--store", "zookeeper:localhost:2181"],

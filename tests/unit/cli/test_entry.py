@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.support.cli_arguments import CONSUME, PRODUCE, status_of
@@ -77,11 +78,6 @@ def test_the_servers_arguments(capsys: pytest.CaptureFixture[str]) -> None:
 def test_where_the_cluster_is_comes_from_flag_properties_or_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
-    for words in (["topics", "--list"], ["doctor"], ["consume", "--topic", "t"]):
-        status, _, err = status_of(words, capsys)
-        assert (status, len(err.splitlines())) == (2, 1)
-        assert "--bootstrap-server" in err and SERVER_VARIABLE in err
     monkeypatch.setenv(SERVER_VARIABLE, "environment:port")
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=properties:port\n")
@@ -93,11 +89,45 @@ def test_where_the_cluster_is_comes_from_flag_properties_or_environment(
         (["topics", "--list", *at], "bootstrap.servers"),
         (["consume", "--topic", "t", *at], "bootstrap.servers"),
         (["topics", "--list", *at, *flag], "--bootstrap-server"),
+        (["topics", "--list", *at, "-b", "flag:port"], "--bootstrap-server"),
     ):
         status, _, err = status_of(words, capsys)
         assert (status, err.startswith(f"error: {used}: ")) == (2, True), err
     monkeypatch.setenv(SERVER_VARIABLE, "127.0.0.1:1")
     assert connecting._servers(None, {}) == "127.0.0.1:1"
+
+
+def test_without_a_name_the_cluster_is_that_of_localhost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    assert connecting._servers(None, {}) is None
+    assert connecting.DEFAULT_SERVERS == "localhost:9092"
+    monkeypatch.setattr(connecting, "DEFAULT_SERVERS", "127.0.0.1:1")
+    monkeypatch.setattr(connecting, "OPEN_TIMEOUT_MS", 50)
+    for words in (["topics", "--list"], ["consume", "-t", "t"], ["groups", "--list"]):
+        status, _, err = status_of(words, capsys)
+        assert (status, len(err.splitlines())) == (1, 1)
+        assert "127.0.0.1:1 is the default" in err
+        assert "--bootstrap-server" in err and SERVER_VARIABLE in err
+        _, _, named = status_of([*words, "-b", "127.0.0.1:1"], capsys)
+        assert "no broker can be reached" in named and "default" not in named
+
+
+def test_every_command_with_a_topic_or_a_cluster_has_the_short_names() -> None:
+    """The kind: one command with -t, another without."""
+    seen = set()
+    for name in main.COMMANDS:
+        command = main._commands().get_command(click.Context(click.Command("t")), name)
+        assert command is not None
+        children = command.commands.values() if isinstance(command, click.Group) else ()
+        for each in (command, *children):
+            for option in each.params:
+                for short, long in (("-t", "--topic"), ("-b", "--bootstrap-server")):
+                    if long in option.opts:
+                        seen.add(long)
+                        assert short in option.opts, f"{name}: {long} without {short}"
+    assert seen == {"--topic", "--bootstrap-server"}
 
 
 def test_properties_of_stock_clients_are_accepted() -> None:
