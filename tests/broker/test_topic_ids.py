@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.lone_broker import LoneBroker, Peer, ThreadedBroker, until
 from tests.support.processes import DEADLINE_S
-from tests.support.produce_fetch import batch, fetch, offsets, run, running, send
+from tests.support.produce_fetch import batch, fetch, offsets, produce, run, running, send
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
@@ -100,6 +100,68 @@ def test_a_topic_that_is_created_again_during_a_wait_is_not_served(tmp_path: Pat
             await send(peer, batch("of the next incarnation"))
             assert parts(await other.receive()) == [(id_of("t"), E.UNKNOWN_TOPIC_ID, [])]
             other.writer.close()
+
+    run(main())
+
+
+def produced(answer: Any) -> list[tuple[uuid.UUID, int, int]]:
+    """The topic id, the error and the offset of each partition."""
+    return [
+        (topic.topic_id, part.error_code, part.base_offset)
+        for topic in answer.responses
+        for part in topic.partition_responses
+    ]
+
+
+def put(*topic_ids: uuid.UUID, partition: int = 0) -> Any:
+    """A Produce of one batch to each of these topics."""
+    request = produce(batch("a"), partition=partition)
+    (data,) = request.topic_data
+    kind, parts = messages.ProduceRequest.TopicProduceData, data.partition_data
+    request.topic_data = [kind(topic_id=each, partition_data=parts) for each in topic_ids]
+    return request
+
+
+def test_a_produce_by_topic_ids(tmp_path: Path) -> None:
+    """On the fast path (one topic that is known) and in the handler."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted, known = lone.lead("t"), id_of("t")
+            assert produced(await peer.ask(put(known), 13)) == [(known, E.NONE, 0)]
+            answer = await peer.ask(put(known, UNKNOWN), 13)
+            assert produced(answer) == [(known, E.NONE, 1), (UNKNOWN, E.UNKNOWN_TOPIC_ID, -1)]
+            assert str(UNKNOWN) in answer.responses[1].partition_responses[0].error_message
+            answer = await peer.ask(put(known, partition=9), 13)
+            assert produced(answer) == [(known, E.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+            # Deleted and created again: this broker's metadata may show that before or after.
+            assert hosted.log.metadata is not None
+            hosted.log.metadata = replace(hosted.log.metadata, topic_id=UNKNOWN)
+            for asked in (put(known), put(known, known)):
+                answer = await peer.ask(asked, 13)
+                assert {code for _, code, _ in produced(answer)} == {E.UNKNOWN_TOPIC_ID}
+            lone.broker.metadata.names = {UNKNOWN: "t"}
+            assert produced(await peer.ask(put(known), 13)) == [(known, E.UNKNOWN_TOPIC_ID, -1)]
+            assert produced(await peer.ask(put(UNKNOWN), 13)) == [(UNKNOWN, E.NONE, 2)]
+            assert hosted.end_offset == 3
+
+    run(main())
+
+
+def test_a_refused_produce_by_id_names_the_leader(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
+            know_brokers(lone, 1, 2)
+            peer.send(put(id_of("t")), 13)
+            await until(lambda: len(hosted.waiting.commits.entries) == 1)
+            lone.lead("t", isr=(2,), replicas=(1, 2), leader=2, epoch=4)
+            know_brokers(lone, 1, 2)
+            # The first one has waited on the fast path, and is refused by it.
+            for answer in (await peer.receive(), await peer.ask(put(id_of("t")), 13)):
+                assert produced(answer) == [(id_of("t"), E.NOT_LEADER_OR_FOLLOWER, -1)]
+                leader = answer.responses[0].partition_responses[0].current_leader
+                assert (leader.leader_id, leader.leader_epoch) == (2, 4)
 
     run(main())
 

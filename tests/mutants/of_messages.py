@@ -66,6 +66,20 @@ MUTANTS = (
         "tests/broker/test_topic_ids.py",
     ),
     Mutant(
+        "Produce by id appends to the topic that has the name now",
+        "src/tidelog/broker/handlers/produce.py",
+        "(partition is None or partition.topic_id == topic.topic_id)",
+        "True",
+        "tests/broker/test_topic_ids.py",
+    ),
+    Mutant(
+        "the fast path of Produce looks at the name of a topic alone",
+        "src/tidelog/broker/partitions/produce_fast_path.py",
+        "    if by_id and partition.topic_id != topic_id:\n",
+        "    if False:\n",
+        "tests/broker/test_topic_ids.py",
+    ),
+    Mutant(
         "every client receives the tags of Metadata",
         "src/tidelog/broker/handlers/metadata.py",
         "    tagged = request.include_counts or context.connection.is_tidelog\n",

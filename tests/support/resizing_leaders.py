@@ -329,7 +329,7 @@ class ResizingCluster:
             if leader is not None:
                 code, offset = leader.append(part.records, named)
             parts.append(response.PartitionProduceResponse(part.index, code, offset))
-        return response(responses=[response.TopicProduceResponse(NAME, parts)])
+        return response(responses=[response.TopicProduceResponse(NAME, partition_responses=parts)])
 
 
 @dataclass

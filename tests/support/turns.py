@@ -100,7 +100,7 @@ def refusal_of(
     parts = [
         response.PartitionProduceResponse(part.index, code, -1) for part in topic.partition_data
     ]
-    return response(responses=[response.TopicProduceResponse(NAME, parts)])
+    return response(responses=[response.TopicProduceResponse(NAME, partition_responses=parts)])
 
 
 def now() -> float:

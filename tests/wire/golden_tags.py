@@ -314,22 +314,23 @@ CLIENTS = (
                 timeout_ms=1,
                 topic_data=[
                     PRODUCE.TopicProduceData(
-                        name="to",
+                        name="to" if version < 13 else "",
+                        topic_id=NO_UUID if version < 13 else A,
                         undeleted_partition_count=3,
                         resize_epoch=4,
                         partition_data=[PRODUCE.PartitionProduceData(2, b"abc", 5)],
                     )
                 ],
             ),
-            """
+            f"""
             00 ffff 00000001
-            02 03 746f
+            02 {"03 746f" if version < 13 else ID_A}
               02 00000002 04 616263 01 904e 04 00000005  # partition epoch
               02 904e 04 00000003 914e 04 00000004  # undeleted count, resize epoch
             00
             """,
         )
-        for version in (9, 11)
+        for version in (9, 13)
     ),
     Golden(
         1,

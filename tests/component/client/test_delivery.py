@@ -71,7 +71,9 @@ class Sending:
             response.PartitionProduceResponse(part.index, int(code), 40)
             for part in request.topic_data[0].partition_data
         ]
-        future.set_result(response(responses=[response.TopicProduceResponse("t", parts)]))
+        future.set_result(
+            response(responses=[response.TopicProduceResponse("t", partition_responses=parts)])
+        )
 
     def queue(self, partition: int = 0) -> SendQueue:
         return self.sender._queues[(TopicPartition("t", partition), -1)]

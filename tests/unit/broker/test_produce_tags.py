@@ -16,7 +16,12 @@ def end_of(count: int, epoch: int, partition_epoch: int) -> bytes:
     """What the codec writes after the records."""
     records = b"records"
     part = Request.PartitionProduceData(0, records, partition_epoch=partition_epoch)
-    topic = Request.TopicProduceData("t", count, epoch, [part])
+    topic = Request.TopicProduceData(
+        "t",
+        undeleted_partition_count=count,
+        resize_epoch=epoch,
+        partition_data=[part],
+    )
     request = Request(acks=1, timeout_ms=1, topic_data=[topic])
     whole = b"".join(codec.encode_request(ApiKey.PRODUCE, 11, 1, "c", request))
     return whole[whole.index(records) + len(records) :]

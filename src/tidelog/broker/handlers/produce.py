@@ -1,4 +1,4 @@
-"""Produce v3-11: appends record batches to partitions that this broker leads.
+"""Produce v3-13: appends record batches to partitions that this broker leads.
 
 - Versions 0-2 are advertised for older librdkafka (which otherwise sends uncompressed batches), and
   refused with UNSUPPORTED_VERSION (KAFKA-18659).
@@ -17,6 +17,8 @@
   without the tags is refused by a retired partition, and with ``unaware.producers=refuse``; it gets
   NOT_LEADER_OR_FOLLOWER for a partition whose growth this broker's metadata do not show yet.
 - Control batches of clients are refused, but for ancestor tombstones: ``ancestor_tombstones``.
+- v12 is v11 as long as there are no transactions. v13: topics by id (KIP-516);
+  UNKNOWN_TOPIC_ID where no topic here has that id.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
 - Transactional ids are refused with CLUSTER_AUTHORIZATION_FAILED: clients do not retry it.
 """
@@ -27,6 +29,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION
 from tidelog.broker.partitions import produce_fast_path
@@ -39,6 +42,7 @@ from tidelog.broker.partitions.admission import (
 )
 from tidelog.broker.partitions.ancestor_tombstones import append_tombstone, is_control
 from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse, why_too_few
+from tidelog.broker.partitions.produce_fast_path import BY_ID_SINCE
 from tidelog.broker.partitions.resize_checks import (
     is_aware,
     named_by,
@@ -114,6 +118,9 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     if request.transactional_id is not None:
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return _refused(request, error, NO_TRANSACTIONS)
+    if context.version >= BY_ID_SINCE:
+        for topic in request.topic_data:
+            topic.name = broker.metadata.names.get(topic.topic_id, "")
     rest = _Rest([], [], {})
     steps = _append_all(broker, request, context, rest)
     if len(request.topic_data) > AT_ONCE or any(
@@ -212,15 +219,18 @@ def _append_all(
     seen: set[HostedPartition] = set()
     topics = []
     for topic in request.topic_data:
-        name = topic.name
+        name, by_id = topic.name, context.version >= BY_ID_SINCE
         hosted = by_topic.get(name)
         answers: list[Any] = []
-        topics.append(_Topic(name, answers))
+        topics.append(_Topic(name, topic.topic_id, answers))
         count, epoch = topic.undeleted_partition_count, topic.resize_epoch
         for data in topic.partition_data:
             yield ANSWER_BYTES
             index, named = data.index, named_by(count, epoch, data.partition_epoch)
             partition = None if hosted is None else hosted.get(index)
+            if by_id and not (name and (partition is None or partition.topic_id == topic.topic_id)):
+                answers.append(_unknown_id(index, topic.topic_id))
+                continue
             records: Any = data.records or b""
             refusal = why_not_admitted(partition, name, records, request.acks)
             if partition is None or refusal is NOT_HERE:
@@ -230,12 +240,8 @@ def _append_all(
                 answers.append(_rejected(index, _NAMED_TWICE, partition))
                 continue
             seen.add(partition)
-            if refusal is TOO_FEW:
-                too_few = Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
-                answers.append(_rejected(index, too_few, partition))
-                continue
-            if refusal is SEVERAL_BATCHES:
-                answers.append(_rejected(index, _ONE_BATCH, partition))
+            if refusal is TOO_FEW or refusal is SEVERAL_BATCHES:
+                answers.append(_not_admitted(index, refusal is TOO_FEW, partition))
                 continue
             result = _append(broker, partition, named, records, now_ms, looks)
             if result is UNLOOKED:
@@ -311,6 +317,19 @@ def _not_here(broker: Broker, topic: str, index: int, partition: HostedPartition
     return answer
 
 
+def _not_admitted(index: int, too_few: bool, partition: HostedPartition) -> Any:
+    if too_few:
+        few = Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
+        return _rejected(index, few, partition)
+    return _rejected(index, _ONE_BATCH, partition)
+
+
+def _unknown_id(index: int, topic_id: UUID) -> Any:
+    answer = _Partition(index)
+    refuse(answer, ErrorCode.UNKNOWN_TOPIC_ID, f"no topic here has the id {topic_id}")
+    return answer
+
+
 def _rejected(index: int, result: Rejected, partition: HostedPartition) -> Any:
     partition.counts.append_refused(result.error)
     answer = _Partition(index)
@@ -337,7 +356,7 @@ def _refused(request: messages.ProduceRequest, error: ErrorCode, reason: str | N
             answer = _Partition(data.index)
             refuse(answer, error, reason)
             answers.append(answer)
-        topics.append(_Topic(topic.name, answers))
+        topics.append(_Topic(topic.name, topic.topic_id, answers))
     response = _Response(topics)
     return response if request.acks else _unanswered(response)
 
@@ -348,7 +367,7 @@ def _refuse_all(request: messages.ProduceRequest, error: ErrorCode, _version: in
 
 HANDLER = Handler(
     ApiKey.PRODUCE,
-    range(12),
+    range(14),
     Scope.CLIENT,
     handle,
     pipelined=True,

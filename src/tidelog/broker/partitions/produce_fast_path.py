@@ -1,10 +1,10 @@
 """Fast path of Produce: from the bytes of the request to those of the response, without messages.
 
 Owns the plain Produce request, which librdkafka always and others mostly send on busy connections:
-version 9-11, acks 1 or all, one partition, no tags or the present count, resize epoch and partition
-epoch of an aware producer (KIP-253). It costs half as much as ``handlers.produce`` (figures in
-docs/internals/broker.md), which handles all other requests and makes all error responses: for these
-the fast path returns None and changes nothing.
+version 9-13 (13 with a topic id), acks 1 or all, one partition, no tags or the present count,
+resize epoch and partition epoch of an aware producer (KIP-253). It costs half as much as
+``handlers.produce`` (figures in docs/internals/broker.md), which handles all other requests and
+makes all error responses: for these the fast path returns None and changes nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION, LeaderHints
 from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
@@ -21,7 +22,7 @@ from tidelog.broker.partitions.resize_checks import REFUSE
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
-from tidelog.protocol.primitives import DecodeError, read_uvarint
+from tidelog.protocol.primitives import NO_UUID, DecodeError, read_uvarint
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.replication.resize_rules import NOT_NAMED
 from tidelog.storage.log.inspecting import ONE_BATCH
@@ -30,6 +31,7 @@ from tidelog.storage.log.results import Appended
 if TYPE_CHECKING:
     import asyncio
 
+    from tidelog.broker.metadata.cache import MetadataCache
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.broker.partitions.unaware_writers import UnawareWriters
@@ -62,10 +64,20 @@ _NAME_LENGTH_AT, _RECORDS_AT = 8, 15
 """Where the name's length field is; and where the records begin if the name is empty, and their
 length has one byte."""
 
+BY_ID_SINCE = 13
+"""First version of Produce with ids instead of names (KIP-516)."""
+
+_ID_BYTES = 16
+_read_by_id = struct.Struct(">BhiB16sBiBBB").unpack_from
+_RECORDS_BY_ID_AT = _RECORDS_AT - 1 + _ID_BYTES
+"""An id has no length field."""
+
 _packers = tuple(
     struct.Struct(f">iixBB{size}sBi2xqqqB8x").pack for size in range(_LONGEST_NAME + 1)
 )
 """Responses by the length of the topic name; fields that are always zero are padding."""
+
+_pack_by_id = struct.Struct(">iixB16sBi2xqqqB8x").pack
 
 _FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
 """Bytes of a response after its size field, without the topic name."""
@@ -89,6 +101,9 @@ class Appends(Protocol):
     @property
     def unaware_writers(self) -> UnawareWriters: ...
 
+    @property
+    def metadata(self) -> MetadataCache: ...
+
 
 def answer(
     broker: Appends,
@@ -102,16 +117,20 @@ def answer(
     if version < 9:
         return None
     try:
-        found = _read(request, position)
+        by_id = version >= BY_ID_SINCE
+        found = _read(request, position, by_id)
         if found is None:
             return None
         acks, timeout_ms, name, index, records, tags = found
-        topic = name.decode()
+        topic_id = UUID(bytes=name) if by_id else NO_UUID
+        topic = broker.metadata.names.get(topic_id, "") if by_id else name.decode()
     except (struct.error, IndexError, ValueError, DecodeError):
         return None
     hosted = broker.partitions.by_topic.get(topic)
     partition = None if hosted is None else hosted.get(index)
     if partition is None or why_not_admitted(partition, topic, records, acks) is not None:
+        return None
+    if by_id and partition.topic_id != topic_id:
         return None
     unaware, state = tags == NO_TAGS, partition.state
     if not unaware and tags != state.produce_tags:
@@ -143,22 +162,15 @@ def answer(
         if is_due or state.resize_epoch:
             broker.unaware_writers.note(partition, NOT_NAMED, records, now_ms, client_id)
     size = len(name)
-    frame = _packers[size](
-        _FIXED_BYTES + size,
-        correlation_id,
-        ONE_ELEMENT,
-        size + 1,
-        name,
-        ONE_ELEMENT,
-        index,
-        first,
-        append_time_ms,
-        start,
-        1,
-    )
+    rest = ONE_ELEMENT, index, first, append_time_ms, start, 1
+    if by_id:
+        frame = _pack_by_id(_FIXED_BYTES - 1 + size, correlation_id, ONE_ELEMENT, name, *rest)
+    else:
+        head = _FIXED_BYTES + size, correlation_id, ONE_ELEMENT, size + 1
+        frame = _packers[size](*head, name, *rest)
     if acks != ALL_IN_SYNC or last < partition.log.high_watermark:
         return frame
-    refused = partial(_refused, broker, version, correlation_id, topic, index)
+    refused = partial(_refused, broker, version, correlation_id, topic, topic_id, index)
     return DelayedFrame(partition, last, timeout_ms, frame, refused).future
 
 
@@ -167,12 +179,18 @@ def _is_shown(partition: HostedPartition) -> bool:
 
 
 def _refused(
-    broker: Appends, version: int, correlation_id: int, topic: str, index: int, error: ErrorCode
+    broker: Appends,
+    version: int,
+    correlation_id: int,
+    topic: str,
+    topic_id: UUID,
+    index: int,
+    error: ErrorCode,
 ) -> bytes:
     response = messages.ProduceResponse
     part = response.PartitionProduceResponse(index)
     refuse(part, error)
-    whole = response([response.TopicProduceResponse(topic, [part])])
+    whole = response([response.TopicProduceResponse(topic, topic_id, [part])])
     listeners = broker.configs.broker_listeners
     if version >= FIRST_PRODUCE_VERSION and len(listeners) == 1:
         # The listener of the client is unknown here; with several it must request Metadata.
@@ -180,13 +198,20 @@ def _refused(
     return b"".join(codec.encode_response(ApiKey.PRODUCE, version, correlation_id, whole))
 
 
-def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview, bytes] | None:
-    """Return (acks, timeout, topic, partition, records, tags) of a plain request."""
-    length = frame[at + _NAME_LENGTH_AT] - 1
-    if not 0 < length <= _LONGEST_NAME:
-        return None
-    transactional_id, acks, timeout_ms, topics, name, partitions, index, size, second, third = (
-        _readers[length](frame, at)
+def _read(
+    frame: memoryview, at: int, by_id: bool
+) -> tuple[int, int, bytes, int, memoryview, bytes] | None:
+    """Return (acks, timeout, topic, partition, records, tags) of a plain request; the topic is a
+    name, or the bytes of an id."""
+    if by_id:
+        read, start = _read_by_id, at + _RECORDS_BY_ID_AT
+    else:
+        length = frame[at + _NAME_LENGTH_AT] - 1
+        if not 0 < length <= _LONGEST_NAME:
+            return None
+        read, start = _readers[length], at + _RECORDS_AT + length
+    transactional_id, acks, timeout_ms, topics, name, partitions, index, size, second, third = read(
+        frame, at
     )
     if (
         transactional_id
@@ -195,7 +220,6 @@ def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview,
         or acks not in (1, ALL_IN_SYNC)
     ):
         return None
-    start = at + _RECORDS_AT + length
     if size > 127:
         # Two and three bytes as nearly always: up to 2 MiB.
         if second < 128:

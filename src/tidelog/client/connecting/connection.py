@@ -45,9 +45,9 @@ MAX_IN_FLIGHT = 5
 
 SOFTWARE_NAME = "tidelog"
 
-HIGHEST_USED = {ApiKey.FETCH: 12}
+HIGHEST_USED = {ApiKey.PRODUCE: 11, ApiKey.FETCH: 12}
 """APIs whose later versions this client does not use: they name topics by id, and its requests name
-them by name (Fetch; followers have tags of ours in version 12 alone)."""
+them by name. (Followers have tags of ours in Fetch 12 alone.)"""
 
 
 class _Pending(NamedTuple):
