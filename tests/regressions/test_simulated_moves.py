@@ -53,7 +53,8 @@ def test_consumers_progress_through_the_leader_epochs_of_moves() -> None:
         assert run.now.leader_epoch >= epoch + 6
         assert not reading.done()
         reading.cancel()
-        assert len(await run.read_at_the_end()) == written
+        # A write without an answer at a change of the leader may be there, too.
+        assert written <= len(await run.read_at_the_end()) <= run.sent
 
     run_script(story, moves=True)
 

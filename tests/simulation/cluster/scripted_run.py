@@ -96,6 +96,11 @@ class ScriptedRun(ClusterRun):
             found = await send_once(self.history, self.target, "w", self._number)
             acked += found is ErrorCode.NONE
 
+    @property
+    def sent(self) -> int:
+        """How many records were sent, acknowledged or not."""
+        return self._number
+
     def lose_power(self, broker: int) -> None:
         """Take what was not synced from a broker."""
         self.cluster.broker(broker).lose_power()
