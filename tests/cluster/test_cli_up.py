@@ -153,9 +153,9 @@ def test_a_second_one_on_the_same_folder_is_refused(folder: Path) -> None:
 # tidelog server
 
 
-def refused(file: Path, *words: str) -> None:
+def refused(file: Path, *words: str, status: int = 2) -> None:
     done = run_tidelog("server", str(file))
-    assert done.returncode == 1, done
+    assert done.returncode == status, done
     assert done.stdout == ""
     lines = done.stderr.splitlines()
     assert lines and all(line.startswith("error: ") for line in lines)
@@ -180,7 +180,7 @@ def test_a_wrong_file_is_refused_with_the_name(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    refused(tmp_path / "nothing.properties", "nothing.properties", "No such file")
+    refused(tmp_path / "nothing.properties", "nothing.properties", "No such file", status=1)
 
 
 def test_wrong_words_are_wrong_usage() -> None:
@@ -192,7 +192,7 @@ def test_wrong_words_are_wrong_usage() -> None:
 def test_an_override_goes_before_the_file(tmp_path: Path) -> None:
     node = TidelogNode(tmp_path)
     done = run_tidelog("server", str(node.file), "--override", "num.partitions=many")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "num.partitions" in done.stderr
 
 

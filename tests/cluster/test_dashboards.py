@@ -33,6 +33,7 @@ from tidelog.protocol import codec, messages
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests" / "fixtures" / "dashboard_metrics.txt"
+ALERTS = ROOT / "examples" / "prometheus" / "alerts.yml"
 OURS = ROOT / "examples" / "grafana" / "tidelog.json"
 WANTED = [line.split() for line in LIST.read_text().splitlines() if not line.startswith("#")]
 
@@ -342,6 +343,10 @@ def test_the_dashboard_of_ours_asks_for_what_a_server_shows(node: Node) -> None:
         for target in panel.get("targets", ()):
             asked.update(re.findall(r"\b(?:kafka|tidelog|process)_\w+", target["expr"]))
     assert len(asked) > 30
+    # A rule about a name that is not there never fires.
+    rules = re.findall(r"^ +expr: (.+)$", ALERTS.read_text(), re.MULTILINE)
+    assert len(rules) > 10
+    asked.update(re.findall(r"\b(?:kafka|tidelog|process)_\w+", " ".join(rules)))
     shown = page(node.metrics_port)
     parts = ("_bucket", "_sum", "_count")
     missing = []

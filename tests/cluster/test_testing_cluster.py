@@ -256,6 +256,10 @@ def test_two(tidelog_cluster):
     folder = Path(line.removeprefix("logs of the brokers: "))
     assert {path.name for path in folder.iterdir()} >= {"node-1.log", "node-2.log"}
     assert not (folder / "broker-1").exists()
+    # And the last lines of each, for what ran somewhere else.
+    for node in (1, 2):
+        _, _, shown = done.stdout.partition(f"the end of node-{node}.log")
+        assert "level=info" in shown.partition("the end of")[0]
 
 
 @pytest.mark.parametrize("ini", ["tidelog_scope=test", "tidelog_brokers=many"])

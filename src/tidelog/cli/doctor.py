@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ GROUPS_LOOKED_AT = 1_000
 """The most groups whose offsets are read: each costs a request."""
 
 MINIMUM = "min.insync.replicas"
+
+_COLOURS = {Severity.NOTICE: "yellow", Severity.BAD: "red"}
 
 _MARKS = {Severity.GOOD: "ok  ", Severity.NOTICE: "note", Severity.BAD: "BAD "}
 
@@ -144,9 +147,15 @@ def _print(facts: ClusterFacts, findings: list[Finding]) -> None:
     )
     say("")
     for finding in findings:
-        say(f"{_MARKS[finding.level]}  {finding.what}")
+        say(f"{mark_of(finding.level, in_colour=sys.stdout.isatty())}  {finding.what}")
         if finding.advice:
             say(f"      -> {finding.advice}")
+
+
+def mark_of(level: Severity, *, in_colour: bool) -> str:
+    """Return the word at the start of a finding's line; terminals show what is bad in red."""
+    colour = _COLOURS.get(level)
+    return click.style(_MARKS[level], fg=colour) if in_colour and colour else _MARKS[level]
 
 
 @command.command("backup", short_help="Copy a SQLite metadata store to a file.")

@@ -7,6 +7,7 @@ Owns the sentences that turn an error of the cluster into advice. Not the refusa
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import click
@@ -46,8 +47,15 @@ _WORDS = {
     "digits, dots, underscores and hyphens",
 }
 
+_RANGE = re.compile(r"is not a valid integer( range)?$")
+"""What click says of an option that takes a number."""
+
 _SAID_BETTER = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS})
 """Codes for which the broker's own message adds nothing."""
+
+
+_SAID_BY_BROKERS = frozenset({ErrorCode.INVALID_REPLICATION_FACTOR})
+"""Codes whose reason, if the broker gives one, has the advice already."""
 
 
 def explain(error: ClientError, instead: str = "") -> str:
@@ -69,6 +77,8 @@ def explain(error: ClientError, instead: str = "") -> str:
     else:
         text = f"{error.subject}: {said}"
     advice = instead or _ADVICE.get(error.code)
+    if error.code in _SAID_BY_BROKERS and error.reason:
+        advice = None
     return f"{text} ({error.code.name})" + (f"; {advice}" if advice else "")
 
 
@@ -89,7 +99,8 @@ def run(command: click.Command, words: list[str]) -> int:
         return WRONG_USAGE
     except click.UsageError as error:
         where = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
-        print_error(f"{error.format_message().strip().rstrip('.')}{where}")
+        said = _RANGE.sub("is not a whole number", error.format_message().strip().rstrip("."))
+        print_error(f"{said}{where}")
         return WRONG_USAGE
     except click.ClickException as error:
         print_error(error.format_message())

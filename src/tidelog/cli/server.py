@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.cli.refusal import FAILED, Failed, WrongUsage, print_error
+from tidelog.cli.refusal import WRONG_USAGE, Failed, WrongUsage, print_error
 from tidelog.cli.server_arguments import parse
 from tidelog.model.configs.properties import parse_properties
 from tidelog.model.configs.server import ServerConfigs, from_mapping, without_effect
@@ -57,7 +57,8 @@ def main(arguments: list[str]) -> int:
         if not isinstance(configs, ServerConfigs):
             for refused in configs:
                 print_error(f"{options.file}: {refused.sentence}")
-            return FAILED
+            # As wrong usage: a service manager need not start it again.
+            return WRONG_USAGE
         # Imported here: a wrong file is refused without waiting for this import.
         from tidelog.observe import logs
 

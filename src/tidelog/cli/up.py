@@ -29,7 +29,7 @@ from tidelog.cli.output import note, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.restarts import Restarts
 from tidelog.cli.up_child import Child
-from tidelog.cli.up_files import Address, ClusterPlan, why_not_config
+from tidelog.cli.up_files import Address, ClusterPlan, why_invalid_config, why_not_config
 from tidelog.model.configs.types import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
 from tidelog.runtime.disk import RealDisk, holder, keep_from_others
@@ -73,8 +73,11 @@ def command(
     configs = key_values(config, "--config")
     if (why_not := why_not_config(configs)) is not None:
         raise WrongUsage(why_not)
-    keep_from_others()
     folder = data.absolute()
+    plan = ClusterPlan(folder, brokers, controllers, port, store, configs)
+    if (why_not := why_invalid_config(plan)) is not None:
+        raise WrongUsage(why_not)
+    keep_from_others()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -88,7 +91,6 @@ def command(
         raise Failed(f"another `tidelog up` uses {data}{pid}: stop it, or use another --data")
     try:
         make_secret(str(folder))
-        plan = ClusterPlan(folder, brokers, controllers, port, store, configs)
         asyncio.run(_Up(plan, restart=restart).run())
     except SecretRefused as error:
         raise Failed(str(error)) from None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog.cli.cluster_secret import FILE_NAME
+from tidelog.model.configs.server import load
 
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 101
@@ -47,6 +48,15 @@ def why_not_config(names: Iterable[str]) -> str | None:
                 f"--config {name}: `tidelog up` sets it for each process (see {DECIDED[name]}); "
                 "use `tidelog server` to set it yourself"
             )
+    return None
+
+
+def why_invalid_config(plan: ClusterPlan) -> str | None:
+    """Return why a process would refuse a configuration of the plan; None when it would not."""
+    found = load(server_properties(plan, plan.members()[0]))
+    for refused in found if isinstance(found, tuple) else ():
+        if refused.name in plan.configs:
+            return f"--config {refused.name}={plan.configs[refused.name]}: {refused.sentence}"
     return None
 
 

@@ -221,6 +221,9 @@ def backup(path: str, target: str) -> None:
     """
     if not os.path.exists(path):
         raise StoreRefused(f"There is no metadata store at {path}.")
+    if os.path.isdir(target):
+        name = os.path.join(target, os.path.basename(path))
+        raise StoreRefused(f"{target} is a folder: name a file in it, such as {name}.")
     if os.path.exists(target):
         raise StoreRefused(f"{target} exists already: name a file that does not.")
     try:

@@ -6,6 +6,7 @@ module in every project of the environment; the cluster is imported when a fixtu
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tidelog.testing.cluster import Cluster
+
+LOG_LINES_SHOWN = 20
+"""How many lines of each broker's log are shown with a test that failed."""
+
+LOG_BYTES_READ = 16_384
 
 SCOPES = ("session", "package", "module", "class", "function")
 NAME_LENGTH = 100
@@ -58,6 +66,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
         if cluster is not None:
             cluster.keep_logs = True
             report.sections.append(("tidelog", f"logs of the brokers: {cluster.folder}"))
+            for log in sorted(cluster.folder.glob("node-*.log")):
+                report.sections.append((f"the end of {log.name}", _end_of(log)))
+
+
+def _end_of(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES_READ))
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-LOG_LINES_SHOWN:])
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Any:

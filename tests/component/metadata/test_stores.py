@@ -394,6 +394,8 @@ def test_sqlite_is_backed_up_while_it_is_open(tmp_path: Path) -> None:
     asyncio.run(main())
     with pytest.raises(StoreRefused, match="exists already"):
         backup(path, copy)
+    with pytest.raises(StoreRefused, match=f"{tmp_path} is a folder.*{tmp_path}/m.sqlite"):
+        backup(path, str(tmp_path))
     with pytest.raises(StoreRefused, match="no metadata store"):
         backup(str(tmp_path / "none"), str(tmp_path / "x"))
 

@@ -8,11 +8,15 @@ import click
 import pytest
 
 from tests.support.cli_arguments import CONSUME, PRODUCE, status_of
-from tidelog.cli import connecting, consume, main, produce, server_arguments
+from tidelog.cli import connecting, consume, doctor, main, produce, server_arguments
 from tidelog.cli.client_names import check_unused
 from tidelog.cli.connecting import SERVER_VARIABLE, settings_from
+from tidelog.cli.failures import explain
+from tidelog.cli.findings import Severity
 from tidelog.cli.refusal import WrongUsage
 from tidelog.cli.up_files import DECIDED, ClusterPlan, server_properties, why_not_config
+from tidelog.client.errors import Refused
+from tidelog.model.errors import ErrorCode
 
 SERVER = ["--bootstrap-server", "127.0.0.1:1"]
 
@@ -112,6 +116,49 @@ def test_without_a_name_the_cluster_is_that_of_localhost(
         assert "--bootstrap-server" in err and SERVER_VARIABLE in err
         _, _, named = status_of([*words, "-b", "127.0.0.1:1"], capsys)
         assert "no broker can be reached" in named and "default" not in named
+
+
+@pytest.mark.parametrize("name", ["num.partitions=x", "retention.ms=1"])
+def test_up_blames_its_own_argument_for_a_bad_value(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It named a file that it had written itself, and left a data folder."""
+    data = tmp_path / "data"
+    status, _, err = status_of(["up", "--data", str(data), "--config", name], capsys)
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert err.startswith(f"error: --config {name}: ") and "node-1" not in err
+    assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["consume", "-t", "t", "--max-messages", "ten"],
+        ["topics", "--create", "-t", "t", "--partitions", "ten"],
+        ["up", "--brokers", "ten"],
+    ],
+)
+def test_what_is_no_number_is_called_that(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = status_of(words, capsys)
+    assert status == 2 and "'ten' is not a whole number" in err and "range" not in err
+
+
+def test_an_advice_is_not_given_twice() -> None:
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+    said = "A replication factor of 5 needs as many brokers; 1 are there."
+    assert explain(Refused(code, "topic 't'", said)).endswith(
+        "1 are there (INVALID_REPLICATION_FACTOR)"
+    )
+    assert "use at most as many replicas" in explain(Refused(code, "topic 't'"))
+
+
+@pytest.mark.parametrize("in_colour", [True, False])
+def test_what_is_bad_is_red_on_a_terminal(in_colour: bool) -> None:
+    red = "\x1b[31m" in doctor.mark_of(Severity.BAD, in_colour=in_colour)
+    assert red == in_colour
+    assert doctor.mark_of(Severity.GOOD, in_colour=in_colour) == "ok  "
 
 
 def test_every_command_with_a_topic_or_a_cluster_has_the_short_names() -> None:

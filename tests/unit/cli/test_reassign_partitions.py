@@ -31,7 +31,7 @@ FILE = ("--reassignment-json-file", "FILE")
         (("--verify", *FILE, "--additional"), "--additional goes with --execute or --dry-run"),
         (("--watch", "--force"), "--force goes with --execute or --dry-run, not with --watch"),
         (("--execute", "--throttle", "0", *FILE), "'--throttle': 0 is not in the range 1<=x<="),
-        (("--execute", "--throttle", "fast", *FILE), "'--throttle': 'fast' is not a valid"),
+        (("--execute", "--throttle", "fast", *FILE), "'--throttle': 'fast' is not a whole number"),
         (("--cancel", "--throttle", "9", *FILE), "--throttle goes with --execute or --dry-run"),
         (("--execute", "--preserve-throttles", *FILE), "--preserve-throttles goes with --verify"),
         (("--execute", "--reassignment-json-file", "/no/such/file"), "does not exist"),
