@@ -435,4 +435,25 @@ MUTANTS = (
         "        size = step.end - step.position\n",
         "tests/simulation/test_future_crashes.py",
     ),
+    Mutant(
+        "K4: a log whose first segment is missing begins with the second one",
+        "src/tidelog/storage/log/opening.py",
+        "        found.damaged = missing_before(found.segments, ending)\n",
+        "        found.damaged = None\n",
+        "tests/broker/test_missing_files.py",
+    ),
+    Mutant(
+        "K4: a directory with replicas and without meta.properties is taken for a fresh one",
+        "src/tidelog/storage/directory/identity.py",
+        "        if not _has_replicas(disk, path):\n",
+        "        if True:\n",
+        "tests/broker/test_missing_files.py",
+    ),
+    Mutant(
+        "K4: a replica without partition.metadata is removed after a delay",
+        "src/tidelog/broker/partitions/registry.py",
+        "        delay_ms = self._quarantine_ms if hosted.topic_id != NO_UUID else None\n",
+        "        delay_ms = self._quarantine_ms\n",
+        "tests/broker/test_missing_files.py",
+    ),
 )

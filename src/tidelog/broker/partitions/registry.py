@@ -251,7 +251,7 @@ class Partitions:
         durable: bool = True,
         said: GatheredLines | None = None,
     ) -> None:
-        """Stop serving; quarantine the log, and remove it after a delay (KIP-516).
+        """Stop serving; quarantine the log, and remove it after a delay (KIP-516), if it has an id.
 
         ``said`` gathers the log lines of many. Without ``durable``, call ``syncing_names``, once
         for many, before the response is sent.
@@ -260,9 +260,11 @@ class Partitions:
         if hosted is None:
             return
         self.steps.remove(hosted.key)
-        delay_ms = self._quarantine_ms
+        # A missing file proves nothing: the replica may have all there is (promise 20).
+        delay_ms = self._quarantine_ms if hosted.topic_id != NO_UUID else None
+        what = "kept until you remove it" if delay_ms is None else f"removed in {delay_ms} ms"
         lines = said or GatheredLines(logger)
-        lines.add(hosted.key, f"quarantined, removed in {delay_ms} ms: {reason}", logging.WARNING)
+        lines.add(hosted.key, f"quarantined, {what}: {reason}", logging.WARNING)
         if said is None:
             lines.say()
         self._unhost(

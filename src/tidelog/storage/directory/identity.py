@@ -104,12 +104,18 @@ def _in_use(disk: Disk, path: str) -> DirectoryRefused:
 
 
 def _written(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
-    """Return what ``meta.properties`` says, None where there is none."""
+    """Return what ``meta.properties`` says, None for a fresh directory."""
     file = f"{path}/{names.META_PROPERTIES}"
     try:
         meta = decode_meta_properties(disk.read(file))
     except FileNotFoundError:
-        return None
+        if not _has_replicas(disk, path):
+            return None
+        return DirectoryRefused(
+            f"{path} has replicas and no {names.META_PROPERTIES}: restore it from a backup, write "
+            "it (version=1, cluster.id as on other brokers, node.id, a base64 directory.id), "
+            "or move the replicas away"
+        )
     except DamagedFile as error:
         return DirectoryRefused(f"{file} cannot be read ({error}): restore it from a backup")
     if meta.node_id != node_id:
@@ -150,6 +156,12 @@ def identify(
             "check log.dirs"
         )
     return meta, LastStop.CRASHED
+
+
+def _has_replicas(disk: Disk, path: str) -> bool:
+    """Whether a directory is not fresh, although it has no ``meta.properties``."""
+    found = (names.parse_directory(name) for name in disk.list(path))
+    return any(each is not None and not each.ending for each in found)
 
 
 def renamed(disk: Disk, path: str, meta: MetaProperties, cluster_id: str) -> MetaProperties | None:

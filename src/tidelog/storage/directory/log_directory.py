@@ -135,7 +135,8 @@ class LogDirectory:
 
         def ending_of(key: TopicPartition) -> Ending:
             at = recovery.get(key, 0), watermarks.get(key, 0), starts.get(key, 0)
-            return Ending(*at, clean=clean, unsynced_may_be_gone=unclean)
+            known = key in starts
+            return Ending(*at, clean=clean, unsynced_may_be_gone=unclean, knows_start=known)
 
         self.resources.loading.logs = len(contents.hosted)
         Opening(self._disk, self.resources.loading, helpers, most_helpers).open_all(

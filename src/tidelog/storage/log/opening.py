@@ -23,7 +23,13 @@ from tidelog.storage.log.fence_recovery import find_fences
 from tidelog.storage.log.metadata_file import judge_metadata, read_metadata
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import ProducerState
-from tidelog.storage.log.recovery import Ending, Recovered, recover
+from tidelog.storage.log.recovery import (
+    MISSING_FIRST,
+    Ending,
+    Recovered,
+    missing_before,
+    recover,
+)
 from tidelog.storage.log.service import found_damaged, note_damage
 from tidelog.storage.log.snapshots import load_producers
 from tidelog.storage.segments.fresh_segments import first_segment, new_segment
@@ -88,7 +94,7 @@ def open_log(
     """
     marker = f"{path}/{names.DAMAGED}"
     if resources.disk.exists(marker):
-        ending = replace(ending, clean=False, was_damaged=True)
+        ending = _after_damage(ending, resources.disk.read(marker))
     metadata, unreadable = read_metadata(resources, path)
     configs = configs_of(() if metadata is None else metadata.configs)
     found = yield from recover(resources, path, ending, configs.index_interval_bytes, now_ms)
@@ -107,6 +113,8 @@ def open_log(
         found.damaged = missing_between(
             resources, found.segments, first_dirty_offset, ending.log_start
         )
+    if found.damaged is None:
+        found.damaged = missing_before(found.segments, ending)
     found.log_start, found.metadata = ending.log_start, metadata
     log = PartitionLog(resources, path, partition, configs, found)
     if log.damaged is None and log.start_offset > log.end_offset:
@@ -120,6 +128,8 @@ def open_log(
         # The checkpoints stay what they were: the next start must see the damage again.
         log.synced_end_offset = ending.recovery_point
         log.high_watermark = ending.high_watermark
+        if ending.knows_start:
+            log.start_offset = min(log.start_offset, ending.log_start)
         note_damage(resources, path, log.damaged, durable=True)
         return log
     if resources.disk.exists(marker):
@@ -135,6 +145,14 @@ def open_log(
         _mark_recovered(log)
     found.checked = None  # its producers take memory
     return log
+
+
+def _after_damage(ending: Ending, note: bytes) -> Ending:
+    """Return the ending of a log that an earlier start noted as damaged."""
+    # What only a clean end shows, that start has found; a note on a full disk has no text.
+    begins_late = not note.strip() or note.strip().endswith(MISSING_FIRST.encode())
+    known = ending.knows_start and begins_late
+    return replace(ending, clean=False, was_damaged=True, knows_start=known)
 
 
 def _find_what_batches_say(

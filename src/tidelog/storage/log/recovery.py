@@ -19,6 +19,7 @@ Owns the judgement of what is on disk. Not building the log from it: see `openin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidelog.records.batch import HEADER_SIZE
@@ -41,6 +42,8 @@ class Ending:
     log_start: int = 0
     clean: bool = False
     unsynced_may_be_gone: bool = False
+    knows_start: bool = False
+    """Whether the log's start is on record; otherwise ``log_start`` is only the least it can be."""
     was_damaged: bool = False
     """An earlier process found damage: all is read, and nothing counts as a torn tail."""
 
@@ -103,6 +106,25 @@ def _why_too_short(directory: str, end: int, ending: Ending) -> str | None:
     if end < ending.must_have:
         return f"{directory} ends at offset {end}, below the high watermark {ending.high_watermark}"
     return None
+
+
+MISSING_FIRST = "one before it is missing"
+
+
+def missing_before(segments: Sequence[Segment], ending: Ending) -> str | None:
+    """Return a sentence if the first segments of a log are missing, or None.
+
+    A clean end records where each log begins. After another one the record may be older than the
+    last removal, and nothing distinguishes a removed segment from a lost one.
+    """
+    first = segments[0]
+    is_recorded = ending.knows_start and (ending.clean or ending.was_damaged)
+    if not is_recorded or first.base_offset <= ending.log_start:
+        return None
+    return (
+        f"{first.log_path} is the first segment, and the log begins at offset {ending.log_start}: "
+        f"{MISSING_FIRST}"
+    )
 
 
 def _tidy(resources: Resources, directory: str) -> None:

@@ -1,0 +1,187 @@
+"""Each file of a data folder deleted, one at a time, before a start: what the operator reads.
+
+What is missing is not new until something proves it (promise 20). The folder is that of one node
+with both roles, its SQLite store, one topic of three segments, stopped cleanly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lone_broker import Peer
+from tidelog.broker.process import BrokerProcess, StartFailed
+from tidelog.cli import preflight
+from tidelog.cli.refusal import Failed
+from tidelog.controller.process import ControllerProcess
+from tidelog.model.configs.server import ServerConfigs, from_mapping
+from tidelog.protocol import messages
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.seams import Seams
+
+pytestmark = pytest.mark.long(20)
+
+WHOLE = "0 to 5"
+RECORD = b"x" * 400_000
+
+SAME = [
+    # Made again from what the logs say, or at the next checkpoint.
+    "data/.kafka_cleanshutdown",
+    "data/.lock",
+    "data/cleaner-offset-checkpoint",
+    "data/controller-seen",
+    "data/log-start-offset-checkpoint",
+    "data/recovery-point-offset-checkpoint",
+    "data/replication-offset-checkpoint",
+    "data/t-0/00000000000000000000.index",
+    "data/t-0/00000000000000000000.timeindex",
+    "data/t-0/00000000000000000002.index",
+    "data/t-0/00000000000000000002.snapshot",
+    "data/t-0/00000000000000000002.timeindex",
+    "data/t-0/00000000000000000004.index",
+    "data/t-0/00000000000000000004.snapshot",
+    "data/t-0/00000000000000000004.timeindex",
+    "data/t-0/00000000000000000005.snapshot",
+    "data/t-0/leader-epoch-checkpoint",
+    "data/t-0/tidelog.leader-epochs.crc32c",
+    "data/tidelog.life",
+    "data/tidelog.unaware-writers",
+    "metadata.sqlite.lock",
+    "metadata.sqlite.reserve",
+]
+
+SAID: dict[str, tuple[str, list[str], str]] = {
+    **{file: (WHOLE, [], "") for file in SAME},
+    # The records themselves: the replica is out of service, and keeps what it has.
+    "data/t-0/00000000000000000000.log": (
+        "56",
+        ["offline_damaged"],
+        "is the first segment, and the log begins at offset 0: one before it is missing",
+    ),
+    "data/t-0/00000000000000000002.log": ("56", ["offline_damaged"], "one between them is missing"),
+    "data/t-0/00000000000000000004.log": ("56", ["offline_damaged"], "below its recovery point 5"),
+    # It may be of a former topic of that name: it does not serve, and is not removed.
+    "data/t-0/partition.metadata": ("0 to 0", ["unclean"], "kept until you remove it: it has no"),
+    "data/meta.properties": ("refused", [], "has replicas and no meta.properties: restore it"),
+    "metadata.sqlite": ("waits", [], "tidelog doctor restored"),
+}
+"""By file: the offsets that are served, or an error code; the doctor's problems; a line."""
+
+
+def configs_of(folder: Path) -> ServerConfigs:
+    made = from_mapping(
+        {
+            "node.id": "1",
+            "process.roles": "broker,controller",
+            "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "log.dirs": str(folder / "data"),
+            "metadata.store": f"sqlite:{folder / 'metadata.sqlite'}",
+            "log.segment.bytes": "1048576",
+        }
+    )
+    assert isinstance(made, ServerConfigs), made
+    return made
+
+
+async def at_work(folder: Path, work: Callable[[Peer], Awaitable[Any]]) -> Any:
+    """A start as `tidelog server` makes it, and a clean stop; "waits" without metadata."""
+    seams, configs = Seams(), configs_of(folder)
+    belongs_to = preflight.check(configs, seams.disk)
+    controller = ControllerProcess(configs, seams, belongs_to=belongs_to, is_new=True)
+    await controller.start()
+    try:
+        at = [("127.0.0.1", controller.listener_port)]
+        broker = BrokerProcess(configs, seams, at, belongs_to=belongs_to)
+        starting = asyncio.ensure_future(broker.start())
+        while not starting.done():
+            await asyncio.wait({starting}, timeout=0.01)
+            if controller.controller.cluster.went_back and controller.controller.cluster.brokers:
+                starting.cancel()
+                await asyncio.wait({starting})
+                logging.getLogger().warning("%s", controller.controller.cluster.went_back)
+                return "waits", []
+        try:
+            starting.result()
+            return await work(await Peer.connect(broker.ports["PLAINTEXT"]))
+        finally:
+            await broker.stop()
+    finally:
+        await controller.stop()
+
+
+async def fill(peer: Peer) -> None:
+    """Make the topic, and write one record to each batch of it: two fit into a segment."""
+    create = messages.CreateTopicsRequest
+    topic = create.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    answer = await peer.ask(create(topics=[topic], timeout_ms=10_000), 7)
+    assert answer.topics[0].error_code == 0, answer
+    produce = messages.ProduceRequest
+    for _ in range(5):
+        part = produce.PartitionProduceData(0, build_batch([NewRecord(-1, None, RECORD)]))
+        data = produce.TopicProduceData(name="t", partition_data=[part])
+        answer = await peer.ask(produce(acks=-1, timeout_ms=60_000, topic_data=[data]), 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0, answer
+
+
+async def look(peer: Peer) -> tuple[str, list[str]]:
+    """What is served of the topic, and the doctor's problems."""
+    request = messages.ListOffsetsRequest
+    found: list[str] = []
+    for time in (-2, -1):
+        part = request.ListOffsetsPartition(partition_index=0, timestamp=time)
+        asked = request(topics=[request.ListOffsetsTopic(name="t", partitions=[part])])
+        (topic,) = (await peer.ask(asked, 5)).topics
+        (answer,) = topic.partitions
+        found.append(str(answer.error_code or answer.offset))
+    answer = await peer.ask(messages.DescribeConditionRequest(), 0)
+    kinds = [each["kind"] for each in json.loads(answer.condition)["problems"]]
+    return found[0] if found[0] == "56" else " to ".join(found), kinds
+
+
+def start_without(folder: Path, file: str) -> tuple[str, list[str]]:
+    (folder / file).unlink()
+    try:
+        served: tuple[str, list[str]] = asyncio.run(at_work(folder, look))
+    except (Failed, StartFailed) as refused:
+        logging.getLogger().warning("%s", refused)
+        return "refused", []
+    return served
+
+
+def test_each_missing_file_is_named_or_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, tried = tmp_path / "whole", tmp_path / "tried"
+    asyncio.run(at_work(whole, fill))
+    files = {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
+    assert files == SAID.keys()
+    wrong = []
+    for file, (served, problems, line) in SAID.items():
+        shutil.rmtree(tried, ignore_errors=True)
+        shutil.copytree(whole, tried)
+        caplog.clear()
+        found = start_without(tried, file)
+        said = "\n".join(x.getMessage() for x in caplog.records if x.levelno >= logging.WARNING)
+        if found != (served, problems) or line not in said:
+            wrong.append(f"{file}: {found}, expected {served} {problems} {line!r}; it said: {said}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("file", ["data/t-0/00000000000000000000.log"])
+def test_a_missing_first_segment_stays_known_over_starts_until_it_is_back(
+    tmp_path: Path, file: str
+) -> None:
+    folder = tmp_path / "folder"
+    asyncio.run(at_work(folder, fill))
+    kept = (folder / file).read_bytes()
+    assert start_without(folder, file) == ("56", ["offline_damaged"])
+    assert asyncio.run(at_work(folder, look)) == ("56", ["offline_damaged"])
+    (folder / file).write_bytes(kept)
+    assert asyncio.run(at_work(folder, look)) == (WHOLE, [])
