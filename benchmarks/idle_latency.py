@@ -129,13 +129,13 @@ def _commit(subject: Subject) -> Any:
         group_id=GROUP,
         generation_id_or_member_epoch=subject.generation,
         member_id=subject.member,
-        topics=[request.OffsetCommitRequestTopic(subject.topic, [part])],
+        topics=[request.OffsetCommitRequestTopic(subject.topic, partitions=[part])],
     )
 
 
 def _committed(subject: Subject) -> Any:
     request = messages.OffsetFetchRequest
-    topic = request.OffsetFetchRequestTopics(subject.topic, [0])
+    topic = request.OffsetFetchRequestTopics(subject.topic, partition_indexes=[0])
     return request(
         groups=[request.OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])],
         require_stable=True,

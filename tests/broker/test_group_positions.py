@@ -72,7 +72,7 @@ async def member_of(peer: Peer, *, aware: bool) -> tuple[str, int]:
 async def commit(peer: Peer, member: str, generation: int, offset: int) -> None:
     request = messages.OffsetCommitRequest
     part = request.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-    topics = [request.OffsetCommitRequestTopic("t", [part])]
+    topics = [request.OffsetCommitRequestTopic("t", partitions=[part])]
     asked = request(
         group_id=GROUP, generation_id_or_member_epoch=generation, member_id=member, topics=topics
     )

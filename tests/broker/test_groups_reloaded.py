@@ -122,7 +122,7 @@ def test_a_load_that_no_descriptor_is_left_for_goes_on_when_there_is_one(
             request = messages.OffsetCommitRequest
             part = request.OffsetCommitRequestPartition(0, 5, 0, "m")
             broker.lead("t")
-            topics = [request.OffsetCommitRequestTopic("t", [part])]
+            topics = [request.OffsetCommitRequestTopic("t", partitions=[part])]
             answer = await broker.ask(offset_commit, request("g", -1, topics=topics), 8)
             assert answer.topics[0].partitions[0].error_code == E.NONE
             reading = type(hosted.log).read

@@ -97,7 +97,7 @@ async def commit_error(lone: GroupBroker, partition: int, offset: int, group: st
     part = request.OffsetCommitRequestPartition(
         partition_index=partition, committed_offset=offset, committed_leader_epoch=-1
     )
-    topics = [request.OffsetCommitRequestTopic("t", [part])]
+    topics = [request.OffsetCommitRequestTopic("t", partitions=[part])]
     asked = request(group_id=group, generation_id_or_member_epoch=-1, topics=topics)
     answer = await lone.ask(offset_commit, asked, 8)
     return E(answer.topics[0].partitions[0].error_code)
@@ -110,7 +110,7 @@ async def fetch(
     request = messages.OffsetFetchRequest
     if version >= 8:
         topic = request.OffsetFetchRequestTopics
-        topics = None if partitions is None else [topic("t", partitions)]
+        topics = None if partitions is None else [topic("t", partition_indexes=partitions)]
         asked = request(groups=[request.OffsetFetchRequestGroup(group_id=group, topics=topics)])
         answer = (await lone.ask(offset_fetch, asked, version)).groups[0]
     else:
@@ -272,10 +272,12 @@ def test_each_group_of_a_batch_has_its_own_error(tmp_path: Path) -> None:
             tell_resized(lone, "t", BORN_AT, resize_epoch=1, leaders={3: 9})
             resign(lone, 3)
             request = messages.OffsetFetchRequest
+            three = request.OffsetFetchRequestTopics("t", partition_indexes=[0, 2, 3])
             asked = request(
                 groups=[
                     request.OffsetFetchRequestGroup(
-                        group_id=name, topics=[request.OffsetFetchRequestTopics("t", [0, 2, 3])]
+                        group_id=name,
+                        topics=[three],
                     )
                     for name in ("g", "new")
                 ]
@@ -388,8 +390,13 @@ def test_a_topic_and_a_group_that_are_named_twice_are_in_the_response_once(tmp_p
         async with coordinator(tmp_path) as lone:
             request = messages.OffsetFetchRequest
             topic, group = request.OffsetFetchRequestTopics, request.OffsetFetchRequestGroup
-            both = [topic("t", [0]), topic("t", [2])]
-            asked = request(groups=[group("g", topics=[topic("t", [3])]), group("g", topics=both)])
+            both = [topic("t", partition_indexes=[0]), topic("t", partition_indexes=[2])]
+            asked = request(
+                groups=[
+                    group("g", topics=[topic("t", partition_indexes=[3])]),
+                    group("g", topics=both),
+                ]
+            )
             (found,) = (await lone.ask(offset_fetch, asked, 9)).groups
             (named,) = found.topics
             assert {part.partition_index: part.committed_offset for part in named.partitions} == {

@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster
 def commit(number: int) -> Any:
     request = messages.OffsetCommitRequest
     part = request.OffsetCommitRequestPartition(0, number)
-    topic = request.OffsetCommitRequestTopic(TOPIC, [part])
+    topic = request.OffsetCommitRequestTopic(TOPIC, partitions=[part])
     return request(GROUP, -1, "", topics=[topic])
 
 

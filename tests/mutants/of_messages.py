@@ -80,6 +80,13 @@ MUTANTS = (
         "tests/broker/test_topic_ids.py",
     ),
     Mutant(
+        "a long commit by id goes on in the next incarnation of its topic",
+        "src/tidelog/broker/handlers/offset_commit.py",
+        "                or (by_id and known.topic_id != topic.topic_id)\n",
+        "",
+        "tests/wire/test_groups_topic_incarnations.py",
+    ),
+    Mutant(
         "every client receives the tags of Metadata",
         "src/tidelog/broker/handlers/metadata.py",
         "    tagged = request.include_counts or context.connection.is_tidelog\n",

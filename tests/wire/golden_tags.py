@@ -241,33 +241,40 @@ COMMITTED = m.OffsetFetchResponse
 EXPIRING = COMMITTED.OffsetFetchResponsePartitions(3, 4, 5, "", 0, 6)
 
 CLIENTS = (
-    Golden(
-        9,
-        9,
-        m.OffsetFetchRequest(
-            groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup("ab", topics=None)],
-            include_expiry=True,
-        ),
-        """
-        02 03 6162 00 ffffffff 00 00 00       # all topics of a group
-        01 904e 01 01                         # and when its offsets expire
-        """,
+    *(
+        Golden(
+            9,
+            version,
+            m.OffsetFetchRequest(
+                groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup("ab", topics=None)],
+                include_expiry=True,
+            ),
+            """
+            02 03 6162 00 ffffffff 00 00 00   # all topics of a group
+            01 904e 01 01                     # and when its offsets expire
+            """,
+        )
+        for version in (9, 10)
     ),
-    Golden(
-        9,
-        9,
-        COMMITTED(
-            groups=[
-                COMMITTED.OffsetFetchResponseGroup(
-                    "ab", [COMMITTED.OffsetFetchResponseTopics("to", [EXPIRING])]
-                )
-            ]
-        ),
-        """
-        00000000 02 03 6162 02 03 746f 02 00000003 0000000000000004 00000005 01 0000
-        01 904e 08 0000000000000006           # when the offset expires
-        00 0000 00 00
-        """,
+    *(
+        Golden(
+            9,
+            version,
+            COMMITTED(
+                groups=[
+                    COMMITTED.OffsetFetchResponseGroup(
+                        "ab", [COMMITTED.OffsetFetchResponseTopics(name, topic_id, [EXPIRING])]
+                    )
+                ]
+            ),
+            f"""
+            00000000 02 03 6162
+            02 {named} 02 00000003 0000000000000004 00000005 01 0000
+            01 904e 08 0000000000000006       # when the offset expires
+            00 0000 00 00
+            """,
+        )
+        for version, name, topic_id, named in ((9, "to", NO_UUID, "03 746f"), (10, "", A, ID_A))
     ),
     *(
         Golden(

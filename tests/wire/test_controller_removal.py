@@ -147,7 +147,7 @@ class LeadingBroker(RecordedBroker):
                     [
                         answer.OffsetFetchResponseTopics(
                             "t",
-                            [
+                            partitions=[
                                 part(x, y, expires_ms=self.expires_ms.get(group.group_id, -1))
                                 for x, y in self.groups[group.group_id].items()
                             ],

@@ -99,7 +99,7 @@ def commit_request(offset: int, topic: str = "t", partition: int = 0, **more: An
     return request(
         group_id="g",
         generation_id_or_member_epoch=more.pop("generation", -1),
-        topics=[request.OffsetCommitRequestTopic(topic, [part])],
+        topics=[request.OffsetCommitRequestTopic(topic, partitions=[part])],
         **more,
     )
 
@@ -184,7 +184,7 @@ def test_many_groups_are_fetched_at_once(tmp_path: Path) -> None:
             assert await commit(broker, 5 + partition, partition=partition) is E.NONE
         request = messages.OffsetFetchRequest
         group = request.OffsetFetchRequestGroup
-        one = [request.OffsetFetchRequestTopics("t", [1, 7])]
+        one = [request.OffsetFetchRequestTopics("t", partition_indexes=[1, 7])]
         asked = [group("g", topics=one), group("g", topics=None), group("other", topics=one)]
         answer = await broker.ask(offset_fetch, request(groups=asked), 8)
         found = [
@@ -397,7 +397,9 @@ def test_many_partitions_in_one_commit_span_batches(tmp_path: Path) -> None:
         at_once(broker.broker.topic_configs.apply(change, complete=False))
         request = messages.OffsetCommitRequest
         parts = [request.OffsetCommitRequestPartition(at, at, -1, "x") for at in range(400)]
-        asked = request(group_id="g", topics=[request.OffsetCommitRequestTopic("wide", parts)])
+        asked = request(
+            group_id="g", topics=[request.OffsetCommitRequestTopic("wide", partitions=parts)]
+        )
         answer = await broker.ask(offset_commit, asked, 2)
         assert {part.error_code for part in answer.topics[0].partitions} == {0}
         assert await committed(broker, 399, "wide") == 399
@@ -414,7 +416,7 @@ def long_commit(offset: int, count: int, **more: Any) -> Any:
     request = messages.OffsetCommitRequest
     parts = [request.OffsetCommitRequestPartition(at, offset, -1, "x") for at in range(count)]
     asked = commit_request(offset, **more)
-    asked.topics = [request.OffsetCommitRequestTopic("wide", parts)]
+    asked.topics = [request.OffsetCommitRequestTopic("wide", partitions=parts)]
     return asked
 
 

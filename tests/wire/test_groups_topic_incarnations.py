@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tests.support.group_broker import GroupBroker
+from tests.support.group_broker import GroupBroker, done
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.handlers import offset_commit, offset_fetch
@@ -56,7 +56,7 @@ async def loaded(broker: GroupBroker) -> None:
 async def commit(broker: GroupBroker, offset: int, partition: int = 0) -> E:
     request = messages.OffsetCommitRequest
     part = request.OffsetCommitRequestPartition(partition, offset, 5, "m")
-    topics = [request.OffsetCommitRequestTopic("t", [part])]
+    topics = [request.OffsetCommitRequestTopic("t", partitions=[part])]
     asked = request(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
     answer = await broker.ask(offset_commit, asked, 8)
     return E(answer.topics[0].partitions[0].error_code)
@@ -69,7 +69,7 @@ async def committed(broker: GroupBroker) -> dict[int, int] | E:
     named = request(
         groups=[
             request.OffsetFetchRequestGroup(
-                "g", topics=[request.OffsetFetchRequestTopics("t", [0, 1])]
+                "g", topics=[request.OffsetFetchRequestTopics("t", partition_indexes=[0, 1])]
             )
         ]
     )
@@ -255,3 +255,111 @@ def test_a_topic_that_is_deleted_while_its_offsets_are_loaded(tmp_path: Path) ->
 
     run(tmp_path, first)
     run(tmp_path, second)
+
+
+# Topics by id (v10) ------------------------------------------------------------------------
+
+
+async def commit_by_id(broker: GroupBroker, *offsets: tuple[UUID, int, int]) -> list[Any]:
+    """Commit (topic id, partition, offset) in one request; the ids and errors of the response."""
+    request = messages.OffsetCommitRequest
+    topics = [
+        request.OffsetCommitRequestTopic(
+            topic_id=topic_id,
+            partitions=[request.OffsetCommitRequestPartition(at, offset, 5, "m")],
+        )
+        for topic_id, at, offset in offsets
+    ]
+    asked = request(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
+    answer = await broker.ask(offset_commit, asked, 10)
+    return [
+        (t.topic_id, p.partition_index, p.error_code) for t in answer.topics for p in t.partitions
+    ]
+
+
+async def fetch_by_id(broker: GroupBroker, *asked: tuple[UUID, list[int]] | None) -> Any:
+    """What a group has committed, by topic id; None instead of topics: all."""
+    request = messages.OffsetFetchRequest
+    topics = None
+    if asked != (None,):
+        named = [each for each in asked if each is not None]
+        topics = [
+            request.OffsetFetchRequestTopics(topic_id=each, partition_indexes=indexes)
+            for each, indexes in named
+        ]
+    group = request.OffsetFetchRequestGroup("g", topics=topics)
+    (found,) = (await broker.ask(offset_fetch, request(groups=[group]), 10)).groups
+    return {
+        (topic.topic_id, part.partition_index): (part.committed_offset, part.error_code)
+        for topic in found.topics
+        for part in topic.partitions
+    }
+
+
+def test_offsets_by_topic_ids_are_those_of_one_incarnation(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        tell(broker, FORMER)
+        broker.lead_offsets()
+        await loaded(broker)
+        unknown = UUID(int=9)
+        assert await commit_by_id(broker, (FORMER, 0, 10), (unknown, 0, 1), (FORMER, 7, 1)) == [
+            (FORMER, 0, E.NONE),
+            (unknown, 0, E.UNKNOWN_TOPIC_ID),
+            (FORMER, 7, E.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
+        assert await fetch_by_id(broker, (FORMER, [0, 1]), (unknown, [3, 3])) == {
+            (FORMER, 0): (10, E.NONE),
+            (FORMER, 1): (-1, E.NONE),
+            (unknown, 3): (-1, E.UNKNOWN_TOPIC_ID),
+        }
+        assert await fetch_by_id(broker, None) == {(FORMER, 0): (10, E.NONE)}
+        tell(broker, FORMER, gone=True)
+        tell(broker, PRESENT)
+        assert await commit_by_id(broker, (FORMER, 0, 11)) == [(FORMER, 0, E.UNKNOWN_TOPIC_ID)]
+        assert await fetch_by_id(broker, (FORMER, [0]), (PRESENT, [0])) == {
+            (FORMER, 0): (-1, E.UNKNOWN_TOPIC_ID),
+            (PRESENT, 0): (-1, E.NONE),
+        }
+        assert await commit_by_id(broker, (PRESENT, 0, 2)) == [(PRESENT, 0, E.NONE)]
+        assert await fetch_by_id(broker, None) == {(PRESENT, 0): (2, E.NONE)}
+
+    run(tmp_path, story)
+
+
+def test_a_long_commit_by_id_ends_with_the_topic(tmp_path: Path) -> None:
+    """It is decided in parts; the topic is deleted and created again between two of them."""
+
+    async def story(broker: GroupBroker) -> None:
+        count = 2_000
+        request = messages.UpdateMetadataRequest
+
+        def tell_wide(topic_id: UUID, leader: int) -> None:
+            parts = [
+                request.UpdateMetadataPartitionState(partition_index=at, leader=leader)
+                for at in range(count)
+            ]
+            topic = request.UpdateMetadataTopicState(
+                topic_name="wide", topic_id=topic_id, partition_states=parts
+            )
+            broker.broker.metadata.apply(request(topic_states=[topic]), complete=False)
+
+        tell_wide(FORMER, 1)
+        broker.lead_offsets()
+        await loaded(broker)
+        commits = messages.OffsetCommitRequest
+        wide = commits.OffsetCommitRequestTopic(
+            topic_id=FORMER,
+            partitions=[commits.OffsetCommitRequestPartition(x, x, 5, "m") for x in range(count)],
+        )
+        asked = commits(group_id="g", generation_id_or_member_epoch=-1, topics=[wide])
+        waiting = broker.ask_now(offset_commit, asked, 10)
+        tell_wide(FORMER, -2)
+        tell_wide(PRESENT, 1)
+        answer = done(await waiting)
+        codes = [each.error_code for each in answer.topics[0].partitions]
+        assert set(codes) <= {E.NONE, E.UNKNOWN_TOPIC_OR_PARTITION}
+        assert codes[-1] == E.UNKNOWN_TOPIC_OR_PARTITION
+        found = await fetch_by_id(broker, (PRESENT, list(range(count))))
+        assert {offset for offset, _ in found.values()} == {-1}
+
+    run(tmp_path, story)

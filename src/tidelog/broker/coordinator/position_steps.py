@@ -29,17 +29,20 @@ def is_long(request: Any) -> bool:
 
 
 def answered(
-    request: Any, topic_of: Callable[[str, list[Any]], Any], answer: Callable[[str, Any], Any]
+    request: Any, topic_of: Callable[[Any, list[Any]], Any], answer: Callable[[Any, Any], Any]
 ) -> Generator[int, None, list[Any]]:
-    """Return a result for each topic and partition of a request, in steps."""
+    """Return a result for each topic and partition of a request, in steps.
+
+    Both functions get the topic of the request, and a list of results or a partition of it.
+    """
     topics = []
     for topic in request.topics:
         answers: list[Any] = []
-        topics.append(topic_of(topic.name, answers))
+        topics.append(topic_of(topic, answers))
         yield TOPIC_BYTES
         for first in range(0, len(topic.partitions), AT_ONCE):
             part = topic.partitions[first : first + AT_ONCE]
-            answers += [answer(topic.name, each) for each in part]
+            answers += [answer(topic, each) for each in part]
             yield PARTITION_BYTES * len(part)
     return topics
 

@@ -1,4 +1,4 @@
-"""OffsetCommit v2-9: commits offsets of a group; the response follows the commit in the log.
+"""OffsetCommit v2-10: commits offsets of a group; the response follows the commit in the log.
 
 - Members name their generation; consumers without a group and tools send generation -1, which an
   Empty group accepts.
@@ -9,7 +9,8 @@
 - v6+: the leader epoch of the offset (KIP-320). v7+: static members (KIP-345).
 - More than 500 partitions are decided in parts; the group handles nothing else in between
   (``coordinator.parts``).
-- v9: GROUP_ID_NOT_FOUND for a group that does not exist; ILLEGAL_GENERATION in older versions.
+- v9+: GROUP_ID_NOT_FOUND for a group that does not exist; ILLEGAL_GENERATION in older versions.
+- v10: topics by id (KIP-848); UNKNOWN_TOPIC_ID for each partition of an id without a topic here.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 NAMES_MISSING_GROUP_SINCE = 9
 RETENTION_UNTIL = 4
+BY_ID_SINCE = 10
 
 _Response = messages.OffsetCommitResponse
 _Topic = messages.OffsetCommitResponse.OffsetCommitResponseTopic
@@ -48,26 +50,32 @@ _Partition = messages.OffsetCommitResponse.OffsetCommitResponsePartition
 
 def handle(broker: Broker, request: messages.OffsetCommitRequest, context: RequestContext) -> Any:
     """Pass the known partitions to the group; respond for all."""
+    by_id = context.version >= BY_ID_SINCE
+    if by_id:
+        for topic in request.topics:
+            topic.name = broker.metadata.names.get(topic.topic_id, "")
     if is_long(request):
         return _in_steps(broker, request, context)
     pending_response = PendingResponse()
-    known = tuple(each for each in _known(broker, request) if each is not None)
+    known = tuple(each for each in _known(broker, request, by_id) if each is not None)
     if known:
         broker.coordinator.decide(
             request.group_id, _event(request, context, pending_response, known)
         )
     else:
         pending_response.give(OffsetsResult())
-    return respond_at_once(pending_response, partial(_respond, request))
+    return respond_at_once(pending_response, partial(_respond, request, by_id))
 
 
 def _in_steps(
     broker: Broker, request: messages.OffsetCommitRequest, context: RequestContext
 ) -> Steps:
     pending_response = PendingResponse()
-    long = InParts(pending_response, _known(broker, request), partial(_event, request, context))
+    by_id = context.version >= BY_ID_SINCE
+    known = _known(broker, request, by_id)
+    long = InParts(pending_response, known, partial(_event, request, context))
     broker.coordinator.decide(request.group_id, long)
-    return (yield from respond_in_steps(pending_response, partial(_respond, request)))
+    return (yield from respond_in_steps(pending_response, partial(_respond, request, by_id)))
 
 
 def _event(
@@ -89,14 +97,21 @@ def _event(
 
 
 def _known(
-    broker: Broker, request: messages.OffsetCommitRequest
+    broker: Broker, request: messages.OffsetCommitRequest, by_id: bool
 ) -> Iterator[tuple[TopicPartition, CommittedOffset] | None]:
-    """Yield the offset to commit of each partition, None for one that does not exist."""
+    """Yield the offset to commit of each partition, None for one that does not exist.
+
+    The name of an id may be that of the next incarnation by the time that a later part is decided.
+    """
     newest = broker.metadata.max_partition_epoch
     for topic in request.topics:
         known = broker.metadata.topic(topic.name)
         for each in topic.partitions:
-            if known is None or not _was_ever(known, each.partition_index, newest):
+            if (
+                known is None
+                or (by_id and known.topic_id != topic.topic_id)
+                or not _was_ever(known, each.partition_index, newest)
+            ):
                 yield None
                 continue
             offset = CommittedOffset(
@@ -113,27 +128,34 @@ def _was_ever(topic: TopicMetadata, index: int, newest: int) -> bool:
     return index in topic.partitions or (topic.resize_epoch > 0 and 0 <= index <= newest)
 
 
-def _respond(request: messages.OffsetCommitRequest, found: Answers) -> Steps:
-    topics = yield from answered(request, _Topic, partial(_answer, found))
+def _respond(request: messages.OffsetCommitRequest, by_id: bool, found: Answers) -> Steps:
+    topics = yield from answered(request, _topic, partial(_answer, found, by_id))
     return _Response(topics=topics)
 
 
+def _topic(topic: messages.OffsetCommitRequest.OffsetCommitRequestTopic, answers: list[Any]) -> Any:
+    return _Topic(topic.name, topic.topic_id, answers)
+
+
 def _answer(
-    found: Answers, topic: str, asked: messages.OffsetCommitRequest.OffsetCommitRequestPartition
+    found: Answers,
+    by_id: bool,
+    topic: messages.OffsetCommitRequest.OffsetCommitRequestTopic,
+    asked: messages.OffsetCommitRequest.OffsetCommitRequestPartition,
 ) -> Any:
-    at = TopicPartition(topic, asked.partition_index)
+    if by_id and not topic.name:
+        return _Partition(asked.partition_index, ErrorCode.UNKNOWN_TOPIC_ID)
+    at = TopicPartition(topic.name, asked.partition_index)
     return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
 
 
 def _refuse(request: messages.OffsetCommitRequest, error: ErrorCode, _version: int) -> Any:
     return _Response(
         topics=[
-            _Topic(
-                topic.name, [_Partition(each.partition_index, error) for each in topic.partitions]
-            )
+            _topic(topic, [_Partition(each.partition_index, error) for each in topic.partitions])
             for topic in request.topics
         ]
     )
 
 
-HANDLER = Handler(ApiKey.OFFSET_COMMIT, range(2, 10), Scope.CLIENT, handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.OFFSET_COMMIT, range(2, 11), Scope.CLIENT, handle, refuse=_refuse)

@@ -64,14 +64,20 @@ def _known(
 def _respond(request: messages.OffsetDeleteRequest, found: Answers) -> Steps:
     if found.error is not ErrorCode.NONE:
         return _Response(error_code=found.error)
-    topics = yield from answered(request, _Topic, partial(_answer, found))
+    topics = yield from answered(request, _topic, partial(_answer, found))
     return _Response(topics=topics)
 
 
+def _topic(topic: messages.OffsetDeleteRequest.OffsetDeleteRequestTopic, answers: list[Any]) -> Any:
+    return _Topic(topic.name, answers)
+
+
 def _answer(
-    found: Answers, topic: str, asked: messages.OffsetDeleteRequest.OffsetDeleteRequestPartition
+    found: Answers,
+    topic: messages.OffsetDeleteRequest.OffsetDeleteRequestTopic,
+    asked: messages.OffsetDeleteRequest.OffsetDeleteRequestPartition,
 ) -> Any:
-    at = TopicPartition(topic, asked.partition_index)
+    at = TopicPartition(topic.name, asked.partition_index)
     return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
 
 

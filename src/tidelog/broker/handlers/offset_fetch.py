@@ -1,4 +1,4 @@
-"""OffsetFetch v1-9: a group's committed offsets.
+"""OffsetFetch v1-10: a group's committed offsets.
 
 - Offset -1 without an error if there is none, or only one of a deleted topic of the same name.
 - v2+: null topics means all offsets of the group, without those of removed partitions of a resized
@@ -7,9 +7,10 @@
   group (v8+, KIP-709).
 - v5+: leader epochs (KIP-320). v7+: ``require_stable`` has no effect, because there are no pending
   transactional commits (KIP-447).
-- v9, tag 10000 ``include_expiry``: when each offset expires (time of day), -1 while members keep
+- v9+, tag 10000 ``include_expiry``: when each offset expires (time of day), -1 while members keep
   it.
-- v9: member id and epoch are of the newer group protocol; a classic group ignores them.
+- v10: topics by id (KIP-848); UNKNOWN_TOPIC_ID for each partition of an id without a topic here.
+- v9+: member id and epoch are of the newer group protocol; a classic group ignores them.
 - A partition that was born after the group's first sight of its topic has its birth offset until
   the group commits there, or its log start (KIP-253, ``groups.births``). For the log start the
   leader is asked, and the controller whether a partition exists that this broker does not know;
@@ -19,7 +20,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 Found = list[tuple[int, CommittedOffset | None]]
 
-BATCHED_SINCE = 8
+BATCHED_SINCE, BY_ID_SINCE = 8, 10
 TOP_ERROR_SINCE = 2
 NO_OFFSET = -1
 
@@ -140,11 +142,11 @@ def handle(broker: Broker, request: messages.OffsetFetchRequest, context: Reques
     If a group is named several times, its last entry counts.
     """
     if context.version >= BATCHED_SINCE:
-        return _groups(broker, request)
+        return _groups(broker, request, context.version >= BY_ID_SINCE)
     return _one_group(broker, request, context)
 
 
-def _groups(broker: Broker, request: messages.OffsetFetchRequest) -> Steps:
+def _groups(broker: Broker, request: messages.OffsetFetchRequest, by_id: bool) -> Steps:
     groups = []
     undecided: list[tuple[_Open, Any]] = []
     for group in {each.group_id: each for each in request.groups}.values():
@@ -157,7 +159,13 @@ def _groups(broker: Broker, request: messages.OffsetFetchRequest) -> Steps:
         groups.append(_Group(group.group_id, topics))
         yield TOPIC_BYTES
         rest = _Open(group.group_id, group.topics is not None)
-        for name, committed in _found(broker, table, group.group_id, group.topics):
+        wanted = group.topics
+        if by_id and wanted is not None:
+            wanted = yield from _with_names(broker, wanted, topics)
+        for name, committed in _found(broker, table, group.group_id, wanted):
+            topic_id = broker.metadata.id_of(name)
+            if by_id and topic_id == NO_UUID:
+                continue  # deleted, or deleted meanwhile
             found = rest.judge(broker, table, name, committed)
             parts = [_GroupPartition(at, *_fields(offset)) for at, offset in found]
             if request.include_expiry:
@@ -166,12 +174,37 @@ def _groups(broker: Broker, request: messages.OffsetFetchRequest) -> Steps:
             if topics and topics[-1].name == name:
                 topics[-1].partitions += parts
             else:
-                topics.append(_GroupTopic(name, parts))
+                topics.append(_GroupTopic(name, topic_id, parts))
             yield _size(found)
         if not rest.is_closed:
             undecided.append((rest, groups[-1]))
     response = _Response(groups=groups)
     return _close_groups(broker, undecided, response) if undecided else response
+
+
+def _with_names(
+    broker: Broker, asked: list[Any], topics: list[Any]
+) -> Generator[int, None, list[Any]]:
+    """Set the names of topics that a request names by id, and return those that have one.
+
+    The others are added to the topics of the response. In steps: there may be very many partitions.
+    """
+    known = []
+    for topic in asked:
+        topic.name = broker.metadata.names.get(topic.topic_id, "")
+        if topic.name:
+            known.append(topic)
+            continue
+        parts: list[Any] = []
+        topics.append(_GroupTopic("", topic.topic_id, parts))
+        indexes = list(dict.fromkeys(topic.partition_indexes))
+        for first in range(0, len(indexes), AT_ONCE):
+            parts += [
+                _GroupPartition(at, *_fields(None), ErrorCode.UNKNOWN_TOPIC_ID)
+                for at in indexes[first : first + AT_ONCE]
+            ]
+            yield TOPIC_BYTES + PARTITION_BYTES * AT_ONCE
+    return known
 
 
 async def _close_groups(broker: Broker, undecided: list[tuple[_Open, Any]], response: Any) -> Any:
@@ -272,4 +305,4 @@ def _refuse(request: messages.OffsetFetchRequest, error: ErrorCode, version: int
     )
 
 
-HANDLER = Handler(ApiKey.OFFSET_FETCH, range(1, 10), Scope.CLIENT, handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.OFFSET_FETCH, range(1, 11), Scope.CLIENT, handle, refuse=_refuse)

@@ -45,7 +45,12 @@ MAX_IN_FLIGHT = 5
 
 SOFTWARE_NAME = "tidelog"
 
-HIGHEST_USED = {ApiKey.PRODUCE: 11, ApiKey.FETCH: 12}
+HIGHEST_USED = {
+    ApiKey.PRODUCE: 11,
+    ApiKey.FETCH: 12,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_FETCH: 9,
+}
 """APIs whose later versions this client does not use: they name topics by id, and its requests name
 them by name. (Followers have tags of ours in Fetch 12 alone.)"""
 

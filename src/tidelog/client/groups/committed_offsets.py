@@ -118,7 +118,7 @@ def _commit_request(
         group_instance_id=membership.instance_id,
         topics=topics_field(
             positions,
-            commit.OffsetCommitRequestTopic,
+            lambda name, parts: commit.OffsetCommitRequestTopic(name, partitions=parts),
             lambda where: commit.OffsetCommitRequestPartition(
                 partition_index=where.partition,
                 committed_offset=positions[where].offset,
@@ -169,7 +169,9 @@ async def look_up_committed(
             named, fetch.OffsetFetchRequestTopic, lambda where: where.partition
         )
         asked_of_several = topics_field(
-            named, fetch.OffsetFetchRequestTopics, lambda where: where.partition
+            named,
+            lambda name, at: fetch.OffsetFetchRequestTopics(name, partition_indexes=at),
+            lambda where: where.partition,
         )
     # Up to version 7 a request has one group, later several; without topics it means all.
     request = fetch(
