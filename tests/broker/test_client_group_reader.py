@@ -13,6 +13,7 @@ import pytest
 from tests.support.group_broker import GroupBroker, done
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
+from tests.support.resized_topics import tell_resized
 from tidelog.broker.handlers import heartbeat, offset_fetch
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import Refused
@@ -45,6 +46,7 @@ class RefusingBroker(GroupBroker):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, CONFIG)
         self.refusals: list[tuple[str, ErrorCode]] = []
+        self.group_refusal = ErrorCode.NONE
         self.asked = 0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -78,6 +80,9 @@ class RefusingBroker(GroupBroker):
         if asyncio.iscoroutine(answer) or asyncio.isfuture(answer):
             answer = done(await answer)
         await self.may_answer.wait()
+        if self.group_refusal:
+            for group in answer.groups:
+                group.topics, group.error_code = [], int(self.group_refusal)
         if self.refusals:
             name, code = self.refusals.pop(0)
             for group in answer.groups:
@@ -175,6 +180,55 @@ def test_a_refused_look_up_is_said_and_tried_again(tmp_path: Path) -> None:
             assert said[0].code == code
             assert sorted(reader.assignment) == [A, B]
             assert reader._member.state is MemberState.READING
+
+    with_group(tmp_path, story)
+
+
+def test_a_dead_leader_of_a_partition_born_in_a_growth_holds_up_no_other(tmp_path: Path) -> None:
+    """The coordinator has no offsets at all in a response with a partition that it must ask for."""
+
+    async def story(lone: RefusingBroker, cluster: Cluster) -> None:
+        old = {0: (0, 0), 1: (0, 0)}
+        lone.lead("grown", 4)
+        lone.broker.metadata.topics["grown"].partitions.clear()
+        tell_resized(lone, "grown", old, resize_epoch=0)
+        first = TopicPartition("grown", 0)
+        await commit_offsets(cluster, "g", {first: Position(0)})
+        async with RecordSender(cluster) as sender:
+            await (await sender.send("grown", b"x", partition=0))
+        tell_resized(
+            lone, "grown", {**old, 2: (1, 0), 3: (1, 0)}, resize_epoch=1, leaders={2: -1, 3: -1}
+        )
+        for born in (2, 3):
+            hosted = lone.broker.partitions.get("grown", born)
+            assert hosted is not None
+            hosted.is_leader = False
+        async with reader_of(cluster, "a", "grown") as reader:
+            assert sorted(await read(reader, 2)) == [A, first]
+            assert reader._member.state is MemberState.JOINED
+            assert sorted(reader._unplaced) == [
+                TopicPartition("grown", 2),
+                TopicPartition("grown", 3),
+            ]
+
+    with_group(tmp_path, story)
+
+
+def test_a_refused_group_is_refused_as_one(tmp_path: Path) -> None:
+    async def story(lone: RefusingBroker, cluster: Cluster) -> None:
+        settings = ClusterSettings(backoff=FAST, default_api_timeout_ms=200)
+        born = {0: (0, 0), 1: (0, 0), 2: (1, 0), 3: (1, 0)}
+        lone.lead("grown", 4)
+        lone.broker.metadata.topics["grown"].partitions.clear()
+        tell_resized(lone, "grown", born, resize_epoch=1)
+        lone.group_refusal = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        async with Cluster(lone.bootstrap, settings) as hasty:
+            reader = reader_of(hasty, "grown")
+            with pytest.raises(Refused) as caught:
+                await read(reader, 1)
+            assert not isinstance(caught.value, PartitionsRefused)
+            assert caught.value.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+            await reader.close()
 
     with_group(tmp_path, story)
 

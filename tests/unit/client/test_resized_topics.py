@@ -9,6 +9,7 @@ from tidelog.client.groups.resized_topics import (
     deleted_topics,
     former_topics,
     is_resized,
+    looked_up_apart,
     ordered_topics,
     reborn,
     stamps_of,
@@ -98,3 +99,18 @@ def test_a_partition_that_was_removed_and_created_again_is_another_one() -> None
     # What is new, or not named on one side, was not another life.
     assert reborn(before, {one: NOT_NAMED, new: Named(4, 5, 12)}) == []
     assert reborn({one: NOT_NAMED}, {one: Named(4, 5, 7)}) == []
+
+
+def test_positions_of_partitions_born_in_a_growth_are_asked_for_apart_by_leader() -> None:
+    """Two leaders of born partitions, a born one without a leader, and what is not known."""
+    leaders = {0: (1, 0), 1: (2, 0), 2: (1, 3), 3: (2, 3), 4: (1, 3), 5: (-1, 3)}
+    partitions = {
+        index: Partition(index, leader, 0, (1,), (1,), (), birth_epoch=birth)
+        for index, (leader, birth) in leaders.items()
+    }
+    view = seen_later(replace(ORDERED, partitions=partitions))
+    at = [TopicPartition("t", index) for index in range(7)] + [TopicPartition("gone", 0)]
+    old = [at[0], at[1], at[6], at[7]]
+    assert looked_up_apart(view, at) == [old, [at[2], at[4]], [at[3]], [at[5]]]
+    assert looked_up_apart(view, old) == [old]
+    assert looked_up_apart(view, []) == []

@@ -40,6 +40,7 @@ from tidelog.client.groups.reader_controls import ReaderControls
 from tidelog.client.groups.resized_topics import (
     catch_up,
     is_resized,
+    looked_up_apart,
     ordered_topics,
     reborn,
     stamps_of,
@@ -326,29 +327,62 @@ class GroupReader(ReaderControls):
     async def _look_up(self) -> dict[TopicPartition, Refused]:
         """Start reading each partition as soon as its position is known; return the errors.
 
-        One request per topic without committed offsets, so that a topic that is deleted, or has no
-        leader, does not delay others. Grows with partitions.
+        A part that fails is an error of its partitions, and the error of all if every part fails.
         """
         await self._begin_generation()
-        group, wanted = self._member.group, list(self._unplaced)
-        found: dict[TopicPartition, Position] = {}
+        wanted = list(self._unplaced)
+        if self._member.is_alone:
+            return self._without_answer(await self._reset(wanted, {}))
+        parts = looked_up_apart(self._cluster.view, wanted)
+        outcomes = await asyncio.gather(*map(self._look_up_part, parts), return_exceptions=True)
         errors: dict[TopicPartition, Refused] = {}
-        if wanted and not self._member.is_alone:
-            found, errors = await look_up_committed(self._cluster, group, wanted)
-            found = {at: each for at, each in found.items() if not self._is_of_former(at, each)}
+        failures: list[BaseException] = []
+        for part, outcome in zip(parts, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                failures.append(outcome)
+                if isinstance(outcome, Refused):
+                    errors.update(dict.fromkeys(part, outcome))
+            else:
+                errors.update(outcome)
+        final = [each for each in failures if not isinstance(each, Refused)]
+        if final or (failures and len(failures) == len(parts)):
+            raise (final or failures)[0]
+        return self._without_answer(errors)
+
+    async def _look_up_part(self, wanted: list[TopicPartition]) -> dict[TopicPartition, Refused]:
+        found, errors = await look_up_committed(self._cluster, self._member.group, wanted)
+        found = {at: each for at, each in found.items() if not self._is_of_former(at, each)}
         positions = {partition: item.offset for partition, item in found.items()}
         self._commits.committed.update(positions)
-        wanted = [where for where in wanted if where in self._unplaced]
+        wanted = [where for where in wanted if where in self._unplaced and where not in found]
         self._begin(positions, {partition: item.leader_epoch for partition, item in found.items()})
-        missing = [where for where in wanted if where not in found and where not in errors]
+        return await self._reset(wanted, errors)
+
+    async def _reset(
+        self, wanted: list[TopicPartition], errors: dict[TopicPartition, Refused]
+    ) -> dict[TopicPartition, Refused]:
+        """Start reading what has no committed offset where the policy says; return all errors.
+
+        One request per topic, so that a topic that is deleted, or has no leader, does not delay
+        others. Grows with partitions.
+        """
+        missing = [where for where in wanted if where not in errors]
+        errors = dict(errors)
         if self._resets.policy is OffsetReset.NONE:
+            group = self._member.group
             errors.update({where: no_position(group, where) for where in missing})
-        else:
-            topics = by_topic(missing).values()
-            for failed in await asyncio.gather(
-                *(self._resets.of_topic(each, self._begin) for each in topics)
-            ):
-                errors.update(failed)
+            return errors
+        topics = by_topic(missing).values()
+        for failed in await asyncio.gather(
+            *(self._resets.of_topic(each, self._begin) for each in topics)
+        ):
+            errors.update(failed)
+        return errors
+
+    def _without_answer(
+        self, errors: dict[TopicPartition, Refused]
+    ) -> dict[TopicPartition, Refused]:
+        """Return the errors with those of partitions of which nothing is known."""
         for where in self._unplaced:
             unanswered = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(where), "no broker responded")
             errors.setdefault(where, unanswered)

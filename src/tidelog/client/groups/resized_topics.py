@@ -64,6 +64,24 @@ def stamps_of(
     }
 
 
+def looked_up_apart(
+    view: ClusterMetadata, partitions: Iterable[TopicPartition]
+) -> list[list[TopicPartition]]:
+    """Return the partitions in the parts that a group's positions are asked for in.
+
+    For a partition that was born in a growth the coordinator may have to ask its leader
+    (``groups.births``), and a response has no offsets without that one: such partitions are a part
+    for each leader, so that a leader that is dead holds up no partition of another one.
+    """
+    parts: dict[int | None, list[TopicPartition]] = {None: []}
+    for where in partitions:
+        topic = view.topics.get(where.topic)
+        known = None if topic is None else topic.partitions.get(where.partition)
+        leader = None if known is None or known.birth_epoch == 0 else known.leader
+        parts.setdefault(leader, []).append(where)
+    return [part for part in parts.values() if part]
+
+
 def reborn(
     before: Mapping[TopicPartition, Named], now: Mapping[TopicPartition, Named]
 ) -> list[TopicPartition]:
