@@ -20,12 +20,16 @@ from tidelog.cli.reset_plan import parse_topic
 from tidelog.cli.resizing import gates_shown
 from tidelog.client.admin import groups as admin
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import Refused
+from tidelog.client.errors import ClientError, Refused
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.groups.lag import lags_of
+from tidelog.client.metadata import ClusterMetadata
 from tidelog.client.offsets import LATEST, list_offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+
+ENDS_TIMEOUT_MS = 10_000
+"""Longest wait for the ends of a group's partitions: longer than a change of leaders takes."""
 
 DEAD = "Dead"
 STATES = ("Stable", "Empty", DEAD, "PreparingRebalance", "CompletingRebalance")
@@ -145,8 +149,9 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> int:
             "--state": state,
         }
     )
-    shown = [await describe(cluster, group) for group in flags["group"]]
-    if not (flags["members"] or state):
+    has_ends = not (flags["members"] or state)
+    shown = [await describe(cluster, group, has_ends=has_ends) for group in flags["group"]]
+    if has_ends:
         await _add_gates(cluster, shown)
     if flags["as_json"]:
         print_json(shown)
@@ -165,8 +170,12 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> int:
     return 0
 
 
-async def describe(cluster: Cluster, group: str) -> dict[str, Any]:
-    """Return what ``--describe --json`` shows of one group. Raises Refused for none."""
+async def describe(cluster: Cluster, group: str, *, has_ends: bool = True) -> dict[str, Any]:
+    """Return what ``--describe --json`` shows of one group. Raises Refused for none.
+
+    ``has_ends=False`` asks no leader for ends and lag, which are None then, as that of a partition
+    whose leader does not say it: that one is named, and holds up nothing else.
+    """
     found = await admin.describe_group(cluster, group)
     committed = await committed_offsets(cluster, group)
     if found.state == DEAD and not committed:
@@ -175,9 +184,8 @@ async def describe(cluster: Cluster, group: str) -> dict[str, Any]:
     partitions = sorted({*committed, *owners})
     view = await cluster.describe(sorted({where.topic for where in partitions}))
     alive = [where for where in partitions if view.partition(where) is not None]
-    found_ends = await list_offsets(cluster, dict.fromkeys(alive, LATEST))
-    ends = {where: found.offset for where, found in found_ends.items()}
-    positions = {where: committed[where].offset for where in alive if where in committed}
+    ends = await _ends(cluster, view, alive) if has_ends else {}
+    positions = {where: committed[where].offset for where in ends if where in committed}
     lags = await lags_of(cluster, positions, ends)
     rows = []
     for where in partitions:
@@ -213,6 +221,25 @@ async def describe(cluster: Cluster, group: str) -> dict[str, Any]:
         ],
         "offsets": rows,
     }
+
+
+async def _ends(
+    cluster: Cluster, view: ClusterMetadata, partitions: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the ends of partitions whose leaders say them; name the others."""
+    asked, failed = [], dict[TopicPartition, ClientError]()
+    for where in partitions:
+        known = view.partition(where)
+        if known is not None and known.leader < 0:
+            failed[where] = Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(where))
+        else:
+            asked.append(where)
+    patience = min(cluster.settings.default_api_timeout_ms, ENDS_TIMEOUT_MS)
+    wanted = dict.fromkeys(asked, LATEST)
+    found = await list_offsets(cluster, wanted, timeout_ms=patience, failed=failed)
+    for where, error in sorted(failed.items()):
+        note(f"the end and the lag of {where} are not shown: {error}")
+    return {where: each.offset for where, each in found.items()}
 
 
 async def _add_gates(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
