@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidelog.cli.many_requests import in_time
 from tidelog.cli.output import note
 from tidelog.cli.reassigning.progress import Samples
 from tidelog.cli.reassigning.situation import NOTHING_KNOWN, Situation, log_dirs
@@ -49,12 +50,12 @@ async def _add_moves(cluster: Cluster, shown: list[dict[str, Any]], placements: 
             before = placements.originals.get(TopicPartition(topic["topic"], item["partition"]))
             if before is not None and list(before) != item["replicas"]:
                 item["original_replicas"] = list(before)
-    try:
-        moves = await list_reassignments(cluster)
-    except VersionUnsupported:
+    # Not as long as for an answer that is needed: the rest of the description needs none.
+    moves = await in_time(list_reassignments(cluster), "the controller")
+    if isinstance(moves, VersionUnsupported):
         return
-    except ClientError as error:
-        note(f"moves are not shown, the controller does not respond: {error}")
+    if isinstance(moves, ClientError):
+        note(f"moves are not shown, the controller does not respond: {moves}")
         return
     items = {
         where: item
