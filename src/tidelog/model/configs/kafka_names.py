@@ -6,7 +6,7 @@ that work: see ``broker``.
 | class | a start |
 |---|---|
 | ``IGNORED``: without effect here, and the user gets the same | goes on, with one warning |
-| ``REFUSED``: the user would get less, for example no encryption | ends, unless it is the default |
+| ``REFUSED``: the user would get less, for example no encryption | ends, unless harmless |
 
 A name with the prefix ``listener.name.NAME.`` counts as the one that follows the prefix.
 """
@@ -21,10 +21,10 @@ OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.(?=sasl\.))?(.+)")
 
 
 class NotServed(NamedTuple):
-    """Why a configuration is refused, and the value with which it is not."""
+    """Why a configuration is refused, and the values with which it is not."""
 
     reason: str
-    harmless: str
+    harmless: tuple[str, ...]
 
 
 IGNORED: Mapping[str, str] = {
@@ -217,13 +217,14 @@ _REFUSED = (
         security.inter.broker.protocol=PLAINTEXT security.providers
         ssl.allow.dn.changes=false ssl.allow.san.changes=false ssl.cipher.suites
         ssl.client.auth=none ssl.enabled.protocols=TLSv1.2,TLSv1.3
-        ssl.endpoint.identification.algorithm=https ssl.engine.factory.class
+        ssl.endpoint.identification.algorithm=https|HTTPS ssl.engine.factory.class
         ssl.key.password ssl.keymanager.algorithm=SunX509 ssl.keystore.certificate.chain
-        ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type=JKS
+        ssl.keystore.key ssl.keystore.location ssl.keystore.password
+        ssl.keystore.type=JKS|PKCS12|PEM
         ssl.principal.mapping.rules=DEFAULT ssl.protocol=TLSv1.3 ssl.provider
         ssl.secure.random.implementation ssl.trustmanager.algorithm=PKIX
         ssl.truststore.certificates ssl.truststore.location ssl.truststore.password
-        ssl.truststore.type=JKS
+        ssl.truststore.type=JKS|PKCS12|PEM
         """,
     ),
     (
@@ -337,7 +338,7 @@ _REFUSED = (
 )
 
 REFUSED: Mapping[str, NotServed] = {
-    name: NotServed(reason, harmless)
+    name: NotServed(reason, tuple(harmless.split("|")))
     for reason, names in _REFUSED
     for name, _, harmless in (each.partition("=") for each in names.split())
 }
@@ -352,6 +353,6 @@ def name_of(name: str) -> str:
 def refusal(name: str, text: str) -> str | None:
     """Return why a value that this version cannot serve is refused; None where it is harmless."""
     found = REFUSED.get(name_of(name))
-    if found is None or text.strip() in ("", found.harmless):
+    if found is None or text.strip() in ("", *found.harmless):
         return None
     return found.reason

@@ -38,11 +38,23 @@ def test_what_has_no_effect_is_accepted_and_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_cannot_be_served_is_refused_unless_it_is_off(name: str) -> None:
-    for harmless in ("", REFUSED[name].harmless):
+    for harmless in ("", *REFUSED[name].harmless):
         assert isinstance(from_mapping({"node.id": "1", name: harmless}), ServerConfigs)
     for full in (name, f"listener.name.external.{name}"):
         (refused,) = from_mapping({"node.id": "1", full: "on"})  # type: ignore[misc]
         assert refused.sentence == f"{full} is refused: {REFUSED[name].reason}."
+
+
+@pytest.mark.parametrize("store", ["keystore", "truststore"])
+@pytest.mark.parametrize("form", ["JKS", "PKCS12", "PEM"])
+def test_the_form_of_a_store_alone_protects_nothing(store: str, form: str) -> None:
+    for name in (f"ssl.{store}.type", f"listener.name.external.ssl.{store}.type"):
+        assert sentences(**{name: form}) == []
+    assert sentences(**{f"ssl.{store}.type": form, f"ssl.{store}.location": "/keys"}) != []
+
+
+def test_the_default_is_the_default_in_capitals() -> None:
+    assert sentences(**{"ssl.endpoint.identification.algorithm": "HTTPS"}) == []
 
 
 def test_a_configuration_of_a_mechanism_of_a_listener_is_known() -> None:
