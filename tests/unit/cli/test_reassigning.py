@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tidelog.cli.reassigning.checks import why_others_run, why_refused
 from tidelog.cli.reassigning.cost import Volume, cost_of
-from tidelog.cli.reassigning.described import add_moves, shares, wanted_count
+from tidelog.cli.reassigning.described import shares, wanted_count
 from tidelog.cli.reassigning.directories import verified
 from tidelog.cli.reassigning.progress import Samples
 from tidelog.cli.reassigning.situation import NOTHING_KNOWN, Dirs, Situation
 from tidelog.client.admin.log_dirs import Replica
 from tidelog.client.admin.nodes import LogDir, Placements
 from tidelog.client.admin.reassignments import Reassignment
-from tidelog.client.errors import ConnectionLost, Refused, RequestTimedOut, VersionUnsupported
+from tidelog.client.errors import ConnectionLost, Refused, RequestTimedOut
 from tidelog.client.metadata import NO_LEADER, Partition
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -343,29 +341,6 @@ def test_the_progress_of_a_copy() -> None:
 def test_what_a_copy_waits_for(now: Situation, said: str) -> None:
     (row,) = Samples().copies(now, 1.0)
     assert (row.waits_for, row.left_s) == (said, None)
-
-
-def test_the_replication_factor_is_that_without_the_targets_of_moves() -> None:
-    """A topic of two replicas was shown with three or four while it moved."""
-
-    class NoMoves:
-        """A server without ListPartitionReassignments."""
-
-        async def controller(self, *_: object, **__: object) -> None:
-            raise VersionUnsupported("it is old")
-
-        request = send = send_to_any = retry = controller
-
-    placements = reported({T0: [1, 2]})
-    shown = [
-        {
-            "topic": "t",
-            "replication_factor": 3,
-            "partitions": [{"partition": 0, "replicas": [1, 2, 3]}],
-        }
-    ]
-    asyncio.run(add_moves(NoMoves(), shown, placements))  # type: ignore[arg-type]
-    assert shown[0]["replication_factor"] == 2
 
 
 def test_a_move_waits_for_a_target_that_is_a_replica_and_out_of_sync() -> None:

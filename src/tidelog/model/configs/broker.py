@@ -89,7 +89,7 @@ _NODE = (
         LATEST.name,
         "The level of the requests between controllers and brokers. Raise it on controllers first, "
         "lower it on brokers first.",
-        OneOf(LEVEL_NAMES),
+        OneOf(LEVEL_NAMES, hint="leave Kafka's out: the newest is the default"),
     ),
     row(
         "logging.format",

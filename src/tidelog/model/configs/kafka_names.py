@@ -1,7 +1,7 @@
 """Kafka's server configurations that this version does not have: what a file with them gets.
 
-Owns their names, of Kafka 4.3 and of 3.9 with ZooKeeper, in two classes. Not the configurations
-that work: see ``broker``.
+Owns their names, of Kafka 4.3, of 3.9 with ZooKeeper and some older ones, in two classes. Not the
+configurations that work: see ``broker``.
 
 | class | a start |
 |---|---|
@@ -48,7 +48,7 @@ IGNORED: Mapping[str, str] = {
         (
             "metadata.store=zookeeper://... has its own time-outs",
             """
-            zookeeper.clientCnxnSocket zookeeper.connection.timeout.ms
+            zookeeper.clientCnxnSocket zookeeper.connection.timeout.ms zookeeper.sync.time.ms
             zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
             zookeeper.session.timeout.ms
             """,
@@ -212,6 +212,12 @@ IGNORED: Mapping[str, str] = {
 
 _REFUSED = (
     (
+        "say listeners=PLAINTEXT://HOST:PORT and advertised.listeners=PLAINTEXT://HOST:PORT",
+        """
+        advertised.host.name advertised.port host.name port
+        """,
+    ),
+    (
         "this version speaks no TLS, and would serve what the file protects",
         """
         security.inter.broker.protocol=PLAINTEXT security.providers
@@ -269,7 +275,7 @@ _REFUSED = (
     (
         "this version has no authorizer, and would allow everything",
         """
-        authorizer.class.name
+        allow.everyone.if.no.acl.found authorizer.class.name super.users
         """,
     ),
     (

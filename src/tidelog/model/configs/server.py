@@ -281,7 +281,9 @@ class _Special:
         if "controller" in roles and not set(names) & set(controllers):
             wanted = " or ".join(controllers)
             self._refuse(
-                "listeners", f"listeners has no {wanted}, but this process is a controller."
+                "listeners",
+                f"listeners has no {wanted}, but this process is a controller: add "
+                f"{controllers[0]}://HOST:PORT to it, or say process.roles=broker.",
             )
         if "broker" in roles and not set(names) - set(controllers):
             self._refuse("listeners", "listeners has none for brokers and clients.")

@@ -104,13 +104,16 @@ class OneOf:
     """One of the given words; for a list, each of its entries."""
 
     words: tuple[str, ...]
+    hint: str = ""
+    """What to do instead, in a clause."""
 
     def why_not(self, value: Value) -> str | None:
         """Return one clause that says why ``value`` is refused, or None."""
         entries = value if isinstance(value, tuple) else (value,)
         if all(entry in self.words for entry in entries):
             return None
-        return f"it must be one of {', '.join(self.words)}"
+        clause = f"it must be one of {', '.join(self.words)}"
+        return f"{clause}; {self.hint}" if self.hint else clause
 
     def __str__(self) -> str:
         return f"[{', '.join(self.words)}]"
