@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     end_on_sigterm()
-    config = {"retired.check.interval.ms": 1000}
+    config = {"retired.check.interval.ms": 1000, "retired.purge.delay.ms": 0}
     with (
         tempfile.TemporaryDirectory() as folder,
         TidelogCluster(Path(folder), 3, config) as started,

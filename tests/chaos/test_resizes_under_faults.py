@@ -41,6 +41,7 @@ CONFIG = {
     "replica.lag.time.max.ms": 2_000,
     "group.initial.rebalance.delay.ms": 100,
     "retired.check.interval.ms": 500,
+    "retired.purge.delay.ms": 0,
 }
 
 

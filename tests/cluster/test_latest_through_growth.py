@@ -154,7 +154,11 @@ def test_a_group_reads_on_when_retired_partitions_are_removed(
     tmp_path: Path, command: Callable[[str, str, str], list[str]]
 ) -> None:
     topic, group = "t", "g"
-    config = {"inter.broker.protocol.version": "1.5", "retired.check.interval.ms": "200"}
+    config = {
+        "inter.broker.protocol.version": "1.5",
+        "retired.check.interval.ms": "200",
+        "retired.purge.delay.ms": "0",
+    }
     with TidelogNode(tmp_path / "node", config) as node:
         clients.create_topic(node.bootstrap, topic, 2, retired_purge="drained")
         writer = Writer(node.bootstrap, topic)
@@ -182,7 +186,11 @@ def test_a_group_reads_on_when_retired_partitions_are_removed(
 @pytest.mark.long(15)
 @pytest.mark.java
 def test_kafkas_tool_describes_a_group_of_removed_partitions(tmp_path: Path) -> None:
-    config = {"inter.broker.protocol.version": "1.5", "retired.check.interval.ms": "200"}
+    config = {
+        "inter.broker.protocol.version": "1.5",
+        "retired.check.interval.ms": "200",
+        "retired.purge.delay.ms": "0",
+    }
     with TidelogNode(tmp_path / "node", config) as node:
         clients.create_topic(node.bootstrap, "t", 2, retired_purge="drained")
         grow(node.bootstrap, "t", 3)

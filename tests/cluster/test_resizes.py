@@ -42,6 +42,7 @@ CONFIG = {
     "broker.session.timeout.ms": 3_000,
     "group.initial.rebalance.delay.ms": 100,
     "retired.check.interval.ms": 500,
+    "retired.purge.delay.ms": 0,
 }
 
 

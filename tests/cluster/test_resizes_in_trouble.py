@@ -49,6 +49,7 @@ CONFIG = {
     "resize.timeout.ms": 2_000,
     "group.initial.rebalance.delay.ms": 100,
     "retired.check.interval.ms": 300,
+    "retired.purge.delay.ms": 0,
     "log.retention.check.interval.ms": 300,
 }
 

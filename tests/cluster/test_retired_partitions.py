@@ -37,6 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[TidelogCluster]:
         "inter.broker.protocol.version": "1.5",
         "auto.create.topics.enable": "false",
         "retired.check.interval.ms": "200",
+        "retired.purge.delay.ms": "0",
     }
     with TidelogCluster(tmp_path, config=config) as started:
         yield started

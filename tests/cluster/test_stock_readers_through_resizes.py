@@ -71,7 +71,11 @@ KCAT = pytest.mark.skipif(clients.kcat_missing() is not None, reason="kcat is no
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TidelogCluster]:
-    config = {"retired.check.interval.ms": 200, "group.initial.rebalance.delay.ms": 100}
+    config = {
+        "retired.check.interval.ms": 200,
+        "retired.purge.delay.ms": 0,
+        "group.initial.rebalance.delay.ms": 100,
+    }
     with TidelogCluster(tmp_path, config=config) as started:
         started.create_topic(TOPIC, FEW, 3, retired_purge="drained")
         yield started

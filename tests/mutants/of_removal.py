@@ -60,6 +60,27 @@ MUTANTS = (
         f"{UNIT}/test_removal.py",
     ),
     Mutant(
+        "a removal: a partition goes while a producer may ask for a batch of it",
+        f"{DECISIONS}/removal.py",
+        "            or index in open_until\n",
+        "",
+        f"{UNIT}/test_open_requests.py",
+    ),
+    Mutant(
+        "a removal: data is purged while a producer may ask for a batch of it",
+        f"{DECISIONS}/removal.py",
+        "        and index not in open_until\n",
+        "",
+        f"{UNIT}/test_open_requests.py",
+    ),
+    Mutant(
+        "a removal: a shrink of unknown time counts as long ago",
+        f"{DECISIONS}/open_requests.py",
+        "        until_ms = (now_ms if at_ms is None else at_ms) + delay_ms\n",
+        "        until_ms = (0 if at_ms is None else at_ms) + delay_ms\n",
+        f"{UNIT}/test_open_requests.py",
+    ),
+    Mutant(
         "a removal: a retired partition goes while a transaction in it is open",
         f"{DECISIONS}/removal.py",
         "        return self.has_no_data and self.stable_end == self.log_end\n",

@@ -42,7 +42,11 @@ GROUP = "archive"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TidelogCluster]:
-    config = {"auto.create.topics.enable": "false", "retired.check.interval.ms": "200"}
+    config = {
+        "auto.create.topics.enable": "false",
+        "retired.check.interval.ms": "200",
+        "retired.purge.delay.ms": "0",
+    }
     with TidelogCluster(tmp_path, config=config) as started:
         yield started
 

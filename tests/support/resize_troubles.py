@@ -22,6 +22,7 @@ from tidelog.controller.decisions.creation import TopicToCreate
 from tidelog.controller.decisions.decision import Put, RequestRefusal
 from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.growth import Growth
+from tidelog.controller.decisions.open_requests import note_retirements, open_until
 from tidelog.controller.decisions.reassignments import Asked, reassign
 from tidelog.controller.decisions.registration import (
     Address,
@@ -252,6 +253,7 @@ class Retiring(ResizingWorld):
         for key, value in configs.items():
             configured(self, "t", key.replace("_", "."), value)
         self.start, self.commits = 20, commits
+        self.now_ms, self.delay_ms = NOW_MS, 0
 
     def look(self) -> Retiring:
         """Do as the controller's timer does."""
@@ -266,13 +268,15 @@ class Retiring(ResizingWorld):
             is_drained = is_drained_first(self.cluster, "t")
             commits = self.commits if is_drained else {}
             expiries = dict.fromkeys(commits or {}, NOW_MS)
-            holds = retained(self.cluster, "t", answers, commits, expiries)
+            self.do(note_retirements(self.cluster, ["t"], self.now_ms))
+            kept = open_until(self.cluster, "t", self.now_ms, self.delay_ms)
+            holds = retained(self.cluster, "t", answers, commits, expiries, kept)
             soft_state.note_retained(self.cluster, "t", holds)
             waited = undrained(self.cluster, "t", answers, commits) if is_drained else set()
-            if purges and to_purge(self.cluster, "t", answers, waited):
+            if purges and to_purge(self.cluster, "t", answers, waited, kept):
                 self.start = DATA_END
                 continue
-            self.do(remove_retired(self.cluster, "t", answers, waited))
+            self.do(remove_retired(self.cluster, "t", answers, waited, kept))
         return self
 
 
@@ -302,6 +306,20 @@ def committed(commits: dict[str, dict[int, int]]) -> Callable[[Retiring], object
 
 def records_deleted(world: Retiring) -> None:
     world.start = DATA_END
+
+
+DELAY_MS = 120_000
+
+
+def read_just_now(start: int = 20) -> World:
+    """Every group has read them, or retention emptied them, in the time of producers' requests."""
+    world = Retiring({"g": READ}, retired_purge="drained")
+    world.start, world.delay_ms = start, DELAY_MS
+    return world.look()
+
+
+def delay_over(world: Retiring) -> None:
+    world.now_ms += DELAY_MS
 
 
 def gone_unread() -> World:

@@ -168,11 +168,13 @@ async def leading(world: World, controller: Any) -> LeadingBroker:
 
 
 async def started(
-    world: World, look_ms: str = LOOK_MS, **configs: str
+    world: World, look_ms: str = LOOK_MS, delay_ms: str = "0", **configs: str
 ) -> tuple[Any, LeadingBroker]:
     """A topic of three partitions of which the upper two are retired, at resize epoch 2."""
     controller = await world.controller(
-        inter_broker_protocol_version="1.5", retired_check_interval_ms=look_ms
+        inter_broker_protocol_version="1.5",
+        retired_check_interval_ms=look_ms,
+        retired_purge_delay_ms=delay_ms,
     )
     broker = await leading(world, controller)
     assert (await broker.forward(topic("t", 3, 1, **configs), 7)).topics[0].error_code == 0
@@ -359,6 +361,28 @@ def test_a_growth_looks_first_and_its_refusal_names_the_groups_and_the_deadline(
         # Its group is gone: the same request finds nothing left that is retired.
         del broker.groups["lags"]
         assert await grown(broker) == (ErrorCode.NONE, "")
+
+    run(scenario)
+
+
+def test_what_all_groups_have_read_stays_while_a_producer_may_ask_for_a_batch() -> None:
+    async def scenario(world: World) -> None:
+        controller, broker = await started(world, delay_ms=HOUR_MS, retired_purge="drained")
+        assert (await broker.forward(topic(OFFSETS_TOPIC, 1, 1), 7)).topics[0].error_code == 0
+        broker.groups = {"done": {1: 40, 2: 40}}
+        await looked(broker)
+        await looked(broker)
+        assert (broker.deleted, listed(controller)) == ([], [0, 1, 2])
+        assert 2 in controller.cluster.topic_histories["t"].retired_ms
+        code, why = await grown(broker)
+        assert code is ErrorCode.INVALID_PARTITIONS
+        assert "records, which all groups have read. Before 20" in why
+        assert "none is removed in any case (retired.purge.delay.ms)" in why
+        asked = messages.DescribeConditionRequest(subjects=["resizes"])
+        condition = json.loads((await broker.forward(asked, 0)).condition)
+        # It is over by itself soon.
+        held = [x for x in condition["problems"] if x["kind"] == "retired_partitions_held"]
+        assert held == []
 
     run(scenario)
 

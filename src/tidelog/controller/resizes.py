@@ -19,7 +19,7 @@ from tidelog.controller.decisions import resizing, soft_state
 from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.resizing import Advanced, Progress
 from tidelog.controller.performing import NotActive, Performer
-from tidelog.metadata.records import ResizePlan
+from tidelog.metadata.records import ResizeKind, ResizePlan
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.runtime.seams import Seams
@@ -38,11 +38,22 @@ MOST_REASONS = 1_000
 """The most topics whose last undo is remembered for requests that wait for it."""
 
 
+class LooksAtRetired(Protocol):
+    """Requests for a look at retired partitions: see ``retired_looks``."""
+
+    def soon(self) -> None:
+        """Have a look begin now, or when the present one is over."""
+
+
 class ResizeOwner(Performer, Protocol):
     """A controller, as its resizes see it."""
 
     configs: ServerConfigs
     seams: Seams
+
+    @property
+    def retired_looks(self) -> LooksAtRetired:
+        """The requests for a look at retired partitions."""
 
     def all_reached(self, revision: int) -> bool:
         """Return whether every live broker has been sent ``revision``."""
@@ -204,6 +215,9 @@ class Resizes:
                 return False
             case Progress.PUBLISHED:
                 self._published[name] = revision
+                if plan.kind is ResizeKind.SHRINK:
+                    # Its time is written by that look: retired.purge.delay.ms begins.
+                    self._controller.retired_looks.soon()
             case Progress.UNDONE:
                 self._note_undo(name, plan, advanced)
             case _:

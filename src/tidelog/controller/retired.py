@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.controller import retired_requests as build
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import soft_state
+from tidelog.controller.decisions.open_requests import note_retirements, open_until
 from tidelog.controller.decisions.removal import (
     UNKNOWN,
     Commits,
@@ -90,11 +91,18 @@ class RetiredPartitions:
             return
         listed = topics_with_retired(cluster)
         soft_state.forget_retained(cluster, listed)
+        await self._note_retirements(listed)
         names = [x for x in listed if why_none_goes(cluster, x) is None]
         if names:
             purged = await self._look_at(names, purges=True)
             if purged:
                 await self._look_at(purged, purges=False)
+
+    async def _note_retirements(self, listed: Collection[str]) -> None:
+        now_ms = self._now_ms()
+        # Mostly all are noted: then this is no turn among the decisions.
+        if note_retirements(self._controller.cluster, listed, now_ms).writes:
+            await self._controller.perform(lambda x: note_retirements(x, listed, now_ms))
 
     async def _look_at(self, names: Sequence[str], *, purges: bool) -> list[str]:
         """Remove what may go of these topics; return those that were purged instead."""
@@ -111,24 +119,33 @@ class RetiredPartitions:
             if name in drained:
                 of_topic = None if committed is None else committed.offsets.get(name, {})
             expiries = {} if committed is None else committed.expiries.get(name, {})
-            holds = retained(controller.cluster, name, found, of_topic, expiries)
+            kept = open_until(
+                controller.cluster, name, self._now_ms(), controller.configs.retired_purge_delay_ms
+            )
+            holds = retained(controller.cluster, name, found, of_topic, expiries, kept)
             soft_state.note_retained(controller.cluster, name, holds)
             if name in drained:
                 waited = undrained(controller.cluster, name, found, of_topic)
-                wanted = to_purge(controller.cluster, name, found, waited)
+                wanted = to_purge(controller.cluster, name, found, waited, kept)
                 if wanted and purges:
                     await self._purge({TopicPartition(name, x): y for x, y in wanted.items()})
                     purged.append(name)
                     continue
-            await self._remove(name, found, waited)
+            await self._remove(name, found, waited, kept)
         return purged
 
-    async def _remove(self, name: str, found: dict[int, Held], waited: Collection[int]) -> None:
+    async def _remove(
+        self,
+        name: str,
+        found: dict[int, Held],
+        waited: Collection[int],
+        kept: Mapping[int, int],
+    ) -> None:
         removed = [UNKNOWN]
         while removed:
             try:
                 removed, _ = await self._controller.perform(
-                    lambda cluster: remove_retired(cluster, name, found, waited)
+                    lambda cluster: remove_retired(cluster, name, found, waited, kept)
                 )
             except WriteTooLarge as error:
                 logger.error(
@@ -240,6 +257,9 @@ class RetiredPartitions:
                 error = build.take_readers(described, names, found)
                 if error:
                     raise Refused(error, f"the members of groups of broker {broker}")
+
+    def _now_ms(self) -> int:
+        return self._controller.seams.clock.wall_ms()
 
     @contextlib.asynccontextmanager
     async def _connected(self, broker: int) -> AsyncIterator[ClientConnection]:

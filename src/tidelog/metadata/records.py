@@ -181,7 +181,8 @@ class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     what they had to cut. ``grow_after_ms`` and ``shrink_after_ms`` are the cool-downs of
     autoscaling: the times of day before which the topic does not grow or shrink by itself.
     ``unaware_ms``: until when writers without a partition count may have written, as brokers
-    reported it since the first resize; 0: none did.
+    reported it since the first resize; 0: none did. ``retired_ms`` maps the resize epoch of a
+    shrink to the time of day from which on its retired partitions are known to be published.
     """
 
     topic_id: str
@@ -199,6 +200,7 @@ class TopicHistory(msgspec.Struct, frozen=True, omit_defaults=True):
     grow_after_ms: int = 0
     shrink_after_ms: int = 0
     unaware_ms: int = 0
+    retired_ms: dict[int, int] = {}
 
 
 class DeletionNode(msgspec.Struct, frozen=True):

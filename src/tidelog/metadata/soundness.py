@@ -139,6 +139,9 @@ def _why_no_history(history: records.TopicHistory) -> str | None:
         why = why or "a cool-down ends after all time"
     if not 0 <= history.unaware_ms <= HIGHEST_OFFSET:
         why = why or f"unaware_ms is {history.unaware_ms}"
+    for epoch, at_ms in history.retired_ms.items():
+        if not (0 <= epoch <= HIGHEST_EPOCH and 0 <= at_ms <= HIGHEST_OFFSET):
+            why = why or f"retired_ms of the resize epoch {epoch} is {at_ms}"
     return (
         why
         or _why_no_assignments("original_replicas", history.original_replicas)

@@ -35,15 +35,35 @@ CHECK_MS = 300
 """``retired.check.interval.ms``: a removal does not wait for the end of the plan by itself."""
 
 
+DELAY_S = 10
+"""``retired.purge.delay.ms`` of the runs that are about it."""
+
+
 class PlannedRun(ScriptedRun):
     """A run on four brokers whose controller often looks at retired partitions."""
 
+    delay_s = 0
+
     def __init__(self, story: Script) -> None:
-        super().__init__(0, story, "replicated", {"min.insync.replicas": "2"}, brokers=4)
+        topic = {"min.insync.replicas": "2", "retired.purge": "drained"}
+        super().__init__(0, story, "replicated", topic, brokers=4)
 
     def _configs(self) -> dict[str, str]:
-        often = {"retired.check.interval.ms": str(CHECK_MS), "resize.timeout.ms": "10000"}
+        often = {
+            "retired.check.interval.ms": str(CHECK_MS),
+            "retired.purge.delay.ms": str(self.delay_s * 1000),
+            "resize.timeout.ms": "10000",
+        }
         return {**super()._configs(), **often}
+
+    @property
+    def retired_at_ms(self) -> int:
+        """When the last shrink of the topic was published, as the controller has written it."""
+        active = self.cluster.active
+        if active is None or active.controller is None:
+            return 0
+        times = active.controller.cluster.topic_histories["t"].retired_ms
+        return max(times.values(), default=0)
 
     @property
     def is_planned(self) -> bool:
@@ -178,9 +198,52 @@ def remove_during_a_plan(patch: Patch) -> None:
         patch.setattr(module, "why_none_goes", hasty)
 
 
+# --- a removal before the last try of a producer -------------------------------------------------
+
+
+class DelayedRun(PlannedRun):
+    """Its retired partitions stay for some seconds."""
+
+    delay_s = DELAY_S
+
+
+async def a_batch_whose_response_was_lost_is_known_until_its_producer_gives_up(
+    run: ScriptedRun,
+) -> None:
+    """Its partition retires, and its group reads all of it, before the producer tries again."""
+    assert isinstance(run, PlannedRun)
+    story, former, where = Story(run), 1, TopicPartition("t", 1)
+    await story.resized(2, [1, 2, 3])
+    sent = Sent(former, await story.named(former), b"its response is lost")
+    assert await story.send(story.leader_of(former), sent) is ErrorCode.NONE
+    offset = story.offset_of(sent)
+    await story.resized(1)
+    shrunk_s = asyncio.get_running_loop().time()
+    tries = 0
+    async with story.cluster() as cluster, reader_of(cluster, OffsetReset.EARLIEST) as reader:
+        reading = asyncio.create_task(polled(reader, lambda: False, enough=2, seconds=3 * DELAY_S))
+        await run.until(lambda: run.retired_at_ms > 0, "the time of the shrink is written")
+        while asyncio.get_running_loop().time() < shrunk_s + DELAY_S - 1:
+            assert former in run.states.topics["t"].partitions, f"{where} was removed too soon"
+            code = await story.send(story.leader_of(former), sent)
+            assert code is ErrorCode.NONE, f"the answer of try {tries} is {code!r}"
+            assert story.offset_of(sent) == offset, "another offset"
+            tries += 1
+            await asyncio.sleep(CHECK_MS / 1000)
+        assert tries > DELAY_S, "hardly a try"
+        await run.until(lambda: former not in run.states.topics["t"].partitions, f"{where} is gone")
+        reading.cancel()
+
+
+def remove_before_the_last_try(patch: Patch) -> None:
+    """A partition goes as soon as its groups have read it, whoever may ask for a batch."""
+    patch.setattr(retired, "open_until", lambda *_: {})
+
+
 def run_story(story: Script) -> Result:
     """Run a story of this module."""
-    return PlannedRun(story).run()
+    is_delayed = story is a_batch_whose_response_was_lost_is_known_until_its_producer_gives_up
+    return (DelayedRun if is_delayed else PlannedRun)(story).run()
 
 
 STORIES: tuple[tuple[Script, Callable[[Patch], None]], ...] = (
@@ -189,4 +252,8 @@ STORIES: tuple[tuple[Script, Callable[[Patch], None]], ...] = (
         look_fences_up_by_leader_epoch,
     ),
     (a_retired_partition_stays_until_the_plan_of_its_topic_is_done, remove_during_a_plan),
+    (
+        a_batch_whose_response_was_lost_is_known_until_its_producer_gives_up,
+        remove_before_the_last_try,
+    ),
 )

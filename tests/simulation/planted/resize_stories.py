@@ -129,6 +129,10 @@ class Story:
             self.run.history.end(write, Outcome.REFUSED)
         return code
 
+    def offset_of(self, sent: Sent) -> int:
+        """Return the offset that the last answer to a batch named."""
+        return self._writes[sent.value].offset
+
     async def committed(self, node: BrokerNode, partition: int) -> tuple[ErrorCode, int]:
         """Ask a broker where the group has committed in a partition."""
         fetch = messages.OffsetFetchRequest

@@ -62,6 +62,7 @@ class ResizesRun(ClusterRun):
             **super()._configs(),
             "resize.timeout.ms": draw.choice(("1500", "10000")),
             "retired.check.interval.ms": "300",
+            "retired.purge.delay.ms": "0",
         }
 
     async def _create_topics(self) -> None:

@@ -29,8 +29,8 @@ AT_MS = 1_767_323_045_000
     [
         ("retention", AT_MS, f"empty: retention.ms keeps the newest until {DAY}."),
         ("retention", None, "empty: no time limit removes them."),
-        ("drained", AT_MS, "committed past their records; otherwise retention.ms keeps"),
-        ("drained", None, "committed past their records; otherwise no time limit removes them."),
+        ("drained", AT_MS, "retired.purge.delay.ms must have passed; otherwise retention.ms keeps"),
+        ("drained", None, "committed past their records, and retired.purge.delay.ms"),
         ("nothing", AT_MS, "empty: compaction keeps their records for good."),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,11 +9,12 @@ import pytest
 
 from tests.support.controller_world import World
 from tests.support.resizing_world import ResizingWorld
+from tests.support.retired_topic import EMPTY, T4, T5, TOPIC, changed, held, shrunk
 from tidelog.controller import requests
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions.cluster import LogEnd
 from tidelog.controller.decisions.creation import TopicToCreate
-from tidelog.controller.decisions.decision import Put, Write
+from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.deletion import confirm
 from tidelog.controller.decisions.moves import Placement, started, written
 from tidelog.controller.decisions.removal import (
@@ -45,47 +45,6 @@ from tidelog.model.levels import level_of
 from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
 
 SENDER = Sender(101, "PLAINTEXT")
-TOPIC = "t"
-T4, T5 = TopicPartition(TOPIC, 4), TopicPartition(TOPIC, 5)
-EMPTY = Held(leader=1, leader_epoch=3, log_start=90, stable_end=100, log_end=100, data_end=90)
-
-
-def shrunk(**configs: str) -> World:
-    """Six partitions, born as four; at resize epoch 3 four are left: 4 and 5 are retired."""
-    world = World(1, 2, 3)
-    world.cluster.level = level_of("1.5")
-    settings = tuple((key.replace("_", "."), value) for key, value in configs.items())
-    replicas = tuple((index, (1, 2)) for index in range(6))
-    world.create(TopicToCreate(TOPIC, assignment=replicas, configs=settings))
-    cluster = world.cluster
-    node = msgspec.structs.replace(
-        cluster.topics[TOPIC], initial_partition_count=2, undeleted_partition_count=4
-    )
-    history = msgspec.structs.replace(
-        cluster.topic_histories[TOPIC], initial_partition_count=2, resize_epoch=3
-    )
-    writes: list[Write] = [
-        Put(layout.topic(TOPIC), node),
-        Put(layout.topic_history(TOPIC), history),
-    ]
-    for where in (T4, T5):
-        state = msgspec.structs.replace(cluster.states[where], leader_epoch=3)
-        born = msgspec.structs.replace(
-            cluster.partition_nodes[where], birth_epoch=1, birth_offset=10, retirement_epoch=3
-        )
-        writes += [Put(layout.partition(*where), born), Put(layout.state(*where), state)]
-    world.commit(tuple(writes))
-    return world
-
-
-def changed(world: World, **fields: Any) -> None:
-    history = msgspec.structs.replace(world.cluster.topic_histories[TOPIC], **fields)
-    world.commit((Put(layout.topic_history(TOPIC), history),))
-
-
-def held(**changes: int) -> Held:
-    """What a leader holds that is empty but for the changes."""
-    return replace(EMPTY, **changes)
 
 
 def test_the_highest_empty_partitions_go_in_one_write_that_says_where_they_end() -> None:
@@ -94,7 +53,7 @@ def test_the_highest_empty_partitions_go_in_one_write_that_says_where_they_end()
     assert topics_with_retired(cluster) == [TOPIC]
     assert list(retired_from_the_top(cluster, TOPIC)) == [5, 4]
     answers = {4: held(log_end=44, stable_end=44, data_end=40), 5: EMPTY}
-    decision = remove_retired(cluster, TOPIC, answers)
+    decision = remove_retired(cluster, TOPIC, answers, (), {})
     assert decision.answer == [5, 4]
     assert not decision.splits
     (line,) = audit_lines(cluster, decision.writes)
@@ -155,7 +114,7 @@ def test_the_highest_empty_partitions_go_in_one_write_that_says_where_they_end()
 def test_which_partitions_go(four: Held | None, five: Held | None, gone: list[int]) -> None:
     world = shrunk()
     answers = {index: x for index, x in ((4, four), (5, five)) if x is not None}
-    assert world.do(remove_retired(world.cluster, TOPIC, answers)) == gone
+    assert world.do(remove_retired(world.cluster, TOPIC, answers, (), {})) == gone
 
 
 PLAN = ResizePlan(ResizeKind.SHRINK, 4, 3, 4, ResizeStep.SEAL)
@@ -199,25 +158,25 @@ def test_nothing_goes_meanwhile(disturb: Any) -> None:
     world = shrunk(retired_purge="drained")
     disturb(world)
     assert why_none_goes(world.cluster, TOPIC) is not None
-    assert remove_retired(world.cluster, TOPIC, {4: EMPTY, 5: EMPTY}).writes == ()
-    assert to_purge(world.cluster, TOPIC, {5: held(log_start=0)}, ()) == {}
+    assert remove_retired(world.cluster, TOPIC, {4: EMPTY, 5: EMPTY}, (), {}).writes == ()
+    assert to_purge(world.cluster, TOPIC, {5: held(log_start=0)}, (), {}) == {}
 
 
 def test_a_damaged_state_or_an_unhandled_unclean_election_keeps_its_partition() -> None:
     world = shrunk()
     changed(world, unclean={5: UncleanDebt(1, 3)})
-    assert remove_retired(world.cluster, TOPIC, {4: EMPTY, 5: EMPTY}).answer == []
+    assert remove_retired(world.cluster, TOPIC, {4: EMPTY, 5: EMPTY}, (), {}).answer == []
     changed(world, unclean={})
     path = layout.state(*T4)
     world.cluster.damaged[path] = layout.Damaged(path, "a test")
-    assert remove_retired(world.cluster, TOPIC, {4: EMPTY, 5: EMPTY}).answer == [5]
+    assert remove_retired(world.cluster, TOPIC, {4: EMPTY, 5: EMPTY}, (), {}).answer == [5]
 
 
 def test_partitions_that_take_records_never_go_whatever_leaders_say() -> None:
     world = shrunk()
     answers = {index: held(leader_epoch=0) for index in range(4)} | {4: EMPTY, 5: EMPTY}
-    assert world.do(remove_retired(world.cluster, TOPIC, answers)) == [5, 4]
-    assert world.do(remove_retired(world.cluster, TOPIC, answers)) == []
+    assert world.do(remove_retired(world.cluster, TOPIC, answers, (), {})) == [5, 4]
+    assert world.do(remove_retired(world.cluster, TOPIC, answers, (), {})) == []
 
 
 def test_brokers_that_owed_a_stop_owe_this_one_and_of_a_former_incarnation_that_one() -> None:
@@ -228,7 +187,7 @@ def test_brokers_that_owed_a_stop_owe_this_one_and_of_a_former_incarnation_that_
         # 3 hosted this incarnation until it was moved away, 4 a former one; 6 is from below 1.5.
         stop_partition_epochs={5: {3: 6, 4: 2}},
     )
-    world.do(remove_retired(world.cluster, TOPIC, {5: EMPTY}))
+    world.do(remove_retired(world.cluster, TOPIC, {5: EMPTY}, (), {}))
     history = world.cluster.topic_histories[TOPIC]
     assert history.pending_stops == {5: {1: 3, 2: 3, 3: 3, 4: 1, 6: 3}}
     assert history.stop_partition_epochs == {5: {1: 6, 2: 6, 3: 6, 4: 2, 6: 6}}
@@ -238,13 +197,13 @@ def test_a_removal_has_a_limit_and_the_next_goes_on(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tidelog.controller.decisions.removal.AT_ONCE", 1)
     world = shrunk()
     answers = {4: EMPTY, 5: EMPTY}
-    found = [world.do(remove_retired(world.cluster, TOPIC, answers)) for _ in range(3)]
+    found = [world.do(remove_retired(world.cluster, TOPIC, answers, (), {})) for _ in range(3)]
     assert found == [[5], [4], []]
 
 
 def test_the_next_incarnation_is_another_than_what_the_former_one_left() -> None:
     world = shrunk()
-    world.do(remove_retired(world.cluster, TOPIC, {5: EMPTY}))
+    world.do(remove_retired(world.cluster, TOPIC, {5: EMPTY}, (), {}))
     cluster, topic_id = world.cluster, world.cluster.topic_id(TOPIC)
     node = msgspec.structs.replace(
         cluster.topics[TOPIC], partitions={**cluster.topics[TOPIC].partitions, 5: [1, 3]}
@@ -290,11 +249,11 @@ def test_every_live_group_has_committed_past_the_data(
     answers = {4: full, 5: full}
     found = undrained(world.cluster, TOPIC, answers, commits)
     assert found == waited
-    assert set(to_purge(world.cluster, TOPIC, answers, found)) == {4, 5} - waited
+    assert set(to_purge(world.cluster, TOPIC, answers, found, {})) == {4, 5} - waited
     # Checked again at the removal.
     empty = {4: EMPTY, 5: EMPTY}
     found = undrained(world.cluster, TOPIC, empty, commits)
-    gone = remove_retired(world.cluster, TOPIC, empty, found).answer
+    gone = remove_retired(world.cluster, TOPIC, empty, found, {}).answer
     assert gone == ([] if 5 in waited else [5, 4])
 
 
@@ -302,7 +261,7 @@ def test_without_any_group_retention_decides() -> None:
     world = shrunk(retired_purge="drained")
     full, empty = held(log_start=20), EMPTY
     assert undrained(world.cluster, TOPIC, {4: full, 5: empty}, {}) == {4}
-    assert to_purge(world.cluster, TOPIC, {4: full, 5: empty}, {4}) == {}
+    assert to_purge(world.cluster, TOPIC, {4: full, 5: empty}, {4}, {}) == {}
 
 
 def test_a_group_that_has_joined_and_not_committed_holds_up_what_is_left_to_read() -> None:
@@ -321,7 +280,7 @@ def test_a_partition_that_never_had_data_waits_for_no_group() -> None:
     assert undrained(world.cluster, TOPIC, {5: never}, {"a": {0: 3}}) == set()
     unknown = held(data_end=-1)
     assert undrained(world.cluster, TOPIC, {5: unknown}, {"a": {0: 3}}) == {5}
-    assert to_purge(world.cluster, TOPIC, {5: unknown}, ()) == {}
+    assert to_purge(world.cluster, TOPIC, {5: unknown}, (), {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -338,9 +297,9 @@ def test_nothing_is_purged_without_the_setting_or_on_a_compacted_topic(
     configs: dict[str, str],
 ) -> None:
     world = shrunk(**configs)
-    assert to_purge(world.cluster, TOPIC, {5: held(log_start=20)}, ()) == {}
+    assert to_purge(world.cluster, TOPIC, {5: held(log_start=20)}, (), {}) == {}
     # Retention does not ask groups.
-    assert remove_retired(world.cluster, TOPIC, {5: EMPTY}, {5}).answer == [5]
+    assert remove_retired(world.cluster, TOPIC, {5: EMPTY}, {5}, {}).answer == [5]
 
 
 def test_groups_can_be_asked_only_while_every_coordinator_leads() -> None:
@@ -402,7 +361,7 @@ def test_offsets_and_leader_epochs_go_on_through_the_incarnations_of_a_partition
             at = ended[index]
             answers[index] = Held(state.leader, state.leader_epoch, at - 1, at, at, at - 1)
             led[index], lives[index] = state.leader_epoch, world.node(index).partition_epoch
-        assert world.do(remove_retired(world.cluster, "t", answers)) == [3, 2]
+        assert world.do(remove_retired(world.cluster, "t", answers, (), {})) == [3, 2]
         former = world.history.former
         assert {x: y.end_offset for x, y in former.items()} == ended
         assert {one.resize_epoch for one in former.values()} == {2 * life + 2}

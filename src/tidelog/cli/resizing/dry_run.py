@@ -307,7 +307,7 @@ def until_it_grows(purge: str, kept_until_ms: int | None, *, has_records: bool =
     if not has_records:
         return (
             "The topic can grow again as soon as the controller has removed these partitions: they "
-            "hold no records (retired.check.interval.ms)."
+            "hold no records (retired.purge.delay.ms, retired.check.interval.ms)."
         )
     at = "no time limit removes them"
     if kept_until_ms is not None:
@@ -315,7 +315,8 @@ def until_it_grows(purge: str, kept_until_ms: int | None, *, has_records: bool =
         at = f"retention.ms keeps the newest until {newest}"
     how = {
         "nothing": "compaction keeps their records for good",
-        "drained": f"every group must have committed past their records; otherwise {at}",
+        "drained": "every group must have committed past their records, and "
+        f"retired.purge.delay.ms must have passed; otherwise {at}",
         "retention": at,
     }[purge]
     return f"The topic cannot grow again before these partitions are empty: {how}."

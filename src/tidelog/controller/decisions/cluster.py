@@ -88,13 +88,15 @@ class Retained(NamedTuple):
     """What a retired partition holds, as its leader and the coordinators said at the last look.
 
     ``records`` at most, and the groups that hold it up, some of ``group_count``: -1 if not all
-    groups could be asked. ``is_read``: another group has committed past its data.
+    groups could be asked. ``is_read``: another group has committed past its data. ``until_ms``: the
+    time of day until when it stays in any case, because a producer may ask for a batch; 0: none.
     """
 
     records: int
     groups: tuple[HoldingGroup, ...] = ()
     group_count: int = 0
     is_read: bool = False
+    until_ms: int = 0
 
 
 class ByteRate(NamedTuple):

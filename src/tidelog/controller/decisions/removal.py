@@ -12,6 +12,7 @@ A retired partition goes when all of this holds:
 | that leader still leads it, in the same leader epoch | the store |
 | every partition above it is gone or goes too: ids stay contiguous | the store |
 | its topic has no plan, is not reassigned or deleted; no unclean election of it is unhandled | |
+| no producer can have a request for it open any more: see ``open_requests`` | the store |
 | ``retired.purge=drained``: each live group, one at least, has committed past it, and no group | |
 | that reads the topic without a commit has data left to read | coordinators |
 
@@ -181,20 +182,23 @@ def retained(
     answers: Answers,
     commits: Commits | None,
     expiries: Mapping[str, int],
+    open_until: Mapping[int, int],
 ) -> dict[int, Retained]:
     """Return what retired partitions hold, and the groups that hold them up, for operators.
 
     ``expiries``: when all offsets of a group in the topic have expired. ``commits`` is None when
-    not all coordinators could be asked, and empty where groups have no say.
+    not all coordinators could be asked, and empty where groups have no say. ``open_until``: those
+    that stay in any case for a time (see ``open_requests``).
     """
     found = {}
     for index, held in answers.items():
+        until_ms = open_until.get(index, 0)
         count = max(0, held.data_end - held.log_start) if held.data_end >= 0 else 0
         if _never_had_data(cluster, name, index, held):
-            found[index] = Retained(0)
+            found[index] = Retained(0, until_ms=until_ms)
             continue
         if commits is None:
-            found[index] = Retained(count, group_count=UNKNOWN)
+            found[index] = Retained(count, group_count=UNKNOWN, until_ms=until_ms)
             continue
         groups = sorted(_groups_before(index, held, commits))
         named = tuple(
@@ -202,7 +206,7 @@ def retained(
             for x in groups[:MOST_GROUPS]
         )
         is_read = any(offsets and group not in groups for group, offsets in commits.items())
-        found[index] = Retained(count, named, len(groups), is_read)
+        found[index] = Retained(count, named, len(groups), is_read, until_ms)
     return found
 
 
@@ -216,11 +220,16 @@ def is_drained_first(cluster: ClusterState, name: str) -> bool:
 
 
 def to_purge(
-    cluster: ClusterState, name: str, answers: Answers, waited: Collection[int]
+    cluster: ClusterState,
+    name: str,
+    answers: Answers,
+    waited: Collection[int],
+    open_until: Mapping[int, int],
 ) -> Answers:
     """Return the retired partitions whose data is to be purged now.
 
-    ``waited``: those that are not drained.
+    ``waited``: those that are not drained. ``open_until``: those for which a producer may have a
+    request open.
     """
     if why_none_goes(cluster, name) is not None or not is_drained_first(cluster, name):
         return {}
@@ -231,16 +240,22 @@ def to_purge(
         and held.data_end >= 0
         and not held.has_no_data
         and index not in waited
+        and index not in open_until
     }
 
 
 def remove_retired(
-    cluster: ClusterState, name: str, answers: Answers, waited: Collection[int] = ()
+    cluster: ClusterState,
+    name: str,
+    answers: Answers,
+    waited: Collection[int],
+    open_until: Mapping[int, int],
 ) -> Decision[list[int]]:
     """Remove the highest partitions of a topic that may go, at most ``AT_ONCE``.
 
     ``waited``: those whose data a live group has not committed past, which stay where
-    ``retired.purge`` is ``drained``. The answer has the removed ones, the highest first.
+    ``retired.purge`` is ``drained``. ``open_until``: those for which a producer may have a request
+    open, which stay in any case. The answer has the removed ones, the highest first.
     """
     if why_none_goes(cluster, name) is not None:
         return Decision([])
@@ -251,6 +266,7 @@ def remove_retired(
         if (
             held is None
             or index in waited
+            or index in open_until
             or not _may_go(cluster, TopicPartition(name, index), held)
         ):
             break

@@ -8,6 +8,8 @@ partitions go: see ``removal``; not when leaders and coordinators are asked: see
 |---|---|---|
 | nothing | the next look, which a refused growth begins | |
 | it is not known yet | | |
+| nothing, or what all groups have read, and a | ``retired.purge.delay.ms`` after the shrink | |
+| producer may ask for a batch | | |
 | data, only compacted | nothing | giving the values up |
 | data, ``retired.purge=retention`` | retention | drained; DeleteRecords |
 | drained, and groups have not committed past it | their commits; their expiry and deletion, if | |
@@ -18,12 +20,12 @@ partitions go: see ``removal``; not when leaders and coordinators are asked: see
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from tidelog.controller.decisions.cluster import ClusterState, HoldingGroup
+from tidelog.controller.decisions.cluster import ClusterState, HoldingGroup, Retained
 from tidelog.controller.decisions.problems import NAMES_SHOWN, NOTICE, named, problem
 from tidelog.controller.decisions.removal import (
     is_drained_first,
@@ -92,13 +94,41 @@ def retired_on_record(cluster: ClusterState) -> list[dict[str, Any]]:
 
 def _held(cluster: ClusterState, name: str) -> tuple[str, str]:
     """Return what is left, and the ways out, each as sentences."""
-    configs = cluster.resolve(name).configs
     known = cluster.retained.get(cluster.topic_id(name), {})
     kept = _held_back(cluster, name)
+    listed = list(retired_from_the_top(cluster, name))
+    asked = [known[index] for index in listed if index in known]
+    delay = _delay(asked)
     if not kept:
-        if all(index in known for index in retired_from_the_top(cluster, name)):
-            return "They hold no records, and are being removed.", "Wait for a moment."
-        return "What they hold is not known yet.", "See that their leaders live (tidelog doctor)."
+        if len(asked) < len(listed):
+            return (
+                "What they hold is not known yet.",
+                "See that their leaders live (tidelog doctor).",
+            )
+        count = sum(each.records for each in asked)
+        what = f"{count} records, which all groups have read" if count else "no records"
+        if delay:
+            return f"They hold {what}. {delay}", "Wait until then."
+        return f"They hold {what}, and are being removed.", "Wait for a moment."
+    what, ways = _kept(cluster, name, kept)
+    return f"{what} {delay}".rstrip(), ways
+
+
+def _delay(asked: Sequence[Retained]) -> str:
+    """Return until when producers may ask for batches in the meantime: a sentence, or nothing."""
+    until_ms = max((each.until_ms for each in asked), default=0)
+    if not until_ms:
+        return ""
+    return (
+        f"Before {_time(until_ms)} none is removed in any case (retired.purge.delay.ms): a "
+        "producer may ask whether a batch was written."
+    )
+
+
+def _kept(cluster: ClusterState, name: str, kept: Sequence[int]) -> tuple[str, str]:
+    """Return what partitions hold that something other than the time of producers keeps."""
+    configs = cluster.resolve(name).configs
+    known = cluster.retained[cluster.topic_id(name)]
     count = sum(known[index].records for index in kept)
     what = f"They hold at most {count} records"
     if keeps_for_good(cluster, name):
@@ -149,14 +179,24 @@ def _known(number: int) -> int | None:
 def _said(group: HoldingGroup) -> str:
     if group.expires_ms < 0:
         return f"{group.group} (its members keep its offsets)"
-    at = datetime.fromtimestamp(group.expires_ms / 1000, UTC).strftime("%FT%TZ")
-    return f"{group.group} (its offsets expire at {at})"
+    return f"{group.group} (its offsets expire at {_time(group.expires_ms)})"
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%FT%TZ")
 
 
 def _held_back(cluster: ClusterState, name: str) -> list[int]:
+    """Return what its records or its groups keep, and not only the time of producers."""
     known = cluster.retained.get(cluster.topic_id(name), {})
-    listed = retired_from_the_top(cluster, name)
-    return sorted(x for x in listed if x in known and (known[x].records or known[x].group_count))
+    is_drained = is_drained_first(cluster, name)
+    return sorted(
+        index
+        for index in retired_from_the_top(cluster, name)
+        if index in known
+        and (known[index].group_count or known[index].records)
+        and not (is_drained and known[index].is_read and not known[index].group_count)
+    )
 
 
 def _numbers(cluster: ClusterState, name: str) -> str:

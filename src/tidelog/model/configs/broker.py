@@ -433,6 +433,16 @@ _CONTROL = (
         "How often the controller asks whether retired partitions are empty, in ms.",
         AT_LEAST_1,
     ),
+    row(
+        "retired.purge.delay.ms",
+        _L,
+        "120000",
+        "How long after its shrink a retired partition is purged or removed at the earliest, in "
+        "ms: until then a producer may ask again whether a batch was written there. The default is "
+        "the delivery.timeout.ms of producers; one with a longer time may still "
+        "fail because its partition was removed before a leader could say so.",
+        AT_LEAST_0,
+    ),
 )
 
 _TRANSACTIONS = (

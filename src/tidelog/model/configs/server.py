@@ -137,6 +137,7 @@ class ServerConfigs:
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int
     retired_check_interval_ms: int
+    retired_purge_delay_ms: int
 
     @property
     def level(self) -> Level:
