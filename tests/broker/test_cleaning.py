@@ -6,7 +6,6 @@ import asyncio
 import errno
 import logging
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -18,31 +17,14 @@ import pytest
 from prometheus_client.core import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from tests.support.compacted_logs import COMPACTED, fill, is_clean
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.storage_logs import NOW_MS, batch, records_of
 from tidelog.broker.metrics import BrokerCollector
 from tidelog.broker.partitions.cleaning import PLANNED_AT_ONCE
-from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.seams import Seams
 from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
-
-COMPACTED = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0"}
-
-
-def fill(hosted: HostedPartition, count: int = 30, keys: int = 10) -> None:
-    """Records in a segment of their own, synced."""
-    now = int(time.time() * 1000)
-    for number in range(count):
-        record = NewRecord(now, b"%d" % (number % keys), b"v%d" % number)
-        assert hasattr(hosted.append(build_batch([record]), now), "first_offset")
-    hosted.log.roll(now)
-    hosted.log.sync()
-
-
-def is_clean(hosted: HostedPartition) -> bool:
-    return hosted.log.first_dirty_offset == hosted.log.segments[-1].base_offset
 
 
 class Told(ThreadPoolExecutor):

@@ -145,8 +145,8 @@ MUTANTS = (
     Mutant(
         "ancestor tombstones void nothing",
         CLEANER,
-        "                        newest[_short(voided)] = header.last_offset\n",
-        "                        pass\n",
+        "                    newest.put(voided, header.last_offset)\n",
+        "                    pass\n",
         HOMES,
     ),
     Mutant(

@@ -183,6 +183,34 @@ MUTANTS = (
         "tests/unit/storage/test_compacted_producers.py",
     ),
     Mutant(
+        "each thread of the cleaner takes the whole buffer",
+        "src/tidelog/broker/partitions/cleaning.py",
+        "            buffer // threads,\n",
+        "            buffer,\n",
+        "tests/broker/test_cleaner_configs.py",
+    ),
+    Mutant(
+        "one log is compacted at a time, whatever is set",
+        "src/tidelog/broker/partitions/cleaning.py",
+        "            if not round_ or len(at_work) >= threads:\n",
+        "            if not round_ or at_work:\n",
+        "tests/broker/test_cleaner_configs.py",
+    ),
+    Mutant(
+        "keys that begin alike are one key for the cleaner",
+        "src/tidelog/storage/compaction/newest.py",
+        '        return (key + b"\\x80").ljust(_KEY_BYTES, b"\\0")\n',
+        '        return key.ljust(_KEY_BYTES, b"\\0")\n',
+        "tests/unit/storage/test_compaction_limits.py",
+    ),
+    Mutant(
+        "the cleaner waits for nothing",
+        "src/tidelog/storage/compaction/pace.py",
+        "            self.sleep(ahead_ns / 1e9)\n",
+        "            pass\n",
+        "tests/unit/storage/test_compaction_limits.py",
+    ),
+    Mutant(
         "an epoch without records keeps its place before the next one",
         "src/tidelog/storage/epochs.py",
         "        while self.entries and self.entries[-1][1] >= start_offset:\n"

@@ -9,7 +9,8 @@ from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.runtime.turns import at_once
 from tidelog.storage.compaction.cleaner import compact
-from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.newest import ENTRY_BYTES
+from tidelog.storage.compaction.plan import WHOLE, Share, plan_compaction
 from tidelog.storage.compaction.swap import applying
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
@@ -44,16 +45,21 @@ def put(
 def clean(
     log: PartitionLog,
     now_ms: int = NOW_MS,
-    max_keys: int = 1000,
+    share: Share = WHOLE,
     *,
     keeps_tombstones: bool = False,
 ) -> str | None:
     log.sync()
-    plan = plan_compaction(log, now_ms, max_keys=max_keys, keeps_tombstones=keeps_tombstones)
+    plan = plan_compaction(log, now_ms, share=share, keeps_tombstones=keeps_tombstones)
     if plan is None:
         return None
     result = pickle.loads(pickle.dumps(compact(QuickDisk(), pickle.loads(pickle.dumps(plan)))))
     return at_once(applying(log, result, now_ms))
+
+
+def few(keys: int) -> Share:
+    """What a run may use that has room for so many keys."""
+    return Share(buffer_bytes=2 * keys * ENTRY_BYTES, load_factor=0.5)
 
 
 def contents(log: PartitionLog) -> dict[str, str | None]:

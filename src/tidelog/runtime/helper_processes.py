@@ -1,7 +1,7 @@
-"""The helper process for CPU-bound work (compaction): one per server, started when needed.
+"""The helper processes for CPU-bound work (compaction), started when needed.
 
-Owns its start and its end: it has a low priority, is replaced after some tasks and after it was
-killed, and ends when its server ends, however that happens.
+Owns their start and their end: each has a low priority, is replaced after some tasks and after it
+was killed, and ends when its server ends, however that happens.
 """
 
 from __future__ import annotations
@@ -68,6 +68,40 @@ class HelperProcesses(Executor):
             for process in list((self._pool._processes or {}).values()):
                 process.terminate()
         self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+class OneEach(Executor):
+    """An executor with a helper process for each task at the same time; whoever submits bounds
+    them. One stays for the next task. A helper that is killed fails its own task alone."""
+
+    def __init__(self) -> None:
+        self._spare: list[HelperProcesses] = []
+        self._at_work: set[HelperProcesses] = set()
+        self._ended = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn(*args, **kwargs)`` in a helper. RuntimeError after ``shutdown``."""
+        if self._ended:
+            raise RuntimeError("the helper processes have been ended")
+        helper = self._spare.pop() if self._spare else HelperProcesses()
+        self._at_work.add(helper)
+        doing = helper.submit(fn, *args, **kwargs)
+        doing.add_done_callback(lambda _: self._is_free(helper))
+        return doing
+
+    def _is_free(self, helper: HelperProcesses) -> None:
+        # In a thread of the helper's pool.
+        self._at_work.discard(helper)
+        if self._spare or self._ended:
+            helper.shutdown(wait=False)
+        else:
+            self._spare.append(helper)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the helpers, as ``HelperProcesses.shutdown`` ends its own."""
+        self._ended = True
+        for helper in [*self._at_work, *self._spare]:
+            helper.shutdown(wait, cancel_futures=cancel_futures)
 
 
 def _begin(niceness: int, server: int) -> None:

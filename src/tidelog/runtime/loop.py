@@ -45,9 +45,9 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 def helper_processes() -> Executor:
     """Return the executor for CPU-bound work (``Seams.processes``)."""
     # Imported here: a start does not wait for code that most servers never use.
-    from tidelog.runtime.helper_processes import HelperProcesses
+    from tidelog.runtime.helper_processes import OneEach
 
-    return HelperProcesses()
+    return OneEach()
 
 
 def recovery_helpers(most: int) -> Executor:

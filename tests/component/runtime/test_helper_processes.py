@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import DEADLINE_S, wait_until
-from tidelog.runtime.helper_processes import HelperProcesses
+from tidelog.runtime.helper_processes import HelperProcesses, OneEach
 
 SERVER = """
 import os, sys, time
@@ -57,6 +57,57 @@ def test_a_stop_does_not_wait_for_a_task() -> None:
     helpers.shutdown(cancel_futures=True)
     with pytest.raises((BrokenProcessPool, CancelledError)):
         running.result(DEADLINE_S)
+
+
+def test_each_task_at_the_same_time_has_a_helper(tmp_path: Path) -> None:
+    helpers = OneEach()
+    first = helpers.submit(os.getpid).result(DEADLINE_S)
+    held = [helpers.submit(_until_there, str(tmp_path / "go")) for _ in range(3)]
+    pids = {helpers.submit(os.getpid).result(DEADLINE_S)}
+    (tmp_path / "go").touch()
+    pids |= {each.result(DEADLINE_S) for each in held}
+    assert len(pids) == 4 and first in pids
+    again = {helpers.submit(os.getpid).result(DEADLINE_S) for _ in range(3)}
+    assert len(again) == 1 and again < pids, "one stays, and is used again"
+    wait_until(lambda: not any(map(_lives, pids - again)), DEADLINE_S, "the others end")
+    helpers.shutdown()
+    wait_until(lambda: not any(map(_lives, again)), DEADLINE_S, "the last one ends")
+    with pytest.raises(RuntimeError):
+        helpers.submit(os.getpid)
+
+
+def test_a_killed_helper_fails_its_own_task_alone(tmp_path: Path) -> None:
+    helpers = OneEach()
+    other = helpers.submit(_until_there, str(tmp_path / "go"))
+    killed = helpers.submit(_kill_me)
+    with pytest.raises(BrokenProcessPool):
+        killed.result(DEADLINE_S)
+    (tmp_path / "go").touch()
+    assert other.result(DEADLINE_S) != helpers.submit(os.getppid).result(DEADLINE_S)
+    held = [helpers.submit(_for_ever) for _ in range(2)]
+    for each in held:
+        wait_until(each.running, DEADLINE_S, "the task runs")
+    helpers.shutdown(cancel_futures=True)
+    for each in held:
+        with pytest.raises((BrokenProcessPool, CancelledError)):
+            each.result(DEADLINE_S)
+
+
+def _until_there(path: str) -> int:
+    wait_until(lambda: os.path.exists(path), DEADLINE_S, "the file is there")
+    return os.getpid()
+
+
+def _kill_me() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _for_ever() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compacting import COMPACT, clean, contents, put
+from tests.support.compacting import COMPACT, clean, contents, few, put
 from tests.support.pieces import by_threads
 from tests.support.storage_logs import (
     NOW_MS,
@@ -190,7 +190,7 @@ def test_more_keys_than_memory_take_more_runs(tmp_path: Path) -> None:
         put(log, (f"k{number % 50}", f"v{number}"))
     expected = contents(log)
     runs = 0
-    while clean(log, max_keys=7) is not None:
+    while clean(log, share=few(7)) is not None:
         runs += 1
         assert contents(log) == expected
     assert runs > 5
@@ -438,7 +438,7 @@ def test_random_keys_keep_their_newest_value(seed: int, tmp_path: Path) -> None:
             newest[pair[0]] = pair[1]
         step = chance.random()
         if step < 0.1:
-            clean(log, now, max_keys=chance.choice([5, 1000]))
+            clean(log, now, share=few(chance.choice([5, 1000])))
         elif step < 0.15:
             log.sync()
             log.resources.files.close()

@@ -115,10 +115,14 @@ class ConfigCache:
 
         An invalid value, written by an old tool, is skipped.
         """
+        return int(self.decimal(name, otherwise))
+
+    def decimal(self, name: str, otherwise: float) -> float:
+        """Return the current value of a number that may have a fraction, as ``number`` does."""
         layers = self.layers()
         for texts in (layers.dynamic, layers.dynamic_default, layers.static):
             value = parse(BROKER[name], texts[name]) if name in texts else None
-            if isinstance(value, int):
+            if isinstance(value, int | float):
                 return value
         return otherwise
 

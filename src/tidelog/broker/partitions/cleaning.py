@@ -1,8 +1,10 @@
 """Compaction of a broker's logs: the order of the logs, and the quarantine of those that fail.
 
-Owns the rounds and the quarantine. Not which records are removed: see ``storage.compaction``. In a
-round each log that is dirty enough has one turn, the dirtiest first, so that a busy log cannot keep
-the others waiting; the next round follows while rounds make progress.
+Owns the rounds, the shares and the quarantine. Not which records are removed: see
+``storage.compaction``. In a round each log that is dirty enough has one turn, the dirtiest first,
+so that a busy log cannot keep the others waiting; the next round follows while there is progress.
+``log.cleaner.threads`` logs are at work at the same time, and a round begins with what is dirty as
+soon as there is a thread for it: it does not wait for a log of the round before.
 
 | failure of a log's compaction | what follows |
 |---|---|
@@ -26,19 +28,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.runtime.disk import Disk
+from tidelog.runtime.tasks import call_off
 from tidelog.runtime.turns import Pieces
 from tidelog.storage.compaction.cleaner import compact, discard_cleaned
-from tidelog.storage.compaction.plan import CompactionPlan, plan_compaction
+from tidelog.storage.compaction.plan import WHOLE, CompactionPlan, Share, plan_compaction
 from tidelog.storage.compaction.swap import applying
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.log_work import LogWork
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
+    from tidelog.model.configs.server import ServerConfigs
     from tidelog.runtime.seams import Seams
     from tidelog.storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
+
+_AtWork = dict[asyncio.Task[bool], "HostedPartition"]
+"""The compactions under way, each of another log."""
 
 PLANNED_AT_ONCE = 16
 """Logs that are examined between two yields to the event loop."""
@@ -47,9 +54,13 @@ PLANNED_AT_ONCE = 16
 class Cleaning:
     """The compaction of one broker. ``clean`` runs one at a time."""
 
-    def __init__(self, partitions: Partitions, log_work: LogWork, seams: Seams) -> None:
+    def __init__(
+        self, partitions: Partitions, log_work: LogWork, configs: ServerConfigs, seams: Seams
+    ) -> None:
         self._partitions = partitions
         self._log_work = log_work
+        self._configs = configs
+        self._dynamic = partitions.configs
         self._seams = seams
         self.older_values: Callable[[HostedPartition], Awaitable[bool]] = _none
         """Whether other partitions may have older values of a partition's keys: its tombstones are
@@ -62,40 +73,99 @@ class Cleaning:
         return list(self._uncleanable)
 
     async def clean(self) -> None:
-        """Compact the logs that are dirty enough, in rounds, until a round makes no progress."""
+        """Compact the logs that are dirty enough, in rounds, until there is no progress."""
         hosted = set(self._partitions.all())
         self._uncleanable = {
             partition: state
             for partition, state in self._uncleanable.items()
             if partition in hosted and state == _state_of(partition)
         }
-        done: set[HostedPartition] = set()
-        while True:
-            got_on = False
-            for partition in await self._dirty(done):
-                keeps = await self.older_values(partition)
-                plan = self._plan(partition, keeps_tombstones=keeps)
-                if plan is not None and await self._compact(partition, plan):
-                    got_on = True
-                else:
-                    done.add(partition)
-            if not got_on:
-                return
+        at_work: _AtWork = {}
+        try:
+            await self._rounds(at_work)
+        except asyncio.CancelledError:
+            await call_off(at_work)
+            raise
+        finally:
+            # After an error, too: no two helpers write the files of one log.
+            if at_work:
+                await asyncio.wait(at_work)
 
-    async def _dirty(self, done: set[HostedPartition]) -> list[HostedPartition]:
-        """Return the logs that are dirty enough, the dirtiest first. O(all segments)."""
+    async def _rounds(self, at_work: _AtWork) -> None:
+        done: set[HostedPartition] = set()
+        round_: list[HostedPartition] = []
+        while True:
+            threads = self._number("log.cleaner.threads", self._configs.log_cleaner_threads)
+            if not round_ and len(at_work) < threads:
+                round_ = await self._dirty(done, at_work)
+            if not round_ or len(at_work) >= threads:
+                if not at_work:
+                    return
+                # With a thread to spare, other logs may get dirty meanwhile.
+                wait_s = self.backoff_ms() / 1000 if len(at_work) < threads else None
+                await self._ended(at_work, done, wait_s)
+                continue
+            partition = round_.pop(0)
+            keeps = await self.older_values(partition)
+            plan = self._plan(partition, self._share(threads), keeps_tombstones=keeps)
+            if plan is None:
+                done.add(partition)
+                continue
+            task = asyncio.get_running_loop().create_task(
+                self._compact(partition, plan), name="compaction"
+            )
+            at_work[task] = partition
+
+    async def _ended(
+        self, at_work: _AtWork, done: set[HostedPartition], wait_s: float | None
+    ) -> None:
+        """Wait until a compaction has ended; ``done`` are those without progress."""
+        ended, _ = await asyncio.wait(at_work, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            partition = at_work.pop(task)
+            if not task.result():
+                done.add(partition)
+
+    def backoff_ms(self) -> int:
+        """Return how long the cleaner sleeps when there is nothing to do."""
+        return max(1, self._number("log.cleaner.backoff.ms", self._configs.log_cleaner_backoff_ms))
+
+    def _number(self, name: str, of_file: int) -> int:
+        return self._dynamic.number(name, of_file)
+
+    def _share(self, threads: int) -> Share:
+        """Return what one of so many threads may use, as Apache Kafka shares it."""
+        configs, number, decimal = self._configs, self._number, self._dynamic.decimal
+        buffer = number("log.cleaner.dedupe.buffer.size", configs.log_cleaner_dedupe_buffer_size)
+        return Share(
+            buffer // threads,
+            decimal("log.cleaner.io.buffer.load.factor", configs.log_cleaner_io_buffer_load_factor),
+            decimal(
+                "log.cleaner.io.max.bytes.per.second", configs.log_cleaner_io_max_bytes_per_second
+            )
+            / threads,
+        )
+
+    async def _dirty(self, done: set[HostedPartition], at_work: _AtWork) -> list[HostedPartition]:
+        """Return the other logs that are dirty enough, the dirtiest first. O(all segments)."""
+        # By their names: a helper may still write in the directory of a replica that was replaced.
+        busy = {partition.key for partition in at_work.values()}
         found: list[tuple[float, int, HostedPartition]] = []
         for count, partition in enumerate(list(self._partitions.all()), 1):
             if not count % PLANNED_AT_ONCE:
                 await asyncio.sleep(0)
-            if partition.assigned and partition not in done:
+            if partition.assigned and partition not in done and partition.key not in busy:
                 plan = self._plan(partition)
                 if plan is not None:
                     found.append((-plan.dirty_ratio, count, partition))
         return [partition for _, _, partition in sorted(found)]
 
     def _plan(
-        self, partition: HostedPartition, *, keeps_tombstones: bool = True
+        self,
+        partition: HostedPartition,
+        share: Share = WHOLE,
+        *,
+        keeps_tombstones: bool = True,
     ) -> CompactionPlan | None:
         log = partition.log
         if partition in self._uncleanable or not log.configs.compacted:
@@ -103,7 +173,7 @@ class Cleaning:
         now_ms = self._seams.clock.wall_ms()
         try:
             log.roll_overdue(now_ms)
-            return plan_compaction(log, now_ms, keeps_tombstones=keeps_tombstones)
+            return plan_compaction(log, now_ms, share=share, keeps_tombstones=keeps_tombstones)
         except Exception as error:
             if not (isinstance(error, OSError) and log.resources.is_full(error)):
                 self._quarantine(partition, error)

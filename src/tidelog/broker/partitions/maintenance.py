@@ -91,7 +91,7 @@ class Maintenance:
         self._keep_now = asyncio.Event()
         self._under_way: set[asyncio.Future[Any]] = set()
         """Work of threads on directories; it continues when the task that waits is cancelled."""
-        self.cleaning = Cleaning(partitions, log_work, seams)
+        self.cleaning = Cleaning(partitions, log_work, configs, seams)
 
     def start(self) -> None:
         """Start the tasks; ``stop`` ends them."""
@@ -111,7 +111,7 @@ class Maintenance:
         self._every("flush", flush_ms, asyncio.Event(), self._flush)
         self._every("configurations", KEEP_TICK_MS, self._keep_now, self.keep_configs)
         if configs.log_cleaner_enable:
-            self._every("cleaner", self._cleaner_backoff_ms, self._cleaner_now, self.cleaning.clean)
+            self._every("cleaner", self.cleaning.backoff_ms, self._cleaner_now, self.cleaning.clean)
 
     async def stop(self) -> None:
         """End all tasks, then wait for the work of threads on directories."""
@@ -128,10 +128,6 @@ class Maintenance:
         self._retention_now.set()
         self._cleaner_now.set()
         self._keep_now.set()
-
-    def _cleaner_backoff_ms(self) -> int:
-        of_file = self._configs.log_cleaner_backoff_ms
-        return max(1, self._dynamic.number("log.cleaner.backoff.ms", of_file))
 
     def _every(
         self,

@@ -225,18 +225,39 @@ CLEANER = (
         "The longest time that a record may stay uncompacted, in ms.",
         AT_LEAST_1,
     ),
-    idle_machinery("log.cleaner.threads", _I, "1", "Threads of the cleaner.", AT_LEAST_0),
-    idle_machinery(
+    row(
+        "log.cleaner.threads",
+        _I,
+        "1",
+        "Logs that are compacted at the same time, each by a helper process; with 0, none is.",
+        AT_LEAST_0,
+        update=Update.CLUSTER_WIDE,
+    ),
+    row(
         "log.cleaner.io.max.bytes.per.second",
         _D,
         "1.7976931348623157E308",
-        "A limit for the cleaner, in bytes per second.",
+        "Bytes that the cleaner reads and writes in a second, shared evenly by its threads. A "
+        "change counts for the logs whose turn comes after it.",
+        AT_LEAST_1,
+        update=Update.CLUSTER_WIDE,
     ),
-    idle_machinery(
-        "log.cleaner.dedupe.buffer.size", _L, "134217728", "Memory of the cleaner, in bytes."
+    row(
+        "log.cleaner.dedupe.buffer.size",
+        _L,
+        "134217728",
+        "Bytes that the cleaner has for the keys that it compares, shared evenly by its threads: "
+        "24 for each key. A log with more new keys than fit is read again for the others.",
+        AT_LEAST_1,
+        update=Update.CLUSTER_WIDE,
     ),
     idle_machinery("log.cleaner.io.buffer.size", _I, "524288", "The cleaner's buffer.", AT_LEAST_0),
-    idle_machinery(
-        "log.cleaner.io.buffer.load.factor", _D, "0.9", "How full the cleaner's map may be."
+    row(
+        "log.cleaner.io.buffer.load.factor",
+        _D,
+        "0.9",
+        "How full log.cleaner.dedupe.buffer.size may be; above 0.95 counts as 0.95.",
+        Between(0, 1),
+        update=Update.CLUSTER_WIDE,
     ),
 )

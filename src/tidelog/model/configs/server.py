@@ -102,6 +102,10 @@ class ServerConfigs:
     producer_id_expiration_ms: int
     log_cleaner_enable: bool
     log_cleaner_backoff_ms: int
+    log_cleaner_threads: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
 
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int

@@ -32,7 +32,6 @@ attribute bit 6, and the base timestamp, to which the records' timestamps are th
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import lt
@@ -57,8 +56,10 @@ from tidelog.records.control_records import (
 )
 from tidelog.records.reader import payload_of, read_batch
 from tidelog.records.record import CorruptRecords, RecordSpan, spans, write_varint
-from tidelog.runtime.disk import Disk
+from tidelog.runtime.disk import Disk, File
 from tidelog.storage import names
+from tidelog.storage.compaction.newest import NewestOffsets
+from tidelog.storage.compaction.pace import Pace
 from tidelog.storage.compaction.plan import (
     CleanedGroup,
     CompactionPlan,
@@ -69,8 +70,6 @@ from tidelog.storage.log.producers import BATCHES_REMEMBERED
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan, sound_batches
 from tidelog.storage.segments.segment import Segment
-
-_DIGEST_BYTES = 16
 
 MOST_RECORDS = 1_000_000
 """Most records of a batch that is rewritten: some 200 MB. Clients may send 131,072."""
@@ -88,6 +87,26 @@ class _Counts:
     bytes_kept: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The files of a run, read and written at its pace."""
+
+    shared: Resources
+    plan: CompactionPlan
+    pace: Pace
+
+    def file(self, source: SourceSegment) -> File:
+        """Return a segment's log file."""
+        name = names.file_name(source.base_offset, names.LOG)
+        return self.shared.files.get(f"{self.plan.directory}/{name}")
+
+    def batches(self, source: SourceSegment) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Yield the batches of a segment; CorruptRecords at the first bad one."""
+        for header, batch in sound_batches(self.file(source), source.size):
+            self.pace.take(header.size)
+            yield header, batch
+
+
 @dataclass(slots=True)
 class _Kept:
     """Batches that stay although no record of them has to."""
@@ -99,28 +118,29 @@ class _Kept:
     them, a replica that copies the log would find a gap there, and a higher end of the data."""
 
 
-def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
+def compact(disk: Disk, plan: CompactionPlan, pace: Pace | None = None) -> CompactionResult:
     """Carry out the plan and return the result. Takes long: run it in a helper process.
 
     CorruptRecords when a batch is damaged, OSError from the disk: then nothing is to be applied
     (``discard_cleaned`` removes what was written). Time grows with the bytes of the plan, memory
-    with the keys in its dirty part, up to ``max_keys``.
+    with the records in its dirty part, up to ``plan.share.buffer_bytes``, or to the keys of one
+    batch if these have more.
     """
-    shared = Resources.of(disk, 8)
+    reading = _Reading(Resources.of(disk, 8), plan, pace or Pace(plan.share.bytes_per_second))
     try:
-        newest, clean_end = _newest_offsets(shared, plan)
-        stays = _kept_batches(shared, plan)
+        newest, clean_end = _newest_offsets(reading)
+        stays = _kept_batches(reading)
         counts = _Counts()
         groups = []
         for group in plan.groups:
             if group[0].base_offset >= clean_end:
                 break
-            cleaned = _clean_group(shared, plan, group, newest, stays, counts)
+            cleaned = _clean_group(reading, group, newest, stays, counts)
             if cleaned is not None:
                 groups.append(cleaned)
         disk.sync_directory(plan.directory)
     finally:
-        shared.files.close()
+        reading.shared.files.close()
     return CompactionResult(
         plan,
         tuple(groups),
@@ -141,48 +161,49 @@ def discard_cleaned(disk: Disk, plan: CompactionPlan) -> None:
                 disk.remove(f"{plan.directory}/{name}")
 
 
-def _newest_offsets(shared: Resources, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
-    """Return key -> newest offset over the dirty part, and where that part ends."""
-    newest: dict[bytes, int] = {}
+def _newest_offsets(reading: _Reading) -> tuple[NewestOffsets, int]:
+    """Return the newest offsets of keys over the dirty part, or over its first batches whose keys
+    fit, and where that ends. One batch is always taken."""
+    plan = reading.plan
+    newest = plan.share.table_for(plan.end_offset - plan.first_dirty_offset)
     for group in plan.groups:
         for source in group:
             if source.next_offset <= plan.first_dirty_offset:
                 continue
-            for header, batch in _batches(shared, plan, source):
+            for header, batch in reading.batches(source):
                 if header.last_offset < plan.first_dirty_offset:
                     continue
-                base = header.base_offset
-                if header.control:
-                    voided = _voided(header, batch)
-                    if voided is not None:
-                        newest[_short(voided)] = header.last_offset
+                voided = _voided(header, batch) if header.control else None
+                opened = None if header.control else _opened(header, batch)
+                if voided is None and opened is None:
                     continue
-                opened = _opened(header, batch)
-                if opened is None:
-                    continue
-                for _, _, delta, _, key, _, _ in opened[1]:
+                if not newest.has_room(header.record_count):
+                    if newest.count:
+                        return newest, header.base_offset
+                    newest = NewestOffsets(header.record_count, header.record_count)
+                if voided is not None:
+                    newest.put(voided, header.last_offset)
+                for _, _, delta, _, key, _, _ in opened[1] if opened is not None else ():
                     if key is not None:
-                        short = key if len(key) < _DIGEST_BYTES else _digest(key)
-                        newest[short] = base + delta
-                if len(newest) >= plan.max_keys:
-                    return newest, header.next_offset
+                        newest.put(key, header.base_offset + delta)
     return newest, plan.end_offset
 
 
-def _kept_batches(shared: Resources, plan: CompactionPlan) -> _Kept:
+def _kept_batches(reading: _Reading) -> _Kept:
     """Find the batches that stay for the sake of others; reads headers, and control batches.
 
     The last batches of a producer are those in the cleaned range, not in the log: batches after
     the range may be cut or lost with a power loss, and then these have its last sequences.
     """
     kept = _Kept()
+    plan = reading.plan
     run: list[int] = []
     run_end = -1
     for group in plan.groups:
         for source in group:
-            path = f"{plan.directory}/{names.file_name(source.base_offset, names.LOG)}"
-            file = shared.files.get(path)
+            file = reading.file(source)
             for at, header in scan(file, 0, source.size, check=False, chunk_bytes=HEADERS_BYTES):
+                reading.pace.take(min(header.size, HEADERS_BYTES))
                 if header.producer_id in plan.producers and not header.control:
                     known = kept.last_of_producer.get(header.producer_id, ())
                     known = (*known[1 - BATCHES_REMEMBERED :], header.last_offset)
@@ -193,6 +214,7 @@ def _kept_batches(shared: Resources, plan: CompactionPlan) -> _Kept:
                     continue
                 run_end = header.next_offset
                 batch = memoryview(file.read_at(at, header.size))
+                reading.pace.take(header.size)
                 if _voided(header, batch) is not None:
                     run.append(header.base_offset)
                 elif changes_in(header, batch):
@@ -200,10 +222,6 @@ def _kept_batches(shared: Resources, plan: CompactionPlan) -> _Kept:
     # The segment after the range may begin with a fence.
     kept.before_fence.update(run)
     return kept
-
-
-def _short(key: bytes) -> bytes:
-    return key if len(key) < _DIGEST_BYTES else _digest(key)
 
 
 def _voided(header: BatchHeader, batch: memoryview) -> bytes | None:
@@ -221,27 +239,15 @@ def _voided(header: BatchHeader, batch: memoryview) -> bytes | None:
     return change.key if isinstance(change, AncestorTombstone) else None
 
 
-def _digest(key: bytes) -> bytes:
-    """Return the digest that replaces a long key in memory; short keys are kept as they are."""
-    return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
-
-
-def _batches(
-    shared: Resources, plan: CompactionPlan, source: SourceSegment
-) -> Iterator[tuple[BatchHeader, memoryview]]:
-    path = f"{plan.directory}/{names.file_name(source.base_offset, names.LOG)}"
-    return sound_batches(shared.files.get(path), source.size)
-
-
 def _clean_group(
-    shared: Resources,
-    plan: CompactionPlan,
+    reading: _Reading,
     group: tuple[SourceSegment, ...],
-    newest: dict[bytes, int],
+    newest: NewestOffsets,
     stays: _Kept,
     counts: _Counts,
 ) -> CleanedGroup | None:
     """Write the group's ``.cleaned`` segment; None when it would be the same as before."""
+    shared, plan = reading.shared, reading.plan
     base = group[0].base_offset
     target = Segment(shared, plan.directory, base, 0, base, ending=names.CLEANED)
     target.restart_indexes()
@@ -249,7 +255,7 @@ def _clean_group(
     log.truncate(0)
     changed = len(group) > 1
     for source in group:
-        for header, batch in _batches(shared, plan, source):
+        for header, batch in reading.batches(source):
             ends_group = header.next_offset >= group[-1].next_offset
             kept = _clean_batch(plan, header, batch, newest, stays, counts, ends_group)
             changed = changed or kept is not batch
@@ -258,6 +264,7 @@ def _clean_group(
             counts.bytes_kept += len(kept)
             now = read_header(kept)
             position = target.write([kept], len(kept))
+            reading.pace.take(len(kept))
             target.note(
                 position, len(kept), now.last_offset, now.newest_time, plan.index_interval_bytes
             )
@@ -276,7 +283,7 @@ def _clean_batch(
     plan: CompactionPlan,
     header: BatchHeader,
     batch: memoryview,
-    newest: dict[bytes, int],
+    newest: NewestOffsets,
     stays: _Kept,
     counts: _Counts,
     ends_group: bool,
@@ -301,8 +308,7 @@ def _clean_batch(
         _, _, delta, _, key, has_value, _ = span
         if key is None:
             continue
-        short = key if len(key) < _DIGEST_BYTES else _digest(key)
-        if base + delta < newest.get(short, -1):
+        if base + delta < newest.get(key):
             continue
         if not has_value:
             if tombstones_go:
@@ -329,7 +335,7 @@ def _clean_control(
     plan: CompactionPlan,
     header: BatchHeader,
     batch: memoryview,
-    newest: dict[bytes, int],
+    newest: NewestOffsets,
     stays: _Kept,
     ends_group: bool,
 ) -> bytes | memoryview | None:
@@ -341,7 +347,7 @@ def _clean_control(
         is_empty = header.record_count == 0  # an ancestor tombstone at the end of its segments
         return None if is_empty and not ends_group else batch
     horizon = header.delete_horizon_ms
-    if header.last_offset < newest.get(_short(voided), -1) or _is_over(plan, horizon):
+    if header.last_offset < newest.get(voided) or _is_over(plan, horizon):
         return _empty_batch(header) if ends_group else None
     opened = _opened(header, batch)
     if horizon is not None or opened is None:

@@ -11,15 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from tidelog.records.batch import MAX_INT32
+from tidelog.storage.compaction.newest import ENTRY_BYTES, MOST_FULL, NewestOffsets
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.times import largest_timestamp
 
-MAX_KEYS = 1_000_000
-"""Most keys that one run remembers: some 200 MB in the helper process. More keys take more runs."""
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one run may use of what the cleaner has, and its threads share. Picklable."""
+
+    buffer_bytes: int = 128 << 20
+    """Of the table of its keys (``log.cleaner.dedupe.buffer.size``). More keys take more runs."""
+    load_factor: float = 0.9
+    """How full the table may be (``log.cleaner.io.buffer.load.factor``)."""
+    bytes_per_second: float = inf
+    """Read and written (``log.cleaner.io.max.bytes.per.second``)."""
+
+    def table_for(self, offsets: int) -> NewestOffsets:
+        """Return a table that has room for so many keys, or for as many as this share allows."""
+        entries = self.buffer_bytes // ENTRY_BYTES
+        limit = int(entries * min(self.load_factor, MOST_FULL))
+        # Twice as many as keys: searches are short, and a small log takes no large table.
+        return NewestOffsets(min(limit, offsets), min(entries, 2 * offsets))
+
+
+WHOLE = Share()
+"""All that the cleaner has by default: of its one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +69,7 @@ class CompactionPlan:
     delete_retention_ms: int
     index_interval_bytes: int
     dirty_ratio: float
-    max_keys: int = MAX_KEYS
+    share: Share = WHOLE
     keeps_tombstones: bool = False
     """Whether older values of its keys may be in other partitions of the topic (KIP-253): then
     tombstones stay, and their time does not run."""
@@ -120,7 +142,7 @@ def dirtiness(log: LogState, now_ms: int) -> Dirtiness:
 
 
 def plan_compaction(
-    log: LogState, now_ms: int, *, max_keys: int = MAX_KEYS, keeps_tombstones: bool = False
+    log: LogState, now_ms: int, *, share: Share = WHOLE, keeps_tombstones: bool = False
 ) -> CompactionPlan | None:
     """Return the plan of a run; None unless the log is dirty enough or overdue."""
     configs = log.configs
@@ -143,7 +165,7 @@ def plan_compaction(
         delete_retention_ms=configs.delete_retention_ms,
         index_interval_bytes=configs.index_interval_bytes,
         dirty_ratio=dirty.ratio,
-        max_keys=max_keys,
+        share=share,
         keeps_tombstones=keeps_tombstones,
     )
 

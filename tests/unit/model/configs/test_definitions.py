@@ -286,13 +286,16 @@ def test_which_configurations_of_a_broker_are_dynamic() -> None:
     assert check({"follower.replication.throttled.rate": "0"}) is None
     assert check({"reassignment.throttled.rate": "1"}) is None
     assert check({"reassignment.throttled.rate": "0"}) is not None
-    # Without effect here; Kafka's tools change them on running brokers.
+    # Without effect here, but for the cleaner's; Kafka's tools change them on running brokers.
     threads = {"num.io.threads": "9", "log.cleaner.threads": "2", "num.replica.fetchers": "2"}
     assert check(threads) is None
     for bad in (
         {"node.id": "2"},
         {"queued.max.requests": "9"},
         {"num.io.threads": "0"},
+        {"log.cleaner.threads": "-1"},
+        {"log.cleaner.io.max.bytes.per.second": "0"},
+        {"log.cleaner.io.buffer.load.factor": "1.5"},
         {"log.retention.ms": "x"},
         {"no.such": "1"},
     ):
