@@ -1,4 +1,4 @@
-"""What ``tidelog groups --describe`` shows of a group with a partition that nobody leads."""
+"""``tidelog groups --describe`` with a partition that no broker leads."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ MUTANTS = (
     Mutant(
         "T11: a stale replica is removed at once",
         "src/tidelog/broker/partitions/registry.py",
-        "        delay_ms = self._quarantine_ms\n",
+        "        delay_ms = self._quarantine_ms if hosted.topic_id != NO_UUID else None\n",
         "        delay_ms = 0\n",
         "tests/broker/test_control_channel.py",
     ),
@@ -538,7 +538,7 @@ MUTANTS = (
     Mutant(
         "a start with TLS in its file serves without it",
         "src/tidelog/model/configs/kafka_names.py",
-        '    if found is None or text.strip() in ("", found.harmless):\n',
+        '    if found is None or text.strip() in ("", *found.harmless):\n',
         "    if found is None or text.strip():\n",
         "tests/unit/model/configs/test_kafka_names.py",
     ),
