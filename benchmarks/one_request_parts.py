@@ -161,7 +161,7 @@ async def measure(folder: Path) -> None:
     route = lone.server.router.route(header[0], header[1])
     assert route is not None
     position = frames.message_at(header[3], route, view)
-    found = produce_fast_path._read(view, position)
+    found = produce_fast_path._read(view, position, False)
     assert found is not None
     *_, records, _tags = found
     log, now_ms = partition.log, lone.broker.clock.wall_ms()
@@ -198,7 +198,7 @@ async def measure(folder: Path) -> None:
         ("  one frame: route, head, answer in its place", as_sent(take)),
         ("    counting its time", lambda: counted(route.tally)),
         ("    the short way: from bytes to bytes", as_sent(answer)),
-        ("      reading the request", lambda: produce_fast_path._read(view, position)),
+        ("      reading the request", lambda: produce_fast_path._read(view, position, False)),
         ("      append to the partition", as_sent(lambda: partition.append(records, now_ms))),
         (
             "        judging the batch, CRC included",

@@ -180,7 +180,7 @@ def test_time_outs_are_counted_until_an_answer_and_nothing_else_is() -> None:
 def waited(caplog: pytest.LogCaptureFixture, port: int | None = None) -> list[int]:
     """How long the session waited, in ms, in each try to begin (with one controller) that timed
     out."""
-    said = r"did not (?:respond to BROKER_REGISTRATION|complete .+) within (\d+) ms"
+    said = r"did not (?:respond to BrokerRegistration|complete .+) within (\d+) ms"
     said = said if port is None else f":{port} {said}"
     found = (re.search(said, each) for each in caplog.messages)
     return [int(each[1]) for each in found if each is not None]

@@ -216,7 +216,7 @@ def test_a_greeting_has_one_time_for_all_of_it_and_the_error_names_that_time() -
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         said = f"127.0.0.1:{port} did not complete the handshake within 400 ms: "
-        said += "no response to API_VERSIONS"
+        said += "no response to ApiVersions"
         try:
             with pytest.raises(RequestTimedOut, match=f"^{said}$"):
                 await connect("127.0.0.1", port, greeting_timeout_ms=400)

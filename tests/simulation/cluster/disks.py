@@ -182,8 +182,11 @@ class DiskWatch:
             lambda node, where, topic_id, path, ending: None
         )
         """ScriptedRun when a broker takes a replica away that is not damaged."""
-        self.when_stray: Callable[[BrokerNode, str, bool], None] = lambda node, name, damaged: None
-        """ScriptedRun when a broker quarantines a replica, under which name, whether for damage."""
+        self.when_stray: Callable[[BrokerNode, str, bool, bool], None] = (
+            lambda node, name, damaged, has_id: None
+        )
+        """ScriptedRun when a broker quarantines a replica, under which name, whether for damage, and
+        whether it has its topic's id."""
         self._damaged: set[tuple[str, str]] = set()
 
     def watch(self, node: BrokerNode) -> None:
@@ -299,7 +302,8 @@ class DiskWatch:
             return
         is_damaged = (node.host, source_name) in self._damaged
         if after.ending == STRAY_DIRECTORY:
-            self.when_stray(node, target.rpartition("/")[2], is_damaged)
+            has_id = bool(topic_id_in(node.machine.disk, target))
+            self.when_stray(node, target.rpartition("/")[2], is_damaged, has_id)
         if after.ending == STRAY_DIRECTORY and is_damaged:
             # Quarantined for its damage: it is rebuilt from its leader (promise 26).
             self._damaged.discard((node.host, source_name))

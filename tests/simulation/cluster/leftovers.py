@@ -3,7 +3,8 @@
 Owns what is judged: each directory of a partition on each broker's disk, and which ones stay by
 design. A quarantined directory (``-stray``) is removed after a delay by the life that quarantined
 it; one whose broker was started again meanwhile stays for an operator, and so does a damaged
-replica that left its broker before it was rebuilt (docs/operating/recover.md).
+replica that left its broker before it was rebuilt, and one whose power loss took the file with its
+topic's id (decision 0085, docs/operating/recover.md).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from tidelog.storage.names import DELETE_DIRECTORY, STRAY_DIRECTORY, parse_direc
 
 
 class Stray(NamedTuple):
-    """What is known of a quarantine: the life that made it, and whether for damage."""
+    """What is known of a quarantine: the life that made it, whether for damage, and whether the
+    replica had its topic's id."""
 
     life: int
     is_damaged: bool
+    has_id: bool
 
 
 class Leftovers:
@@ -35,8 +38,8 @@ class Leftovers:
         self._strays: dict[tuple[str, str], Stray] = {}
         disks.when_stray = self._quarantined
 
-    def _quarantined(self, node: BrokerNode, name: str, is_damaged: bool) -> None:
-        self._strays[node.host, name] = Stray(node.starts, is_damaged)
+    def _quarantined(self, node: BrokerNode, name: str, is_damaged: bool, has_id: bool) -> None:
+        self._strays[node.host, name] = Stray(node.starts, is_damaged, has_id)
 
     def left(self) -> list[str]:
         """Return a sentence for each directory that is left over now."""
@@ -65,7 +68,7 @@ class Leftovers:
         hosts = self._hosts(where)
         if ending == STRAY_DIRECTORY:
             stray = self._strays.get((node.host, name))
-            if stray is None or stray.life != node.starts:
+            if stray is None or stray.life != node.starts or not stray.has_id:
                 return False
             return not stray.is_damaged or node.node_id in hosts
         return ending == DELETE_DIRECTORY or node.node_id not in hosts

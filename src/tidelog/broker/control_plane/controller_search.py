@@ -14,10 +14,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from tidelog.client.connecting.connection import ClientConnection, api_of_request, connect
+from tidelog.client.connecting.connection import (
+    ClientConnection,
+    api_of_request,
+    connect,
+    spoken,
+)
 from tidelog.client.connecting.patience import GrowingTimeout, is_over
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
-from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.runtime.cluster_secret import ClusterSecret
@@ -88,9 +92,7 @@ class ControllerSearch:
         patience = self._patience[self._turn]
         with patience.counted():
             sent = connection.send(request, version, patience.now_ms)
-            response = await self._waited(
-                sent, f"respond to {ApiKey(api_of_request(request).key).name}"
-            )
+            response = await self._waited(sent, f"respond to {spoken(api_of_request(request).key)}")
         patience.answered()
         return response
 

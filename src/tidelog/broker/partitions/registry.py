@@ -260,8 +260,10 @@ class Partitions:
         if hosted is None:
             return
         self.steps.remove(hosted.key)
-        # A missing file proves nothing: the replica may have all there is (promise 20).
-        delay_ms = self._quarantine_ms if hosted.topic_id != NO_UUID else None
+        # A missing file proves nothing: the replica may have all there is (promise 20). One without
+        # records has nothing: a kill left it between its folder and its file.
+        is_empty = hosted.offline_reason is None and hosted.end_offset == hosted.start_offset
+        delay_ms = self._quarantine_ms if is_empty or hosted.topic_id != NO_UUID else None
         what = "kept until you remove it" if delay_ms is None else f"removed in {delay_ms} ms"
         lines = said or GatheredLines(logger)
         lines.add(hosted.key, f"quarantined, {what}: {reason}", logging.WARNING)

@@ -301,7 +301,7 @@ class ClientConnection:
         }
 
     def _give_up(self, correlation_id: int, api_key: int, timeout_ms: int) -> None:
-        name = _spoken(api_key)
+        name = spoken(api_key)
         why = f"did not respond to {name} within {timeout_ms} ms"
         if self._greeting_ms is not None:
             # The time that was left for this request alone is meaningless to a user.
@@ -416,6 +416,6 @@ class _Protocol(asyncio.BufferedProtocol):
         self._connection._end(reason)
 
 
-def _spoken(api_key: int) -> str:
+def spoken(api_key: int) -> str:
     """Return the name of an API as Kafka's documentation writes it: DescribeConfigs."""
     return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
