@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant(
         "T11: a stale replica is removed at once",
         "src/tidelog/broker/partitions/registry.py",
-        "        delay_ms = self._quarantine_ms if is_empty or hosted.topic_id != NO_UUID else None\n",
-        "        delay_ms = 0\n",
+        "self._quarantine_ms if is_empty or hosted.topic_id != NO_UUID else None\n",
+        "0\n",
         "tests/broker/test_control_channel.py",
     ),
     Mutant(
