@@ -185,8 +185,8 @@ class DiskWatch:
         self.when_stray: Callable[[BrokerNode, str, bool, bool], None] = (
             lambda node, name, damaged, has_id: None
         )
-        """ScriptedRun when a broker quarantines a replica: its name, whether for damage, and whether
-        it has its topic's id."""
+        """ScriptedRun when a broker quarantines a replica: its name, whether for damage, whether it
+        has the id of its topic."""
         self._damaged: set[tuple[str, str]] = set()
 
     def watch(self, node: BrokerNode) -> None:
