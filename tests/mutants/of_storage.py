@@ -480,8 +480,8 @@ MUTANTS = (
     Mutant(
         "K4: a replica without partition.metadata is removed after a delay",
         "src/tidelog/broker/partitions/registry.py",
-        "        delay_ms = self._quarantine_ms if hosted.topic_id != NO_UUID else None\n",
-        "        delay_ms = self._quarantine_ms\n",
+        " if is_empty or hosted.topic_id != NO_UUID else None\n",
+        "\n",
         "tests/broker/test_missing_files.py",
     ),
 )
