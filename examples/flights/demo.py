@@ -240,7 +240,7 @@ def show(
         bootstrap, str(lake), sequence="moment", complete=True, keys="murmur2"
     )
     result = audit.run(spark, asked)
-    grown = [heading("The topic while it was written"), growth.svg()]
+    grown = [heading("The topic while it was written"), *growth.parts()]
     audit.write_reports(result, out, [*grown, *parts])
     screen.say("done")
     shown = f"{growth.picture()}\n\n{growth.table()}"
@@ -261,7 +261,7 @@ def side_by_side(
     """
     for number, message in enumerate(year):
         if outage is not None and number == total * 3 // 8:
-            outage.strike()
+            growth.note(f"broker {outage.strike()} killed")
         if number and number in (total // 4, total // 2, total * 3 // 4):
             yield from _until_done(growth)
             if number <= total // 2:
@@ -308,10 +308,10 @@ def answers(lake: DataFrame) -> tuple[str, list[str]]:
         heading("Longest idle aircraft"),
         table(head, idle),
         heading("Mean departure delay by carrier and scheduled hour"),
-        _heat(delays, "mean_delay", "minutes"),
+        _heat(delays, "mean_delay", "mean delay", "minutes"),
         heading("How much of a delay is still there at the aircraft's next departure"),
         paragraph("Share of the delayed minutes, of departures followed by another.", "soft"),
-        _heat(delays, "still_there", "%"),
+        _heat(delays, "still_there", "still there", "%"),
     ]
     planes.unpersist()
     left.unpersist()
@@ -322,7 +322,7 @@ def _rows(frame: DataFrame, columns: Sequence[str]) -> list[tuple[object, ...]]:
     return [tuple(line[name] for name in columns) for line in frame.collect()]
 
 
-def _heat(lines: Sequence[Any], name: str, unit: str) -> str:
+def _heat(lines: Sequence[Any], name: str, title: str, unit: str) -> str:
     values = {
         (line["carrier"], f"{line['hour']:02d}"): line[name]
         for line in lines
@@ -330,7 +330,7 @@ def _heat(lines: Sequence[Any], name: str, unit: str) -> str:
     }
     carriers = sorted({carrier for carrier, _ in values})
     hours = sorted({hour for _, hour in values})
-    return heat_map(carriers, hours, values, name, unit)
+    return heat_map(carriers, hours, values, title, unit, "scheduled hour of departure")
 
 
 if __name__ == "__main__":

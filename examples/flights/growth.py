@@ -12,13 +12,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from html import escape
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from tidelog.client.admin.topics import create_partitions
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.partitioning.lineage import moves_of_keys
-from tidelog.pipeline.report.page import text_table
+from tidelog.pipeline.report.page import table, text_table
+from tidelog.pipeline.report.pictures import (
+    BAD,
+    GONE,
+    GOOD,
+    LOG,
+    SOFT,
+    figure,
+    legend,
+    picture,
+    thousands,
+)
 
 _DEADLINE_S = 60.0
 _AGAIN_S = 0.25
@@ -27,6 +40,7 @@ _SETTLES_S = 0.25
 _SLOT_S = 0.25
 _COLUMNS = 60
 _LEVELS = " ▁▂▃▄▅▆▇█"
+_HEAD = ("resize", "seconds", "acknowledged meanwhile", "longest time without one, ms")
 
 
 @dataclass(slots=True)
@@ -55,6 +69,7 @@ class Growth:
     counts: list[int]
     say: Callable[[str], None]
     resizes: list[Resize] = field(default_factory=list)
+    _notes: list[tuple[float, str]] = field(default_factory=list)
     _began_s: float = field(default_factory=time.monotonic)
     _slots: Counter[int] = field(default_factory=Counter)
     _last_ack_s: float = 0.0
@@ -73,6 +88,10 @@ class Growth:
     def leave_out(self, since_s: float) -> None:
         """Stop the clock from a moment on until now: nothing was published meanwhile."""
         self._began_s += self.now_s - since_s
+
+    def note(self, what: str) -> None:
+        """Mark this moment in the picture."""
+        self._notes.append((self.now_s, what))
 
     def begin(self) -> None:
         """Start the next resize, if one is left."""
@@ -129,19 +148,18 @@ class Growth:
 
     def table(self) -> str:
         """What each resize cost."""
-        head = ("resize", "seconds", "acknowledged meanwhile", "longest time without one, ms")
-        return text_table(
-            head,
-            [
-                (
-                    f"{each.before} to {each.after}",
-                    round(each.seconds, 2),
-                    each.acked,
-                    round(each.stall_s * 1000),
-                )
-                for each in self.resizes
-            ],
-        )
+        return text_table(_HEAD, self._rows())
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        return [
+            (
+                f"{each.before} to {each.after}",
+                round(each.seconds, 2),
+                each.acked,
+                round(each.stall_s * 1000),
+            )
+            for each in self.resizes
+        ]
 
     def picture(self) -> str:
         """Acknowledgements over time, and the life of each partition, as text."""
@@ -162,14 +180,56 @@ class Growth:
         ]
         return "\n".join(lines)
 
-    def svg(self) -> str:
-        """The same as a picture for the page."""
+    def parts(self) -> list[str]:
+        """The same for the page: a picture, and the table."""
         end_s = max(self._last_ack_s, self.resizes[-1].ended_s) + _SLOT_S
-        return _drawn(self._slots, _lanes(self.initial, self.resizes, end_s), self.resizes, end_s)
+        lanes = list(_lanes(self.initial, self.resizes, end_s))
+        title = "Flights acknowledged over time, and the partitions of their topic"
+        drawn = picture(title, lambda width: self._drawn(width, lanes, end_s))
+        return [drawn, table(_HEAD, self._rows())]
+
+    def _drawn(self, width: int, lanes: Sequence[tuple[str, Spans]], end_s: float) -> Figure:
+        made = figure(width, 230 + 15 * len(lanes))
+        above, below = made.subplots(2, sharex=True, height_ratios=[130, 15 * len(lanes)])
+        slots = range(int(end_s / _SLOT_S) + 1)
+        rates = [self._slots[slot] / _SLOT_S for slot in slots]
+        above.stairs(
+            rates, [slot * _SLOT_S for slot in (*slots, len(slots))], fill=True, color=GOOD
+        )
+        above.set_ylabel("acknowledged\na second")
+        thousands(above.yaxis)
+        for row, (_, spans) in enumerate(lanes):
+            for begun_s, ended_s, takes in spans:
+                colour = LOG if takes else GONE
+                below.broken_barh([(begun_s, ended_s - begun_s)], (row - 0.4, 0.8), color=colour)
+        below.set_yticks(range(len(lanes)), [name for name, _ in lanes])
+        below.tick_params(axis="y", length=0)
+        below.spines["left"].set_visible(False)
+        below.set_ylim(len(lanes) - 0.5, -0.5)
+        below.set_ylabel("partition, and of which it took keys")
+        below.set_xlabel("seconds of publishing")
+        below.set_xlim(0, end_s)
+        marks = [(each.begun_s, f"{each.before} to {each.after}", SOFT) for each in self.resizes]
+        marks += [(at_s, what, BAD) for at_s, what in self._notes]
+        for level, (at_s, what, colour) in enumerate(sorted(marks)):
+            for axes in (above, below):
+                axes.axvline(at_s, color=colour, lw=1, ls="-" if colour == BAD else "--")
+            _labelled(above, at_s / end_s, level, what, colour)
+        legend(made, width, (("takes records", LOG), ("retired: readable, takes none", GONE)))
+        return made
 
 
 Spans = list[tuple[float, float, bool]]
 """When a partition takes records (True) and when it is retired, from and to, in seconds."""
+
+
+def _labelled(axes: Axes, share: float, level: int, what: str, colour: str) -> None:
+    """A name of a mark above the picture, on the side with room; neighbours on other heights."""
+    right = share > 0.7
+    axes.annotate(
+        what, (share, 1.04 + 0.13 * (level % 3)), (-4 if right else 4, 0), color=colour,
+        xycoords="axes fraction", textcoords="offset points", ha="right" if right else "left",
+    )  # fmt: skip
 
 
 def describe(initial: int, resize: Resize) -> str:
@@ -211,45 +271,3 @@ def _cells(spans: Spans, step_s: float) -> Iterator[str]:
         at_s = (column + 0.5) * step_s
         here = [takes for begun_s, ended_s, takes in spans if begun_s <= at_s < ended_s]
         yield ("█" if here[0] else "░") if here else " "
-
-
-_WIDTH, _LEFT, _LANE, _TOP = 920, 70, 14, 96
-
-
-def _drawn(
-    slots: Counter[int], lanes: Iterator[tuple[str, Spans]], resizes: Sequence[Resize], end_s: float
-) -> str:
-    scale = (_WIDTH - _LEFT - 10) / end_s
-    most = max(slots.values(), default=1)
-    made = []
-    for slot, count in sorted(slots.items()):
-        height = 60 * count / most
-        made.append(
-            f'<rect x="{_LEFT + slot * _SLOT_S * scale:.1f}" y="{70 - height:.1f}"'
-            f' width="{_SLOT_S * scale:.1f}" height="{height:.1f}" fill="var(--good)"><title>'
-            f"{count / _SLOT_S:,.0f} flights a second acknowledged</title></rect>"
-        )
-    row = -1
-    for row, (name, spans) in enumerate(lanes):
-        y = _TOP + row * _LANE
-        made.append(f'<text x="0" y="{y + 9}">{escape(name)}</text>')
-        for begun_s, ended_s, takes in spans:
-            fill, what = ("--log", "takes records") if takes else ("--gone", "retired")
-            made.append(
-                f'<rect x="{_LEFT + begun_s * scale:.1f}" y="{y}"'
-                f' width="{max(1.5, (ended_s - begun_s) * scale):.1f}" height="10" rx="2"'
-                f' fill="var({fill})"><title>{what}</title></rect>'
-            )
-    bottom = _TOP + (row + 1) * _LANE
-    for each in resizes:
-        x = _LEFT + each.begun_s * scale
-        made.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="8" y2="{bottom}" stroke="var(--bad)"/>'
-            f'<text class="soft" x="{x + 4:.1f}" y="88">{each.before} to {each.after}:'
-            f" {each.stall_s * 1000:,.0f} ms without an acknowledgement</text>"
-        )
-    return (
-        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {bottom + 10}" width="{_WIDTH}"'
-        f' height="{bottom + 10}" role="img"><title>Flights acknowledged over time, and the'
-        f" partitions of their topic</title>{''.join(made)}</svg></div>"
-    )

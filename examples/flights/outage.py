@@ -29,8 +29,8 @@ class Outage:
         self._watch: threading.Thread | None = None
         self._failure: Exception | None = None
 
-    def strike(self) -> None:
-        """Kill a broker that leads partitions of the topic, and watch what happens."""
+    def strike(self) -> int:
+        """Kill a broker that leads partitions of the topic, and watch what happens; its id."""
         led = {
             broker: [index for index, each in self._partitions().items() if each.leader == broker]
             for broker in self._candidates()
@@ -46,6 +46,7 @@ class Outage:
         self._say(f"kill -9: broker {victim}, process {pid}, which led {leads}")
         self._watch = threading.Thread(target=self._report, args=(victim, pid, led[victim]))
         self._watch.start()
+        return victim
 
     def finish(self) -> None:
         """Wait until all replicas are in sync again. Raises TimeoutError."""

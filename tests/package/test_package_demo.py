@@ -44,7 +44,9 @@ def test_the_demo_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
     report = json.loads((out / "report.json").read_text())
     assert report["right"] and report["records"] == FLIGHTS
     page = (out / "report.html").read_text()
-    assert "Busiest aircraft" in page and page.count("<svg") == 4
+    assert "Busiest aircraft" in page
+    assert page.count('<svg class="wide"') == page.count('<svg class="narrow"') == 4
+    assert re.search(r">broker \d killed<", page) and "4 to 8<" in page
     # Each partition that the topic has ever had is in the lake, and its records carry their epoch.
     assert [int(each["partition"]) for each in report["partitions"]] == list(range(16))
     lanes = [line for line in done.stdout.splitlines() if " of " in line and "░" in line]

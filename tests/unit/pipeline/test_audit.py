@@ -24,7 +24,6 @@ from tidelog.pipeline.audit.facts import (
 from tidelog.pipeline.audit.rules import AuditVerdict, Weight, judge, verdict
 from tidelog.pipeline.jobs.audit import AuditResult
 from tidelog.pipeline.report.page import shown, text_table
-from tidelog.pipeline.report.pictures import heat_map
 
 PART = PartitionFacts(
     "t", "0", 0, 10, log_start=0, log_end=10, lake_rows=10, lake_distinct=10, log_rows=10,
@@ -236,11 +235,9 @@ def test_a_share_is_rounded_down() -> None:
     assert "9,999 of 10,000 offsets (99.9 %)" in AuditResult(facts, []).text
 
 
-def test_tables_and_pictures() -> None:
+def test_tables() -> None:
     assert text_table(("a", "n"), [("x", 1000), ("yy", 5)]) == "a       n\nx   1,000\nyy      5"
     assert [shown(value) for value in (None, True, 1.25, "s")] == ["", "true", "1.2", "s"]
-    assert heat_map(["r"], ["c"], {("r", "c"): 1.0}, "t", "min").count("<rect") == 1
-    assert "<rect" not in heat_map([], [], {}, "t", "min")
 
 
 @pytest.mark.parametrize("to_file", [False, True])

@@ -1,6 +1,7 @@
 """One HTML page that needs nothing else: no script, no font, no address.
 
-Owns the frame, the style and tables; pictures come as SVG from `pictures`.
+Owns the frame, the style and tables; pictures come as SVG from
+`pictures`, each for a wide and a narrow window, of which the style shows one.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ p{margin:.4rem 0}.soft{color:var(--soft)}.good{color:var(--good)}.bad{color:var(
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.3rem .8rem .3rem 0;text-align:left;border-bottom:1px solid var(--line);
 white-space:nowrap}th{color:var(--soft);font-weight:500}td.n,th.n{text-align:right}
-svg{display:block;max-width:100%;height:auto}
-svg text{fill:var(--ink);font:12px system-ui,sans-serif}
-svg .soft{fill:var(--soft)}
+svg{display:block;max-width:100%;height:auto}.narrow{display:none}.picture{margin-bottom:1rem}
+@media (max-width:50rem){.wide{display:none}.narrow{display:block}th{white-space:normal}}
 """
 
 
