@@ -18,6 +18,20 @@ BOUNDS = "tests/unit/pipeline/test_planner_bounds.py"
 
 MUTANTS = (
     Mutant(
+        "the planner waits for each broker that is silent, although others have said enough",
+        "src/tidelog/client/connecting/first_answer.py",
+        "        while len(found) < fewest and not all(",
+        "        while not all(",
+        "tests/component/pipeline/test_silent_brokers.py",
+    ),
+    Mutant(
+        "one report of a broker proves that a topic was replaced",
+        f"{PIPELINE}/brokers.py",
+        "        wanted = min(2, len(self._cluster.view.brokers))\n        answers",
+        "        wanted = 1\n        answers",
+        "tests/component/pipeline/test_silent_brokers.py",
+    ),
+    Mutant(
         "a batch read that begins beyond the log reads nothing",
         f"{PIPELINE}/planning/resolve.py",
         "        if pid in states and offset > states[pid].end\n",

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tidelog.pipeline.options import Mode, parse
 from tidelog.pipeline.schema import arrow_schema
@@ -49,7 +48,7 @@ class MicroBatches:
     def run(self, *, die: bool = False) -> bool:
         """Run one batch; False when there is nothing to do. `die`: a driver dies after planning."""
         start = self.offsets[-1] if self.offsets else self.reader.initialOffset()
-        end = self.reader.latestOffset(start, ReadAllAvailable())
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
         if json.dumps(end) == json.dumps(start):
             return False
         # Spark keeps offsets as text, and commits a batch when the next one is in its log.

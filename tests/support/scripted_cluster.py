@@ -103,10 +103,11 @@ class ScriptedCluster(Cluster):
         names: Sequence[str] | None,
         *,
         node_id: int | None = None,
+        first: int | None = None,
         timeout_ms: int | None = None,
     ) -> ClusterMetadata:
         """Take up what is described, and return it."""
-        self.described_by.append(node_id)
+        self.described_by.append(first if node_id is None else node_id)
         self._view = self._view.merged(self.described, whole=names is None)
         return self.described
 

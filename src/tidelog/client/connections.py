@@ -18,7 +18,12 @@ from tidelog.client.connecting.connection import (
     ClientConnection,
     connect,
 )
-from tidelog.client.connecting.first_answer import PeerAddress, first_answer, in_turn
+from tidelog.client.connecting.first_answer import (
+    PeerAddress,
+    first_answer,
+    in_turn,
+    several_answers,
+)
 from tidelog.client.errors import ClusterUnreachable, ConnectionLost
 from tidelog.client.metadata import BrokerAddress, ClusterMetadata, parse_bootstrap
 from tidelog.runtime.backoff import Backoff
@@ -180,6 +185,35 @@ class BrokerConnections:
             if len(reasons) == len(addresses):
                 raise _unreachable(reasons) from None
             raise
+
+    async def ask_several(
+        self,
+        ask: Callable[[int], Awaitable[Result]],
+        is_enough: Callable[[Sequence[Result]], bool],
+        *,
+        fewest: int,
+        most: int | None = None,
+    ) -> list[Result]:
+        """Ask brokers (ids), by name, a question that changes nothing, until they said enough.
+
+        The next one is asked, too, when one is silent; those that were silent before come last. At
+        most ``most`` are asked, and no silent one is waited for when ``fewest`` have answered: see
+        ``several_answers``.
+        """
+        brokers = sorted(self._view.brokers.values(), key=lambda each: each.peer in self._silent)
+        asked = brokers[:most]
+
+        async def attempt(broker: BrokerAddress) -> Result:
+            answer = await ask(broker.node_id)
+            self._silent.discard(broker.peer)
+            return answer
+
+        return await several_answers(
+            [partial(attempt, each) for each in asked],
+            is_enough,
+            fewest=fewest,
+            passed_over=lambda place: self._silent.add(asked[place].peer),
+        )
 
     async def send_to_any(
         self, request: Any, *, timeout_ms: int | None = None, changes: bool = False

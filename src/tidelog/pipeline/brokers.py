@@ -8,11 +8,10 @@ are repeated by the options fetchOffset.*.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -114,28 +113,29 @@ class Brokers:
         doubts = _doubts(found, known)
         if not doubts.any:
             return found.snapshot
-        doubted, missing = doubts.lost, doubts.missing
         time.sleep(options.offset_retry_interval_ms / 1000)
-        nodes = list(self._cluster.view.brokers)
-        wanted, agreed = max(1, min(2, len(nodes))), 0
-        for node_id in nodes:
-            try:
-                found = self._look(options, known, node_id=node_id, timeout_ms=budget_ms)
-            except ClientError:
-                continue
-            doubts = _doubts(found, known)
-            if not doubts.any:
-                return found.snapshot
-            doubted &= doubts.lost
-            missing &= doubts.missing
-            agreed += 1
-            if agreed >= (wanted if doubted or missing else _MOST_LOOKS):
-                break
-        if agreed < wanted:
-            return found.snapshot
-        if missing:
-            raise PipelineError(min(missing))
-        return replace(found.snapshot, proven=frozenset(doubted))
+        wanted = max(1, min(2, len(self._cluster.view.brokers)))
+
+        def is_enough(looks: Sequence[ClusterLook]) -> bool:
+            still = doubts.in_all(looks, known)
+            if not _doubts(looks[-1], known).any:
+                return True
+            return len(looks) >= (wanted if still.lost or still.missing else _MOST_LOOKS)
+
+        looks = self._client.call(
+            self._cluster.ask_several(
+                lambda node_id: self._looked(options, known, node_id, budget_ms),
+                is_enough,
+                fewest=wanted,
+            )
+        )
+        last = looks[-1] if looks else found
+        if len(looks) < wanted or not _doubts(last, known).any:
+            return last.snapshot
+        still = doubts.in_all(looks, known)
+        if still.missing:
+            raise PipelineError(min(still.missing))
+        return replace(last.snapshot, proven=frozenset(still.lost))
 
     def offsets_at(self, times: Mapping[Pid, int], options: SourceOptions) -> dict[Pid, int]:
         """The first offset at or after a time (ms) in each partition; -1 where there is none."""
@@ -159,21 +159,19 @@ class Brokers:
         found = self._retried(options, lambda: topic_id(self._cluster, topic))
         if not known or found in ("", known):
             return None
-        answers: list[str] = []
-        nodes = list(self._cluster.view.brokers)
-        for node_id in nodes:
-            try:
-                again = self._client.call(topic_id(self._cluster, topic, node_id))
-            except ClientError:
-                continue
-            if again in ("", known):
-                return None
-            answers.append(again or "")
-            if len(answers) == 2:
-                break
-        if len(answers) < min(2, len(nodes)):
+        wanted = min(2, len(self._cluster.view.brokers))
+        answers = self._client.call(
+            self._cluster.ask_several(
+                partial(topic_id, self._cluster, topic),
+                lambda found: found[-1] in ("", known) or len(found) >= wanted,
+                fewest=wanted,
+            )
+        )
+        if answers and answers[-1] in ("", known):
+            return None
+        if len(answers) < wanted:
             raise ClientError(f"topic {topic}: too few brokers return its topic id")
-        return answers[-1]
+        return answers[-1] or ""
 
     def existing(self, topics: Collection[str], options: SourceOptions) -> dict[str, str]:
         """The ids of the topics that exist; empty ones on a cluster without topic ids.
@@ -226,12 +224,16 @@ class Brokers:
         """
         partition = TopicPartition(pid.topic, pid.partition)
         known = self._cluster.view.partition(partition)
-        for node_id in list(self._cluster.view.brokers)[:_MOST_LOOKS]:
-            asked = self._cluster.describe(
-                [pid.topic], node_id=node_id, timeout_ms=_budget_ms(options)
+        self._client.call(
+            self._cluster.ask_several(
+                lambda node_id: self._cluster.describe(
+                    [pid.topic], node_id=node_id, timeout_ms=_budget_ms(options)
+                ),
+                lambda _: False,
+                fewest=1,
+                most=_MOST_LOOKS,
             )
-            with contextlib.suppress(ClientError):
-                self._client.call(asked)
+        )
         now = self._cluster.view.partition(partition)
         return now is not None and (known is None or now.leader != known.leader)
 
@@ -313,25 +315,21 @@ class Brokers:
         found = {name: await topic_id(self._cluster, name) for name in topics}
         return {name: known for name, known in found.items() if known is not None}
 
-    def _look(
-        self,
-        options: SourceOptions,
-        known: Positions,
-        *,
-        node_id: int | None = None,
-        timeout_ms: int | None = None,
-    ) -> ClusterLook:
-        return self._client.call(
-            look(
-                self._cluster,
-                options.subscription,
-                isolation(options),
-                known,
-                former=self._former,
-                gates=options.gates is Gates.BATCH,
-                node_id=node_id,
-                timeout_ms=timeout_ms,
-            )
+    def _look(self, options: SourceOptions, known: Positions, *, timeout_ms: int) -> ClusterLook:
+        return self._client.call(self._looked(options, known, None, timeout_ms))
+
+    def _looked(
+        self, options: SourceOptions, known: Positions, node_id: int | None, timeout_ms: int
+    ) -> Coroutine[Any, Any, ClusterLook]:
+        return look(
+            self._cluster,
+            options.subscription,
+            isolation(options),
+            known,
+            former=self._former,
+            gates=options.gates is Gates.BATCH,
+            node_id=node_id,
+            timeout_ms=timeout_ms,
         )
 
     def _retried(
@@ -368,6 +366,13 @@ class _Doubts(NamedTuple):
     @property
     def any(self) -> bool:
         return bool(self.lost or self.missing or self.is_behind)
+
+    def in_all(self, looks: Iterable[ClusterLook], known: Positions) -> _Doubts:
+        """What these lookups report as well."""
+        others = [_doubts(each, known) for each in looks]
+        lost = self.lost.intersection(*(each.lost for each in others))
+        missing = self.missing.intersection(*(each.missing for each in others))
+        return _Doubts(lost, missing, self.is_behind)
 
 
 def _doubts(found: ClusterLook, known: Positions) -> _Doubts:

@@ -10,17 +10,22 @@ from typing import Any
 
 import pytest
 
+from tests.support.freezable_brokers import FreezableBrokers
 from tests.support.network_server import until
 from tests.support.stories import story
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.connecting import first_answer as asking
 from tidelog.client.connecting.connection import ClientConnection
-from tidelog.client.connecting.first_answer import PeerAddress, first_answer, in_turn
+from tidelog.client.connecting.first_answer import (
+    PeerAddress,
+    first_answer,
+    in_turn,
+    several_answers,
+)
 from tidelog.client.errors import ClusterUnreachable, ConnectionLost, Refused, RequestTimedOut
 from tidelog.client.producing.producer_identity import next_identity
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import codec, messages
 from tidelog.runtime.backoff import Backoff
 
 SILENT_S = 0.2
@@ -81,79 +86,51 @@ def test_one_that_was_passed_over_may_still_answer_first() -> None:
     story(of)
 
 
+def test_several_answers_are_awaited_of_those_that_respond() -> None:
+    async def of() -> None:
+        silent: list[int] = []
+
+        async def asked(enough: int, fewest: int, *attempts: Any) -> list[str]:
+            silent.clear()
+            return await several_answers(
+                attempts,
+                lambda found: len(found) == enough,
+                fewest=fewest,
+                passed_over=silent.append,
+            )
+
+        assert await asked(2, 2, fine, gone, fine, never) == ["fine"] * 2
+        assert silent == [], "only as many are asked as are needed"
+        assert await asked(2, 2, never, fine, refused, fine) == ["fine"] * 2
+        assert silent == [0]
+        # Not enough for a conclusion, and yet all that there is to wait for.
+        assert await asked(9, 1, fine, never, fine) == ["fine"] * 2
+        assert silent == [1]
+        assert await asked(2, 2, gone, fine) == ["fine"]
+        assert await asked(1, 1) == []
+        # The fewest are waited for, however long one is silent.
+        late = asyncio.get_running_loop().create_future()
+        late_one = asyncio.ensure_future(asked(2, 2, lambda: late, fine))
+        await until(lambda: silent == [0])
+        late.set_result("late")
+        assert await late_one == ["fine", "late"]
+        with pytest.raises(ValueError, match="no error of a client"):
+            await asked(1, 1, broken)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    async def broken() -> str:
+        raise ValueError("no error of a client")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking, "SILENT_S", SILENT_S)
+        story(of)
+
+
 def test_each_address_is_asked_once_on_a_connection_that_is_open() -> None:
     brokers = [PeerAddress(1, "a", 1), PeerAddress(2, "b", 2), PeerAddress(3, "c", 3)]
     known = [*brokers, PeerAddress("bootstrap", "c", 3), PeerAddress("bootstrap", "d", 4)]
     found = in_turn(known, {"d:4": "bootstrap", "c:3": "first", "b:2": 2}, {"b:2"})
     assert found == [("first", "c", 3), ("bootstrap", "d", 4), (1, "a", 1), (2, "b", 2)]
-
-
-class Brokers:
-    """Three listeners of one cluster; those of ``frozen`` accept, and respond to nothing."""
-
-    def __init__(self) -> None:
-        self.frozen: set[int] = set()
-        self._changed = asyncio.Event()
-        self.asked: list[tuple[int, ApiKey]] = []
-        self.ports: list[int] = []
-        self._servers: list[asyncio.Server] = []
-        self._open: list[asyncio.StreamWriter] = []
-
-    async def __aenter__(self) -> Brokers:
-        for index in range(3):
-            serve: Any = lambda r, w, index=index: self._serve(index, r, w)  # noqa: E731
-            server = await asyncio.start_server(serve, "127.0.0.1", 0)
-            self._servers.append(server)
-            self.ports.append(server.sockets[0].getsockname()[1])
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.freeze()
-        for writer in self._open:
-            writer.close()
-        for server in self._servers:
-            server.close()
-
-    def freeze(self, *indexes: int) -> None:
-        """Let these respond to nothing, and the others to everything, what came before included."""
-        self.frozen = set(indexes)
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    @property
-    def bootstrap(self) -> list[str]:
-        return [f"127.0.0.1:{port}" for port in self.ports]
-
-    async def _serve(
-        self, index: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self._open.append(writer)
-        try:
-            while True:
-                frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-                header = codec.decode_request_header(memoryview(frame))
-                self.asked.append((index, ApiKey(header.api_key)))
-                while index in self.frozen:
-                    await self._changed.wait()
-                self._answer(writer, header)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-
-    def _answer(self, writer: asyncio.StreamWriter, header: Any) -> None:
-        if header.api_key == ApiKey.API_VERSIONS:
-            kind = messages.ApiVersionsResponse
-            keys = [(ApiKey.API_VERSIONS, 3), (ApiKey.METADATA, 9), (ApiKey.INIT_PRODUCER_ID, 2)]
-            answer: Any = kind(api_keys=[kind.ApiVersion(key, 0, most) for key, most in keys])
-        elif header.api_key == ApiKey.INIT_PRODUCER_ID:
-            answer = messages.InitProducerIdResponse(producer_id=7, producer_epoch=0)
-        else:
-            broker = messages.MetadataResponse.MetadataResponseBroker
-            brokers = [broker(n, "127.0.0.1", port) for n, port in enumerate(self.ports)]
-            answer = messages.MetadataResponse(brokers=brokers, controller_id=0)
-        chunks = codec.encode_response(
-            header.api_key, header.api_version, header.correlation_id, answer
-        )
-        writer.writelines(chunks)
 
 
 KINDS = ["METADATA", "INIT_PRODUCER_ID"]
@@ -180,7 +157,7 @@ def test_a_broker_that_stops_answering_holds_no_question_up(kind: str, soon: Non
     """Each of them answered before, so its connection is open and is the first that is used."""
 
     async def of() -> None:
-        async with Brokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
+        async with FreezableBrokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
             for _ in brokers.ports:
                 await asked(cluster, kind)
                 brokers.freeze(brokers.asked[-1][0])
@@ -199,7 +176,7 @@ def test_a_broker_that_accepts_and_does_not_greet_holds_no_question_up(
 ) -> None:
     async def of() -> None:
         for index in range(3):
-            async with Brokers() as brokers:
+            async with FreezableBrokers() as brokers:
                 brokers.freeze(*{0, 1, 2} - {index})
                 async with Cluster(brokers.bootstrap, settings()) as cluster:
                     await asked(cluster, kind)
@@ -210,7 +187,7 @@ def test_a_broker_that_accepts_and_does_not_greet_holds_no_question_up(
 
 def test_one_that_was_silent_is_asked_again_when_the_others_are_gone(soon: None) -> None:
     async def of() -> None:
-        async with Brokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
+        async with FreezableBrokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
             first = brokers.asked[-1][0]
             brokers.freeze(first)
             await cluster.refresh()
@@ -223,7 +200,7 @@ def test_one_that_was_silent_is_asked_again_when_the_others_are_gone(soon: None)
 
 def test_the_error_names_all_brokers_where_none_can_be_reached() -> None:
     async def of() -> None:
-        async with Brokers() as brokers:
+        async with FreezableBrokers() as brokers:
             bootstrap = brokers.bootstrap
         cluster = Cluster(bootstrap, settings())
         with pytest.raises(ClusterUnreachable) as raised:
@@ -236,7 +213,7 @@ def test_the_error_names_all_brokers_where_none_can_be_reached() -> None:
 
 def test_where_all_are_silent_the_request_timeout_ends_the_question(soon: None) -> None:
     async def of() -> None:
-        async with Brokers() as brokers:
+        async with FreezableBrokers() as brokers:
             quick = replace(settings(), request_timeout_ms=50)
             async with Cluster(brokers.bootstrap, quick) as cluster:
                 await cluster.refresh()
@@ -249,7 +226,7 @@ def test_where_all_are_silent_the_request_timeout_ends_the_question(soon: None) 
 
 def test_an_answer_is_first_asked_of_the_broker_that_is_named() -> None:
     async def of() -> None:
-        async with Brokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
+        async with FreezableBrokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
             for index in range(3):
                 found = await cluster.ask_any(ask_peer, first=index)
                 assert found == brokers.bootstrap[index]
@@ -263,7 +240,7 @@ def test_metadata_are_asked_of_another_broker_when_the_one_that_refused_a_batch_
     """It knows the newer resize epoch best; any other knows it soon."""
 
     async def of() -> None:
-        async with Brokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
+        async with FreezableBrokers() as brokers, Cluster(brokers.bootstrap, settings()) as cluster:
             for index in range(3):
                 await cluster.describe(["t"], first=index)
                 assert brokers.asked[-1] == (index, ApiKey.METADATA)

@@ -1,4 +1,4 @@
-"""The first answer of several brokers, which are asked one after another while none answers.
+"""The first answers of several brokers, which are asked one after another while one is silent.
 
 Owns the order, and when the next one is asked. Not which brokers these are: see ``cluster``. A
 stopped process still accepts connections and bytes, so its silence looks like slowness: the one
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from tidelog.client.errors import ConnectionLost
+from tidelog.client.errors import ClientError, ConnectionLost
 from tidelog.runtime.tasks import call_off
 
 Result = TypeVar("Result")
@@ -79,6 +79,56 @@ async def first_answer(
                 return won.result()
         error = _error_of(tasks[-1]) if tasks else None
         raise error or ConnectionLost("there is no broker to ask")
+    finally:
+        await call_off(task for task in tasks if not task.done())
+
+
+async def several_answers(
+    attempts: Iterable[Callable[[], Awaitable[Result]]],
+    is_enough: Callable[[Sequence[Result]], bool],
+    *,
+    fewest: int,
+    passed_over: Callable[[int], None] | None = None,
+) -> list[Result]:
+    """Return results as they arrive, until they are enough; the next attempt begins as above.
+
+    ``is_enough`` is asked after each result. When all have begun, and each has ended or is silent,
+    ``fewest`` results are enough. A ClientError ends one attempt, any other error all of them. When
+    too many attempts failed, fewer results are returned.
+    """
+    tasks: list[asyncio.Future[Result]] = []
+    seen: set[asyncio.Future[Result]] = set()
+    found: list[Result] = []
+
+    def is_done() -> bool:
+        for task in [each for each in tasks if each.done() and each not in seen]:
+            seen.add(task)
+            error = _error_of(task)
+            if error is None:
+                found.append(task.result())
+                if is_enough(found):
+                    return True
+            elif not isinstance(error, ClientError):
+                raise error
+        return False
+
+    loop = asyncio.get_running_loop()
+    try:
+        for attempt in attempts:
+            newest = asyncio.ensure_future(attempt())
+            tasks.append(newest)
+            deadline = loop.time() + SILENT_S
+            while not newest.done() and (left_s := deadline - loop.time()) > 0:
+                await _wait(tasks, left_s)
+                if is_done():
+                    return found
+            if passed_over is not None and not newest.done():
+                passed_over(len(tasks) - 1)
+        while len(found) < fewest and not all(task.done() for task in tasks):
+            await _wait(tasks, None)
+            if is_done():
+                break
+        return found
     finally:
         await call_off(task for task in tasks if not task.done())
 

@@ -87,9 +87,12 @@ async def ask_leader(
 
 
 async def ask_for_newer(cluster: Cluster, node_id: int, topic: str) -> None:
-    """Ask a broker that refused a resize epoch for metadata: it knows a newer one."""
+    """Ask a broker that refused a resize epoch for metadata: it knows a newer one.
+
+    Another one is asked, too, when it is silent.
+    """
     try:
-        await cluster.describe([topic], node_id=node_id)
+        await cluster.describe([topic], first=node_id)
     except ClientError as error:
         logger.debug("broker %d does not describe %s: %s", node_id, topic, error)
 
