@@ -24,6 +24,13 @@ GIVING_UP = f"{CLIENT}/connecting/giving_up.py"
 
 MUTANTS = (
     Mutant(
+        "a list of groups waits for a broker that leads no partition of their topic",
+        f"{CLIENT}/admin/groups.py",
+        "    if node_id in {each.leader for each in topic.partitions.values()}:\n",
+        "    if topic is not None:\n",
+        FROZEN,
+    ),
+    Mutant(
         "a reader waits for a stopped leader although another one leads",
         f"{CLIENT}/metadata.py",
         "            if now is None or (now.leader == node_id and now.leader_epoch <= epoch):\n",

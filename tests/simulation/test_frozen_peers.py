@@ -34,7 +34,7 @@ from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.admin_requests import ResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
 from tidelog.protocol import messages as m
 from tidelog.runtime.backoff import Backoff
 
@@ -52,6 +52,7 @@ ANY_S = 2.5
 CLIENT_ID = "meets-a-stopped-broker"
 T0 = TopicPartition("t", 0)
 GROUP = "g"
+WHICH = f"1 of 3 partitions of {OFFSETS_TOPIC}"
 
 
 @dataclass
@@ -171,6 +172,26 @@ async def listed(stage: Stage) -> None:
     assert found == [GROUP]
 
 
+async def none_listed(stage: Stage) -> None:
+    unlisted: list[str] = []
+    assert await groups.list_groups(stage.cluster, unlisted=unlisted) == [] == unlisted
+
+
+async def one_replica_of_groups(stage: Stage) -> None:
+    """Two groups in each partition; only one broker has it."""
+    await stage.run.admin.create(OFFSETS_TOPIC, 3, 1, {})
+    for group in "abcdef":
+        await commit_offsets(stage.cluster, group, {T0: Position(1)})
+
+
+async def others_listed(stage: Stage) -> None:
+    """The groups of the stopped broker alone are not listed: no other one can take them over."""
+    unlisted: list[str] = []
+    found = await groups.list_groups(stage.cluster, unlisted=unlisted)
+    assert len(found) == 4
+    assert len(unlisted) == 1 and unlisted[0].startswith(WHICH)
+
+
 async def created(stage: Stage) -> None:
     found = await topics.create_topics(stage.cluster, [topics.TopicSpec("new", 1, 3)])
     error = found["new"]
@@ -257,6 +278,10 @@ ROWS: dict[str, Row] = {
         of(lambda c: committed_by_tool(c, 1)),
     ),
     "ListGroups": Row(m.ListGroupsRequest, listed, COORDINATOR_S, joined),
+    "ListGroups before there are any": Row(m.ListGroupsRequest, none_listed, ANY_S),
+    "ListGroups of the others": Row(
+        m.ListGroupsRequest, others_listed, LEADER_S, one_replica_of_groups
+    ),
     "DescribeCondition": Row(m.DescribeConditionRequest, of(nodes.describe_condition), ANY_S),
     "CreateTopics": Row(m.CreateTopicsRequest, created, LEADER_S),
 }
@@ -383,5 +408,23 @@ def test_a_commit_that_was_given_up_does_not_come_back(monkeypatch: pytest.Monke
             found = await committed_offsets(stage.cluster, GROUP, [T0])
             assert found[T0].offset == 4
             await asyncio.sleep(0.1)
+
+    play(story, 1, monkeypatch)
+
+
+def test_groups_without_a_leader_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        await one_replica_of_groups(stage)
+        stage.kind = m.ListGroupsRequest
+        await groups.list_groups(stage.cluster, unlisted=[])
+        began_s = asyncio.get_running_loop().time()
+        unlisted: list[str] = []
+        while unlisted != [f"{WHICH} have no leader: their groups are not listed"]:
+            assert asyncio.get_running_loop().time() - began_s < 20, unlisted
+            unlisted = []
+            assert len(await groups.list_groups(stage.cluster, unlisted=unlisted)) == 4
+        began_s = asyncio.get_running_loop().time()
+        assert len(await groups.list_groups(stage.cluster, unlisted=[])) == 4
+        assert asyncio.get_running_loop().time() - began_s < ANY_S
 
     play(story, 1, monkeypatch)

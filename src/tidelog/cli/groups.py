@@ -5,6 +5,7 @@ Owns the options of listing, describing and deleting. Not resetting offsets: see
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
 
     async def whole(cluster: Cluster) -> int:
         if flags["all_groups"]:
-            flags["group"] = tuple(g.group_id for g in await admin.list_groups(cluster))
+            flags["group"] = tuple(g.group_id for g in await _listed(cluster))
         return await work(cluster, flags)
 
     patience = flags["timeout_ms"]
@@ -118,8 +119,17 @@ def parse_states(text: str | None) -> list[str]:
     return [by_lower[piece.lower()] for piece in found]
 
 
+async def _listed(cluster: Cluster, states: Iterable[str] = ()) -> list[admin.GroupListing]:
+    """Return the groups that have a coordinator; say when there may be others."""
+    unlisted: list[str] = []
+    found = await admin.list_groups(cluster, states, unlisted)
+    for line in unlisted:
+        note(line)
+    return found
+
+
 async def _list(cluster: Cluster, flags: dict[str, Any]) -> int:
-    found = await admin.list_groups(cluster, flags["states"])
+    found = await _listed(cluster, flags["states"])
     if flags["as_json"]:
         print_json(
             [

@@ -155,7 +155,10 @@ async def _add_waits(cluster: Cluster, found: DryRun) -> None:
     topic = found.topic
     sources = {TopicPartition(topic.name, move.source) for move in found.moves}
     ends = await list_offsets(cluster, dict.fromkeys(sources, LATEST))
-    listed = await list_groups(cluster)
+    unlisted: list[str] = []
+    listed = await list_groups(cluster, unlisted=unlisted)
+    for line in unlisted:
+        note(line)
     names = [each.group_id for each in listed if each.protocol_type in (PROTOCOL_TYPE, "")]
     asked = await ask_each(names, lambda group: _standings(cluster, topic, group), "group")
     standings: dict[int, list[GroupStanding]] = {}

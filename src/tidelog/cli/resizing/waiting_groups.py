@@ -32,12 +32,15 @@ async def add_waiting_groups(
     if not items:
         return
     try:
-        listed = await list_groups(cluster)
+        unlisted: list[str] = []
+        listed = await list_groups(cluster, unlisted=unlisted)
     except ClientError as error:
         note(f"waiting groups are not shown: {error}")
         for item in items.values():
             item["groups"] = None
         return
+    for line in unlisted:
+        note(line)
     names = [each.group_id for each in listed if each.protocol_type == PROTOCOL_TYPE]
     gates = await describe_gates(cluster, [topics[name] for name in items], names)
     for group, each in gates.items():

@@ -6,7 +6,8 @@ Owns these requests. Not committed offsets: see ``client.groups.committed_offset
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,10 +16,14 @@ from tidelog.client.connecting.giving_up import unless_taken_over
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import ConnectionLost, Refused, TakenOver
 from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from tidelog.client.metadata import NO_LEADER
+from tidelog.client.metadata import NO_LEADER, ClusterMetadata
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition, topics_field
 from tidelog.protocol import messages
+
+SILENT_COORDINATOR_S = 3.0
+"""So long a list of groups waits at most for a broker that is silent: others replace it within 2 s,
+if there are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +59,24 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
-async def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[GroupListing]:
+async def list_groups(
+    cluster: Cluster, states: Iterable[str] = (), unlisted: list[str] | None = None
+) -> list[GroupListing]:
     """Return the groups of all brokers, sorted by id. Raises Refused, ConnectionLost.
 
     A broker that does not respond is left out as soon as it coordinates no group: all others are
-    asked again then, because they have its groups.
+    asked again then, because they have its groups. With ``unlisted`` one that still coordinates
+    some is left out after ``SILENT_COORDINATOR_S``; it collects lines about what is not listed.
     """
     if not cluster.view.brokers:
         raise ConnectionLost("no broker is known to be alive")
     deposed: set[int] = set()
+    end_s = math.inf
+    if unlisted is not None:
+        end_s = asyncio.get_running_loop().time() + SILENT_COORDINATOR_S
 
     async def of(node_id: int) -> list[GroupListing]:
-        look = partial(_coordinates_no_longer, cluster, node_id)
+        look = partial(_coordinates_no_longer, cluster, node_id, end_s)
         try:
             return await unless_taken_over(groups_of(cluster, node_id, states), look)
         except TakenOver:
@@ -81,24 +92,43 @@ async def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[Grou
         return [each for each in found if not isinstance(each, BaseException)]
 
     found = await cluster.retry(attempt, retry_on=lambda error: isinstance(error, TakenOver))
+    if unlisted is not None:
+        unlisted += _unlisted(await cluster.describe([OFFSETS_TOPIC]), deposed)
     by_id = {group.group_id: group for groups in found for group in groups}
     return [by_id[group_id] for group_id in sorted(by_id)]
 
 
-async def _coordinates_no_longer(cluster: Cluster, node_id: int) -> str:
-    """Return a line when a broker leads no partition of the groups' topic, otherwise ""."""
+async def _coordinates_no_longer(cluster: Cluster, node_id: int, end_s: float) -> str:
+    """Return a line when a broker is not waited for any longer, otherwise ""."""
     if (broker := cluster.view.brokers.get(node_id)) is not None:
         cluster.note_silent(broker.peer)
     view = await cluster.describe([OFFSETS_TOPIC], timeout_ms=0)
     if node_id not in view.brokers:
         return f"broker {node_id} is not among the live brokers"
+    if asyncio.get_running_loop().time() >= end_s:
+        return f"broker {node_id} did not respond"
     topic = view.topics.get(OFFSETS_TOPIC)
-    if topic is None or topic.error or not topic.partitions:
+    if topic is None or topic.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         return ""
-    leaders = {each.leader for each in topic.partitions.values()}
-    if leaders & {node_id, NO_LEADER}:
+    # A partition without a leader has no coordinator: waiting for this broker would not help.
+    if node_id in {each.leader for each in topic.partitions.values()}:
         return ""
     return f"broker {node_id} did not respond, and coordinates no group"
+
+
+def _unlisted(view: ClusterMetadata, silent: Collection[int]) -> list[str]:
+    """Return a line for each reason why groups are not listed."""
+    topic = view.topics.get(OFFSETS_TOPIC)
+    leaders = [each.leader for each in topic.partitions.values()] if topic is not None else []
+    lines = []
+    for leader, why in [
+        (NO_LEADER, "have no leader"),
+        *((each, f"are led by broker {each}, which did not respond") for each in sorted(silent)),
+    ]:
+        if count := leaders.count(leader):
+            which = f"{count} of {len(leaders)} partitions of {OFFSETS_TOPIC}"
+            lines.append(f"{which} {why}: their groups are not listed")
+    return lines
 
 
 async def groups_of(
