@@ -45,7 +45,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused, error_code
 from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import why_invalid
+from tidelog.model.topics import MAX_NAME_LENGTH, why_invalid
 
 BALANCES = ("--rebalance", "--decommission")
 """The actions that plan over all topics."""
@@ -426,7 +426,8 @@ async def _missing(cluster: Cluster, flags: dict[str, Any]) -> None:
 def no_topic(text: str, names: Iterable[str]) -> Refused | Failed:
     """Return the error for a name, list or pattern that matches none of the topics ``names``."""
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if len(_plain_names(text)) == len(_pieces(text)):
+    # A name that is longer than a topic's may be is still not a regular expression.
+    if all(why_invalid(piece[:MAX_NAME_LENGTH]) is None for piece in _pieces(text)):
         return Refused(code, f"topic {text!r}")
     return Failed(f"no topic matches {text!r} ({code.name}); {why_no_match(text, names)}")
 
