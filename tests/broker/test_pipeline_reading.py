@@ -13,7 +13,6 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.lone_broker import LoneBroker, ThreadedBroker
 from tests.support.processes import DEADLINE_S, wait_until
@@ -271,18 +270,19 @@ def test_a_stream_reads_the_rest_while_a_partition_has_no_leader(source: Source)
     start = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert places(start) == [("t", 0), ("u", 0)]
     source.run(lambda lone: lone.lead("u", leader=-1, epoch=1))
-    end = stream.latestOffset(start, ReadAllAvailable())
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
     assert places(end) == [("t", 5), ("u", 0)]
-    assert stream.latestOffset(end, ReadAllAvailable()) is end
+    assert stream.latestOffset(end, stream.getDefaultReadLimit()) is end
     with pytest.raises(PipelineError, match=r"u-0 cannot be read: .*\(onOutage=fail\)"):
-        reader(source, **BOTH, onOutage="fail").latestOffset(start, ReadAllAvailable())
+        strict = reader(source, **BOTH, onOutage="fail")
+        strict.latestOffset(start, strict.getDefaultReadLimit())
     ending = reader(source, **BOTH)
     ending.prepareForTriggerAvailableNow()
-    assert ending.latestOffset(start, ReadAllAvailable()) == end
+    assert ending.latestOffset(start, ending.getDefaultReadLimit()) == end
     with pytest.raises(
         PipelineError, match=r"u-0 cannot be read: .* all other partitions were read"
     ):
-        ending.latestOffset(end, ReadAllAvailable())
+        ending.latestOffset(end, ending.getDefaultReadLimit())
 
 
 def test_a_start_by_time_after_the_target_is_no_loss(source: Source) -> None:
@@ -299,10 +299,10 @@ def test_a_start_by_time_after_the_target_is_no_loss(source: Source) -> None:
     stream.prepareForTriggerAvailableNow()
     start = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert places(start) == [("t", 7)]
-    end = stream.latestOffset(start, ReadAllAvailable())
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
     assert places(end) == [("t", 8)]
     source.write(b"later", 1)
-    assert stream.latestOffset(end, ReadAllAvailable()) is end, "the run has its target"
+    assert stream.latestOffset(end, stream.getDefaultReadLimit()) is end, "the run has its target"
 
 
 def test_a_batch_is_planned_from_its_two_offsets(source: Source) -> None:
