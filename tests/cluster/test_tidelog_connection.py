@@ -187,7 +187,7 @@ def test_without_negotiation_nothing_is_sent_first() -> None:
 def test_a_late_answer_ends_the_connection() -> None:
     async def work(connection: ClientConnection) -> None:
         patient = asyncio.create_task(connection.send(messages.MetadataRequest()))
-        with pytest.raises(RequestTimedOut, match="METADATA within 50 ms"):
+        with pytest.raises(RequestTimedOut, match="Metadata within 50 ms"):
             await connection.send(messages.MetadataRequest(), timeout_ms=50)
         with pytest.raises(RequestTimedOut):
             await patient

@@ -46,7 +46,22 @@ NOT_RUN = {
     "tidelog configs --bootstrap-server … --alter --broker 3 --add-config "
     "cordoned.log.dirs=/disk2": "the brokers of this test have one log directory each: "
     "tests/component/broker/test_bad_disks.py has two",
-    'eval "$(_TIDELOG_COMPLETE=zsh_source tidelog)"': "CI's machine has no zsh",
+    **dict.fromkeys(
+        (
+            "useradd --system -d /var/lib/tidelog -s /usr/sbin/nologin tidelog",
+            "install -d -o root -g tidelog -m 0750 /etc/tidelog",
+            "install -o root -g tidelog -m 0640 server.properties /etc/tidelog/server.properties",
+            "chown tidelog: /etc/tidelog/secret",
+        ),
+        "it needs root, and a user that would stay on the machine",
+    ),
+    **dict.fromkeys(
+        (
+            "autoload -Uz compinit && compinit",
+            'eval "$(_TIDELOG_COMPLETE=zsh_source tidelog)"',
+        ),
+        "CI's machine has no zsh",
+    ),
 }
 """Why a line is not run."""
 
@@ -214,10 +229,12 @@ def install(operator: Operator) -> None:
 
 
 def make_a_secret(operator: Operator) -> None:
-    """security.md: only its user can read it, and a server takes it (below)."""
-    operator.run("openssl rand")
-    secret = operator.folder / "cluster.secret"
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    """security.md, deploy.md: only its user can read it, and a server takes it (below)."""
+    operator.values["/etc/tidelog"] = str(operator.folder)
+    for name in ("cluster.secret", "/etc/tidelog/secret"):
+        operator.run("openssl rand", f"> {name})")
+        secret = operator.folder / Path(name).name
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
 def one_broker(operator: Operator) -> None:
