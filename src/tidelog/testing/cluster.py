@@ -31,6 +31,11 @@ STOP_TIMEOUT_S = 30.0
 HOST_LOG = "cluster.log"
 """The host's own messages, beside the logs of its brokers (``node-N.log``)."""
 
+SHORT_WAITS = {"retired.check.interval.ms": "1000", "retired.purge.delay.ms": "3000"}
+"""What a cluster of tests has in place of 30 s and two minutes: a test that shrinks a topic, and
+lets it grow again, would wait for so long. No longer than that may a producer be without a response
+to what it wrote to a partition that retires."""
+
 
 class ClusterError(Exception):
     """A call on a cluster failed; the text is one line that says why."""
@@ -41,9 +46,10 @@ class Cluster:
 
     Node ids count from 1. Node 1 is also the controller: while it is down, the other brokers serve,
     but no leader is elected and no topic changes. ``config`` has server configurations for all
-    nodes, by Kafka's names. The data is in a new folder below ``parent_folder`` (default: the
-    system's folder of temporary files) and is removed at the end; after an exception in the
-    ``with`` block, or with ``keep_logs``, the logs stay.
+    nodes, by Kafka's names. It overrides ``SHORT_WAITS``; all else is as with ``tidelog up``. The
+    data is in a new folder below ``parent_folder`` (default: the system's folder of temporary
+    files) and is removed at the end; after an exception in the ``with`` block, or with
+    ``keep_logs``, the logs stay.
 
     Methods block until they are done, raise ClusterError with one line, and may be called from any
     thread, one after another.
@@ -61,7 +67,8 @@ class Cluster:
         self.keep_logs = False
         """Whether the logs stay after the end; set it when a test has failed."""
         self._brokers = brokers
-        self._config = {name: str(value) for name, value in (config or {}).items()}
+        given = {name: str(value) for name, value in (config or {}).items()}
+        self._config = {**SHORT_WAITS, **given}
         self._parent_folder = parent_folder
         self._folder: Path | None = None
         self._host: subprocess.Popen[bytes] | None = None
