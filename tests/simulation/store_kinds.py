@@ -17,7 +17,7 @@ from tests.support.controller_process import topic
 from tidelog.controller.decisions.cluster import NO_LEADER
 from tidelog.controller.decisions.restoration import accept
 from tidelog.metadata import layout
-from tidelog.metadata.store import Create, Delete, Operation, Set
+from tidelog.metadata.store import Create, Delete, Operation, Set, StoreRefused
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -341,6 +341,24 @@ def restarted(*written: Operation, **texts: str) -> Act:
     return restart
 
 
+async def start_without_the_id(stage: Stage) -> None:
+    """A start is refused by a store that lost its cluster id; then the id is put back."""
+    if stage.controller.active and stage.cluster.controller_epoch > 1:
+        return
+    await stage.controller.stop()
+    kept = stage.place.node(layout.CLUSTER_ID)
+    assert kept is not None
+    stage.by_tool(Delete(layout.CLUSTER_ID))
+    stage.controller = stage.another()
+    with contextlib.suppress(StoreRefused):
+        await stage.controller.start()
+    assert not stage.controller.active
+    stage.by_tool(Create(layout.CLUSTER_ID, kept.data))
+    if stage.controller.server is None:
+        stage.controller = stage.another()
+        await stage.controller.start()
+
+
 async def go_back(stage: Stage) -> None:
     two = stage.brokers[2]
     seen = messages.BrokerRegistrationRequest.HighestSeen(500, 10**6)
@@ -525,6 +543,9 @@ KINDS: dict[str, Kind] = {
         first=shrink,
     ),
     "start with a mark": Kind(restarted(MARK), lambda s: "t" not in s.cluster.topics),
+    "start without the cluster's id": Kind(
+        start_without_the_id, lambda s: s.cluster.controller_epoch > 1
+    ),
     "start at a lower level": Kind(
         restarted(inter_broker_protocol_version="1.3"),
         lambda s: s.cluster.controller_epoch > 1 and s.cluster.topic_histories["t"].migrated,

@@ -159,8 +159,8 @@ def test_every_place_of_every_kind_survives_a_fault_over_sqlite(
     """SQLite's file has one owner and no watches, and its sessions hold a lock."""
     connect = sqlite._connect
 
-    def unsynced(path: str) -> sqlite3.Connection:
-        database = connect(path)
+    def unsynced(path: str, takes_room: bool) -> sqlite3.Connection:
+        database = connect(path, takes_room)
         database.execute("PRAGMA synchronous = OFF")
         return database
 
