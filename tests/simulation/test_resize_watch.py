@@ -53,7 +53,8 @@ def states_of() -> StateWatch:
 
 
 def history(plan: ResizePlan | None, **more: Any) -> TopicHistory:
-    return TopicHistory(ID, 2, resize=plan, **more)
+    epoch = 0 if plan is None else plan.resize_epoch
+    return TopicHistory(ID, 2, resize_epoch=epoch, resize=plan, **more)
 
 
 def take(states: StateWatch, records: dict[str, Record], *, is_new: bool = False) -> None:
@@ -77,7 +78,7 @@ def unclean() -> tuple[StateWatch, PartitionState]:
 
 def test_a_resize_raises_the_epoch_of_an_unclean_leader_and_is_no_election() -> None:
     states, raised = unclean()
-    plan = msgspec.structs.replace(GROWTH, cursor=1)
+    plan = msgspec.structs.replace(GROWTH, cursor=1, leader_epochs=[4])
     after = history(plan, unclean={0: UncleanDebt(1, 4)})
     take(states, {layout.topic_history("t"): after, layout.state("t", 0): raised})
     assert states.found == []

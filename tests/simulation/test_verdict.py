@@ -183,7 +183,7 @@ def kept_folders(*names: str, hosts: bool) -> Leftovers:
         if name.endswith("-stray"):
             life, _, kind = name.removesuffix("-stray").rpartition(".")[2].partition("_")
             node.starts = int(life)
-            disks.when_stray(node, name, kind == "damaged")
+            disks.when_stray(node, name, kind == "damaged", kind != "nameless")
     node.starts = 3
     return found
 
@@ -198,6 +198,7 @@ def kept_folders(*names: str, hosts: bool) -> Leftovers:
         ("plain-0.3-stray", True, True),
         ("plain-0.3_damaged-stray", True, True),
         ("plain-0.3_damaged-stray", False, False),
+        ("plain-0.3_nameless-stray", True, False),
         ("plain-0.2-stray", False, False),
     ],
 )
