@@ -14,7 +14,7 @@ import pytest
 
 from tests.simulation.seeds import first_failure
 from tidelog.records import batch
-from tidelog.storage.compaction import cleaner
+from tidelog.storage.compaction.newest import NewestOffsets
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import (
     checking,
@@ -64,13 +64,13 @@ def retain_past_the_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def drop_the_newest_value(patch: pytest.MonkeyPatch) -> None:
-    newest = cleaner._newest_offsets
+    get = NewestOffsets.get
 
-    def off_by_one(shared: Any, plan: Any) -> Any:
-        offsets, end = newest(shared, plan)
-        return {key: offset + 1 for key, offset in offsets.items()}, end
+    def off_by_one(self: NewestOffsets, key: bytes) -> int:
+        offset = get(self, key)
+        return offset if offset < 0 else offset + 1
 
-    patch.setattr(cleaner, "_newest_offsets", off_by_one)
+    patch.setattr(NewestOffsets, "get", off_by_one)
 
 
 def ack_before_write(patch: pytest.MonkeyPatch) -> None:
