@@ -30,6 +30,8 @@ from tidelog.client.groups.first_positions import Resets
 from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.groups import positions
+from tidelog.metadata import layout
+from tidelog.metadata.records import TopicHistory
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -66,13 +68,19 @@ class Story:
         return Cluster(addresses, ClusterSettings(client_id="story", backoff=backoff))
 
     async def resize(self, count: int, *replicas: list[int]) -> None:
-        """Begin a resize, with the replicas of new partitions: it is accepted."""
+        """Begin a resize, with the replicas of new partitions: it is accepted.
+
+        A broker that reaches no controller says that the time is over, like one whose request was
+        accepted and takes longer: the store tells them apart.
+        """
+        before = self._resize_epoch
         new = [CREATE.CreatePartitionsAssignment(brokers) for brokers in replicas]
         topic = CREATE.CreatePartitionsTopic(name="t", count=count, assignments=new or None)
         request = CREATE(topics=[topic], timeout_ms=1_000, force=True)
-        answer = await self.run.outside.until(request, lambda _: True)
-        code = ErrorCode(answer.results[0].error_code)
-        assert code in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT), answer
+        while self._resize_epoch == before:
+            answer = await self.run.outside.until(request, lambda _: True)
+            code = ErrorCode(answer.results[0].error_code)
+            assert code in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT), answer
 
     async def resized(self, count: int, *replicas: list[int]) -> None:
         """Resize and wait until a broker shows it."""
@@ -80,7 +88,10 @@ class Story:
         await self.until_shown(count)
 
     async def until_shown(self, count: int) -> None:
-        """Wait until some broker shows so many partitions that take records, each with a leader."""
+        """Wait until some broker shows so many partitions that take records, each with a leader.
+
+        One that is cut off from the controllers may show as many of a former incarnation.
+        """
         async with asyncio.timeout(30):
             while True:
                 try:
@@ -90,8 +101,17 @@ class Story:
                 finally:
                     await asyncio.sleep(0.02)
                 led = [part for part in topic.partitions if part.leader_id > 0]
-                if topic.undeleted_partition_count == count and len(led) >= count:
+                is_present = topic.resize_epoch == self._resize_epoch
+                if is_present and topic.undeleted_partition_count == count <= len(led):
                     return
+
+    @property
+    def _resize_epoch(self) -> int:
+        """Return the topic's resize epoch, or that of the resize under way, as the store has it."""
+        path = layout.topic_history("t")
+        history = layout.decode(path, self.run.cluster.tree.nodes[path].data)
+        assert isinstance(history, TopicHistory)
+        return history.resize_epoch
 
     async def named(self, partition: int) -> Named:
         """Return the numbers for a partition, as the newest metadata of any broker have them."""
@@ -455,10 +475,20 @@ SEEDS = {"a_late_coordinator_lets_no_group_skip": 5}
 """Of stories that need a broker to have a role; 0 for the others."""
 
 
+class ResizedRun(ScriptedRun):
+    """A run on four brokers in which a retired partition goes as soon as it is empty."""
+
+    def __init__(self, story: Script) -> None:
+        configs = {"min.insync.replicas": "2"}
+        super().__init__(SEEDS.get(story.__name__, 0), story, "replicated", configs, brokers=4)
+
+    def _configs(self) -> dict[str, str]:
+        return {**super()._configs(), "retired.purge.delay.ms": "0"}
+
+
 def run_story(story: Script) -> Result:
-    """Run a story on four brokers."""
-    configs = {"min.insync.replicas": "2"}
-    return ScriptedRun(SEEDS.get(story.__name__, 0), story, "replicated", configs, brokers=4).run()
+    """Run a story of this module."""
+    return ResizedRun(story).run()
 
 
 STORIES: tuple[tuple[Script, Callable[[Patch], None]], ...] = (
