@@ -57,6 +57,7 @@ RULES = {
     "a_move_ends_exactly": "docs/design/moving.md",
     "a_move_is_answered": "docs/design/moving.md",
     "no_copy_is_left_over": "docs/design/moving.md",
+    "no_doubt_outlives_faults": "docs/design/elastic.md",
     "a_fence_is_written_once": "docs/design/elastic.md",
     "no_removal_during_a_resize": "docs/design/elastic.md",
     "one_owner_in_a_generation": "Kafka's group protocol",

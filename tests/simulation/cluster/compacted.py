@@ -22,6 +22,7 @@ from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import RecordSender
+from tidelog.controller.decisions.resize_requests import why_not_aware
 
 UID = "uid"
 """The header with a record's number: a deletion has no value."""
@@ -151,3 +152,13 @@ class GrowingFirst(Resizer):
             now = published[-1] if published else INITIAL
             count = min(MOST, now + self._rng.randint(1, INITIAL))
         await super()._ask(count)
+
+    async def why_unaware(self) -> str:
+        """As of any topic, but that an unforced shrink is refused for what a compacted one keeps:
+        what the controller knows of producers is asked by its rule."""
+        await super().why_unaware()
+        active = self._outside.cluster.active
+        assert active is not None and active.controller is not None
+        controller = active.controller
+        refused = why_not_aware(controller.cluster, NAME, controller.seams.clock.wall_ms())
+        return "" if refused is None else refused.sentence
