@@ -23,7 +23,7 @@ import pytest
 
 from tests.simulation.clients import create_topic, delete_topic
 from tests.simulation.kernel.world import VirtualClock
-from tests.simulation.scenarios.broker import HOST, PORT, SETTLE_SECONDS, BrokerRun
+from tests.simulation.scenarios.broker import HOST, PORT, SETTLE_SECONDS, TEMPORARY, BrokerRun
 from tests.simulation.seeds import FIRST_SEED
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError, Refused
@@ -39,7 +39,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.runtime.backoff import Backoff
 
-SEEDS = 4
+SEEDS = 5
 RECORDS = 120
 PARTITIONS = [TopicPartition("plain", index) for index in range(3)]
 SESSION_MS = 6_000
@@ -101,7 +101,6 @@ class Member:
         """Why the last poll raised; empty when it did not."""
         self.counts = dict.fromkeys(("polls", "lives", *FLOORS), 0)
         self.given: list[TopicPartition] = []
-        self.deletions = 0
         self.mute_since: float | None = None
         self.denied: set[str] = set()
         self.may_poll = asyncio.Event()
@@ -120,7 +119,7 @@ class Member:
         loop = asyncio.get_running_loop()
         end = loop.time() + self.rng.uniform(3, 30)
         # It gets changes of the topics that it subscribes to: with the one that comes and goes.
-        topics = ["plain", "temporary"] if self.rng.random() < 0.7 else ["plain"]
+        topics = ["plain", TEMPORARY] if self.rng.random() < 0.7 else ["plain"]
         async with (
             self.run.cluster(self) as cluster,
             self._reader(cluster, topics) as reader,
@@ -130,7 +129,6 @@ class Member:
             while self.run.calm.is_set() or loop.time() < end:
                 self.works = not self.may_poll.is_set()
                 await self.may_poll.wait()
-                self._count_deletions(reader)
                 await self._poll(reader)
                 self._check(reader)
             self.reader = None
@@ -157,12 +155,10 @@ class Member:
 
         reader._member.join = joined  # type: ignore[method-assign]
 
-    def _count_deletions(self, reader: GroupReader) -> None:
-        """Count the deletions of a topic that this member reads."""
-        holds = any(where.topic == "temporary" for where in reader.assignment)
-        deletions = self.run.counts["deletions"]
-        self.counts["deleted"] += holds and deletions > self.deletions
-        self.deletions = deletions
+    def note_deletion(self) -> None:
+        """Count the deletion of a topic that this member reads, as it is asked for."""
+        assignment = self.reader.assignment if self.reader is not None else ()
+        self.counts["deleted"] += any(where.topic == TEMPORARY for where in assignment)
 
     def _check(self, reader: GroupReader) -> None:
         state, now = reader._member.state, asyncio.get_running_loop().time()
@@ -230,6 +226,9 @@ class Member:
 class GroupRun(BrokerRun):
     """The broker scenario with a group of the product's readers in it."""
 
+    temporary_s = 4.0
+    """Long enough for members to find the topic, with a look each 2 s, and to read it."""
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.calm = asyncio.Event()
@@ -238,6 +237,11 @@ class GroupRun(BrokerRun):
         self.sent: set[tuple[TopicPartition, int]] = set()
         self.members = [Member(self, number) for number in range(self.rng.randint(2, 4))]
         self.living: list[asyncio.Task[None]] = []
+
+    async def _delete_temporary(self) -> None:
+        for member in self.members:
+            member.note_deletion()
+        await super()._delete_temporary()
 
     async def _create_topics(self) -> None:
         await create_topic(HOST, PORT, "plain", len(PARTITIONS), {"segment.bytes": "3000"})
@@ -298,7 +302,7 @@ class GroupRun(BrokerRun):
 
     async def _final(self) -> None:
         # The last thing that happens to them: it is gone for good.
-        await delete_topic(HOST, PORT, "temporary")
+        await delete_topic(HOST, PORT, TEMPORARY)
         self.calm.set()
         # No slow member is left; sessions of former processes end, and a rebalance takes its time.
         try:

@@ -49,6 +49,7 @@ from tidelog.model.errors import ErrorCode
 
 HOST = "node1"
 PORT = 9092
+TEMPORARY = "temporary"
 LOGS = "/data/logs"
 CONTROL_NOTES = "controller-seen"
 """What a broker notes of its controllers: no log; each note replaces the file."""
@@ -161,6 +162,9 @@ class Server:
 
 class BrokerRun:
     """One run of the scenario."""
+
+    temporary_s = 1.0
+    """How long the topic that comes and goes may be left alone before it is deleted."""
 
     def __init__(
         self, seed: int, faults: int | None = None, *, durability: str | None = None
@@ -288,15 +292,18 @@ class BrokerRun:
     async def _churn(self) -> None:
         """Create a topic, write to it, delete it, again and again: directories come and go."""
         rng = self.world.random("churn")
-        target = Target(HOST, PORT, "temporary", 0)
+        target = Target(HOST, PORT, TEMPORARY, 0)
         while True:
             await create_topic(HOST, PORT, target.topic, 1, {"segment.bytes": "1000"})
             for number in range(rng.randint(0, 10)):
                 await send_once(History(), target, "t", number, size=200)
+            await asyncio.sleep(rng.uniform(0, self.temporary_s))
+            await self._delete_temporary()
             await asyncio.sleep(rng.uniform(0, 1))
-            await delete_topic(HOST, PORT, target.topic)
-            self.counts["deletions"] += 1
-            await asyncio.sleep(rng.uniform(0, 1))
+
+    async def _delete_temporary(self) -> None:
+        await delete_topic(HOST, PORT, TEMPORARY)
+        self.counts["deletions"] += 1
 
     async def _send_odd_ones(self) -> None:
         """One-shot writes, some of them with a wrong CRC."""
