@@ -187,11 +187,11 @@ PLANTED = (
     Planted(read_without_counts, ORDER, resized(AWAY), first_seed=14),
     Planted(show_a_plan, ORDER, resized(AWAY), first_seed=10),
     Planted(begin_again_at_0, ORDER, resized(AWAY), first_seed=1),
-    Planted(begin_nowhere_at_a_birth, LOST, resized(AWAY)),
+    Planted(begin_nowhere_at_a_birth, LOST, resized(AWAY), first_seed=12),
     Planted(deliver_beyond_gates, ORDER, resized(AWAY)),
     Planted(report_before_the_callback, ORDER, resized(AWAY)),
     Planted(commit_without_a_flush, STATE, resized(AWAY), first_seed=2),
     Planted(keep_the_state_when_a_gate_opens, STATE, resized(AWAY), first_seed=1),
     Planted(pass_older_batches, TWICE, resized(AWAY), first_seed=26),
-    Planted(forget_where_keys_came_from, TWICE, resized(AWAY)),
+    Planted(forget_where_keys_came_from, TWICE, resized(AWAY), first_seed=19),
 )
