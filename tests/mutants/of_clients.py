@@ -24,6 +24,13 @@ GIVING_UP = f"{CLIENT}/connecting/giving_up.py"
 
 MUTANTS = (
     Mutant(
+        "a broker's own report waits for the one of the controller",
+        f"{CLIENT}/admin/nodes.py",
+        'cluster.connection(node_id, "own report")',
+        'cluster.connection(node_id, "condition")',
+        "tests/simulation/test_silent_controller.py",
+    ),
+    Mutant(
         "a list of groups waits for a broker that leads no partition of their topic",
         f"{CLIENT}/admin/groups.py",
         "    if node_id in {each.leader for each in topic.partitions.values()}:\n",

@@ -42,7 +42,7 @@ from tidelog.client.admin.nodes import (
     describe_condition,
 )
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused, error_code
+from tidelog.client.errors import ClientError, Refused, RequestTimedOut, error_code
 from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import MAX_NAME_LENGTH, why_invalid
@@ -254,8 +254,8 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
         settings[topic.name] = values
         if configs or not flags["topics_with_overrides"]:
             shown.append(describe_topic(topic, configs))
-    condition = await _condition(cluster)
-    await described.add_moves(cluster, shown, Placements.of(condition))
+    condition, responds = await _condition(cluster)
+    await described.add_moves(cluster, shown, Placements.of(condition), responds=responds)
     await resized.add_resizes(cluster, found, shown, settings)
     resized.add_reported(condition, shown)
     await waiting_groups.add_waiting_groups(cluster, found, shown)
@@ -303,13 +303,17 @@ def describe_topic(topic: Topic, configs: dict[str, str]) -> dict[str, Any]:
     }
 
 
-async def _condition(cluster: Cluster) -> dict[str, Any] | None:
-    """Return the controller's report with what it alone knows of partitions, if it responds."""
+async def _condition(cluster: Cluster) -> tuple[dict[str, Any] | None, bool]:
+    """Return the controller's report with what it alone knows of partitions, and whether it
+    responds."""
     try:
-        return await describe_condition(cluster, subjects=[UNCLEAN, REASSIGNMENTS, RESIZES])
+        return await describe_condition(cluster, subjects=[UNCLEAN, REASSIGNMENTS, RESIZES]), True
+    except RequestTimedOut as error:
+        note(f"unclean elections and moves are not shown: {error}")
+        return None, False
     except ClientError as error:
-        note(f"unclean elections are not shown, the controller does not respond: {error}")
-        return None
+        note(f"unclean elections are not shown: {error}")
+        return None, True
 
 
 def topic_id_text(topic_id: UUID) -> str:

@@ -19,6 +19,7 @@ from tidelog.cli.reassigning.situation import Situation, look
 from tidelog.cli.reassigning.steps import POLL_S, Done, carry_out
 from tidelog.cli.reassigning.throttle import note_limits
 from tidelog.cli.refusal import Failed
+from tidelog.client.admin.sending import TIMEOUT_MS
 from tidelog.client.cluster import Cluster
 from tidelog.model.topics import TopicPartition
 from tidelog.planning.decommission import empty, why_not_copied, why_not_emptied
@@ -113,13 +114,13 @@ async def _left(cluster: Cluster, leaving: int) -> Situation:
     seen: list[TopicPartition] = []
     deadline = loop.time() + SHRINK_S
     while True:
-        now = await look(cluster)
+        now = await look(cluster, timeout_ms=TIMEOUT_MS)
         left = _on(now, leaving)
         if left != seen:
             seen, deadline = left, loop.time() + SHRINK_S
         hosts = any(leaving in now.targets(where) for where in left)
         if not left or hosts or loop.time() > deadline:
-            return await look(cluster, dirs=True)
+            return await look(cluster, dirs=True, timeout_ms=TIMEOUT_MS)
         await asyncio.sleep(POLL_S)
 
 

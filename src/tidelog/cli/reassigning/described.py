@@ -28,28 +28,37 @@ move is moved back."""
 
 
 async def add_moves(
-    cluster: Cluster, shown: list[dict[str, Any]], placements: Placements = NOTHING_KNOWN
+    cluster: Cluster,
+    shown: list[dict[str, Any]],
+    placements: Placements = NOTHING_KNOWN,
+    *,
+    responds: bool = True,
 ) -> None:
     """Add the move of each described partition to it, null where it does not move, and count the
     replicas of each topic without the targets of moves.
 
     After a cancellation the replicas before the move stay, without targets, while they differ from
     the replicas. ``copied_share`` is the part of the bytes, from 0 to 1, that all targets together
-    have; null if no broker says it.
+    have; null if no broker says it. Without a controller that ``responds`` no move is asked for.
     """
-    await _add_moves(cluster, shown, placements)
+    _add_originals(shown, placements)
+    if responds:
+        await _add_moves(cluster, shown, placements)
     for topic in shown:
         counts = (wanted_count(item) for item in topic["partitions"])
         topic["replication_factor"] = max(counts, default=0)
 
 
-async def _add_moves(cluster: Cluster, shown: list[dict[str, Any]], placements: Placements) -> None:
+def _add_originals(shown: list[dict[str, Any]], placements: Placements) -> None:
     for topic in shown:
         for item in topic["partitions"]:
             item |= dict.fromkeys(COLUMNS.values())
             before = placements.originals.get(TopicPartition(topic["topic"], item["partition"]))
             if before is not None and list(before) != item["replicas"]:
                 item["original_replicas"] = list(before)
+
+
+async def _add_moves(cluster: Cluster, shown: list[dict[str, Any]], placements: Placements) -> None:
     # Not as long as for an answer that is needed: the rest of the description needs none.
     moves = await in_time(list_reassignments(cluster), "the controller")
     if isinstance(moves, VersionUnsupported):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidelog.cli.many_requests import ask_each
+from tidelog.cli.many_requests import PATIENCE_S, ask_each
 from tidelog.client.admin.log_dirs import Replica
 from tidelog.client.admin.nodes import (
     LogDir,
@@ -150,14 +150,22 @@ class Situation:
         }
 
 
-async def look(cluster: Cluster, *, dirs: bool = False, placements: bool = False) -> Situation:
+async def look(
+    cluster: Cluster,
+    *,
+    dirs: bool = False,
+    placements: bool = False,
+    timeout_ms: int = int(PATIENCE_S * 1000),
+) -> Situation:
     """Read the state of all topics; with ``dirs`` the log directories of all live brokers, too.
 
+    ``timeout_ms``: how long the controller may take; longer where moves are watched, so that a new
+    one may take over meanwhile.
     With ``placements`` also what only the controller knows of them: it walks over all partitions.
     """
     known = await describe_placements(cluster) if placements else NOTHING_KNOWN
     # The moves first: one that ends meanwhile has its new replicas in the metadata then.
-    moves = await list_reassignments(cluster)
+    moves = await list_reassignments(cluster, timeout_ms=timeout_ms)
     view = await cluster.all_topics()
     racks = {node_id: broker.rack for node_id, broker in sorted(view.brokers.items())}
     partitions = {

@@ -39,6 +39,7 @@ from tidelog.client.groups.lag import lags_of
 from tidelog.client.groups.progress import GroupProgress, describe_progress
 from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 HOW_ESTIMATED = {
@@ -95,6 +96,8 @@ async def try_out(
         cluster, {topic.name: count}, assignments=assignments, validate_only=True, force=force
     )
     found = DryRun(topic, count, asked[topic.name])
+    if found.refusal is not None and found.refusal.code is ErrorCode.REQUEST_TIMED_OUT:
+        raise found.refusal
     if not topic.is_ordered:
         return found
     states = await describe_resizes(cluster, [topic.name])

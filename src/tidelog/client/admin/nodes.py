@@ -164,7 +164,8 @@ async def describe_condition(
             )
     except TimeoutError:
         raise RequestTimedOut(
-            f"the controller described no condition through any broker within {timeout_ms} ms"
+            f"no active controller answered through any broker within {timeout_ms} ms:"
+            " is one running?"
         ) from None
 
 
@@ -173,7 +174,8 @@ async def describe_itself(cluster: Cluster, node_id: int) -> dict[str, Any] | No
 
     None from a broker that does not serve that. Raises as ``describe_condition`` does.
     """
-    connection = await cluster.connection(node_id, "condition")
+    # Not the connection of the controller's report: a request there may wait for the controller.
+    connection = await cluster.connection(node_id, "own report")
     found = await _condition_from(connection, CONDITION_TIMEOUT_MS, ["broker"])
     # A broker of an older version forwards the request to its controller.
     return found if found is not None and found.get("role") == "broker" else None

@@ -42,16 +42,21 @@ class Reassignment:
 
 
 async def list_reassignments(
-    cluster: Cluster, partitions: Iterable[TopicPartition] | None = None
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition] | None = None,
+    timeout_ms: int = TIMEOUT_MS,
 ) -> dict[TopicPartition, Reassignment]:
-    """Return the running moves of these partitions, or (None) all. Raises Refused."""
+    """Return the running moves of these partitions, or (None) all. Raises Refused.
+
+    ``timeout_ms``: how long a broker may look for the controller.
+    """
     ask = messages.ListPartitionReassignmentsRequest
     wanted = None
     if partitions is not None:
         wanted = topics_field(
             partitions, ask.ListPartitionReassignmentsTopics, lambda where: where.partition
         )
-    request = ask(timeout_ms=TIMEOUT_MS, topics=wanted)
+    request = ask(timeout_ms=timeout_ms, topics=wanted)
     answer: messages.ListPartitionReassignmentsResponse = await send_admin(
         cluster, request, lambda answer: [answer], changes=False
     )

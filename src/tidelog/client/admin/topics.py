@@ -17,6 +17,9 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
+VALIDATE_MS = 5_000
+"""How long a broker may look for the controller where nothing is to be changed."""
+
 BROKER_DEFAULT = -1
 """num_partitions and replication_factor: the broker's configured default."""
 
@@ -111,7 +114,7 @@ async def create_partitions(
             )
             for name, count in counts.items()
         ],
-        timeout_ms=TIMEOUT_MS,
+        timeout_ms=VALIDATE_MS if validate_only else TIMEOUT_MS,
         force=force,
         validate_only=validate_only,
     )
