@@ -1,4 +1,5 @@
-"""Each file of a data folder deleted, one at a time, before a start: what the operator reads.
+"""Each file of a data folder and each node of its store deleted, one at a time, before a start:
+what the operator reads.
 
 What is missing is not new until something proves it (promise 20). The folder is that of one node
 with both roles, its SQLite store, one topic of three segments, stopped cleanly.
@@ -10,7 +11,9 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.cli import preflight
 from tidelog.cli.refusal import Failed
 from tidelog.controller.process import ControllerProcess
+from tidelog.controller.requests import why_no_full
+from tidelog.metadata.store import StoreRefused
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
@@ -75,6 +80,22 @@ SAID: dict[str, tuple[str, list[str], str]] = {
 """By file: the offsets that are served, or an error code; the doctor's problems; a line."""
 
 
+NODES_SAID: dict[str, tuple[str, list[str], str]] = {
+    # A partition that does not know its leader epoch and its ISR has no leader.
+    "/brokers/topics/t/partitions/0/state": ("6 to 6", ["node_damaged"], "the partition's node is"),
+    "/brokers/topics/t": ("waits", [], "it is missing, but /tidelog/topics/t is there"),
+    "/tidelog/revision": ("waits", [], "has gone back in time"),
+    "/controller_epoch": ("refused", [], "it is missing, but it gave /brokers/topics/t/partitions"),
+    "/partition_epoch": ("refused", [], "it is missing, but it gave /brokers/topics/t/partitions"),
+    "/tidelog/broker_epoch": ("refused", [], "it is missing, but it gave /brokers/ids/1 the epoch"),
+    # The replica has it on its disk.
+    "/brokers/topics/t/partitions/0": (WHOLE, [], "t-0 has its partition epoch 1 again"),
+    # Made again: from the topic's node, the registration, `meta.properties`.
+    **dict.fromkeys(["/tidelog/topics/t", "/brokers/ids/1", "/cluster/id"], (WHOLE, [], "")),
+}
+"""The same by node of the store: all that have content."""
+
+
 def configs_of(folder: Path) -> ServerConfigs:
     made = from_mapping(
         {
@@ -102,10 +123,12 @@ async def at_work(folder: Path, work: Callable[[Peer], Awaitable[Any]]) -> Any:
         starting = asyncio.ensure_future(broker.start())
         while not starting.done():
             await asyncio.wait({starting}, timeout=0.01)
-            if controller.controller.cluster.went_back and controller.controller.cluster.brokers:
+            cluster = controller.controller.cluster
+            why = why_no_full(cluster) if cluster.brokers else None
+            if why is not None:
                 starting.cancel()
                 await asyncio.wait({starting})
-                logging.getLogger().warning("%s", controller.controller.cluster.went_back)
+                logging.getLogger().warning("%s", why)
                 return "waits", []
         try:
             starting.result()
@@ -147,9 +170,19 @@ async def look(peer: Peer) -> tuple[str, list[str]]:
 
 def start_without(folder: Path, file: str) -> tuple[str, list[str]]:
     (folder / file).unlink()
+    return started(folder)
+
+
+def start_without_node(folder: Path, path: str) -> tuple[str, list[str]]:
+    with closing(sqlite3.connect(folder / "metadata.sqlite")) as store, store:
+        assert store.execute("DELETE FROM nodes WHERE path = ?", (path,)).rowcount == 1
+    return started(folder)
+
+
+def started(folder: Path) -> tuple[str, list[str]]:
     try:
         served: tuple[str, list[str]] = asyncio.run(at_work(folder, look))
-    except (Failed, StartFailed) as refused:
+    except (Failed, StartFailed, StoreRefused) as refused:
         logging.getLogger().warning("%s", refused)
         return "refused", []
     return served
@@ -158,19 +191,42 @@ def start_without(folder: Path, file: str) -> tuple[str, list[str]]:
 def test_each_missing_file_is_named_or_made_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole, tried = tmp_path / "whole", tmp_path / "tried"
+    whole = tmp_path / "whole"
     asyncio.run(at_work(whole, fill))
     files = {str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()}
     assert files == SAID.keys()
+    check(whole, caplog, SAID, start_without)
+
+
+def test_each_missing_node_is_named_or_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition's node had made all its replicas those of a former incarnation, to be deleted."""
+    whole = tmp_path / "whole"
+    asyncio.run(at_work(whole, fill))
+    with closing(sqlite3.connect(whole / "metadata.sqlite")) as store:
+        nodes = store.execute("SELECT path FROM nodes WHERE data != x''").fetchall()
+    assert {path for (path,) in nodes} == NODES_SAID.keys()
+    check(whole, caplog, NODES_SAID, start_without_node)
+
+
+def check(
+    whole: Path,
+    caplog: pytest.LogCaptureFixture,
+    expected: Mapping[str, tuple[str, list[str], str]],
+    start: Callable[[Path, str], tuple[str, list[str]]],
+) -> None:
+    """Start a copy of the folder without each of these, and compare what it does and says."""
     wrong = []
-    for file, (served, problems, line) in SAID.items():
+    tried = whole.with_name("tried")
+    for what, (served, problems, line) in expected.items():
         shutil.rmtree(tried, ignore_errors=True)
         shutil.copytree(whole, tried)
         caplog.clear()
-        found = start_without(tried, file)
+        found = start(tried, what)
         said = "\n".join(x.getMessage() for x in caplog.records if x.levelno >= logging.WARNING)
         if found != (served, problems) or line not in said:
-            wrong.append(f"{file}: {found}, expected {served} {problems} {line!r}; it said: {said}")
+            wrong.append(f"{what}: {found}, expected {served} {problems} {line!r}; it said: {said}")
     assert not wrong, "\n".join(wrong)
 
 

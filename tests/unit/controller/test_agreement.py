@@ -137,3 +137,22 @@ def test_a_stop_names_no_topic_whose_id_is_unknown() -> None:
     topic = msgspec.structs.replace(world.cluster.topics["t"], topic_id=None)
     assert [x.topic_id for x in stops_of(read_with(world, history=history), 3)] == [UUID(int=1)]
     assert not stops_of(read_with(world, history=history, topic=topic), 3)
+
+
+def test_a_missing_node_of_a_topic_that_was_resized_is_named_and_not_made_again() -> None:
+    """Its birth would be forgotten, and with it the order of keys that came from its parent."""
+    world = ResizingWorld(2)
+    world.ask(4)
+    world.settle()
+    path, nodes = layout.partition("t", 3), world.nodes()
+    lost = nodes.pop(path)
+    again = ClusterState(level=world.cluster.level)
+    load(again, nodes)
+    assert "it is missing, and t was resized" in str(again.damaged[path])
+    assert not complete(again, world.chance).writes
+    # Put back.
+    found = changed(again, {path: lost})
+    draft = again.draft()
+    take_up(draft, found, world.chance, deletes=True)
+    assert not draft.damaged
+    assert draft.partition_nodes == world.cluster.partition_nodes

@@ -37,7 +37,7 @@ from tidelog.metadata.records import (
     ResizeKind,
     ResizePlan,
 )
-from tidelog.metadata.store import Create, Set
+from tidelog.metadata.store import Create, Delete, Set
 from tidelog.model.configs.server import from_mapping
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST, LEVEL_NAMES, LEVELS, level_of
@@ -380,6 +380,7 @@ def test_at_1_5_every_partition_gets_its_epoch_before_the_controller_is_active()
     world.commit((Remove(layout.state(*T2)), Remove(layout.partition(*T2))))
     for where in (T0, T1):
         world.tree.apply(world.session, [Set(layout.partition(*where), b"")])
+    world.tree.apply(world.session, [Delete(layout.PARTITION_EPOCH)])
     moved_to(world, "1.4")
     assert list(levels.epochs(world.cluster)) == []
     moved_to(world, "1.5")
@@ -387,7 +388,7 @@ def test_at_1_5_every_partition_gets_its_epoch_before_the_controller_is_active()
         assert changes_of(world.cluster, writes).partitions == {T0, T1}
         world.commit(writes)
     found = {where: node.partition_epoch for where, node in world.cluster.partition_nodes.items()}
-    assert found == {T0: 4, T1: 5}
+    assert found == {T0: 1, T1: 2}
     assert list(levels.epochs(world.cluster)) == []
 
 
@@ -399,6 +400,7 @@ def test_many_partitions_get_their_epochs_in_several_writes(
     world.create(TopicToCreate("t", 5))
     for index in range(5):
         world.tree.apply(world.session, [Set(layout.partition("t", index), b"")])
+    world.tree.apply(world.session, [Delete(layout.PARTITION_EPOCH)])
     moved_to(world, "1.5")
     sizes = []
     for writes in levels.epochs(world.cluster):
@@ -406,7 +408,7 @@ def test_many_partitions_get_their_epochs_in_several_writes(
         world.commit(writes)
     assert sizes == [2, 2, 1]
     nodes = world.cluster.partition_nodes
-    assert [nodes[TopicPartition("t", x)].partition_epoch for x in range(5)] == [6, 7, 8, 9, 10]
+    assert [nodes[TopicPartition("t", x)].partition_epoch for x in range(5)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

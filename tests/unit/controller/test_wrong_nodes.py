@@ -46,6 +46,7 @@ from tidelog.controller.requests import Sender
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.memory import MemoryTree
+from tidelog.metadata.records import PartitionNode
 from tidelog.metadata.store import Node, Set
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol.codec import encode_message
@@ -274,4 +275,48 @@ def test_a_controller_neither_fails_nor_harms_because_of_a_wrong_node(
             judged(path, content)
         except Exception as error:  # Whatever it is: the others go on.
             failed[f"{path} {what}"] = f"{type(error).__name__}: {error}"[:300]
+    assert not failed, "\n".join(f"{x}: {y}" for x, y in list(failed.items())[:SHOWN])
+
+
+def born(node: PartitionNode) -> tuple[int, ...]:
+    return node.partition_epoch, node.birth_epoch, node.birth_offset
+
+
+def judge_a_loss(path: str) -> None:
+    """The node is gone before this controller, which is not the first one, starts."""
+    controller = Controller({x: node for x, node in NODES.items() if x != path})
+    if path in REFUSING and path in controller.cluster.damaged:
+        return
+    controller.cluster.counters[layout.CONTROLLER_EPOCH] = RIGHT.cluster.controller_epoch + 1
+    controller.register()
+    check(controller)
+    controller.decide()
+    check(controller)
+    cluster = controller.cluster
+    was = {x: data for x, data in of_stander(NODES).items() if x != path}
+    now = of_stander(read(controller.tree))
+    # What is missing comes back as it was, or stays away and is named.
+    assert now == of_stander(NODES) or (now == was and path in cluster.damaged)
+    for where, node in RIGHT.cluster.partition_nodes.items():
+        found = cluster.partition_nodes.get(where)
+        assert found is None or born(found) == born(node), f"{where}: its replicas are stale"
+    given, block = RIGHT.cluster.producer_ids, cluster.producer_ids
+    assert given is not None and block is not None
+    assert int(block.block_start) > int(given.block_end)
+    for counter in {layout.PARTITION_EPOCH, layout.BROKER_EPOCH} - cluster.damaged.keys():
+        assert cluster.counters[counter] >= RIGHT.cluster.counters[counter], counter
+
+
+RECORDS = sorted(path for path in NODES if NODES[path].data)
+"""Without `/tidelog/revision` the store counts as one that has gone back: brokers know a later one.
+Without `/cluster/id` the start is refused or gets that of the node's own log directories."""
+
+
+def test_a_node_that_is_missing_is_not_a_new_one() -> None:
+    failed: dict[str, str] = {}
+    for path in RECORDS:
+        try:
+            judge_a_loss(path)
+        except Exception as error:  # Whatever it is: the others go on.
+            failed[path] = f"{type(error).__name__}: {error}"[:300]
     assert not failed, "\n".join(f"{x}: {y}" for x, y in list(failed.items())[:SHOWN])

@@ -12,6 +12,11 @@ Its content is kept, and counts again once the others agree.
 | | delete the replicas of a living topic |
 | an epoch, and the counter that gave it | the counter goes on above it; by more than a |
 | | million, the node of the epoch is damaged |
+| a state in a topic that was resized, and no | the partition's node is damaged: its birth and |
+| node of its partition | retirement are not known |
+| a partition's node, and no state of it | the state is damaged: its ISR is not known |
+| an epoch, and no counter that could have given it | the counter is damaged: an epoch of a node |
+| | that is gone, higher than all others, could repeat |
 | a topic's counts, and its partitions | they are not known: ``completion`` counts |
 
 None of this holds while the store counts as an older copy: its acceptance writes in parts.
@@ -38,6 +43,7 @@ def contradicted(cluster: ClusterState) -> Iterator[Damaged]:
     if cluster.went_back is not None:
         return
     yield from list(_states(cluster, cluster.states))
+    yield from list(_lost(cluster, cluster.topics))
     yield from list(_deletions(cluster))
     yield from list(_epochs(cluster))
 
@@ -50,6 +56,30 @@ def contradicted_of(cluster: ClusterState, topics: Collection[str]) -> Iterator[
         node = cluster.topics.get(name)
         places = () if node is None else (TopicPartition(name, x) for x in node.partitions)
         yield from _states(cluster, places)
+    yield from _lost(cluster, topics)
+
+
+def _lost(cluster: ClusterState, topics: Iterable[str]) -> Iterator[Damaged]:
+    """Yield the nodes of partitions that are missing where the other one of the two is there.
+
+    A topic that was never resized gets the missing node of a partition again: see ``completion``.
+    """
+    # The nodes of a large topic that is deleted go in several commits, while it is marked.
+    for name in (name for name in topics if name not in cluster.marked):
+        node, history = cluster.topics.get(name), cluster.topic_histories.get(name)
+        was_resized = history is not None and bool(
+            history.resize_epoch or history.resize or history.former
+        )
+        for where in () if node is None else (TopicPartition(name, x) for x in node.partitions):
+            has_state, has_node = where in cluster.states, where in cluster.partition_nodes
+            if has_state and not has_node and was_resized:
+                path, why = layout.partition(*where), f"it is missing, and {name} was resized"
+            elif has_node and not has_state:
+                path, why = layout.state(*where), "it is missing, and the partition's node is there"
+            else:
+                continue
+            if path not in cluster.damaged:
+                yield Damaged(path, f"{why}: put it back, for example from a backup of the store")
 
 
 def put_aside(cluster: ClusterState, topics: Collection[str]) -> list[tuple[str, Record]]:
@@ -178,10 +208,14 @@ def _epochs(cluster: ClusterState) -> Iterator[Damaged]:
 def _counted(
     counters: dict[str, int], counter: str, above: Iterable[tuple[str, int, Record]]
 ) -> Iterator[Damaged]:
-    # Without the counter nothing contradicts an epoch.
-    most = counters[counter] + MOST_RAISED if counter in counters else None
+    is_missing = counter not in counters
+    most = counters.get(counter, 0) + MOST_RAISED
     for path, epoch, node in above:
-        if most is not None and epoch > most:
+        if is_missing:
+            why = f"it is missing, but it gave {path} the epoch {epoch}"
+            yield Damaged(counter, why)
+            return
+        if epoch > most:
             why = f"its epoch {epoch} is far above {counter}, {most - MOST_RAISED}"
             yield Damaged(path, why, node)
         else:

@@ -11,8 +11,12 @@ without tidelog's fields:
 | its replicas have none | a new id, marked as migrated: they adopt it |
 | a broker that may have a replica has not registered yet | nothing yet; no FULL meanwhile |
 
-Counts become the current count, once; a partition that is older than partition epochs gets the next
-one. A partition without any node is new: it gets its epoch and its first leader when one of its
+Counts become the current count, once. A partition with a state and without a node has lost it, or
+is older than partition epochs: its replicas tell which. It gets the epoch that they have, or the
+next one when they have none, and keeps none while no broker has reported a replica of it. In a
+topic that was resized such a node is damaged (``agreement``): its birth is not known.
+
+A partition without any node is new: it gets its epoch and its first leader when one of its
 brokers is present and none of them has a replica of it.
 Sources: KIP-516 (migration), KIP-253 (counts and epochs), docs/design/metadata-store.md.
 """
@@ -76,8 +80,14 @@ def complete(cluster: ClusterState, entropy: Entropy) -> Decision[list[str]]:
             epoch += len(new)
             said.append(f"partitions {sorted(new)} of the topic {name} are new")
         for where in without_epoch(cluster, name, whole) if lacks_nodes else ():
-            epoch += 1
-            writes.append(Put(layout.partition(*where), PartitionNode(epoch)))
+            reported = _reported_epoch(cluster, where)
+            if reported is None:
+                continue
+            if reported < 0:
+                reported = epoch = epoch + 1
+            else:
+                said.append(f"{where} has its partition epoch {reported} again")
+            writes.append(Put(layout.partition(*where), PartitionNode(reported)))
     if epoch != start:
         # First: no two partitions get the same epoch.
         writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(epoch)))
@@ -127,7 +137,7 @@ def _completed(
 
 def _unretired(cluster: ClusterState, name: str, node: TopicNode, history: TopicHistory) -> int:
     """Return how many partitions take records, as the partitions' nodes say."""
-    born = first_unborn(cluster.partition_nodes, name, node, history)
+    born = first_unborn(cluster, name, node, history)
     nodes = (cluster.partition_nodes.get(TopicPartition(name, index)) for index in range(born))
     return sum(found is None or found.retirement_epoch < 0 for found in nodes)
 
@@ -190,7 +200,7 @@ def _newborn(cluster: ClusterState, name: str, node: TopicNode) -> dict[int, lis
     history = cluster.topic_histories.get(name)
     shown, end = shown_topic(node, history), len(node.partitions)
     if cluster.level.resizes and history is not None:
-        end = first_unborn(cluster.partition_nodes, name, node, history)
+        end = first_unborn(cluster, name, node, history)
     for index, replicas in node.partitions.items():
         if not shown.shows(index) or index >= end:
             continue  # A step of a growth makes it.
@@ -214,6 +224,20 @@ def without_epoch(cluster: ClusterState, name: str, node: TopicNode) -> list[Top
         and where not in cluster.partition_nodes
         and layout.partition(*where) not in cluster.damaged
     ]
+
+
+def _reported_epoch(cluster: ClusterState, where: TopicPartition) -> int | None:
+    """Return the partition epoch that replicas have on their disks, -1 if they have none.
+
+    None while nothing shows it: no broker that is assigned has reported a replica, and one of them
+    has not reported yet.
+    """
+    hosts = cluster.hosts(where)
+    ends = [cluster.any_log_end(broker, where) for broker in hosts]
+    found = [end.partition_epoch for end in ends if end is not None]
+    if not found and not (cluster.brokers.keys() - cluster.presumed).issuperset(hosts):
+        return None
+    return max(found, default=-1)
 
 
 def _differences(old: TopicNode, new: TopicNode) -> str:

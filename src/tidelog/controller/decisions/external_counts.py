@@ -14,7 +14,7 @@ Owns which count such a write asks for, and the node without it. Which requests 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -78,7 +78,7 @@ def surplus(
     """
     if not cluster.level.resizes or history.resize is not None:
         return None
-    first = first_unborn(cluster.partition_nodes, name, node, history)
+    first = first_unborn(cluster, name, node, history)
     new = [index for index in node.partitions if index >= first]
     if not new or any(not _is_new(cluster, name, x, node.partitions[x]) for x in new):
         return None
@@ -86,14 +86,18 @@ def surplus(
     return msgspec.structs.replace(node, partitions=kept)
 
 
-def first_unborn(
-    nodes: Mapping[TopicPartition, object], name: str, node: TopicNode, history: TopicHistory
-) -> int:
-    """Return the lowest partition that no resize has made, at level 1.5."""
+def first_unborn(cluster: ClusterState, name: str, node: TopicNode, history: TopicHistory) -> int:
+    """Return the lowest partition that no resize has made, at level 1.5.
+
+    One that has lost one of its nodes was made: it would be taken out of its topic, with its data.
+    """
     if not history.resize_epoch:
         return history.initial_partition_count
     index = len(node.partitions)
-    while index > history.initial_partition_count and TopicPartition(name, index - 1) not in nodes:
+    while index > history.initial_partition_count:
+        where = TopicPartition(name, index - 1)
+        if where in cluster.partition_nodes or layout.partition(*where) in cluster.damaged:
+            break
         index -= 1
     return index
 

@@ -10,7 +10,8 @@ level: see ``model.levels``. Source: docs/design/levels.md.
 | below 1.4 | topics not marked as migrated | marks them: new replicas have no id |
 | 1.4 | marks in ``/admin/delete_topics`` | moves them to the queue with ids |
 | below 1.5 | a topic that was resized, or has retired partitions | refuses to start (KIP-253) |
-| 1.5 | partitions without a node | gives each a partition epoch before it is active |
+| 1.5 | partitions without a node, and no count of | gives each a partition epoch before it is |
+| | partition epochs: a store from before them | active; later ones: ``completion`` |
 
 A topic counts as resized from the first write of its first resize on. Below 1.5 no process knows
 that its partitions have gates, or that some take no records.
@@ -137,18 +138,17 @@ def marks(cluster: ClusterState) -> Iterator[tuple[Write, ...]]:
 
 
 def epochs(cluster: ClusterState) -> Iterator[tuple[Write, ...]]:
-    """Yield writes, each to be committed before the next is drawn, of missing partition epochs.
+    """Yield writes, each to be committed before the next is drawn, of the first partition epochs.
 
-    Partitions that are older than these epochs, or whose nodes a tool removed, have a state alone.
-    From level 1.5 on the first command of a broker has the epoch.
+    From level 1.5 on the first command of a broker has the epoch. A store that has counted such
+    epochs may have lost a node: a new epoch would make all replicas of the partition stale.
     """
-    count = sum(len(node.partitions) for node in cluster.topics.values())
-    if not cluster.level.resizes or cluster.went_back is not None:
+    is_counted = layout.PARTITION_EPOCH in cluster.counters
+    if not cluster.level.resizes or cluster.went_back is not None or is_counted:
         return
     lacking: list[TopicPartition] = []
-    if len(cluster.partition_nodes) < count:
-        for name, node in cluster.topics.items():
-            lacking += without_epoch(cluster, name, node)
+    for name, node in cluster.topics.items():
+        lacking += without_epoch(cluster, name, node)
     for at in range(0, len(lacking), MARKS_PER_WRITE):
         some = lacking[at : at + MARKS_PER_WRITE]
         last = cluster.counters.get(layout.PARTITION_EPOCH, 0)
