@@ -136,9 +136,9 @@ def test_versions_are_the_highest_that_both_know() -> None:
         assert connection.version_of(ApiKey.METADATA, limit=3) == 3
         assert not connection.speaks(ApiKey.FETCH)
         assert not connection.speaks(ApiKey.PRODUCE)
-        with pytest.raises(VersionUnsupported, match="FETCH 20-22"):
+        with pytest.raises(VersionUnsupported, match="serves Fetch 20-22"):
             await connection.send(messages.FetchRequest())
-        with pytest.raises(VersionUnsupported, match="does not serve PRODUCE"):
+        with pytest.raises(VersionUnsupported, match="does not serve Produce"):
             await connection.send(messages.ProduceRequest())
 
     asyncio.run(against(lambda _header, _writer: None, work))

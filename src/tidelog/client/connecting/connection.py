@@ -204,7 +204,7 @@ class ClientConnection:
             highest = min(highest, limit)
         if self._peer_versions is not None:
             theirs = self._peer_versions.get(api_key)
-            name = ApiKey(api_key).name
+            name = spoken(api_key)
             if theirs is None:
                 raise VersionUnsupported(f"{self.peer} does not serve {name}")
             if theirs[0] > highest or theirs[1] < lowest:
