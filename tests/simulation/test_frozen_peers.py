@@ -304,7 +304,7 @@ ELSEWHERE = {
 
 
 def play(story: Callable[[Stage], Awaitable[None]], seed: int, monkeypatch: Any) -> None:
-    submit = ClientConnection.submit
+    submit, close = ClientConnection.submit, ClientConnection.close
     stages: list[Stage] = []
 
     def trapped(self: ClientConnection, request: Any, *args: Any, **options: Any) -> Any:
@@ -313,7 +313,13 @@ def play(story: Callable[[Stage], Awaitable[None]], seed: int, monkeypatch: Any)
             stages[0].sends(self, request)
         return sent
 
+    def closed(self: ClientConnection, *why: str) -> None:
+        # Their errors are logged: without a cause they read like faults of the peer.
+        assert why or not self.in_flight, f"requests to {self.peer} end without a cause"
+        close(self, *why)
+
     monkeypatch.setattr(ClientConnection, "submit", trapped)
+    monkeypatch.setattr(ClientConnection, "close", closed)
 
     async def script(run: ScriptedRun) -> None:
         await run.write(5)

@@ -270,7 +270,7 @@ class ResizingCluster:
     def note_silent(self, peer: str) -> None:
         """Any broker is asked."""
 
-    def close_connection(self, node_id: int, _: str) -> None:
+    def close_connection(self, node_id: int, *_: str) -> None:
         """Break the connection; its requests are executed later, in their order."""
         self.lives[node_id] += 1
         for request, future in self.waiting.pop(node_id, []):

@@ -71,7 +71,7 @@ class BrokerConnections:
         self._connections.clear()
         for task in tasks:
             if _connected(task):
-                task.result().close()
+                task.result().close("this client is closed")
             else:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -88,18 +88,21 @@ class BrokerConnections:
             raise ConnectionLost(f"broker {node_id} is not among the live brokers")
         return await self._connection_to((node_id, purpose), broker.host, broker.port)
 
-    def close_purpose(self, purpose: str) -> None:
-        """Close the connections of a purpose that is no longer used."""
+    def close_purpose(self, purpose: str, why: str) -> None:
+        """Close the connections of a purpose that is no longer used; see ``close_connection``."""
         for node_id, _ in [key for key in self._connections if key[1] == purpose]:
-            self.close_connection(node_id, purpose)
+            self.close_connection(node_id, purpose, why)
 
-    def close_connection(self, node_id: Any, purpose: str) -> None:
-        """Close the connection to one broker, if there is one; requests in flight fail."""
+    def close_connection(self, node_id: Any, purpose: str, why: str) -> None:
+        """Close the connection to one broker, if there is one.
+
+        Requests in flight fail: ``why`` is what their errors say.
+        """
         task = self._connections.pop((node_id, purpose), None)
         if task is None:
             return
         if _connected(task):
-            task.result().close()
+            task.result().close(why)
         else:
             task.cancel()
 

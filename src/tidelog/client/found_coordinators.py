@@ -35,8 +35,8 @@ class Connections(Protocol):
     async def connection_at(self, broker: BrokerAddress, purpose: str) -> ClientConnection:
         """Return the connection to a broker at this address. Raises ConnectionLost."""
 
-    def close_connection(self, node_id: int, purpose: str) -> None:
-        """Close a connection that has a purpose."""
+    def close_connection(self, node_id: int, purpose: str, why: str) -> None:
+        """Close a connection that has a purpose; ``why`` is the error of what is in flight."""
 
     def note_silent(self, peer: str) -> None:
         """Ask other brokers first."""
@@ -87,8 +87,8 @@ class FoundCoordinators:
                 after_s=late_s,
                 first_pause_s=FIRST_PAUSE_S if late_s <= SILENT_S else late_s,
             )
-        except TakenOver:
-            self._connections.close_connection(broker.node_id, purpose)
+        except TakenOver as error:
+            self._connections.close_connection(broker.node_id, purpose, str(error))
             raise
         except ConnectionLost:
             self.forget(group, broker)

@@ -44,7 +44,7 @@ class NoBrokers:
             raise ConnectionLost(f"there is no coordinator of {group}")
         return messages.LeaveGroupResponse(error_code=0)
 
-    def close_purpose(self, purpose: str) -> None:
+    def close_purpose(self, purpose: str, why: str) -> None:
         pass
 
     def forget(self, *_: Any) -> None:

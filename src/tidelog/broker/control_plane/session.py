@@ -279,7 +279,7 @@ class ControllerSession:
                         failures = 0
                         await self._beat(connection)
                 finally:
-                    connection.close()
+                    connection.close("the session with this controller has ended")
                     self._connection = None
                     self._envelopes.close()
             except ClientError as error:

@@ -129,7 +129,7 @@ async def connect(
         else:
             connection._peer_versions = None
     except BaseException:
-        connection.close()
+        connection.close("the attempt to connect was given up")
         raise
     connection._greeting_ms = None
     return connection

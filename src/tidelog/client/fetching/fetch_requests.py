@@ -80,9 +80,9 @@ async def ask_leader(
     look = partial(led_elsewhere, cluster, node_id, epochs, PURPOSE)
     try:
         return await unless_taken_over(sent(), look, after_s=SILENT_S + options.max_wait_ms / 1000)
-    except TakenOver:
+    except TakenOver as error:
         # Its response would be read by no request, and could be large.
-        cluster.close_connection(node_id, PURPOSE)
+        cluster.close_connection(node_id, PURPOSE, str(error))
         raise
 
 

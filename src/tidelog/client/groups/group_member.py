@@ -233,7 +233,7 @@ class GroupMember:
                 return
             await self._ask_to_leave(leaver)
         finally:
-            self._cluster.close_purpose(self._purpose)
+            self._cluster.close_purpose(self._purpose, "the member has left its group")
             self._step(Event.LEFT)
 
     async def _ask_to_leave(self, leaver: MemberStatus) -> None:

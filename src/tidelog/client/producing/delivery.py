@@ -328,7 +328,7 @@ class BatchDelivery:
             said = f"the leader of {queue.partition} did not respond, and another one leads now"
             self.figures.records_retried += queue.give_up(TakenOver(said))
             for node_id in self._flights.abandoned():
-                self._cluster.close_connection(node_id, PURPOSE)
+                self._cluster.close_connection(node_id, PURPOSE, said)
 
     def _settle(self, queue: SendQueue, batch: ProducerBatch, answer: BatchResult) -> None:
         if self._took_back(queue, batch, answer):
