@@ -24,6 +24,13 @@ GIVING_UP = f"{CLIENT}/connecting/giving_up.py"
 
 MUTANTS = (
     Mutant(
+        "a producer with acks=0 writes on to a leader that takes no bytes",
+        f"{CLIENT}/connecting/connection.py",
+        "        if not answered and not self._paused:\n",
+        "        if not answered:\n",
+        "tests/component/client/test_unanswered_produce.py",
+    ),
+    Mutant(
         "a broker's own report waits for the one of the controller",
         f"{CLIENT}/admin/nodes.py",
         'cluster.connection(node_id, "own report")',

@@ -19,7 +19,8 @@ class FreezableBrokers:
     def __init__(self) -> None:
         self.frozen: set[int] = set()
         self.topics: dict[str, UUID] = {}
-        """The topics that they describe, each of one partition that broker 0 leads."""
+        """The topics that they describe, each of one partition."""
+        self.leader, self.leader_epoch = 0, 1
         self._changed = asyncio.Event()
         self.asked: list[tuple[int, ApiKey]] = []
         self.ports: list[int] = []
@@ -62,7 +63,9 @@ class FreezableBrokers:
                 self.asked.append((index, ApiKey(header.api_key)))
                 while index in self.frozen:
                     await self._changed.wait()
-                self._answer(writer, header)
+                # No response to Produce: acks=0.
+                if header.api_key != ApiKey.PRODUCE:
+                    self._answer(writer, header)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
 
@@ -70,6 +73,7 @@ class FreezableBrokers:
         if header.api_key == ApiKey.API_VERSIONS:
             kind = messages.ApiVersionsResponse
             keys = [(ApiKey.API_VERSIONS, 3), (ApiKey.METADATA, 12), (ApiKey.INIT_PRODUCER_ID, 2)]
+            keys.append((ApiKey.PRODUCE, 9))
             answer: Any = kind(api_keys=[kind.ApiVersion(key, 0, most) for key, most in keys])
         elif header.api_key == ApiKey.INIT_PRODUCER_ID:
             answer = messages.InitProducerIdResponse(producer_id=7, producer_epoch=0)
@@ -79,7 +83,8 @@ class FreezableBrokers:
                 kind.MetadataResponseBroker(node_id, "127.0.0.1", port)
                 for node_id, port in enumerate(self.ports)
             ]
-            part = kind.MetadataResponsePartition(0, 0, 0, 1, [0, 1, 2], [0, 1, 2], [])
+            leader, epoch = self.leader, self.leader_epoch
+            part = kind.MetadataResponsePartition(0, 0, leader, epoch, [0, 1, 2], [0, 1, 2], [])
             topics = [
                 kind.MetadataResponseTopic(0, name, topic_id, partitions=[part])
                 for name, topic_id in self.topics.items()

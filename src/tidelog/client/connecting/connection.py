@@ -161,6 +161,8 @@ class ClientConnection:
         self._pending: deque[_Pending] = deque()
         self._limit = max_in_flight
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._unwritten: list[tuple[asyncio.Future[Any], asyncio.TimerHandle]] = []
+        """Requests without a response that were written while the peer took no bytes."""
         self._next_id = 0
         self._paused = False
         self._reason: ConnectionLost | None = None
@@ -247,7 +249,8 @@ class ClientConnection:
         """Write a request at once and return the future of its response.
 
         For callers with their own limit that depend on the order of writing. ``answered=False``
-        (Produce with acks=0): the future is done at once, with None.
+        (Produce with acks=0): the future is done with None as soon as the peer takes bytes, at once
+        while it does, or when the connection ends: what has arrived then is not known.
         Raises VersionUnsupported, EncodeError; a closed connection fails the future.
         """
         answer: asyncio.Future[Any] = self._loop.create_future()
@@ -266,12 +269,15 @@ class ClientConnection:
             chunks = codec.encode_request(api_key, version, correlation_id, self.client_id, request)
         assert self._transport is not None
         self._transport.writelines(chunks)
-        if not answered:
+        if not answered and not self._paused:
             answer.set_result(None)
             return answer
         deadline = self._loop.call_later(
             timeout_ms / 1000, self._give_up, correlation_id, api_key, timeout_ms
         )
+        if not answered:
+            self._unwritten.append((answer, deadline))
+            return answer
         self._pending.append(_Pending(correlation_id, api_key, version, answer, deadline))
         return answer
 
@@ -336,10 +342,19 @@ class ClientConnection:
                 place.set_result(None)
                 free -= 1
 
+    def _written(self) -> None:
+        """Let requests go on that were written without awaiting a response."""
+        unwritten, self._unwritten = self._unwritten, []
+        for answer, deadline in unwritten:
+            deadline.cancel()
+            if not answer.done():
+                answer.set_result(None)
+
     def _end(self, reason: ConnectionLost) -> None:
         if self._reason is not None:
             return
         self._reason = reason
+        self._written()
         if self._transport is not None:
             self._transport.abort()
         self._protocol.release()
@@ -410,6 +425,7 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._connection._paused = False
+        self._connection._written()
         self._connection._give_places()
 
     def _end(self, reason: ConnectionLost) -> None:

@@ -303,7 +303,8 @@ class BatchDelivery:
 
     def _watch_silent(self) -> None:
         """Ask for metadata when a broker does not answer: another one may lead by then."""
-        if self._watch is None and (self._settings.idempotent or self._flights.connecting):
+        waits = self._settings.idempotent or self._settings.acks == 0 or self._flights.connecting
+        if self._watch is None and waits:
             now = asyncio.get_running_loop().time()
             if (when := self._flights.next_look(now)) is not None:
                 self._watch = asyncio.get_running_loop().call_at(when, self._look_for_silent)
@@ -326,6 +327,11 @@ class BatchDelivery:
         """Give up what is with a former leader; what its connection brings is not read then."""
         for queue in self._flights.taken_over(self._cluster.view):
             said = f"the leader of {queue.partition} did not respond, and another one leads now"
+            if self._settings.acks == 0:
+                # What was written counts as sent, as always: it is not written twice.
+                for node_id in self._flights.brokers_of(queue):
+                    self._cluster.close_connection(node_id, PURPOSE, said)
+                continue
             self.figures.records_retried += queue.give_up(TakenOver(said))
             for node_id in self._flights.abandoned():
                 self._cluster.close_connection(node_id, PURPOSE, said)

@@ -96,6 +96,14 @@ class Flights:
         )
         return [queue for queue in queues if _is_led_elsewhere(queue, view)]
 
+    def brokers_of(self, queue: SendQueue) -> set[int]:
+        """Return the brokers that have open batches of a queue."""
+        return {
+            flight.node_id
+            for flight in self.under_way
+            if any(each.queue is queue and each.is_open for each in flight.sent)
+        }
+
     def abandoned(self) -> Iterable[int]:
         """Return the brokers of whose requests in flight no outcome depends on the response."""
         needed = {flight.node_id for flight in self.under_way if flight.is_open}
