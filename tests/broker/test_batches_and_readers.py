@@ -124,7 +124,7 @@ def taken(lone: LoneBroker, lies: list[Lie]) -> tuple[list[Read], dict[int, str]
     expected: list[Read] = []
     claims: dict[int, str] = {}
     for lie in lies:
-        got = partition.append(lie.batch, PRESENT_MS)
+        got = partition.append(lie.batch, PRESENT_MS, resumes=True)
         if isinstance(got, Rejected):
             assert got.error in REFUSALS and got.reason, f"{lie.claim}: {got}"
             continue

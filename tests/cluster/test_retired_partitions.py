@@ -13,12 +13,14 @@ import pytest
 
 from tests.support.clients import admin, failure_of
 from tests.support.cluster import TidelogCluster
+from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.resizes import resize
 from tests.support.target import TARGET
 from tidelog.client.cluster import Cluster
 from tidelog.client.fences import describe_fences
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
 
 pytestmark = [
     pytest.mark.long(60),
@@ -43,8 +45,24 @@ def cluster(tmp_path: Path) -> Iterator[TidelogCluster]:
         yield started
 
 
-def write(cluster: TidelogCluster, partition: int) -> list[int]:
-    """Write records to one partition; return their offsets."""
+def idempotent(cluster: TidelogCluster) -> confluent_kafka.Producer:
+    """A producer that looks at no metadata unless a leader refuses it."""
+    return confluent_kafka.Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "batch.num.messages": RECORDS // 5,
+            "topic.metadata.refresh.interval.ms": -1,
+        }
+    )
+
+
+def write(
+    cluster: TidelogCluster, partition: int, producer: confluent_kafka.Producer | None = None
+) -> list[int]:
+    """Write records to one partition, by a producer of its own if none is given; return their
+    offsets."""
     offsets: list[int] = []
 
     def noted(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
@@ -53,7 +71,8 @@ def write(cluster: TidelogCluster, partition: int) -> list[int]:
         assert offset is not None
         offsets.append(offset)
 
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    if producer is None:
+        producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     for number in range(RECORDS):
         producer.produce(TOPIC, b"%d" % number, partition=partition, on_delivery=noted)
     assert producer.flush(DEADLINE_S) == 0
@@ -112,6 +131,21 @@ def folders(cluster: TidelogCluster) -> set[str]:
     return {name for name in found if "." not in name}
 
 
+def last_sequences(cluster: TidelogCluster, partition: int) -> list[int]:
+    """The last sequence of each idempotent producer that the partition's leader knows."""
+    asked = messages.DescribeProducersRequest
+    request = asked([asked.TopicRequest(TOPIC, [partition])])
+    leader = cluster.brokers[cluster.leader(TOPIC, partition)]
+
+    async def main() -> list[int]:
+        peer = await Peer.connect(leader.port)
+        (found,) = (await peer.ask(request, 0)).topics[0].partitions
+        peer.writer.close()
+        return [each.last_sequence for each in found.active_producers]
+
+    return asyncio.run(main())
+
+
 def data_ends(cluster: TidelogCluster) -> dict[int, int]:
     """Where the data of each retired partition ends: before its newest fence or seal."""
 
@@ -125,13 +159,16 @@ def data_ends(cluster: TidelogCluster) -> dict[int, int]:
 
 
 def test_empty_ones_go_and_the_next_ones_go_on_at_their_offsets(cluster: TidelogCluster) -> None:
+    """A producer of all lives goes on in each with its sequence: its partition does not know it."""
     cluster.create_topic(TOPIC, FEW)
     last = dict.fromkeys(RETIRED, -1)
+    old = idempotent(cluster)
     for life in range(2):
         resize(cluster.bootstrap, TOPIC, MANY)
         until_listed(cluster, MANY)
         for index in RETIRED:
-            offsets = write(cluster, index)
+            offsets = write(cluster, index, old)
+            assert last_sequences(cluster, index) == [(life + 1) * RECORDS - 1]
             assert min(offsets) > last[index], (life, index)
             last[index] = max(offsets)
         resize(cluster.bootstrap, TOPIC, FEW)

@@ -27,6 +27,7 @@ from tests.mutants import (
     of_groups,
     of_messages,
     of_pipeline,
+    of_producers,
     of_removal,
     of_storage,
     of_store,
@@ -49,6 +50,7 @@ MUTANTS = (
     *of_autoscaling.MUTANTS,
     *of_unaware_writers.MUTANTS,
     *of_pipeline.MUTANTS,
+    *of_producers.MUTANTS,
     *of_suite.MUTANTS,
 )
 

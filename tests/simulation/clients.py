@@ -106,11 +106,8 @@ class SimulatedProducer:
         self.name = name
         self.acked = 0
         self.restarts = 0
-        """How often the broker had forgotten this producer.
-
-        Before the first acknowledgement it need not know it: while its first batch was refused, a
-        later one of the same window may have been taken, as one with an unknown producer.
-        """
+        """How often a batch was out of order for the broker: it had forgotten this producer, or had
+        taken a later batch of the window as the first of an unknown one."""
         self.errors: set[ErrorCode] = set()
         self.target = target
         self._history = history
@@ -122,7 +119,6 @@ class SimulatedProducer:
         self._wall_ms = wall_ms
         self._window: deque[_Batch] = deque()
         self._identity: tuple[int, int] | None = None
-        self._is_known = False
         self._sequence = 0
         self._number = 0
         self._left = 0
@@ -177,7 +173,7 @@ class SimulatedProducer:
         if answer.error_code:
             self.errors.add(ErrorCode(answer.error_code))
             raise _TryAgain
-        self._sequence, self._is_known = 0, False
+        self._sequence = 0
         return answer.producer_id, answer.producer_epoch
 
     def _new_batch(self) -> _Batch:
@@ -213,7 +209,6 @@ class SimulatedProducer:
         if error is ErrorCode.NONE:
             assert self._window[0] is batch
             self._window.popleft()
-            self._is_known = True
             outcome = Outcome.ACKED if self.acks == -1 else Outcome.UNDETERMINED
             for place, write in enumerate(batch.writes):
                 self._history.end(write, outcome, found.base_offset + place, peer)
@@ -225,7 +220,7 @@ class SimulatedProducer:
             self.give_up()
             self._left = left
             self._identity = None
-            self.restarts += self._is_known
+            self.restarts += 1
         raise _TryAgain
 
 

@@ -81,7 +81,7 @@ class Node:
         record = NewRecord(self.clock.now_ms, b"k%d" % (number % KEYS), b"v%d" % number)
         producer = Producer(7, 0, number)
         answer = log.append_as_leader(
-            build_batch([record], producer=producer), 1, self.clock.now_ms
+            build_batch([record], producer=producer), 1, self.clock.now_ms, resumes=True
         )
         assert not isinstance(answer, Rejected), answer
 

@@ -131,7 +131,7 @@ class TwoDisks:
         )
         log = self.log
         epoch = max(1, log.latest_epoch)
-        answer = log.append_as_leader(batch, epoch, self.clock.now_ms)
+        answer = log.append_as_leader(batch, epoch, self.clock.now_ms, resumes=True)
         assert not isinstance(answer, Rejected), answer
         self.acked[answer.first_offset] = value
         log.high_watermark = log.end_offset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from tests.support.storage_logs import (
 from tidelog.broker.handlers import produce
 from tidelog.broker.partitions import produce_fast_path
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
+from tidelog.broker.partitions.resuming_producers import ResumingProducers
 from tidelog.broker.partitions.unaware_writers import NEVER
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.topic_values import TopicConfigs
@@ -34,6 +36,7 @@ from tidelog.records.batch import Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import PartitionMetadata
+from tidelog.storage.log.producers import RESUMES
 from tidelog.storage.log.retention import ROLL_WAITS
 
 VERSION, CORRELATION = 11, 77
@@ -110,6 +113,7 @@ class Hosted:
     def __init__(self, folder: Path, configs: TopicConfigs) -> None:
         self.folder = folder / "t-0"
         self.clock = FixedClock(NOW_MS)
+        self.resuming = ResumingProducers(self.clock)
         self.unaware = 0
         """Batches without a count that were noted."""
         self.refused = 0
@@ -128,6 +132,7 @@ class Hosted:
             clock=self.clock,
             leader_hints=hints,
             inspected_appends=self,
+            resuming_producers=self.resuming,
             loop=NoLoop(),
             configs=SimpleNamespace(broker_listeners=()),
             metadata=SimpleNamespace(topic=lambda _: None),
@@ -145,10 +150,15 @@ class Hosted:
         found = at_once(log.look_into(bytes(records), now_ms, looks))
         if isinstance(found, Rejected):
             return Now(found)
-        result = partition.append(records, now_ms, looked_into=found)
+        append = partial(partition.append, records, now_ms, looked_into=found)
+        result = append()
         if result is ROLL_WAITS:
             assert at_once(log.syncing_before_roll()) is None
-            result = partition.append(records, now_ms, looked_into=found)
+            result = append()
+        if result is RESUMES:
+            result = self.resuming.append(partition, records, partial(append, resumes=True))
+        if isinstance(result, Rejected):
+            self.resuming.note_refusal(partition, records, result.error)
         return Now(result)
 
     def _unaware(self, partition: HostedPartition, named: Named, *_: Any) -> None:

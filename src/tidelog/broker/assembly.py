@@ -50,6 +50,7 @@ from tidelog.broker.partitions.older_values import OlderValues
 from tidelog.broker.partitions.refused_writes import RefusedWrites
 from tidelog.broker.partitions.registry import Partitions
 from tidelog.broker.partitions.repairs import Repairs
+from tidelog.broker.partitions.resuming_producers import ResumingProducers
 from tidelog.broker.partitions.shortages import Shortages
 from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
 from tidelog.broker.partitions.unaware_notes import UnawareNotes
@@ -87,12 +88,11 @@ class Given:
 def assemble(given: Given) -> Broker:
     """Make the parts of a broker, on its loop; none is started. Raises DamagedFile."""
     configs, seams, session = given.configs, given.seams, given.session
-    metadata = MetadataCache(given.cluster_id)
+    metadata, resuming = MetadataCache(given.cluster_id), ResumingProducers(seams.clock)
     clock, node_id, topic_configs = seams.clock, configs.node_id, given.topic_configs
-    others = _other_brokers(given, metadata)
     turns, log_work = Turns(seams.threads), LogWork(seams.threads)
     commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
-    partitions = _partitions(given, commit)
+    partitions, others = _partitions(given, commit), _other_brokers(given, metadata)
     leader_hints = LeaderHints(node_id, metadata, partitions.get)
     unaware = _unaware_writers(given, partitions, metadata, turns, log_work)
 
@@ -138,8 +138,9 @@ def assemble(given: Given) -> Broker:
         commit=commit,
         log_work=log_work,
         future_replicas=_future_replicas(given, partitions, log_work, commit),
-        inspected_appends=InspectedAppends(clock, turns, unaware),
+        inspected_appends=InspectedAppends(clock, turns, unaware, resuming),
         unaware_writers=unaware,
+        resuming_producers=resuming,
         maintenance=maintenance,
         reader=reader,
         fetch_sessions=fetch_sessions,

@@ -41,6 +41,7 @@ from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
 from tidelog.broker.partitions.registry import Partitions
+from tidelog.broker.partitions.resuming_producers import ResumingProducers
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import ServerConfigs
@@ -81,6 +82,7 @@ class Broker:
     future_replicas: FutureReplicas
     inspected_appends: InspectedAppends
     unaware_writers: UnawareWriters
+    resuming_producers: ResumingProducers
     maintenance: Maintenance
 
     reader: Reader

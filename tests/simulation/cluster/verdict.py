@@ -106,7 +106,8 @@ class Verdict:
         )
 
     def restarts(self, producers: Sequence[SimulatedProducer]) -> None:
-        """Promise 6: no leader forgets a producer while the partition is clean (with acks=all)."""
+        """Promises 5 and 6: no leader forgets a producer, or takes its batches out of order, while
+        the partition is clean (with acks=all)."""
         for producer in producers:
             where = producer.target.name
             if producer.restarts and producer.acks == -1 and where not in self.not_clean:

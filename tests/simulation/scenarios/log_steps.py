@@ -118,7 +118,7 @@ class Steps:
         self, model: ModelPartition, log: PartitionLog, content: bytes | bytearray
     ) -> Appended | Rejected:
         model.led(self.leader_epoch, log.end_offset)
-        return log.append_as_leader(content, self.leader_epoch, self.clock.now_ms)
+        return log.append_as_leader(content, self.leader_epoch, self.clock.now_ms, resumes=True)
 
     def _is_full(self) -> bool:
         return self.disk.capacity < UNLIMITED

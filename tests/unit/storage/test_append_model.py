@@ -25,6 +25,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.append_paths import COUNT, VERSION, Hosted
+from tidelog.broker.partitions.resuming_producers import GIVEN_UP_MS
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.topic_values import CREATE_TIME, LOG_APPEND_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
@@ -222,18 +223,32 @@ class Model:
         self.leader_epoch = -1
         self.epochs: list[tuple[int, int]] = []
         self.producers: OrderedDict[int, tuple[int, list[KnownBatch]]] = OrderedDict()
+        self.since = -1
+        self.notes: dict[tuple[int, int, int], tuple[int, int]] = {}
+        """The lowest refused sequence of unknown producers, and when it was noted."""
         self.room: int | None = None
 
     def become(self, role: Role, leader_epoch: int) -> None:
+        if role.leads and not self.role.leads:
+            self.since = leader_epoch
         self.role, self.leader_epoch = role, leader_epoch
         if role.leads and leader_epoch > (self.epochs[-1][0] if self.epochs else -1):
             self.epochs = [each for each in self.epochs if each[1] < self.end]
             self.epochs.append((leader_epoch, self.end))
 
     def append(self, batch: bytes, acks: int, now_ms: int, named: Named) -> Done:
-        isr, replicas = self.role.layout
         if not self.role.leads:
             return Done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        done = self._append(batch, acks, now_ms, named)
+        resumed, sequence = self._resumed(batch)
+        if done.error is not ErrorCode.NONE and resumed in self.notes:
+            lowest, noted_ms = self.notes.pop(resumed)
+            if done.error.retriable:
+                self.notes[resumed] = sequence if is_up_to(sequence, lowest) else lowest, noted_ms
+        return done
+
+    def _append(self, batch: bytes, acks: int, now_ms: int, named: Named) -> Done:
+        isr, replicas = self.role.layout
         if acks == -1 and len(isr) < min(self.configs.min_insync_replicas, len(replicas)):
             return Done(ErrorCode.NOT_ENOUGH_REPLICAS)
         if named not in (NOT_NAMED, OWN):
@@ -252,9 +267,14 @@ class Model:
             return Done(known)
         if known is not None:
             return Done(ErrorCode.NONE, known.first_offset, known.appended_ms if stamped else -1)
+        resumes = read_header(batch).producer_id not in self.producers
+        if resumes and not self._may_begin(batch, now_ms):
+            return Done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         first = self.end
         if not self._write(batch, now_ms, stamped=stamped):
             return Done(ErrorCode.KAFKA_STORAGE_ERROR)
+        if resumes and read_header(batch).base_sequence > 0:
+            del self.notes[self._resumed(batch)[0]]
         return Done(ErrorCode.NONE, first, now_ms if stamped else -1)
 
     def _check(self, batch: bytes, now_ms: int) -> ErrorCode:
@@ -296,6 +316,21 @@ class Model:
                     return known
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
+    def _resumed(self, batch: bytes) -> tuple[tuple[int, int, int], int]:
+        header = read_header(batch)
+        return (self.since, header.producer_id, header.producer_epoch), header.base_sequence
+
+    def _may_begin(self, batch: bytes, now_ms: int) -> bool:
+        resumed, sequence = self._resumed(batch)
+        if resumed[1] < 0 or sequence == 0:
+            return True
+        lowest, noted_ms = self.notes.get(resumed, (-1, 0))
+        if lowest >= 0 and is_up_to(sequence, lowest):
+            return True
+        if lowest < 0 or now_ms - noted_ms >= GIVEN_UP_MS:
+            self.notes[resumed] = sequence, now_ms
+        return False
+
     def _write(self, batch: bytes, now_ms: int, *, stamped: bool) -> bool:
         header = read_header(batch)
         first, last = self.end, self.end + header.last_offset_delta
@@ -318,6 +353,11 @@ class Model:
             batches = [*(batches if epoch == header.producer_epoch else []), known]
             self.producers[header.producer_id] = header.producer_epoch, batches[-REMEMBERED:]
         return True
+
+
+def is_up_to(sequence: int, other: int) -> bool:
+    """Whether a sequence is another one or before it: half of all are before."""
+    return (other - sequence) % (LONGEST_SEQUENCE + 1) <= LONGEST_SEQUENCE // 2
 
 
 def following(batches: list[KnownBatch]) -> int:
@@ -454,6 +494,18 @@ REMEMBERED_ONES = [
     *[Batch(producer=7, sequence="again", back=back) for back in range(REMEMBERED)],
     Batch(producer=7, sequence="zero", count=2),
 ]
+RESUMED = [
+    Batch(producer=7, sequence="near the end"),
+    Full(0),
+    Batch(producer=7, sequence="near the end"),
+    Full(None),
+    Batch(producer=7, sequence="zero", fault="bit"),
+    Batch(producer=8, sequence="ahead"),
+    Batch(producer=7, sequence="near the end"),
+    Batch(producer=8, sequence="ahead"),
+    Batch(producer=8),
+]
+"""Unknown producers go on: refused once, at the retry a full disk, then a damaged older batch."""
 INDEXED = [Batch(wait_ms=1)] * 8
 INDEXED_BY_LAST = [Batch(count=3, wait_ms=1)] * 8
 
@@ -462,6 +514,7 @@ INDEXED_BY_LAST = [Batch(count=3, wait_ms=1)] * 8
 @example(SMALL, TO_THE_BYTE)
 @example(replace(SMALL, segment_ms=1000), TO_THE_MS)
 @example(replace(SMALL, segment_bytes=6000), REMEMBERED_ONES)
+@example(replace(SMALL, segment_bytes=6000), RESUMED)
 @example(replace(SMALL, segment_index_bytes=48, index_interval_bytes=1), INDEXED)
 @example(replace(SMALL, segment_bytes=6000, index_interval_bytes=2 * 78), INDEXED)
 @example(replace(SMALL, segment_bytes=6000, index_interval_bytes=1), INDEXED_BY_LAST)

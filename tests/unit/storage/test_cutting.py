@@ -50,7 +50,7 @@ def filled(tmp_path: Path, disk: FaultyDisk | None = None) -> PartitionLog:
 
 def appended(log: PartitionLog, sequence: int) -> bool:
     made = batch(1, producer=Producer(7, 0, sequence))
-    return isinstance(log.append_as_leader(made, 0, NOW_MS), Appended)
+    return isinstance(log.append_as_leader(made, 0, NOW_MS, resumes=True), Appended)
 
 
 @pytest.mark.parametrize("offset", [0, 13, 37])

@@ -217,7 +217,7 @@ def test_a_leader_is_sent_lies(tmp_path: Path, seed: int, kind: str) -> None:
     taken = 0
     for lie in family(seed, NOW_MS, PER_SEED):
         end, size = log.end_offset, log.segments[-1].size
-        got = log.append_as_leader(lie.batch, 0, NOW_MS)
+        got = log.append_as_leader(lie.batch, 0, NOW_MS, resumes=True)
         if isinstance(got, Rejected):
             assert (log.end_offset, log.segments[-1].size) == (end, size), lie.claim
         else:

@@ -14,7 +14,13 @@ from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log import syncing
 from tidelog.storage.log.partition_log import PartitionLog
-from tidelog.storage.log.producers import KnownBatch, ProducerEntry, ProducerState, encode
+from tidelog.storage.log.producers import (
+    RESUMES,
+    KnownBatch,
+    ProducerEntry,
+    ProducerState,
+    encode,
+)
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
 
@@ -25,7 +31,7 @@ def send(
     log: PartitionLog, sequence: int, *, epoch: int = 0, count: int = 1, now_ms: int = NOW_MS
 ) -> Appended | Rejected:
     made = batch(count, timestamp=now_ms, producer=Producer(7, epoch, sequence))
-    return log.append_as_leader(made, 0, now_ms)
+    return log.append_as_leader(made, 0, now_ms, resumes=True)
 
 
 def sent(log: PartitionLog, sequence: int, **more: int) -> Appended:
@@ -41,7 +47,8 @@ FENCED = ErrorCode.INVALID_PRODUCER_EPOCH
 @pytest.mark.parametrize(
     ("before", "epoch", "sequence", "expected"),
     [
-        ([], 0, 5, "appended"),  # unknown producers may begin anywhere (KIP-360)
+        ([], 0, 0, "appended"),
+        ([], 3, 0, "appended"),
         ([(0, 0)], 0, 1, "appended"),
         ([(0, 0)], 0, 2, OUT_OF_ORDER),
         ([(0, 0)], 0, 0, "duplicate"),
@@ -75,6 +82,20 @@ def test_the_table_of_sequences(
         assert isinstance(got, Appended)
         assert got.duplicate is (expected == "duplicate")
         assert log.end_offset == end + (expected == "appended")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_unknown_producer_goes_on_only_as_its_caller_allows(tmp_path: Path, count: int) -> None:
+    log = new_log(tmp_path)
+    made = b"".join(batch(1, producer=Producer(7, 2, 5 + at)) for at in range(count))
+    assert log.append_as_leader(made, 0, NOW_MS) is RESUMES
+    assert (log.end_offset, log.producers.entries) == (0, {})
+    assert isinstance(log.append_as_leader(made, 0, NOW_MS, resumes=True), Appended)
+    assert log.producers.entries[7].last_sequence == 4 + count
+    assert isinstance(send(log, 5 + count, epoch=2), Appended)
+    gap = batch(1, producer=Producer(7, 2, 50))
+    refused = log.append_as_leader(gap, 0, NOW_MS, resumes=True)
+    assert isinstance(refused, Rejected) and refused.error is OUT_OF_ORDER, "it is known"
 
 
 def test_a_newer_epoch_goes_on_and_fences_the_former(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ from tidelog.network.router import CloseConnection, Handler, RequestContext, Sco
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
 from tidelog.storage.log.inspecting import UNLOOKED, Looks
+from tidelog.storage.log.producers import RESUMES
 from tidelog.storage.log.results import Appended
 
 if TYPE_CHECKING:
@@ -212,9 +213,8 @@ def _append_all(
     rest: _Rest,
 ) -> Steps:
     """Append to each partition; adds what is still to be awaited to ``rest``."""
-    now_ms = broker.clock.wall_ms()
-    by_topic = broker.partitions.by_topic
-    committed = request.acks == ALL_IN_SYNC
+    now_ms, committed = broker.clock.wall_ms(), request.acks == ALL_IN_SYNC
+    by_topic, resuming = broker.partitions.by_topic, broker.resuming_producers
     looks = Looks()
     seen: set[HostedPartition] = set()
     topics = []
@@ -241,7 +241,9 @@ def _append_all(
                 continue
             seen.add(partition)
             if refusal is TOO_FEW or refusal is SEVERAL_BATCHES:
-                answers.append(_not_admitted(index, refusal is TOO_FEW, partition))
+                refused = _why_not_admitted(refusal is TOO_FEW, partition)
+                answers.append(_rejected(index, refused, partition))
+                resuming.note_refusal(partition, records, refused.error)
                 continue
             result = _append(broker, partition, named, records, now_ms, looks)
             if result is UNLOOKED:
@@ -262,6 +264,7 @@ def _append_all(
                 answers.append(_rejected(index, result, partition))
                 rest.refused(partition, result)
                 broker.unaware_writers.note_refused(partition, named)
+                resuming.note_refusal(partition, records, result.error)
                 continue
             answer = _appended(index, result)
             answers.append(answer)
@@ -296,7 +299,12 @@ def _append(
             appended = append_tombstone(partition, metadata, records, now_ms)
             if appended is not None:
                 return appended
-    return partition.append(records, now_ms, looks=looks)
+    append = partial(partition.append, records, now_ms, looks=looks)
+    result = append()
+    if result is RESUMES:
+        again = partial(append, resumes=True)
+        return broker.resuming_producers.append(partition, records, again)
+    return result
 
 
 def _appended(index: int, result: Appended) -> Any:
@@ -317,11 +325,10 @@ def _not_here(broker: Broker, topic: str, index: int, partition: HostedPartition
     return answer
 
 
-def _not_admitted(index: int, too_few: bool, partition: HostedPartition) -> Any:
+def _why_not_admitted(too_few: bool, partition: HostedPartition) -> Rejected:
     if too_few:
-        few = Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
-        return _rejected(index, few, partition)
-    return _rejected(index, _ONE_BATCH, partition)
+        return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
+    return _ONE_BATCH
 
 
 def _unknown_id(index: int, topic_id: UUID) -> Any:

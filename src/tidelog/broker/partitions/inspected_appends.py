@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partitions.delayed_produce import why_too_few
@@ -24,11 +25,13 @@ from tidelog.records.batch import Buffer, Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.runtime.tasks import call_off
 from tidelog.storage.log.inspecting import Looks
+from tidelog.storage.log.producers import RESUMES
 from tidelog.storage.log.results import Appended
 from tidelog.storage.log.retention import ROLL_WAITS
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.resuming_producers import ResumingProducers
     from tidelog.broker.partitions.unaware_writers import UnawareWriters
     from tidelog.runtime.clock import Clock
     from tidelog.runtime.turns import Turns
@@ -57,9 +60,12 @@ class _Entry:
 class InspectedAppends:
     """The queues of one broker."""
 
-    def __init__(self, clock: Clock, turns: Turns, unaware: UnawareWriters) -> None:
+    def __init__(
+        self, clock: Clock, turns: Turns, unaware: UnawareWriters, resuming: ResumingProducers
+    ) -> None:
         """Must be called on the broker's event loop. ``unaware`` notes batches without a count."""
         self.unaware = unaware
+        self._resuming = resuming
         self._clock = clock
         self._turns = turns
         self._loop = asyncio.get_running_loop()
@@ -92,7 +98,9 @@ class InspectedAppends:
         fits = not account.used or account.used + size <= account.limit
         if not fits and not account.in_share(owner, size):
             sentence = f"{account.used} bytes wait for inspection: send it again later"
-            outcome.set_result(Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence))
+            result = Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence)
+            self._resuming.note_refusal(partition, records, result.error)
+            outcome.set_result(result)
             return outcome
         account.charge(size, owner)
         deadline = loop.time() + max(0, timeout_ms) / 1000
@@ -117,6 +125,8 @@ class InspectedAppends:
             while queue:
                 entry = queue[0]
                 result = await self._append(partition, entry)
+                if isinstance(result, Rejected):
+                    self._resuming.note_refusal(partition, entry.records, result.error)
                 self._done(queue, result)
         finally:
             partition.has_unlooked = False
@@ -154,7 +164,11 @@ class InspectedAppends:
                         partition.look_at_disk()
                         return refused
                     continue
-                result = partition.append(entry.records, now_ms, looked_into=looked)
+                append = partial(partition.append, entry.records, now_ms, looked_into=looked)
+                result = append()
+                if result is RESUMES:
+                    again = partial(append, resumes=True)
+                    result = self._resuming.append(partition, entry.records, again)
                 if result is not ROLL_WAITS:
                     if isinstance(result, Appended) and not result.duplicate:
                         self.unaware.note(

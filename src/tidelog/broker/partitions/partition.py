@@ -92,12 +92,10 @@ class HostedPartition:
     ) -> None:
         self.key = key
         self.log = log
-        self.state = UNASSIGNED
-        self.is_leader = False
+        self.state, self.is_leader = UNASSIGNED, False
         self.leader_epoch = log.latest_epoch  # before the first LeaderAndIsr (KIP-570's fencing)
         self.offline_reason: str | None = log.failed
-        self.offline_epoch = -1
-        self.required_in_sync = 1
+        self.offline_epoch, self.required_in_sync = -1, 1
         self.bytes_in = self.bytes_out = 0
         self.noted_ms = -1  # when a batch without a count was last noted (``produce_fast_path``)
         self.has_unlooked = False  # whether batches wait for ``inspected_appends``
@@ -325,17 +323,19 @@ class HostedPartition:
         from_client: bool = True,
         looks: Looks | None = None,
         looked_into: Batches | None = None,
+        resumes: bool = False,
     ) -> Appended | Rejected:
         """Append as leader; the watermark may move. With ``looks`` may return ``UNLOOKED``."""
         if not self.is_leader:
             return self._refuse()
         if self.has_unlooked and looks is not None:
             return UNLOOKED
-        log, epoch, plain = self.log, self.leader_epoch, from_client and looked_into is None
+        log, epoch = self.log, self.leader_epoch
+        plain = from_client and looked_into is None and not resumes
         result = append_plain(log, records, epoch, now_ms) if plain else None
         if result is None:
-            append = partial(log.append_as_leader, from_client=from_client, looks=looks)
-            result = append(records, epoch, now_ms, looked_into=looked_into)
+            append = partial(log.append_as_leader, from_client=from_client, resumes=resumes)
+            result = append(records, epoch, now_ms, looks=looks, looked_into=looked_into)
         if isinstance(result, Rejected):
             self.look_at_disk()
             return result

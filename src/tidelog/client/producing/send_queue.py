@@ -17,7 +17,7 @@ out of order, and be written a second time under a new identity.
 
 All batches in flight are with one broker, and only one is until that broker has acknowledged one of
 this identity since the last failure. When another broker leads, they are given up and go there. A
-leader that does not know the producer takes any first sequence number: a later batch would
+leader that does not know the producer may take any first sequence number: a later batch would
 otherwise be written before one that a former leader has not answered, or that this one has refused,
 and that one be refused as out of order for good.
 

@@ -32,7 +32,7 @@ from tidelog.storage.log.preparing import (
     prepare,
     prepare_in_pieces,
 )
-from tidelog.storage.log.producers import KnownBatch
+from tidelog.storage.log.producers import RESUMES, KnownBatch
 from tidelog.storage.log.results import Appended, as_appended
 from tidelog.storage.log.retention import ROLL_WAITS, may_outgrow, must_roll, room_in
 from tidelog.storage.log.rolling import puts_roll_off, roll, syncing_before_roll
@@ -50,6 +50,7 @@ def append_as_leader(
     from_client: bool = True,
     looks: Looks | None = None,
     looked_into: Batches | None = None,
+    resumes: bool = False,
 ) -> Appended | Rejected:
     """Append a produced buffer of batches, all or none, with offsets from ``end_offset`` on.
 
@@ -57,7 +58,8 @@ def append_as_leader(
     (``duplicate``). Cost: constant per batch, a CRC and one write; more where the topic wants the
     records checked. With ``looks`` the result is ``UNLOOKED``, with nothing done, when that check
     would hold the loop: then ``look_into`` makes ``looked_into``, which replaces the buffer, and
-    which may be refused with ``ROLL_WAITS``, for ``syncing_before_roll``. Without either the call
+    which may be refused with ``ROLL_WAITS``, for ``syncing_before_roll``. An unknown producer goes
+    on with its sequence only if it ``resumes``, otherwise: ``RESUMES``. Without either the call
     blocks where a roll waits for a sync; the server's own batches go before the roll.
     """
     if log.damaged or log.resources.failed or log.closed or log.cutting:
@@ -71,7 +73,7 @@ def append_as_leader(
     if not isinstance(batches, list):
         return batches
     if from_client and (len(batches) > 1 or batches[0][0].producer_id >= 0):
-        known = _judge_producers(log, batches)
+        known = _judge_producers(log, batches, resumes=resumes)
         if isinstance(known, Rejected):
             return known
         if known is not None:
@@ -177,16 +179,19 @@ def append_as_follower(
     return Appended(first_offset, log.end_offset - 1, -1, log.start_offset)
 
 
-def _judge_producers(log: LogState, batches: Batches) -> KnownBatch | Rejected | None:
+def _judge_producers(
+    log: LogState, batches: Batches, *, resumes: bool
+) -> KnownBatch | Rejected | None:
     if len(batches) == 1:
-        return log.producers.judge(batches[0][0])
+        verdict = log.producers.judge(batches[0][0])
+        return None if resumes and verdict is RESUMES else verdict
     # Several batches: the later ones are judged as if the earlier ones were appended.
     trial = log.producers.copy_of({header.producer_id for header, _ in batches})
     offset = log.end_offset
     for header, _ in batches:
         if header.producer_id >= 0:
             verdict = trial.judge(header)
-            if verdict is not None:
+            if verdict is not None and not (resumes and verdict is RESUMES):
                 return verdict
             trial.note(header, offset, 0)
         offset += header.last_offset_delta + 1

@@ -10,12 +10,15 @@ them while appends continue; an entry of a snapshot is decoded when its producer
 | epoch older than the producer's                         | INVALID_PRODUCER_EPOCH           |
 | newer epoch, sequence 0                                 | appended                         |
 | newer epoch, other sequence                             | OUT_OF_ORDER_SEQUENCE_NUMBER     |
-| producer unknown (expired, or its records are gone)     | appended, whatever the sequence  |
+| producer unknown, sequence 0                            | appended                         |
+| producer unknown (expired, or its records are gone),    | ``RESUMES``: the caller decides  |
+| other sequence                                          | whether it may be the first      |
 | last sequence + 1 (0 after 2^31 - 1)                    | appended                         |
 | anything else                                           | OUT_OF_ORDER_SEQUENCE_NUMBER     |
 
 Source: KIP-98, KIP-360, as Apache Kafka's present leader applies them (UNKNOWN_PRODUCER_ID is no
-longer given). Snapshot: Kafka's version 1; a producer has one entry per remembered batch there,
+longer given), but for ``RESUMES``, which Kafka appends: `broker.partitions.resuming_producers`.
+Snapshot: Kafka's version 1; a producer has one entry per remembered batch there,
 oldest first (Kafka writes one, and reads ours: its last entry wins), so that a retry of an older
 batch is answered rightly after a restart too.
 """
@@ -56,6 +59,11 @@ _pack = _ENTRY.pack
 of its transaction (both -1: none)."""
 _WHOSE = struct.Struct(">qh16xq12x")
 _as_known = tuple.__new__
+
+RESUMES = Rejected(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, "its producer is unknown, and goes on with its sequence"
+)
+"""Refused for now, with nothing done: an older batch may be on its way."""
 
 
 class KnownBatch(NamedTuple):
@@ -145,7 +153,7 @@ class ProducerState:
         _, _, _, _, _, _, delta, _, _, producer_id, epoch, first, _ = header
         entry = self.entries.get(producer_id)
         if entry is None:
-            return None
+            return RESUMES if first > 0 else None
         if epoch == entry.epoch:
             batches = entry._batches or entry.batches
             last = batches[-1].last_sequence if batches else NO_SEQUENCE
