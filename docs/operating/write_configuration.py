@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidelog.model.configs.broker import SECTIONS
-from tidelog.model.configs.kafka_names import IGNORED, REFUSED
+from tidelog.model.configs.kafka_names import IGNORED, PLUG_INS, REFUSED, UNUSED, NotServed
 from tidelog.model.configs.topic import TOPIC
 from tidelog.model.configs.types import ConfigDefinition, Update
 
@@ -47,14 +47,30 @@ arrives.
 KAFKAS = """
 ## Kafka's other configurations
 
-Each configuration of Kafka 4.3, and of 3.9 with ZooKeeper, is above or in one of these two
+Each configuration of Kafka 4.3, and of 3.9 with ZooKeeper, is above or in one of these
 tables. Those of the first have no effect here: a start names them in one warning, with the reason.
+
+"""
+
+UNUSED_HEAD = """
+Those of this one belong to TLS, SASL, an authorizer: Kafka does not use them either unless a
+listener or another configuration does, and that one is refused. So they have no effect here: the
+same warning names them, unless the value is empty or Kafka's default. A file whose listeners are
+all PLAINTEXT starts with them.
+
+"""
+
+PLUG_INS_HEAD = """
+Plug-ins of Kafka read names of their own from its file. Those that begin so have no effect; any
+other name that Kafka has not is refused, because it may be a misspelled one.
 
 """
 
 REFUSED_HEAD = """
 Those of this one would give a user something else than the file says. A start refuses a value
-other than Kafka's default, with the reason.
+other than Kafka's default, with the reason. Two depend on the rest of the file:
+`controller.quorum.voters` is accepted where the only voter is the controller of the same process,
+and the old names of addresses where the configuration that replaced them is set, too.
 
 """
 
@@ -64,11 +80,14 @@ def page() -> str:
     parts = [HEAD, "\n## Topics\n\n", _topics()]
     for title, rows in SECTIONS.items():
         parts += [f"\n## Server: {title.lower()}\n\n", _section(rows)]
-    return "".join([*parts, KAFKAS, *_by_reason(IGNORED), REFUSED_HEAD, *_by_reason(_reasons())])
+    prefixes = {f"{prefix}*": reason for prefix, reason in PLUG_INS.items()}
+    parts += [KAFKAS, *_by_reason(IGNORED), UNUSED_HEAD, *_by_reason(_reasons(UNUSED))]
+    parts += [PLUG_INS_HEAD, *_by_reason(prefixes)]
+    return "".join([*parts, REFUSED_HEAD, *_by_reason(_reasons(REFUSED))])
 
 
-def _reasons() -> dict[str, str]:
-    return {name: each.reason for name, each in REFUSED.items()}
+def _reasons(rows: Mapping[str, NotServed]) -> dict[str, str]:
+    return {name: each.reason for name, each in rows.items()}
 
 
 def _by_reason(reasons: Mapping[str, str]) -> list[str]:

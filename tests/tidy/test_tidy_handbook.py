@@ -25,7 +25,7 @@ from tidelog.controller.decisions import losses, new_partitions
 from tidelog.groups import limits as group_limits
 from tidelog.metadata import zookeeper
 from tidelog.model.configs.broker import SECTIONS
-from tidelog.model.configs.kafka_names import IGNORED, REFUSED
+from tidelog.model.configs.kafka_names import IGNORED, REFUSED, UNUSED
 from tidelog.network import places, router
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
 from tidelog.network.limits import Limits
@@ -136,7 +136,7 @@ def test_configurations_are_there(page: Path) -> None:
     files = {name for name in names if name.endswith(FILES)}
     of_spark = {name for name in names if name.startswith(("kafka.", "spark."))}
     there = set(re.findall(r'"([a-z.]+)"', source()))
-    of_kafka = OF_KAFKA | set(IGNORED) | set(REFUSED)
+    of_kafka = OF_KAFKA | set(IGNORED) | set(REFUSED) | set(UNUSED)
     assert names - files - of_spark - there - OF_CLIENTS - of_kafka == set()
 
 

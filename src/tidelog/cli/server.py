@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.cli.refusal import WRONG_USAGE, Failed, WrongUsage, print_error
 from tidelog.cli.server_arguments import parse
+from tidelog.model.configs.file_names import without_effect
 from tidelog.model.configs.properties import parse_properties
-from tidelog.model.configs.server import ServerConfigs, from_mapping, without_effect
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
 from tidelog.runtime.disk import keep_from_others

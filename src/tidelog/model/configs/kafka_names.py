@@ -1,12 +1,15 @@
 """Kafka's server configurations that this version does not have: what a file with them gets.
 
-Owns their names, of Kafka 4.3, of 3.9 with ZooKeeper and some older ones, in two classes. Not the
-configurations that work: see ``broker``.
+Owns their names, of Kafka 4.3, of 3.9 with ZooKeeper and some older ones, in three classes, and
+the prefixes of plug-ins. Not the configurations that work: see ``broker``; not what depends on the
+other names of a file: see ``file_names``.
 
 | class | a start |
 |---|---|
 | ``IGNORED``: without effect here, and the user gets the same | goes on, with one warning |
+| ``UNUSED``: of a feature whose switch is refused, so that nothing uses them | goes on, likewise |
 | ``REFUSED``: the user would get less, for example no encryption | ends, unless harmless |
+| ``PLUG_INS``: prefixes of names that a plug-in of Kafka reads, never Kafka | goes on, likewise |
 
 A name with the prefix ``listener.name.NAME.`` counts as the one that follows the prefix.
 """
@@ -21,17 +24,19 @@ OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.(?=sasl\.))?(.+)")
 
 
 class NotServed(NamedTuple):
-    """Why a configuration is refused, and the values with which it is not."""
+    """Why a configuration is refused or unused, and the values that ask for nothing."""
 
     reason: str
     harmless: tuple[str, ...]
 
 
+NO_QUORUM = "there is no Raft quorum: the metadata are in metadata.store"
+
 IGNORED: Mapping[str, str] = {
     name: reason
     for reason, names in (
         (
-            "there is no Raft quorum: the metadata are in metadata.store",
+            NO_QUORUM,
             """
             controller.quorum.append.linger.ms controller.quorum.auto.join.enable
             controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
@@ -182,6 +187,12 @@ IGNORED: Mapping[str, str] = {
             """,
         ),
         (
+            "Kafka itself has removed them",
+            """
+            controller.message.queue.size log.cleanup.interval.mins replica.lag.max.messages
+            """,
+        ),
+        (
             "there is one format of batches",
             """
             log.message.downconversion.enable log.message.format.version
@@ -210,17 +221,11 @@ IGNORED: Mapping[str, str] = {
 }
 """Names that Kafka knows and that have no effect here, each with the reason."""
 
-_REFUSED = (
+_UNUSED = (
     (
-        "say listeners=PLAINTEXT://HOST:PORT and advertised.listeners=PLAINTEXT://HOST:PORT",
+        "no listener uses SSL",
         """
-        advertised.host.name advertised.port host.name port
-        """,
-    ),
-    (
-        "this version speaks no TLS, and would serve what the file protects",
-        """
-        security.inter.broker.protocol=PLAINTEXT security.providers
+        security.providers
         ssl.allow.dn.changes=false ssl.allow.san.changes=false ssl.cipher.suites
         ssl.client.auth=none ssl.enabled.protocols=TLSv1.2,TLSv1.3
         ssl.endpoint.identification.algorithm=https|HTTPS ssl.engine.factory.class
@@ -231,15 +236,17 @@ _REFUSED = (
         ssl.secure.random.implementation ssl.trustmanager.algorithm=PKIX
         ssl.truststore.certificates ssl.truststore.location ssl.truststore.password
         ssl.truststore.type=JKS|PKCS12|PEM
+
+        ssl.key.credentials ssl.keystore.credentials ssl.keystore.filename
+        ssl.truststore.credentials ssl.truststore.filename
         """,
     ),
     (
-        "this version authenticates no client, and would serve everyone",
+        "no listener uses SASL",
         """
         connections.max.reauth.ms=0 delegation.token.expiry.check.interval.ms=3600000
         delegation.token.expiry.time.ms=86400000 delegation.token.master.key
         delegation.token.max.lifetime.ms=604800000 delegation.token.secret.key
-        principal.builder.class=org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
         sasl.client.callback.handler.class sasl.enabled.mechanisms=GSSAPI sasl.jaas.config
         sasl.kerberos.kinit.cmd=/usr/bin/kinit sasl.kerberos.min.time.before.relogin=60000
         sasl.kerberos.principal.to.local.rules=DEFAULT sasl.kerberos.service.name
@@ -273,9 +280,43 @@ _REFUSED = (
         """,
     ),
     (
+        "no authorizer.class.name is set",
+        """
+        allow.everyone.if.no.acl.found=false super.users
+        """,
+    ),
+    (
+        "zookeeper.ssl.client.enable is not true",
+        """
+        zookeeper.ssl.cipher.suites
+        zookeeper.ssl.crl.enable=false
+        zookeeper.ssl.enabled.protocols
+        zookeeper.ssl.endpoint.identification.algorithm=HTTPS
+        zookeeper.ssl.keystore.location zookeeper.ssl.keystore.password
+        zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable=false
+        zookeeper.ssl.protocol=TLSv1.2 zookeeper.ssl.truststore.location
+        zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
+        """,
+    ),
+)
+
+_REFUSED = (
+    (
+        "say listeners=PLAINTEXT://HOST:PORT and advertised.listeners=PLAINTEXT://HOST:PORT",
+        """
+        advertised.host.name advertised.port host.name port
+        """,
+    ),
+    (
+        "this version speaks PLAINTEXT alone, and would serve what the file protects",
+        """
+        security.inter.broker.protocol=PLAINTEXT
+        """,
+    ),
+    (
         "this version has no authorizer, and would allow everything",
         """
-        allow.everyone.if.no.acl.found authorizer.class.name super.users
+        authorizer.class.name
         """,
     ),
     (
@@ -283,6 +324,7 @@ _REFUSED = (
         """
         alter.config.policy.class.name client.quota.callback.class
         create.topic.policy.class.name
+        principal.builder.class=org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
         """,
     ),
     (
@@ -318,36 +360,67 @@ _REFUSED = (
     (
         "the connection to ZooKeeper has neither TLS nor access control in this version",
         """
-        zookeeper.set.acl=false zookeeper.ssl.cipher.suites
-        zookeeper.ssl.client.enable=false zookeeper.ssl.crl.enable=false
-        zookeeper.ssl.enabled.protocols
-        zookeeper.ssl.endpoint.identification.algorithm=HTTPS
-        zookeeper.ssl.keystore.location zookeeper.ssl.keystore.password
-        zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable=false
-        zookeeper.ssl.protocol=TLSv1.2 zookeeper.ssl.truststore.location
-        zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type
+        zookeeper.set.acl=false zookeeper.ssl.client.enable=false
         """,
     ),
     (
-        "name the controllers in controller.quorum.bootstrap.servers=HOST:PORT, without ids: "
-        "there is no quorum of voters",
+        "there is no quorum of voters: say controller.quorum.bootstrap.servers=HOST:PORT, "
+        "without ids",
         """
         controller.quorum.voters
         """,
     ),
     (
-        "say metadata.store=zookeeper://HOST:PORT,.../CHROOT",
+        "leave it out, and one controller keeps the metadata in a file, or say "
+        "metadata.store=zookeeper://HOST:PORT,.../CHROOT with a chroot that Kafka does not use",
         """
         zookeeper.connect
         """,
     ),
 )
 
-REFUSED: Mapping[str, NotServed] = {
-    name: NotServed(reason, tuple(harmless.split("|")))
-    for reason, names in _REFUSED
-    for name, _, harmless in (each.partition("=") for each in names.split())
+PLUG_INS: Mapping[str, str] = {
+    prefix: reason
+    for reason, prefixes in (
+        (
+            "metrics are served on metrics_port, as Prometheus's text",
+            """
+            confluent.metrics.reporter. confluent.support. confluent.telemetry.
+            cruise.control.metrics. jmx.
+            """,
+        ),
+        (
+            "Confluent's server has them, Kafka and this version have not",
+            """
+            confluent.balancer. confluent.license confluent.metadata.topic.
+            confluent.security.event.logger.exporter.kafka.topic.
+            """,
+        ),
+        (
+            "logs have no configuration but logging.format",
+            """
+            log4j.
+            """,
+        ),
+    )
+    for prefix in prefixes.split()
 }
+"""Prefixes of names that plug-ins read. None of them protects anything or moves data away."""
+
+
+def _classed(groups: tuple[tuple[str, str], ...]) -> Mapping[str, NotServed]:
+    return {
+        name: NotServed(reason, tuple(harmless.split("|")))
+        for reason, names in groups
+        for name, _, harmless in (each.partition("=") for each in names.split())
+    }
+
+
+REFUSED: Mapping[str, NotServed] = _classed(_REFUSED)
+"""Names whose value could give the user less than the file says."""
+
+UNUSED: Mapping[str, NotServed] = _classed(_UNUSED)
+"""Names of a feature that nothing uses: what switches it on is refused wherever it stands."""
 
 
 def name_of(name: str) -> str:
@@ -356,9 +429,31 @@ def name_of(name: str) -> str:
     return name if found is None else found[1]
 
 
+def is_known(name: str) -> bool:
+    """Return whether a name is in one of the classes."""
+    bare = name_of(name)
+    return bare in IGNORED or bare in UNUSED or bare in REFUSED or plug_in(name) is not None
+
+
 def refusal(name: str, text: str) -> str | None:
     """Return why a value that this version cannot serve is refused; None where it is harmless."""
     found = REFUSED.get(name_of(name))
-    if found is None or text.strip() in ("", *found.harmless):
-        return None
-    return found.reason
+    return None if found is None or _is_harmless(found, text) else found.reason
+
+
+def idle(name: str, text: str) -> str | None:
+    """Return why a value has no effect here; None where it could have one or asks for nothing."""
+    bare = name_of(name)
+    if (found := UNUSED.get(bare)) is not None:
+        return None if _is_harmless(found, text) else found.reason
+    prefix = plug_in(name)
+    return IGNORED.get(bare) if prefix is None else PLUG_INS[prefix]
+
+
+def plug_in(name: str) -> str | None:
+    """Return the prefix of a plug-in's names that this one has; None if it has none."""
+    return next((prefix for prefix in PLUG_INS if name.startswith(prefix)), None)
+
+
+def _is_harmless(found: NotServed, text: str) -> bool:
+    return text.strip() in ("", *found.harmless)

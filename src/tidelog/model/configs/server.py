@@ -6,24 +6,24 @@ syntax: see `properties`; not names, types and defaults: see `broker`. It reads 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tidelog.model.configs import kafka_names
 from tidelog.model.configs.broker import BROKER
 from tidelog.model.configs.broker_replication import RACK_AWARE_SELECTOR
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, unknown_entries
+from tidelog.model.configs.file_names import BOOTSTRAP, VOTERS, refused_names
 from tidelog.model.configs.properties import parse_properties
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
-from tidelog.model.configs.types import InvalidConfig, Value, parse, unknown
+from tidelog.model.configs.types import InvalidConfig, Value, parse
 from tidelog.model.levels import Level, level_of
 
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 """Hosts that a listener may have, and no client can connect to."""
 
-SPOKEN_PROTOCOLS = ("PLAINTEXT",)
-"""Security protocols that listeners can have so far."""
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Kafka's security protocols; a listener with one of these names has it. We speak the first."""
 
 HEARTBEATS_IN_SILENCE = 3
 """Missing heartbeats after which a silence is suspicious."""
@@ -181,7 +181,7 @@ def load(text: str) -> ServerConfigs | tuple[InvalidConfig, ...]:
 
 def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[InvalidConfig, ...]:
     """Check a process's configurations; return them typed, or every refusal there is."""
-    refusals = list(_not_ours(texts))
+    refusals = list(refused_names(texts))
     values: dict[str, Value] = {}
     for name, definition in BROKER.items():
         value = parse(definition, texts.get(name, definition.default))
@@ -189,44 +189,19 @@ def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[InvalidConfi
             refusals.append(value)
         else:
             values[name] = value
-    if refusals:
+    if len(values) < len(BROKER):
         return tuple(refusals)
-    topic = resolve_topic({}, BrokerLayers(static=texts))
-    if topic.problems:
-        return topic.problems
+    refusals.extend(resolve_topic({}, BrokerLayers(static=texts)).problems)
+    # Also when names are refused: the refusals of a file come all at once.
     special = _Special(values, texts)
     made = special.fields()
-    if special.refusals:
-        return tuple(special.refusals)
+    refusals.extend(special.refusals)
+    if refusals:
+        return tuple(refusals)
     for entry in fields(ServerConfigs):
         if entry.name not in made and entry.name != "texts":
             made[entry.name] = values[entry.name.replace("_", ".")]
     return ServerConfigs(texts=dict(texts), **made)
-
-
-def _not_ours(texts: Mapping[str, str]) -> Iterator[InvalidConfig]:
-    """Yield a refusal of each name that neither this version nor Kafka has, and of each of Kafka's
-    whose value this version cannot serve."""
-    for name, text in texts.items():
-        if name in BROKER or kafka_names.name_of(name) in kafka_names.IGNORED:
-            continue
-        if kafka_names.name_of(name) not in kafka_names.REFUSED:
-            yield unknown(name, BROKER, "server")
-        elif (reason := kafka_names.refusal(name, text)) is not None:
-            yield InvalidConfig(name, f"{name} is refused: {reason}.")
-
-
-def without_effect(texts: Mapping[str, str]) -> list[str]:
-    """Return a clause for each reason why configurations of a file have no effect, with them."""
-    reasons: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        definition = BROKER.get(name)
-        reason = kafka_names.IGNORED.get(kafka_names.name_of(name))
-        if definition is not None and definition.without_effect and text != definition.default:
-            reason = "this version does nothing that they set"
-        if reason is not None and (definition is None or definition.without_effect):
-            reasons.setdefault(reason, []).append(name)
-    return [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
 
 
 class _Special:
@@ -237,6 +212,7 @@ class _Special:
         self._values: Mapping[str, Any] = values
         self._texts = texts
         self.refusals: list[InvalidConfig] = []
+        self._protocols = self._protocol_map()
 
     def fields(self) -> dict[str, Any]:
         values = self._values
@@ -285,38 +261,63 @@ class _Special:
         names = [entry.name for entry in found]
         if "controller" in roles and not set(names) & set(controllers):
             wanted = " or ".join(controllers)
+            why = "" if "process.roles" in self._texts else " as process.roles is not set"
             self._refuse(
                 "listeners",
-                f"listeners has no {wanted}, but this process is a controller: add "
+                f"listeners has no {wanted}, but this process is a controller{why}: add "
                 f"{controllers[0]}://HOST:PORT to it, or say process.roles=broker.",
             )
         if "broker" in roles and not set(names) - set(controllers):
             self._refuse("listeners", "listeners has none for brokers and clients.")
+        self._refuse_unspoken("listeners", names)
+        # A broker speaks to controllers whose listener is in their files alone.
+        elsewhere = [name for name in controllers if name not in names]
+        self._refuse_unspoken("controller.listener.names", elsewhere)
         return found
 
+    def _protocol_of(self, listener: str) -> str:
+        # As in Kafka: a controller's listener that is in no map is none of TLS or SASL.
+        controllers = self._values["controller.listener.names"]
+        implied = "PLAINTEXT" if listener in controllers else ""
+        return self._protocols.get(listener, listener if listener in PROTOCOLS else implied)
+
+    def _refuse_unspoken(self, config: str, listeners: list[str]) -> None:
+        unspoken = []
+        for name in listeners:
+            protocol = self._protocol_of(name)
+            if protocol not in PROTOCOLS:
+                self._refuse(
+                    config,
+                    f"{config}: {name} has none of Kafka's security protocols: say "
+                    f"{name}:PLAINTEXT in listener.security.protocol.map.",
+                )
+            elif protocol != PROTOCOLS[0]:
+                unspoken.append(f"{name} ({protocol})")
+        if unspoken:
+            self._refuse(
+                config,
+                f"{config}: this version speaks PLAINTEXT alone, and would serve what the file "
+                f"protects: {', '.join(unspoken)}. Remove these listeners, or give them PLAINTEXT "
+                "in listener.security.protocol.map on a network that you trust.",
+            )
+
     def _parse_listeners(self, config: str, texts: tuple[str, ...]) -> tuple[Listener, ...]:
-        protocols = self._protocols()
         found: list[Listener] = []
         for text in texts:
             name, separator, address = text.partition("://")
             where = split_address(address)
             if not (name and separator) or where is None:
-                self._refuse(config, f"{config}: {text} is not of the form NAME://HOST:PORT.")
+                self._refuse(
+                    config,
+                    f"{config}: {text or 'an empty entry'} is not of the form NAME://HOST:PORT.",
+                )
                 continue
             if any(entry.name == name for entry in found):
                 self._refuse(config, f"{config}: the name {name} is there twice.")
-            protocol = protocols.get(name, name)
-            if protocol not in SPOKEN_PROTOCOLS:
-                spoken = ", ".join(SPOKEN_PROTOCOLS)
-                self._refuse(
-                    config,
-                    f"{config}: {name} has the security protocol {protocol} (see "
-                    f"listener.security.protocol.map); this version speaks {spoken}.",
-                )
-            found.append(Listener(name, where[0], where[1], protocol))
+            found.append(Listener(name, where[0], where[1]))
         return tuple(found)
 
-    def _protocols(self) -> dict[str, str]:
+    def _protocol_map(self) -> dict[str, str]:
         name = "listener.security.protocol.map"
         found: dict[str, str] = {"CONTROLLER": "PLAINTEXT"}
         for entry in self._values[name]:
@@ -370,7 +371,7 @@ class _Special:
         return name
 
     def _bootstrap(self, roles: frozenset[str]) -> tuple[tuple[str, int], ...]:
-        name = "controller.quorum.bootstrap.servers"
+        name = BOOTSTRAP
         found = []
         for text in self._values[name]:
             where = split_address(text)
@@ -379,7 +380,8 @@ class _Special:
                 self._refuse(name, f"{name}: {text} is not of the form HOST:PORT{hint}.")
                 continue
             found.append(where)
-        if not self._values[name] and "controller" not in roles:
+        is_told = self._texts.get(VOTERS, "").strip()
+        if not self._values[name] and "controller" not in roles and not is_told:
             self._refuse(name, f"{name} is missing: a broker alone must know its controllers.")
         store = self._values["metadata.store"] or "sqlite:"
         if "controller" in roles and len(found) > 1 and store.startswith("sqlite:"):

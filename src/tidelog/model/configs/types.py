@@ -8,9 +8,9 @@ Source of the numbers: the published protocol (DescribeConfigs v1+: config type 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from enum import Enum, IntEnum
 
 Value = bool | int | float | str | tuple[str, ...] | None
@@ -275,10 +275,28 @@ LONGEST_SHOWN = 200
 
 def unknown(name: str, known: Mapping[str, ConfigDefinition], what: str) -> InvalidConfig:
     """Refuse a name that no table has; the sentence offers the nearest known one."""
-    near = get_close_matches(name, known, n=1, cutoff=0.75) if len(name) <= LONGEST_SHOWN else []
-    shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return InvalidConfig(name, f"Unknown {what} configuration {shown}{hint}.")
+    near = nearest(name, known)
+    hint = f" (did you mean {near}?)" if near is not None else ""
+    return InvalidConfig(name, f"Unknown {what} configuration {shown(name)}{hint}.")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name of which an unknown one may be a misspelling; None if there is none.
+
+    Names that only end alike are none: ``x.topic.replication.factor`` is of another program.
+    """
+    if len(name) > LONGEST_SHOWN:
+        return None
+    for near in get_close_matches(name, known, n=1, cutoff=0.75):
+        first, of_near = name.partition(".")[0], near.partition(".")[0]
+        if SequenceMatcher(None, name, near).ratio() >= 0.9 or get_close_matches(first, [of_near]):
+            return near
+    return None
+
+
+def shown(name: str) -> str:
+    """Return a name as a sentence has it: a very long one is cut."""
+    return name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
 
 
 @dataclass(frozen=True, slots=True)

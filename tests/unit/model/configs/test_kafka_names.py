@@ -6,8 +6,9 @@ import pytest
 
 from tests.support.repository import ROOT
 from tidelog.model.configs.broker import BROKER
-from tidelog.model.configs.kafka_names import IGNORED, REFUSED
-from tidelog.model.configs.server import ServerConfigs, from_mapping, without_effect
+from tidelog.model.configs.file_names import without_effect
+from tidelog.model.configs.kafka_names import IGNORED, PLUG_INS, REFUSED, UNUSED
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 
 NAMES = [
     line.split()[1]
@@ -24,10 +25,10 @@ def sentences(**texts: str) -> list[str]:
 
 
 def test_each_name_of_kafka_is_in_one_class() -> None:
-    assert len(NAMES) == len(set(NAMES)) == 391
-    classes = (set(BROKER), set(IGNORED), set(REFUSED))
+    assert len(NAMES) == len(set(NAMES)) == 399
+    classes = (set(BROKER), set(IGNORED), set(UNUSED), set(REFUSED))
     assert [name for name in NAMES if sum(name in each for each in classes) != 1] == []
-    assert (set(IGNORED) | set(REFUSED)) - set(NAMES) == set()
+    assert (set(IGNORED) | set(UNUSED) | set(REFUSED)) - set(NAMES) == set()
 
 
 @pytest.mark.parametrize("name", sorted(IGNORED))
@@ -45,26 +46,102 @@ def test_what_cannot_be_served_is_refused_unless_it_is_off(name: str) -> None:
         assert refused.sentence == f"{full} is refused: {REFUSED[name].reason}."
 
 
-@pytest.mark.parametrize("store", ["keystore", "truststore"])
-@pytest.mark.parametrize("form", ["JKS", "PKCS12", "PEM"])
-def test_the_form_of_a_store_alone_protects_nothing(store: str, form: str) -> None:
-    for name in (f"ssl.{store}.type", f"listener.name.external.ssl.{store}.type"):
-        assert sentences(**{name: form}) == []
-    assert sentences(**{f"ssl.{store}.type": form, f"ssl.{store}.location": "/keys"}) != []
+@pytest.mark.parametrize("name", sorted(UNUSED))
+def test_what_no_listener_uses_is_accepted_and_named(name: str) -> None:
+    for full in (name, f"listener.name.external.{name}"):
+        assert isinstance(from_mapping({"node.id": "1", full: "on"}), ServerConfigs)
+        assert without_effect({"node.id": "1", full: "on"}) == [f"{full} ({UNUSED[name].reason})"]
+        for harmless in ("", *UNUSED[name].harmless):
+            assert without_effect({"node.id": "1", full: harmless}) == []
 
 
-def test_the_default_is_the_default_in_capitals() -> None:
-    assert sentences(**{"ssl.endpoint.identification.algorithm": "HTTPS"}) == []
+LISTENERS = "PLAINTEXT://:9092,CONTROLLER://:9093"
+PROTECTED = [
+    ({"listeners": f"{LISTENERS},{{}}://:9094"}, "listeners: "),
+    (
+        {
+            "listeners": "A://:9092,CONTROLLER://:9093",
+            "listener.security.protocol.map": "A:{},CONTROLLER:PLAINTEXT",
+        },
+        "listeners: ",
+    ),
+    ({"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:{}"}, "listeners: "),
+    (
+        {
+            "process.roles": "broker",
+            "controller.quorum.bootstrap.servers": "c:9093",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:{}",
+        },
+        "controller.listener.names: ",
+    ),
+    (
+        {
+            "process.roles": "broker",
+            "controller.quorum.bootstrap.servers": "c:9093",
+            "controller.listener.names": "{}",
+        },
+        "controller.listener.names: ",
+    ),
+    ({"security.inter.broker.protocol": "{}"}, "security.inter.broker.protocol is refused: "),
+]
 
 
-def test_a_configuration_of_a_mechanism_of_a_listener_is_known() -> None:
-    name = "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config"
-    assert sentences(**{name: "x"}) == [f"{name} is refused: {REFUSED['sasl.jaas.config'].reason}."]
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize(("file", "begin"), PROTECTED)
+def test_each_way_to_a_protocol_that_protects_ends_the_start(
+    file: dict[str, str], begin: str, protocol: str
+) -> None:
+    """What is unused beside PLAINTEXT alone never starts where something would use it."""
+    unused = {"ssl.keystore.location": "/keys", "sasl.enabled.mechanisms": "PLAIN"}
+    (said,) = sentences(**{name: text.format(protocol) for name, text in file.items()}, **unused)
+    assert said.startswith(begin)
+    assert "would serve what the file protects" in said
 
 
-def test_voters_lead_to_the_configuration_that_works() -> None:
-    (said,) = sentences(controller__quorum__voters="1@localhost:9093")
-    assert "controller.quorum.bootstrap.servers=HOST:PORT, without ids" in said
+@pytest.mark.parametrize("name", ["authorizer.class.name", "principal.builder.class"])
+def test_what_decides_about_permissions_is_refused(name: str) -> None:
+    (said,) = sentences(**{name: "org.example.Own", "super.users": "User:admin"})
+    assert said.startswith(f"{name} is refused: ")
+
+
+def test_zookeepers_keys_wait_for_their_switch() -> None:
+    store = {"zookeeper.ssl.keystore.location": "/keys"}
+    assert sentences(**store) == []
+    assert len(sentences(**store, **{"zookeeper.ssl.client.enable": "true"})) == 1
+
+
+def test_a_listener_that_is_in_no_map_gets_the_entry_that_it_lacks() -> None:
+    (said,) = sentences(listeners="INSIDE://:9092,CONTROLLER://:9093")
+    assert said == (
+        "listeners: INSIDE has none of Kafka's security protocols: say INSIDE:PLAINTEXT in "
+        "listener.security.protocol.map."
+    )
+
+
+def test_the_only_voter_is_this_process() -> None:
+    file = {"node.id": "1", "controller.quorum.voters": "1@localhost:9093"}
+    assert isinstance(from_mapping(file), ServerConfigs)
+    (clause,) = without_effect(file)
+    assert clause.startswith("controller.quorum.voters (there is no Raft quorum")
+
+
+@pytest.mark.parametrize(
+    ("voters", "roles", "addresses"),
+    [
+        ("1@c:9093", "broker", "c:9093"),
+        ("2@c:9093", "broker,controller", "c:9093"),
+        ("1@c:9093,2@d:9093", "broker,controller", "c:9093,d:9093"),
+        ("c:9093", "broker", "HOST:PORT"),
+    ],
+)
+def test_other_voters_lead_to_the_configuration_that_works(
+    voters: str, roles: str, addresses: str
+) -> None:
+    (said,) = sentences(controller__quorum__voters=voters, process__roles=roles)
+    assert said == (
+        "controller.quorum.voters is refused: there is no quorum of voters: say "
+        f"controller.quorum.bootstrap.servers={addresses}, without ids."
+    )
 
 
 def test_a_host_has_no_id_in_front() -> None:
@@ -89,4 +166,48 @@ def test_one_warning_names_all_with_one_reason() -> None:
         "share.coordinator.threads, group.coordinator.threads (a process has one event loop and a "
         "fixed number of threads)",
         "num.network.threads (this version does nothing that they set)",
+    ]
+
+
+@pytest.mark.parametrize("prefix", sorted(PLUG_INS))
+def test_names_of_a_plug_in_have_no_effect(prefix: str) -> None:
+    one, two = f"{prefix}a", f"{prefix}b"
+    assert sentences(**{one: "1", two: "2"}) == []
+    assert without_effect({one: "1"}) == [f"{one} ({PLUG_INS[prefix]})"]
+    assert without_effect({one: "1", two: "2"}) == [f"{prefix}* ({PLUG_INS[prefix]})"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("port", "listeners"),
+        ("host.name", "listeners"),
+        ("advertised.port", "advertised.listeners"),
+        ("advertised.host.name", "advertised.listeners"),
+    ],
+)
+def test_an_old_address_says_nothing_beside_the_new_one(old: str, new: str) -> None:
+    file = {old: "1", new: "PLAINTEXT://h:1,CONTROLLER://h:2"}
+    assert not any(said.startswith(old) for said in sentences(**file))
+    assert without_effect(file) == [f"{old} ({new} is set)"]
+    assert [said for said in sentences(**{old: "1"}) if said.startswith(f"{old} is refused: ")]
+
+
+def test_one_start_names_all_that_is_wrong_with_a_file_one_line_for_each_reason() -> None:
+    assert sentences(
+        **{
+            "broker.id": "2",
+            "port": "9092",
+            "host.name": "h",
+            "s3.region": "a",
+            "s3.bucket": "b",
+            "advertised.isteners": "PLAINTEXT://h:9092",
+            "confluent.topic.replication.factor": "1",
+        }
+    ) == [
+        "Unknown server configuration advertised.isteners (did you mean advertised.listeners?).",
+        f"port, host.name are refused: {REFUSED['port'].reason}.",
+        "Unknown server configurations s3.region, s3.bucket.",
+        "Unknown server configuration confluent.topic.replication.factor.",
+        "node.id is 1, but broker.id is 2.",
     ]
