@@ -302,7 +302,8 @@ _UNUSED = (
 
 _REFUSED = (
     (
-        "say listeners=PLAINTEXT://HOST:PORT and advertised.listeners=PLAINTEXT://HOST:PORT",
+        "say advertised.listeners=PLAINTEXT://HOST:PORT and listeners=PLAINTEXT://HOST:PORT, with "
+        ",CONTROLLER://HOST:PORT where the process is a controller",
         """
         advertised.host.name advertised.port host.name port
         """,

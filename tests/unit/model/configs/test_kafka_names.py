@@ -211,3 +211,15 @@ def test_one_start_names_all_that_is_wrong_with_a_file_one_line_for_each_reason(
         "Unknown server configuration confluent.topic.replication.factor.",
         "node.id is 1, but broker.id is 2.",
     ]
+
+
+def test_a_file_of_the_time_of_zookeeper_starts_when_each_advice_is_followed() -> None:
+    file = {"broker.id": "0", "port": "9092", "zookeeper.connect": "zookeeper:2181"}
+    refused = from_mapping(file)
+    assert not isinstance(refused, ServerConfigs)
+    port, store = (each.sentence for each in refused)
+    # The listeners as the sentence has them, and the metadata left out.
+    assert "listeners=PLAINTEXT://HOST:PORT, with ,CONTROLLER://HOST:PORT" in port
+    assert "leave it out" in store
+    followed = {"broker.id": "0", "listeners": "PLAINTEXT://h:9092,CONTROLLER://h:9093"}
+    assert isinstance(from_mapping(followed), ServerConfigs)
