@@ -49,6 +49,15 @@ def test_a_value_that_is_missing_has_no_field() -> None:
     assert len(re.findall(r">\d+<", delays(DELAYS))) == len(re.findall(r">\d+<", delays(some))) + 1
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("count", [0, 1, 2, 16])
+def test_there_is_room_for_few_partitions_and_for_many(count: int) -> None:
+    parts = [
+        PartitionFacts("t", str(number), 0, 9, log_start=0, log_end=9) for number in range(count)
+    ]
+    assert coverage(parts).count("<svg") == (2 if parts else 0)
+
+
 def test_a_picture_is_a_part_of_a_page_that_needs_nothing_else() -> None:
     part = PartitionFacts("<t>", "0", 0, 10, log_start=2, log_end=10, lake_rows=1_234, missing=1)
     drawn = coverage([part]) + coverage([part])

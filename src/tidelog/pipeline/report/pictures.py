@@ -79,13 +79,15 @@ def thousands(axis: Any) -> None:
 
 def coverage(partitions: Sequence[PartitionFacts]) -> str:
     """One bar per partition over its offsets: the log, what retention took, the lake, faults."""
+    if not partitions:
+        return ""
     return picture(
         "What of each partition is in the lake", lambda width: _coverage(width, partitions)
     )
 
 
 def _coverage(width: int, partitions: Sequence[PartitionFacts]) -> Figure:
-    made = figure(width, _ROW * len(partitions) + 84)
+    made = figure(width, _ROW * len(partitions) + (84 if width == WIDE else 100))
     axes = made.subplots()
     for row, part in enumerate(partitions):
         begin, end = max(part.log_start, 0), max(part.log_end, 0)
