@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from tests.support.node import receive_frame
@@ -267,8 +268,14 @@ def _coordinator(client: _Client) -> int:
 
 class _Client:
     def __init__(self, open_: ExitStack, port: int) -> None:
-        self._connection = open_.enter_context(socket.create_connection(("127.0.0.1", port), 60))
-        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._open, self._port = open_, port
+
+    @cached_property
+    def _connection(self) -> socket.socket:
+        """Made by the first request: a broker closes one that sends none for ten seconds."""
+        made = self._open.enter_context(socket.create_connection(("127.0.0.1", self._port), 60))
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
 
     def ask(self, version: int, request: Any) -> Any:
         """One request and its response."""
