@@ -114,6 +114,13 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
     say(report["went_back"])
     if report["brokers_missing"]:
         say(f"Not registered yet: brokers {', '.join(map(str, report['brokers_missing']))}.")
+    # The store may not know a broker that has yet to start: the operator sees which ones are there.
+    if present := report.get("brokers_heard"):
+        named = ", ".join(map(str, present))
+        say(
+            f"Registered: brokers {named}. Start every other broker that has its disk before "
+            "--accept: what only they hold is quarantined and removed after it."
+        )
     elsewhere = [x for x in report["partitions"] if x["replicas"]]
     nowhere = [x for x in report["partitions"] if not x["replicas"]]
     if elsewhere:

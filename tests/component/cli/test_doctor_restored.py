@@ -77,6 +77,16 @@ def test_to_look_changes_nothing(
     assert (ended.status, asked) == (1, [(False, ())])
 
 
+def test_the_brokers_that_have_registered_are_named_before_and_with_the_acceptance(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty store knows no broker: one that was late had all its replicas removed."""
+    report = REPORT | {"unknown_comes_back": True, "brokers_heard": [1, 3]}
+    for words in ((), ("--accept",)):
+        ended, _ = restored(monkeypatch, capsys, report, *words)
+        assert "Registered: brokers 1, 3. Start every other broker" in ended.out
+
+
 def test_a_topic_without_an_id_shows_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

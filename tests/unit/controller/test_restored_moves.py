@@ -130,7 +130,10 @@ def test_a_backup_of_any_moment_is_restored_at_any_later_one(backup: Moment, now
     for broker in BROKERS:
         held = {(topic_id, 0): now.ends[broker]} if broker in now.ends else {}
         cluster.inventories[broker] = held
-    assert report(cluster)["brokers_missing"] == []
+    assert (report(cluster)["brokers_missing"], report(cluster)["brokers_heard"]) == (
+        [],
+        [*BROKERS],
+    )
     answer = world.do(accept(cluster, (), (), world.chance))
     assert not isinstance(answer, RequestRefusal)
     state, replicas = cluster.states[T0], cluster.replicas(T0)
