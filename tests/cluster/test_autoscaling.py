@@ -45,7 +45,9 @@ CONFIG = {
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(2, config={"logging.format": "json"}, parent_folder=tmp_path) as started:
+    # The records of retired partitions are counted: they stay as long as a server keeps them.
+    config = {"logging.format": "json", "retired.purge.delay.ms": "120000"}
+    with Cluster(2, config=config, parent_folder=tmp_path) as started:
         started.create_topic(TOPIC, INITIAL, config=CONFIG)
         yield started
 
