@@ -30,9 +30,10 @@ from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.restarts import Restarts
 from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import Address, ClusterPlan, why_invalid_config, why_not_config
+from tidelog.cli.up_held import why_held
 from tidelog.model.configs.types import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
-from tidelog.runtime.disk import RealDisk, holder, keep_from_others
+from tidelog.runtime.disk import RealDisk, holder, keep_from_others, said_of_holder
 
 SAY_AWAITED_AFTER_S, SAY_AWAITED_EVERY_S = 5.0, 30.0
 """When a slow start first names the children it waits for, and how often it repeats that."""
@@ -87,9 +88,11 @@ def command(
     except OSError as error:
         raise Failed(f"{folder / 'up.lock'} cannot be locked: {error.strerror}") from None
     if held is None:
-        pid = holder(RealDisk(), str(folder / "up.lock"))
-        raise Failed(f"another `tidelog up` uses {data}{pid}: stop it, or use another --data")
+        process, way_out = said_of_holder(holder(RealDisk(), str(folder / "up.lock")))
+        raise Failed(f"another `tidelog up` uses {data}{process}: {way_out}, or use another --data")
     try:
+        if (why_not := why_held(plan, RealDisk())) is not None:
+            raise Failed(why_not)
         make_secret(str(folder))
         asyncio.run(_Up(plan, restart=restart).run())
     except SecretRefused as error:

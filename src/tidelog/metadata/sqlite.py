@@ -37,7 +37,7 @@ from tidelog.metadata.store import (
     parent,
 )
 from tidelog.metadata.watches import LocalWatches
-from tidelog.runtime.disk import Disk, File, holder
+from tidelog.runtime.disk import Disk, File, holder, said_of_holder
 
 SCHEMA_VERSION = 1
 """``PRAGMA user_version`` of the files that this code writes."""
@@ -208,9 +208,12 @@ def why_locked(disk: Disk, path: str) -> str | None:
 
 
 def _why_locked(disk: Disk, path: str) -> str:
+    pid = holder(disk, path + LOCK_ENDING)
+    process, _ = said_of_holder(pid)
+    way_out = "" if pid is None else f" (`kill {pid}`)"
     return (
-        f"Another controller has {path} open{holder(disk, path + LOCK_ENDING)}. A SQLite store "
-        "serves one controller: stop the other one first."
+        f"Another controller has {path} open{process}. A SQLite store "
+        f"serves one controller: stop the other one first{way_out}."
     )
 
 

@@ -116,13 +116,18 @@ class Disk(Protocol):
         """
 
 
-def holder(disk: Disk, path: str) -> str:
-    """Return `` (pid N)`` of the process that has locked a file; "" where that is not known."""
+def holder(disk: Disk, path: str) -> int | None:
+    """Return the id of the process that has locked a file; None where that is not known."""
     try:
         found = disk.read(path).strip()
     except OSError:
-        return ""
-    return f" (pid {int(found)})" if found.isdigit() else ""
+        return None
+    return int(found) if found.isdigit() else None
+
+
+def said_of_holder(pid: int | None) -> tuple[str, str]:
+    """Return the words for a process that has locked a file, and those that say how to end it."""
+    return ("", "stop it") if pid is None else (f" (pid {pid})", f"stop it (`kill {pid}`)")
 
 
 def replace_durably(disk: Disk, path: str, content: bytes) -> None:

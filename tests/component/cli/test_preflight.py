@@ -67,7 +67,8 @@ def test_a_directory_of_another_server_is_named_with_its_pid(tmp_path: Path) -> 
     assert held is not None
     said = refused(configs_of(tmp_path))
     held.close()
-    assert f"{tmp_path}/a is in use by another server (pid {os.getpid()})" in said
+    assert f"{tmp_path}/a is in use by another server (pid {os.getpid()}): " in said
+    assert f"`kill {os.getpid()}`" in said
 
 
 def test_a_store_of_another_controller_is_named_with_its_pid(tmp_path: Path) -> None:
@@ -77,6 +78,7 @@ def test_a_store_of_another_controller_is_named_with_its_pid(tmp_path: Path) -> 
     said = refused(configs_of(tmp_path, metadata_store=f"sqlite:{store}"))
     held.close()
     assert f"Another controller has {store} open (pid {os.getpid()})" in said
+    assert f"`kill {os.getpid()}`" in said
     assert not store.exists()
 
 

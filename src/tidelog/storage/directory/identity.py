@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tidelog.runtime.disk import Directory, Disk, File, holder
+from tidelog.runtime.disk import Directory, Disk, File, holder, said_of_holder
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
@@ -96,10 +96,10 @@ def look(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefus
 
 
 def _in_use(disk: Disk, path: str) -> DirectoryRefused:
-    process = holder(disk, f"{path}/{names.LOCK}")
+    process, way_out = said_of_holder(holder(disk, f"{path}/{names.LOCK}"))
     return DirectoryRefused(
         f"{path} is in use by another server{process}: "
-        "stop it, or choose another directory (log.dirs)"
+        f"{way_out}, or choose another directory (log.dirs)"
     )
 
 
