@@ -61,7 +61,7 @@ def test_a_fetch_by_topic_ids(tmp_path: Path, version: int) -> None:
             assert answer.session_id
             # Its topic is created: the session finds it, although no request names it again.
             lone.lead("later")
-            lone.broker.metadata.names[UNKNOWN] = "later"
+            lone.broker.metadata.names.put("later", UNKNOWN)
             hosted = lone.broker.partitions.get("later", 0)
             assert hosted is not None and hosted.log.metadata is not None
             hosted.log.metadata = replace(hosted.log.metadata, topic_id=UNKNOWN)
@@ -140,7 +140,8 @@ def test_a_produce_by_topic_ids(tmp_path: Path) -> None:
             for asked in (put(known), put(known, known)):
                 answer = await peer.ask(asked, 13)
                 assert {code for _, code, _ in produced(answer)} == {E.UNKNOWN_TOPIC_ID}
-            lone.broker.metadata.names = {UNKNOWN: "t"}
+            lone.broker.metadata.names.drop(known)
+            lone.broker.metadata.names.put("t", UNKNOWN)
             assert produced(await peer.ask(put(known), 13)) == [(known, E.UNKNOWN_TOPIC_ID, -1)]
             assert produced(await peer.ask(put(UNKNOWN), 13)) == [(UNKNOWN, E.NONE, 2)]
             assert hosted.end_offset == 3

@@ -25,6 +25,7 @@ from tidelog.broker.handlers import fetch
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.metadata.shown_epochs import ShownEpochs
+from tidelog.broker.metadata.topic_names import TopicNames
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
 from tidelog.broker.partitions.throttles import LEADER, Throttles
 from tidelog.model.api_keys import ApiKey
@@ -69,7 +70,9 @@ class Hosts:
         self.partitions: dict[TopicPartition, HostedPartition] = {}
         self.lives: dict[str, int] = {}
         """How often each topic was deleted and created again."""
-        self.names = {self.id_of(key.topic): key.topic for key in keys}
+        self.names = TopicNames()
+        for key in keys:
+            self.names.put(key.topic, self.id_of(key.topic))
         self.fast = 0
         """Requests that the fast path has served."""
         directory = open_as_a_server(folder)
@@ -114,8 +117,8 @@ class Hosts:
                 assert metadata is not None
                 partition.log.metadata = replace(metadata, topic_id=self.id_of(topic))
         if shown:
-            self.names.pop(self.id_of(topic, former=True), None)
-            self.names[self.id_of(topic)] = topic
+            self.names.drop(self.id_of(topic, former=True))
+            self.names.put(topic, self.id_of(topic))
 
     def become(self, key: TopicPartition, leads: bool, leader_epoch: int, replicas: Any) -> None:
         """Lead or follow, as LeaderAndIsr says it."""

@@ -36,6 +36,7 @@ from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.storage.log.cold import ColdRead
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata.topic_names import TopicNames
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.network.router import Peer
@@ -83,7 +84,7 @@ class Names(Protocol):
     """The metadata of the broker."""
 
     @property
-    def names(self) -> Mapping[UUID, str]: ...
+    def names(self) -> TopicNames: ...
 
 
 class Reads(Protocol):
@@ -185,22 +186,15 @@ def answer(
     return _frame(correlation_id, session_id, parts, committed, by_id)
 
 
-def _wanted(
-    asked: list[_Asked], names: Mapping[UUID, str]
-) -> dict[tuple[str | bytes, int], Wanted]:
+def _wanted(asked: list[_Asked], names: TopicNames) -> dict[tuple[str | bytes, int], Wanted]:
     """Return the partitions of a request without a session.
 
     One that is named twice is read once, as in its last entry.
     """
     found: dict[tuple[str | bytes, int], Wanted] = {}
-    ids: dict[bytes, tuple[str, UUID]] = {}
     for by, fields, named in asked:
         if isinstance(by, bytes):
-            known = ids.get(by)
-            if known is None:
-                topic_id = UUID(bytes=by)
-                known = ids[by] = names.get(topic_id, ""), topic_id
-            name, topic_id = known
+            name, topic_id = names.by_bytes.get(by) or ("", UUID(bytes=by))
         else:
             name, topic_id = by, NO_UUID
         found[by, fields[0]] = Wanted(name, topic_id, _partition(fields), named, by)

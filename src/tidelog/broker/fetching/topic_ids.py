@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from tidelog.broker.fetching.client_sessions import Wanted
 from tidelog.broker.metadata.leader_hints import LeaderHints
+from tidelog.broker.metadata.topic_names import TopicNames
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 
@@ -28,21 +28,21 @@ REPLICA_STATE_SINCE = 15
 ByTopic = Mapping[str, Mapping[int, "HostedPartition"]]
 
 
-def add_names(request: messages.FetchRequest, names: Mapping[UUID, str]) -> None:
+def add_names(request: messages.FetchRequest, names: TopicNames) -> None:
     """Set the names of the topics in a request that has ids, "" for those without a name here."""
     for topic in request.topics:
-        topic.topic = names.get(topic.topic_id, "")
+        topic.topic = names.get(topic.topic_id)
 
 
 def find_by_id(
-    wanted: Wanted, by_topic: ByTopic, names: Mapping[UUID, str], hints: LeaderHints
+    wanted: Wanted, by_topic: ByTopic, names: TopicNames, hints: LeaderHints
 ) -> HostedPartition | ErrorCode:
     """Return the partition here that has the id of ``wanted``, or why there is none."""
     hosted = by_topic.get(wanted.topic)
     partition = None if hosted is None else hosted.get(wanted.index)
     if partition is not None and wanted.is_of(partition):
         return partition
-    wanted.topic = names.get(wanted.topic_id, "")
+    wanted.topic = names.get(wanted.topic_id)
     if not wanted.topic:
         return ErrorCode.UNKNOWN_TOPIC_ID
     hosted = by_topic.get(wanted.topic)

@@ -53,7 +53,7 @@ def handle(broker: Broker, request: messages.OffsetCommitRequest, context: Reque
     by_id = context.version >= BY_ID_SINCE
     if by_id:
         for topic in request.topics:
-            topic.name = broker.metadata.names.get(topic.topic_id, "")
+            topic.name = broker.metadata.names.get(topic.topic_id)
     if is_long(request):
         return _in_steps(broker, request, context)
     pending_response = PendingResponse()

@@ -191,7 +191,7 @@ def _with_names(
     """
     known = []
     for topic in asked:
-        topic.name = broker.metadata.names.get(topic.topic_id, "")
+        topic.name = broker.metadata.names.get(topic.topic_id)
         if topic.name:
             known.append(topic)
             continue

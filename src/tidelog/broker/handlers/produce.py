@@ -121,7 +121,7 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
         return _refused(request, error, NO_TRANSACTIONS)
     if context.version >= BY_ID_SINCE:
         for topic in request.topic_data:
-            topic.name = broker.metadata.names.get(topic.topic_id, "")
+            topic.name = broker.metadata.names.get(topic.topic_id)
     rest = _Rest([], [], {})
     steps = _append_all(broker, request, context, rest)
     if len(request.topic_data) > AT_ONCE or any(

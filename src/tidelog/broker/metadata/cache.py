@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from tidelog.broker.metadata.topic_names import TopicNames
 from tidelog.protocol.primitives import NO_UUID
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class MetadataCache:
     def __init__(self, cluster_id: str = "") -> None:
         self.cluster_id = cluster_id
         self.topics: dict[str, TopicMetadata] = {}
-        self.names: dict[UUID, str] = {}
+        self.names = TopicNames()
         self.brokers: dict[int, BrokerMetadata] = {}
         self.controller_id = -1
         self.max_partition_epoch = -1
@@ -119,8 +120,7 @@ class MetadataCache:
 
     def topic_by_id(self, topic_id: UUID) -> TopicMetadata | None:
         """Return a topic by id."""
-        name = self.names.get(topic_id)
-        return None if name is None else self.topics.get(name)
+        return self.topics.get(self.names.get(topic_id))
 
     def id_of(self, name: str) -> UUID:
         """Return the id of a topic, ``NO_UUID`` when it is unknown or has none."""
@@ -172,7 +172,7 @@ class MetadataCache:
         resized: list[str] = []
         shown = self.topics
         if complete:
-            self.topics, self.names = {}, {}
+            self.topics, self.names = {}, TopicNames()
         self.controller_id = request.controller_id
         self.max_partition_epoch = max(self.max_partition_epoch, request.max_partition_epoch)
         former_brokers = self.brokers
@@ -222,10 +222,10 @@ class MetadataCache:
         topic = self.topics.get(name)
         if topic is None or (topic_id not in (NO_UUID, topic.topic_id)):
             if topic is not None:
-                self.names.pop(topic.topic_id, None)
+                self.names.drop(topic.topic_id)
             topic = self.topics[name] = TopicMetadata(name, topic_id)
         if topic.topic_id != NO_UUID:
-            self.names[topic.topic_id] = name
+            self.names.put(name, topic.topic_id)
         return topic
 
     def _put(
@@ -267,7 +267,7 @@ class MetadataCache:
                 topic.lineage.pop(state.partition_index, None)
         if not topic.partitions:
             self.topics.pop(topic.name, None)
-            self.names.pop(topic.topic_id, None)
+            self.names.drop(topic.topic_id)
 
     def changed(self) -> asyncio.Future[None]:
         """Return a future of the next change; callers that do not await it cancel it."""

@@ -122,9 +122,11 @@ def answer(
         if found is None:
             return None
         acks, timeout_ms, name, index, records, tags = found
-        topic_id = UUID(bytes=name) if by_id else NO_UUID
-        topic = broker.metadata.names.get(topic_id, "") if by_id else name.decode()
-    except (struct.error, IndexError, ValueError, DecodeError):
+        if by_id:
+            topic, topic_id = broker.metadata.names.by_bytes[name]
+        else:
+            topic, topic_id = name.decode(), NO_UUID
+    except (struct.error, LookupError, ValueError, DecodeError):
         return None
     hosted = broker.partitions.by_topic.get(topic)
     partition = None if hosted is None else hosted.get(index)

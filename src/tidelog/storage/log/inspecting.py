@@ -8,7 +8,7 @@ taken from them. No other code looks into a produced batch, and this code decode
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
@@ -69,8 +69,7 @@ UNLOOKED = Rejected(ErrorCode.REQUEST_TIMED_OUT, "its records wait to be looked 
 """Refused for now, with nothing done: the batches are inspected in a thread before the append."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDemands:
+class BatchDemands(NamedTuple):
     """What is asked of batches: the topic's configurations, and now; whether they are of a client,
     and whether the records of each one are checked (``log.batch.check=full``)."""
 
@@ -81,9 +80,17 @@ class BatchDemands:
 
     def looks_at(self, header: BatchHeader) -> bool:
         """Whether a batch's records must be looked at: without that it stays as it was sent."""
-        return self.codec_for(header) is not None or (
-            self.from_client
-            and (self.check_records or self.configs.compacted or not self._times_fit(header))
+        configs = self.configs
+        if configs.compression_type != "producer" and self.codec_for(header) is not None:
+            return True
+        return self.from_client and (
+            self.check_records
+            or configs.compacted
+            # Some clients leave out the greatest timestamp, or send one before the first.
+            or (
+                not 0 <= header.base_timestamp <= header.max_timestamp
+                and configs.message_timestamp_type is CREATE_TIME
+            )
         )
 
     def codec_for(self, header: BatchHeader) -> int | None:
@@ -93,11 +100,6 @@ class BatchDemands:
             return None
         codec = CODEC_NAMES[name]
         return None if header.codec == codec else codec
-
-    def _times_fit(self, header: BatchHeader) -> bool:
-        # Some clients leave out the greatest timestamp, or send one before the first.
-        stamped = self.configs.message_timestamp_type is not CREATE_TIME
-        return stamped or 0 <= header.base_timestamp <= header.max_timestamp
 
 
 def look_at_once(batches: Batches, wanted: BatchDemands, looks: Looks) -> Batches | Rejected:
