@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 from tidelog.broker.control_plane.session import ControllerSession, Identity, Reported
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.configs.server import Listener
+from tidelog.model.configs.addresses import Listener
 from tidelog.model.registration import FormerRegistration
 from tidelog.network import api_versions
 from tidelog.network.router import Handler, RequestContext, Router, Scope

@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.seams import Seams

@@ -26,7 +26,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import read_header
 from tidelog.records.builder import NewRecord, build_batch

@@ -16,7 +16,7 @@ from tests.support.set_clock import burn
 from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile, batch, new_log, reopen
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.broker.handlers.fetch import AT_ONCE
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.network.turns import TURN_MS
 from tidelog.records.batch import Rejected, walk
 from tidelog.runtime.disk import RealDisk, RealFile

@@ -16,7 +16,7 @@ from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, resou
 from tests.support.watched_disk import WatchedDisk
 from tidelog.broker.following.follower_log import _append as append_fetched
 from tidelog.broker.following.follower_log import take_in
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected, walk
 from tidelog.runtime.seams import Seams

@@ -18,7 +18,7 @@ from tests.support.lying_batches import changed, family, honest
 from tests.support.storage_logs import NOW_MS, batch, records_of
 from tests.support.turn_costs import TurnCosts
 from tidelog.broker.partitions import inspected_appends
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import HEADER_SIZE, Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch

@@ -13,7 +13,7 @@ from tests.simulation.kernel import (
 from tests.simulation.scenarios.log import METADATA
 from tests.simulation.scenarios.log_steps import PATH, ManualClock
 from tests.support.storage_logs import resolve, texts_of
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch

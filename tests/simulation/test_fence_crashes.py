@@ -17,7 +17,7 @@ import pytest
 from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled
 from tests.simulation.log_node import RECORDS, SMALL, Node, P
 from tests.support.storage_logs import removed_now
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.runtime.turns import at_once

@@ -20,7 +20,7 @@ from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled
 from tests.simulation.kernel.faults import Fail
 from tests.simulation.log_node import P
 from tests.simulation.two_disks import TwoDisks, drive
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.runtime.turns import at_once

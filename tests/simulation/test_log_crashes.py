@@ -27,7 +27,7 @@ from tests.simulation.log_node import KEYS, RECORDS, SMALL, Node, P, kept
 from tests.simulation.scenarios.log import COMPACT, DELETE
 from tests.simulation.scenarios.log_steps import PATH
 from tests.support.storage_logs import removed_now
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all

@@ -13,7 +13,7 @@ from tests.simulation.kernel import DiskView, Plan, SimulatedDisk, Trace
 from tests.simulation.log_node import P, kept
 from tests.simulation.scenarios.log_steps import ManualClock
 from tests.support.storage_logs import removed_now, resolve
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all

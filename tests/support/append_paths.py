@@ -28,7 +28,7 @@ from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrSta
 from tidelog.broker.partitions.resuming_producers import ResumingProducers
 from tidelog.broker.partitions.unaware_writers import NEVER
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext
 from tidelog.protocol import codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from tests.support.storage_logs import NOW_MS, QuickDisk, records_of
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.runtime.turns import at_once
 from tidelog.storage.compaction.cleaner import compact

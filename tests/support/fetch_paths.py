@@ -29,7 +29,7 @@ from tidelog.broker.metadata.topic_names import TopicNames
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
 from tidelog.broker.partitions.throttles import LEADER, Throttles
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.limits import Account

@@ -13,8 +13,7 @@ from pathlib import Path
 from tests.support.loop_guard import look
 from tests.support.put_files import put
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
-from tidelog.model.configs.topic import TOPIC
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TOPIC, TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch

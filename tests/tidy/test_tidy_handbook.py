@@ -24,8 +24,9 @@ from tidelog.cli import main, server_arguments
 from tidelog.controller.decisions import losses, new_partitions
 from tidelog.groups import limits as group_limits
 from tidelog.metadata import zookeeper
-from tidelog.model.configs.broker import SECTIONS
+from tidelog.model.configs.broker import BROKER, SECTIONS
 from tidelog.model.configs.kafka_names import IGNORED, REFUSED, UNUSED
+from tidelog.model.configs.topic import TOPIC
 from tidelog.network import places, router
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
 from tidelog.network.limits import Limits
@@ -135,7 +136,7 @@ def test_configurations_are_there(page: Path) -> None:
     names = {name for name in names if re.fullmatch(r"[a-z]+(?:\.[a-z]+)+", name)}
     files = {name for name in names if name.endswith(FILES)}
     of_spark = {name for name in names if name.startswith(("kafka.", "spark."))}
-    there = set(re.findall(r'"([a-z.]+)"', source()))
+    there = set(re.findall(r'"([a-z.]+)"', source())) | set(BROKER) | set(TOPIC)
     of_kafka = OF_KAFKA | set(IGNORED) | set(REFUSED) | set(UNUSED)
     assert names - files - of_spark - there - OF_CLIENTS - of_kafka == set()
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.java import ToolRunner
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
-from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
+from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
 from tidelog.runtime.disk import RealDisk

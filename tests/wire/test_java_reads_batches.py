@@ -13,7 +13,7 @@ import pytest
 from tests.support import java
 from tests.support.lying_batches import family
 from tests.support.storage_logs import NOW_MS, new_log
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected, read_header
 from tidelog.records.reader import read_batch
 from tidelog.records.record import Record

@@ -31,7 +31,8 @@ from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.broker.partitions.log_directories import LogDirectories, former_registration
 from tidelog.broker.partitions.log_directories import StartFailed as StartFailed
 from tidelog.groups.table import GroupTable
-from tidelog.model.configs.server import Listener, ServerConfigs
+from tidelog.model.configs.addresses import Listener
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
+from tidelog.model.configs.topic import CREATE_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.compression import MAX_DECOMPRESSED_BYTES
 from tidelog.records.crc import crc32c

@@ -13,7 +13,8 @@ import pytest
 
 from tidelog.cli import preflight
 from tidelog.cli.refusal import Failed
-from tidelog.model.configs.server import Listener, ServerConfigs, from_mapping
+from tidelog.model.configs.addresses import Listener
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.runtime.disk import RealDisk
 from tidelog.storage import names
 from tidelog.storage.checkpoints import MetaProperties, encode_meta_properties

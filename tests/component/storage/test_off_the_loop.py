@@ -43,7 +43,7 @@ from tests.support.watched_disk import WatchedDisk
 from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenEpochs, SeenEpochsFile
 from tidelog.broker.data_loss.loss_notes import LossNote, LossNotes
 from tidelog.broker.following.follower_log import take_in
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages

@@ -45,7 +45,7 @@ from tests.simulation.scenarios.log_model import (
 from tests.simulation.scenarios.log_steps import PATH, RETENTION_MS, ManualClock, Steps
 from tests.simulation.scenarios.result import Result
 from tests.support.storage_logs import resolve, texts_of
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.reader import read_all

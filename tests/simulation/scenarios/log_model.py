@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from tests.simulation.history import EpochAnswer, History, Outcome, Recovery, Write
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.storage.log.partition_log import PartitionLog

@@ -24,7 +24,7 @@ from tests.support.fetch_paths import Hosts
 from tests.support.storage_logs import NOW_MS, batch
 from tidelog.broker.fetching.client_sessions import EXPIRY_MS
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import codec, messages

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.storage_logs import NOW_MS, FaultyDisk, new_log, resources
 from tidelog.broker.partitions.plain_append import append_plain
-from tidelog.model.configs.topic_values import LOG_APPEND_TIME, TopicConfigs
+from tidelog.model.configs.topic import LOG_APPEND_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch

@@ -21,7 +21,7 @@ from tidelog.broker.partitions.resize_checks import (
     why_not_read,
     why_not_shown,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected

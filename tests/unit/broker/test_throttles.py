@@ -11,7 +11,7 @@ from tests.support.storage_logs import TOPIC_ID, FixedClock
 from tidelog.broker.metadata.configurations import DEFAULT_BROKER, ConfigCache, EntityType
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
 from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.runtime.turns import at_once
 
 MOVING, SENT, FETCHED = (

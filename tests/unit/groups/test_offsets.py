@@ -14,7 +14,7 @@ from tidelog.groups.group import GroupState
 from tidelog.groups.records import NO_EXPIRY, NO_TOPIC_ID, FirstSight, FirstSightRecord, encode
 from tidelog.groups.retention import expiry_of
 from tidelog.groups.settings import GroupSettings
-from tidelog.model.configs.topic_values import MAX_INT64
+from tidelog.model.configs.types import MAX_INT64
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.storage_logs import NOW_MS, batch
-from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
+from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import (
     CONTROL_BIT,

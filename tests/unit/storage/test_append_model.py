@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from tests.support.append_paths import COUNT, VERSION, Hosted
 from tidelog.broker.partitions.resuming_producers import GIVEN_UP_MS
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.configs.topic_values import CREATE_TIME, LOG_APPEND_TIME, TopicConfigs
+from tidelog.model.configs.topic import CREATE_TIME, LOG_APPEND_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch

@@ -10,7 +10,7 @@ import pytest
 from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, batch, new_log, reopen, resources
 from tests.support.watched_disk import WatchedDisk
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import read_header, seal_batch
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import RealDisk

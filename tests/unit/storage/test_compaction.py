@@ -24,7 +24,7 @@ from tests.support.storage_logs import (
     resources,
 )
 from tests.support.watched_disk import WatchedDisk
-from tidelog.model.configs.topic_values import MAX_INT64
+from tidelog.model.configs.types import MAX_INT64
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.turns import at_once

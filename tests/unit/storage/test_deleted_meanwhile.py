@@ -19,7 +19,7 @@ from tests.support.storage_logs import (
     open_as_a_server,
     resources,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import Directory, RealFile
 from tidelog.runtime.turns import Pieces, at_once

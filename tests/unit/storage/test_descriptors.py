@@ -21,7 +21,7 @@ from tests.support.storage_logs import (
     remove_due,
     resources,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected
 from tidelog.runtime.disk import RealDisk

@@ -21,7 +21,7 @@ from tests.support.storage_logs import (
     reopen,
     resources,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.turns import at_once

@@ -15,7 +15,7 @@ from tests.support.storage_logs import (
     open_as_a_server,
     resources,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, batch, new_log, reopen
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected, pack_prefix, read_header, seal_batch
 from tidelog.records.control_records import (
     COMMIT,

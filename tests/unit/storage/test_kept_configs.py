@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.kept_configs import KEPT, on_disk
 from tests.support.storage_logs import NOW_MS, batch, new_log, open_as_a_server, reopen, resources
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import (
     PartitionMetadata,

@@ -23,7 +23,7 @@ from tests.support.storage_logs import (
     resolve,
     texts_of,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.seams import Seams
 from tidelog.runtime.turns import at_once

@@ -23,7 +23,7 @@ from tests.support.storage_logs import (
     records_of,
     reopen,
 )
-from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
+from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import (
     MAX_INT32,

@@ -17,7 +17,7 @@ from tests.support.storage_logs import (
     reopen,
     resources,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all

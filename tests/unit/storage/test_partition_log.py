@@ -16,7 +16,7 @@ from tests.support.storage_logs import (
     records_of,
     reopen,
 )
-from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
+from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch

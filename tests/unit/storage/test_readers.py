@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, remove_due, reopen, resources
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected, read_header, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_batch

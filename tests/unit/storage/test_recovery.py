@@ -27,7 +27,7 @@ from tests.support.storage_logs import (
     reopen,
     resources,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import MAGIC_POSITION, Rejected, read_header, walk
 from tidelog.records.builder import Producer

@@ -20,7 +20,7 @@ from tests.support.storage_logs import (
     reopen,
     resources,
 )
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer

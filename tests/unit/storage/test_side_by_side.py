@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import BOOT, NOW_MS, batch, resolve
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Producer
 from tidelog.runtime.helper_processes import HelperProcesses

@@ -28,7 +28,7 @@ from tidelog.broker.control_plane.heartbeat_pace import HeartbeatPace
 from tidelog.broker.control_plane.quorum import Quorum
 from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
-from tidelog.model.configs.server import Listener
+from tidelog.model.configs.addresses import Listener
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
 from tidelog.model.registration import FormerRegistration

@@ -14,7 +14,7 @@ from enum import IntEnum
 from tidelog.model.configs.broker import BROKER
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, cordoned_among
 from tidelog.model.configs.resolve import MIN_INSYNC, BrokerLayers, ResolvedTopic, TopicResolver
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.configs.types import parse
 from tidelog.runtime.turns import Pieces
 from tidelog.storage.checkpoints import KeptConfigs

@@ -10,7 +10,7 @@ from tidelog.controller.decisions.autoscaling import Settings
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.removal import DRAINED
 from tidelog.model.configs.resolve import RETIRED_PURGE
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 
 AUTO = "partitions.auto"
 

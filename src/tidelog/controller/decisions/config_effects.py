@@ -21,7 +21,7 @@ from tidelog.controller.decisions.elections import Standing, with_isr
 from tidelog.controller.decisions.settlement import put_state, settle_all
 from tidelog.metadata import layout
 from tidelog.model.configs.resolve import BrokerLayers, TopicResolver
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 
 WITH_EFFECTS = ("min.insync.replicas", "unclean.leader.election.enable")

@@ -8,13 +8,12 @@ order. Not the tables: see `topic` and `broker`; values are stored elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
 from tidelog.model.configs.broker import BROKER
-from tidelog.model.configs.topic import TOPIC
-from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
+from tidelog.model.configs.topic import TOPIC, TopicConfigs
 from tidelog.model.configs.types import (
     ConfigDefinition,
     ConfigSource,
@@ -97,25 +96,29 @@ class TopicResolver:
     def __init__(self, layers: BrokerLayers) -> None:
         self._layers = layers
         self._rows = [_row(definition, {}, layers) for definition in TOPIC.values()]
-        typed = {_field_name(row.entry.name): row.value for row in self._rows}
+        typed = {
+            of.field: of.typed(row.value)
+            for of, row in zip(TOPIC.values(), self._rows, strict=True)
+        }
         entries = tuple(row.entry for row in self._rows)
         problems = tuple(problem for row in self._rows for problem in row.problems)
-        self._plain = ResolvedTopic(TopicConfigs(**_typed(typed)), entries, problems)
+        self._plain = ResolvedTopic(TopicConfigs(**typed), entries, problems)
 
     def resolve(self, configs: Mapping[str, str]) -> ResolvedTopic:
         """Do as ``resolve_topic``."""
         if not configs:
             return self._plain
         rows = self._rows.copy()
-        typed: dict[str, Value] = {}
+        typed: dict[str, Any] = {}
         for name in configs:
             position = _POSITIONS.get(name)
             if position is not None:
-                rows[position] = row = _row(TOPIC[name], configs, self._layers)
-                typed[_field_name(name)] = row.value
+                definition = TOPIC[name]
+                rows[position] = row = _row(definition, configs, self._layers)
+                typed[definition.field] = definition.typed(row.value)
         problems = [problem for row in rows for problem in row.problems]
         problems.extend(unknown(name, TOPIC, "topic") for name in configs if name not in TOPIC)
-        found = replace(self._plain.configs, **_typed(typed))
+        found = replace(self._plain.configs, **typed)
         return ResolvedTopic(found, tuple([row.entry for row in rows]), tuple(problems))
 
 
@@ -302,23 +305,6 @@ def _entry(
         definition.described,
         places,
     )
-
-
-def _field_name(name: str) -> str:
-    return name.replace(".", "_")
-
-
-_FIELDS = frozenset(entry.name for entry in fields(TopicConfigs))
-
-
-def _typed(values: Mapping[str, Value]) -> dict[str, Any]:
-    """Return the fields of ``TopicConfigs`` among parsed values by field name."""
-    typed: dict[str, Any] = {name: value for name, value in values.items() if name in _FIELDS}
-    if "cleanup_policy" in typed:
-        typed["cleanup_policy"] = frozenset(typed["cleanup_policy"])
-    if "message_timestamp_type" in typed:
-        typed["message_timestamp_type"] = TimestampType(typed["message_timestamp_type"])
-    return typed
 
 
 @cache

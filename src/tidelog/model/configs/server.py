@@ -7,11 +7,23 @@ syntax: see `properties`; not names, types and defaults: see `broker`. It reads 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tidelog.model.configs.broker import BROKER
-from tidelog.model.configs.broker_replication import RACK_AWARE_SELECTOR
+from tidelog.model.configs.addresses import Listener, split_address
+from tidelog.model.configs.broker import (
+    BROKER,
+    ControllerRows,
+    GroupsRows,
+    ListenersRows,
+    NetworkRows,
+    NodeRows,
+    ShareGroupsRows,
+    TopicsRows,
+    TransactionsRows,
+)
+from tidelog.model.configs.broker_log import CleanerRows, LogsRows
+from tidelog.model.configs.broker_replication import RACK_AWARE_SELECTOR, ReplicationRows
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, unknown_entries
 from tidelog.model.configs.file_names import BOOTSTRAP, VOTERS, refused_names
 from tidelog.model.configs.properties import parse_properties
@@ -32,22 +44,20 @@ SILENCE, SESSION = "broker.silence.suspect.ms", "broker.session.timeout.ms"
 HEARTBEAT = "broker.heartbeat.interval.ms"
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """One address to listen on or to advertise. ``host`` "" is every interface; port 0 is any."""
-
-    name: str
-    host: str
-    port: int
-    security_protocol: str = "PLAINTEXT"
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfigs:
+class ServerConfigs(
+    NodeRows,
+    ListenersRows,
+    NetworkRows,
+    TopicsRows,
+    LogsRows,
+    CleanerRows,
+    GroupsRows,
+    ReplicationRows,
+    ControllerRows,
+    TransactionsRows,
+    ShareGroupsRows,
+):
     """One process's configuration, typed. Each field is the configuration of that name with dots;
     times in ms and sizes in bytes unless the name says another unit.
 
@@ -58,90 +68,6 @@ class ServerConfigs:
     """
 
     texts: Mapping[str, str]
-    node_id: int
-    process_roles: frozenset[str]
-    broker_rack: str | None
-    metadata_store: str
-    cluster_secret_file: str | None
-    cluster_secret_optional: bool
-    inter_broker_protocol_version: str
-    logging_format: str
-    metrics_address: tuple[str, int] | None
-    listeners: tuple[Listener, ...]
-    advertised_listeners: tuple[Listener, ...]
-    inter_broker_listener_name: str
-    controller_listener_names: tuple[str, ...]
-    controller_quorum_bootstrap_servers: tuple[tuple[str, int], ...]
-    log_dirs: tuple[str, ...]
-    cordoned_log_dirs: tuple[str, ...]
-    log_durability: str
-    log_batch_check: str
-
-    socket_request_max_bytes: int
-    queued_max_request_bytes: int
-    max_connections: int
-    max_connections_per_ip: int
-    connections_max_idle_ms: int
-    request_timeout_ms: int
-    max_incremental_fetch_session_cache_slots: int
-    fetch_max_bytes: int
-    socket_listen_backlog_size: int
-
-    auto_create_topics_enable: bool
-    num_partitions: int
-    default_replication_factor: int
-    delete_topic_enable: bool
-    delete_topic_retry_ms: int
-    stale_partition_delete_delay_ms: int
-
-    log_retention_check_interval_ms: int
-    log_flush_scheduler_interval_ms: int
-    log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
-    num_recovery_threads_per_data_dir: int
-    producer_id_expiration_ms: int
-    log_cleaner_enable: bool
-    log_cleaner_backoff_ms: int
-    log_cleaner_threads: int
-    log_cleaner_io_max_bytes_per_second: float
-    log_cleaner_dedupe_buffer_size: int
-    log_cleaner_io_buffer_load_factor: float
-
-    offsets_topic_num_partitions: int
-    offsets_topic_replication_factor: int
-    offsets_topic_segment_bytes: int
-    offsets_retention_minutes: int
-    offsets_retention_check_interval_ms: int
-    offset_metadata_max_bytes: int
-    offsets_commit_timeout_ms: int
-    group_min_session_timeout_ms: int
-    group_max_session_timeout_ms: int
-    group_initial_rebalance_delay_ms: int
-    group_max_size: int
-
-    replica_lag_time_max_ms: int
-    replica_fetch_max_bytes: int
-    replica_fetch_wait_max_ms: int
-    replica_selector_class: str | None
-    replica_fetch_min_bytes: int
-    replica_fetch_response_max_bytes: int
-    replica_fetch_backoff_ms: int
-    replica_socket_timeout_ms: int
-    replica_high_watermark_checkpoint_interval_ms: int
-    reassignment_parallel_copies: int
-
-    broker_session_timeout_ms: int
-    broker_heartbeat_interval_ms: int
-    broker_silence_suspect_ms: int
-    broker_session_grace_ms: int
-    resize_timeout_ms: int
-    controlled_shutdown_enable: bool
-    controller_socket_timeout_ms: int
-    auto_leader_rebalance_enable: bool
-    leader_imbalance_check_interval_seconds: int
-    leader_imbalance_per_broker_percentage: int
-    retired_check_interval_ms: int
-    retired_purge_delay_ms: int
 
     @property
     def level(self) -> Level:
@@ -198,10 +124,8 @@ def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[InvalidConfi
     refusals.extend(special.refusals)
     if refusals:
         return tuple(refusals)
-    for entry in fields(ServerConfigs):
-        if entry.name not in made and entry.name != "texts":
-            made[entry.name] = values[entry.name.replace("_", ".")]
-    return ServerConfigs(texts=dict(texts), **made)
+    typed = {row.field: row.typed(values[name]) for name, row in BROKER.items()}
+    return ServerConfigs(texts=dict(texts), **(typed | made))
 
 
 class _Special:
@@ -407,24 +331,6 @@ class _Special:
         if where is None:
             self._refuse("metrics_port", f"metrics_port: {text} is not PORT or HOST:PORT.")
         return where
-
-
-def split_address(text: str) -> tuple[str, int] | None:
-    """Split ``HOST:PORT`` (an IPv6 host in brackets, the host may be empty); None if it is not.
-
-    No host has an ``@``: a voter of Kafka's ``controller.quorum.voters`` does.
-    """
-    host, colon, port = text.rpartition(":")
-    if "@" in host:
-        return None
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        return None
-    if not colon or not (port.isascii() and port.isdigit()) or len(port) > 5:
-        return None
-    number = int(port)
-    return (host, number) if number <= 65535 else None
 
 
 def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | InvalidConfig:

@@ -1,17 +1,17 @@
 """Definitions of configurations: types, checks, and the parsing of a text to a value or a refusal.
 
-Owns the classes. Not the tables of names: see `topic` and `broker`; not the order of precedence:
-see `resolve`.
+Owns the classes. Not the rows: see `rows`; not the order of precedence: see `resolve`.
 Source of the numbers: the published protocol (DescribeConfigs v1+: config type and source).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from enum import Enum, IntEnum
+from typing import Any
 
 Value = bool | int | float | str | tuple[str, ...] | None
 """A parsed value; None when the configuration has no default and is not set."""
@@ -50,14 +50,6 @@ class ConfigSource(IntEnum):
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
     DYNAMIC_CLIENT_METRICS_CONFIG = 7
     DYNAMIC_GROUP_CONFIG = 8
-
-
-class Importance(Enum):
-    """How likely an operator has to change the configuration (Kafka's importance)."""
-
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
 
 
 class Update(Enum):
@@ -208,7 +200,8 @@ class ConfigDefinition:
     """One configuration: all that DescribeConfigs and the checks need.
 
     ``default`` is text as Kafka shows it; None when there is none. ``synonyms`` of a topic's are
-    the broker's configurations that are used, in this order, before the default.
+    the broker's configurations that are used, in this order, before the default. ``field`` has the
+    typed value, of the type ``kept_as``, in ``TopicConfigs`` or ``ServerConfigs``.
     """
 
     name: str
@@ -216,10 +209,15 @@ class ConfigDefinition:
     default: str | None
     documentation: str
     check: Check | None = None
-    importance: Importance = Importance.MEDIUM
     update: Update = Update.READ_ONLY
     without_effect: bool = False
     synonyms: tuple[Synonym, ...] = ()
+    kept_as: Callable[[Any], Any] | None = None
+    field: str = ""
+
+    def typed(self, value: Value) -> Any:
+        """Return a parsed value as its field has it: a list may be a set, a word an enum."""
+        return value if value is None or self.kept_as is None else self.kept_as(value)
 
     @property
     def described(self) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from functools import partial
 
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.disk import Directory, File
 from tidelog.runtime.seams import Seams

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
+from tidelog.model.configs.topic import CREATE_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import (
     CODEC_MASK,

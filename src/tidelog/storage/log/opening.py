@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.model.configs.topic_values import LOG_APPEND_TIME, TopicConfigs
+from tidelog.model.configs.topic import LOG_APPEND_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import (
     HEADER_SIZE,

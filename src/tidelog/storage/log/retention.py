@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import MAX_INT32, Rejected
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES

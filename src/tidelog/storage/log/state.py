@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
+from tidelog.model.configs.topic import CREATE_TIME, TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import MAX_INT64
 from tidelog.storage.checkpoints import PartitionMetadata

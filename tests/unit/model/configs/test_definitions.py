@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import UnionType
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -15,8 +17,8 @@ from tidelog.model.configs.resolve import (
     describe_brokers_default,
     resolve_topic,
 )
-from tidelog.model.configs.topic import TOPIC
-from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
+from tidelog.model.configs.server import ServerConfigs
+from tidelog.model.configs.topic import TOPIC, TimestampType, TopicConfigs
 from tidelog.model.configs.types import (
     ConfigDefinition,
     ConfigSource,
@@ -26,7 +28,26 @@ from tidelog.model.configs.types import (
     parse,
 )
 
-THROTTLES = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+MADE_FROM_SEVERAL = {
+    "node_id",
+    "process_roles",
+    "metadata_store",
+    "metrics_address",
+    "listeners",
+    "advertised_listeners",
+    "inter_broker_listener_name",
+    "controller_quorum_bootstrap_servers",
+    "log_dirs",
+}
+PYTHON_TYPES: dict[ConfigType, type] = {
+    ConfigType.BOOLEAN: bool,
+    ConfigType.STRING: str,
+    ConfigType.SHORT: int,
+    ConfigType.INT: int,
+    ConfigType.LONG: int,
+    ConfigType.DOUBLE: float,
+    ConfigType.LIST: tuple,
+}
 REMOTE_STORAGE = {
     "local.retention.bytes",
     "local.retention.ms",
@@ -42,9 +63,25 @@ def test_the_defaults_of_the_table_are_those_of_the_typed_values() -> None:
     assert resolved.problems == ()
 
 
-def test_every_field_has_a_row_and_every_row_a_field() -> None:
-    names = {field.name.replace("_", ".") for field in fields(TopicConfigs)}
-    assert set(TOPIC) - THROTTLES - REMOTE_STORAGE == names
+@pytest.mark.parametrize(
+    ("values", "table"), [(TopicConfigs, TOPIC), (ServerConfigs, BROKER)], ids=["topic", "server"]
+)
+def test_every_row_is_a_field_of_the_type_of_its_values(
+    values: type, table: dict[str, ConfigDefinition]
+) -> None:
+    """Mypy takes a row for its default, which may be None, or made from others."""
+    annotations = get_type_hints(values)
+    assert set(annotations) - {"texts"} == {row.field for row in table.values()}
+    assert {field.name for field in fields(values)} == set(annotations)
+    for row in table.values():
+        if row.field in MADE_FROM_SEVERAL:
+            continue
+        annotation = annotations[row.field]
+        kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+        expected = [row.kept_as or PYTHON_TYPES[row.type]]
+        if row.default is None:
+            expected.append(type(None))
+        assert [get_origin(kind) or kind for kind in kinds] == expected, row.field
 
 
 def test_a_default_of_what_has_no_effect_on_a_topic_has_none_either() -> None:

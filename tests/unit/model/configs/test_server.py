@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
-from tidelog.model.configs.broker import BROKER
+from tidelog.model.configs.addresses import Listener, split_address
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
-from tidelog.model.configs.server import (
-    Listener,
-    ServerConfigs,
-    from_mapping,
-    load,
-    split_address,
-)
+from tidelog.model.configs.server import ServerConfigs, from_mapping, load
 
 
 def loaded(text: str) -> ServerConfigs:
     found = load(text)
     assert isinstance(found, ServerConfigs), found
     return found
-
-
-def test_every_field_is_a_configuration_or_made_of_some() -> None:
-    made = {"texts", "metrics_address"}
-    names = {
-        field.name.replace("_", ".") for field in fields(ServerConfigs) if field.name not in made
-    }
-    assert names <= set(BROKER)
-
-
-def test_every_configuration_with_an_effect_has_a_field_or_is_a_topics_default() -> None:
-    names = {field.name.replace("_", ".") for field in fields(ServerConfigs)}
-    elsewhere = {"broker.id", "log.dir", "metrics_port", "listener.security.protocol.map"}
-    elsewhere |= {f"{each}.replication.throttled.rate" for each in ("leader", "follower")}
-    elsewhere |= {"reassignment.throttled.rate"}  # all three: broker.partitions.throttles
-    elsewhere |= {"replica.alter.log.dirs.io.max.bytes.per.second"}  # partitions.future_replicas
-    for name, row in BROKER.items():
-        is_default = row.update.value == "cluster-wide" or name.startswith(
-            ("log.retention.", "log.roll.")
-        )
-        assert row.without_effect or is_default or name in names | elsewhere, name
 
 
 def test_one_line_makes_a_whole_node() -> None:
