@@ -22,12 +22,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tidelog.runtime.turns import at_once
+
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory

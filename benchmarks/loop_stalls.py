@@ -26,13 +26,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from tidelog.runtime.turns import at_once
+
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import read_header
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying

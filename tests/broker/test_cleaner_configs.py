@@ -17,8 +17,8 @@ from tests.support.processes import DEADLINE_S
 from tidelog.broker.metadata.configurations import DEFAULT_BROKER, EntityType
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 
 MIB = 1 << 20
 KEYS = 50_000
@@ -145,7 +145,7 @@ def test_threads_share_the_buffer_and_the_bytes_a_second(tmp_path: Path) -> None
             async def share(**texts: str) -> tuple[int, float, float]:
                 named = {f"log.cleaner.{name.replace('_', '.')}": x for name, x in texts.items()}
                 changed = [(EntityType.BROKER, DEFAULT_BROKER, named)]
-                at_once(lone.broker.topic_configs.apply(changed, complete=False))
+                pace.finish(lone.broker.topic_configs.apply(changed, complete=False))
                 fill(hosted)
                 await lone.broker.maintenance.cleaning.clean()
                 found = helper.plans[-1].share

@@ -17,8 +17,8 @@ from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile, batch, new_
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.broker.handlers.fetch import AT_ONCE
 from tidelog.model.configs.topic import TopicConfigs
-from tidelog.network.turns import TURN_MS
 from tidelog.records.batch import Rejected, walk
+from tidelog.runtime import pace
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.log import cold, region
@@ -157,7 +157,7 @@ def test_files_are_let_go_when_the_client_goes_before_they_are_read(tmp_path: Pa
         files = next(iter(lone.broker.partitions.all())).log.resources.files
         peer = await Peer.connect(lone.port)
         try:
-            disk.question_s = TURN_MS / 1000 / AT_ONCE * 2
+            disk.question_s = pace.REQUESTS_MS / 1000 / AT_ONCE * 2
             peer.send(fetch(0, range(6 * AT_ONCE)), 12)
             await until(lambda: disk.questions)
             assert files._pins

@@ -18,13 +18,12 @@ from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import batch, fetch
 from tests.support.storage_logs import NOW_MS
 from tests.support.turn_costs import TurnCosts
-from tidelog.broker.fetching import delayed_requests, follower_sessions
+from tidelog.broker.fetching import follower_sessions
 from tidelog.broker.fetching.delayed_requests import DelayedFetch, Departures
 from tidelog.broker.handlers import fetch as handler
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
-from tidelog.network.turns import TURN_MS
-from tidelog.runtime.turns import at_once
+from tidelog.runtime import pace
 
 LONG_MS = 3_600_000
 MANY = 10_000
@@ -46,7 +45,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two partitions in a step."""
     monkeypatch.setattr(handler, "AT_ONCE", TOGETHER)
     monkeypatch.setattr(follower_sessions, "AT_ONCE", TOGETHER)
-    monkeypatch.setattr(delayed_requests, "AT_ONCE", TOGETHER)
+    monkeypatch.setattr(pace, "PART", TOGETHER)
 
 
 def begin(lone: LoneBroker, request: Any) -> Any:
@@ -117,7 +116,7 @@ def records_are_replicated(lone: LoneBroker, index: int) -> None:
 
 
 def it_is_cut(lone: LoneBroker, index: int) -> None:
-    assert at_once(partition(lone, index).log.truncation(AHEAD - 1, NOW_MS)) is None
+    assert pace.finish(partition(lone, index).log.truncation(AHEAD - 1, NOW_MS)) is None
 
 
 def another_one_leads_and_has_less(lone: LoneBroker, index: int) -> None:
@@ -413,10 +412,10 @@ def test_all_that_leave_share_one_turn_and_none_is_forgotten() -> None:
 
     async def main() -> None:
         departures = Departures(Steady())
-        places: list[dict[Any, None]] = [{} for _ in range(3 * delayed_requests.AT_ONCE)]
+        places: list[dict[Any, None]] = [{} for _ in range(3 * pace.PART)]
         few = Nobody()
         places[0][few] = None
-        departures.take_off(few, places[: delayed_requests.AT_ONCE])
+        departures.take_off(few, places[: pace.PART])
         assert not places[0] and not departures
         for _ in range(20):
             waiter = Nobody()
@@ -430,8 +429,8 @@ def test_all_that_leave_share_one_turn_and_none_is_forgotten() -> None:
             await asyncio.sleep(0)
             left = sum(map(len, places))
             most = max(most, before - left)
-        assert left == 0 and longest == 20 * 3 * delayed_requests.AT_ONCE
-        assert most <= (TURN_MS + 1) * delayed_requests.AT_ONCE
+        assert left == 0 and longest == 20 * 3 * pace.PART
+        assert most <= (pace.BACKGROUND_MS + 1) * pace.PART
 
     asyncio.run(main())
 

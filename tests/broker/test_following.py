@@ -34,7 +34,7 @@ from tidelog.client.connecting import connection as connections
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
-from tidelog.runtime.turns import Pieces, at_once
+from tidelog.runtime import pace
 from tidelog.storage.log.partition_log import PartitionLog
 
 LONG_WAIT_MS = 60_000
@@ -166,7 +166,7 @@ def test_many_cuts_share_a_note_and_let_others_in(
     partitions, writes, turns = 20, [], 0
     cut_in_turn = []
 
-    def taking_in(hosted: HostedPartition, part: Any, *more: Any) -> Pieces[str | None]:
+    def taking_in(hosted: HostedPartition, part: Any, *more: Any) -> pace.Work[str | None]:
         if diverges(part):
             cut_in_turn.append(turns)
         return take_in(hosted, part, *more)
@@ -252,7 +252,7 @@ def test_a_watermark_sent_before_a_cut_no_longer_counts(tmp_path: Path) -> None:
             follower.log.synced_end_offset = 1
             follower.replicated(0, 3)
             assert follower.high_watermark == 1, "not above what is synced"
-            assert at_once(follower.log.truncation(2, 0)) is None
+            assert pace.finish(follower.log.truncation(2, 0)) is None
             follower.log.synced_end_offset = 2
             follower.synced()
             assert follower.high_watermark == 1
@@ -340,11 +340,11 @@ def test_a_log_within_the_leaders_is_not_thrown_away_for_a_refused_offset(tmp_pa
             code = ErrorCode.OFFSET_OUT_OF_RANGE
             for start in (-1, 0, 3, 6):
                 answer = messages.FetchResponse.PartitionData(0, code, log_start_offset=start)
-                why = at_once(take_in(follower, answer, 0, reports))
+                why = pace.finish(take_in(follower, answer, 0, reports))
                 assert why is not None and "refuses offset 6" in why
                 assert content(follower) == before
             answer = messages.FetchResponse.PartitionData(0, code, log_start_offset=9)
-            assert at_once(take_in(follower, answer, 0, reports)) is None
+            assert pace.finish(take_in(follower, answer, 0, reports)) is None
             assert (follower.start_offset, follower.end_offset) == (9, 9)
 
     run(main())
@@ -380,11 +380,11 @@ def test_a_corrupt_answer_is_fetched_again(tmp_path: Path) -> None:
             sound = bytes(leader.log.read(0, 1_000_000))
             follower = pair.follow()
             await until_same(leader, follower)
-            assert at_once(follower.log.truncation(0, 0)) is None
+            assert pace.finish(follower.log.truncation(0, 0)) is None
             for records, end in ((sound[:100] + b"?" + sound[101:], 0), (sound, 2)):
                 answer = messages.FetchResponse.PartitionData(0, 0, 0, 0, 0, records=records)
                 reports = pair.follower.broker.loss_reports
-                refused = at_once(take_in(follower, answer, 0, reports))
+                refused = pace.finish(take_in(follower, answer, 0, reports))
                 assert (refused is None) == (end == 2)
                 assert follower.end_offset == end and follower.log.damaged is None
 

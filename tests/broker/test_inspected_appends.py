@@ -23,8 +23,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import HEADER_SIZE, Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.compression import Codec
+from tidelog.runtime import pace
 from tidelog.runtime.clock import RealClock
-from tidelog.runtime.turns import at_once
 from tidelog.storage.log import inspecting
 from tidelog.storage.log.inspecting import (
     REQUEST_BYTES_AT_ONCE,
@@ -451,7 +451,7 @@ def test_a_batch_may_become_so_many_times_its_bytes(missing: int, error: ErrorCo
     looks = Looks(plain=records_bytes - 32 * len(content) - missing)
     configs = TopicConfigs(cleanup_policy=frozenset({"compact"}))
     batches = [(read_header(content), memoryview(content))]
-    found = at_once(inspecting.look_into(batches, BatchDemands(configs, NOW_MS), looks))
+    found = pace.finish(inspecting.look_into(batches, BatchDemands(configs, NOW_MS), looks))
     assert (found.error if isinstance(found, Rejected) else None) is error
     if error is None:
         assert looks.plain == 0

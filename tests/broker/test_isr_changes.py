@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.every_yield import every_yield
 from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 from tidelog.broker.control_plane import isr_changes
 from tidelog.broker.control_plane.isr_changes import IsrChanges
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime import pace
 
 Answer = Callable[[Any], Any]
 
@@ -255,7 +257,9 @@ def test_very_many_partitions_are_looked_at_in_turns(
         await lone.start()
         try:
             lone.lead("t", 3 * most, isr=(1, 2), replicas=(1, 2))
-            check = asyncio.create_task(lone.broker.isr_changes._check_all())
+            check = asyncio.create_task(
+                pace.run(lone.broker.isr_changes._check_all(), lone.broker.clock)
+            )
             turns = []
             while not check.done():
                 looked[0] = 0
@@ -265,6 +269,6 @@ def test_very_many_partitions_are_looked_at_in_turns(
         finally:
             await lone.stop()
 
-    monkeypatch.setattr(isr_changes, "CHECKED_AT_ONCE", most)
     monkeypatch.setattr(IsrChanges, "_needs_check", counted)
-    asyncio.run(main())
+    with every_yield(most):
+        asyncio.run(main())

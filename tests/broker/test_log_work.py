@@ -22,6 +22,7 @@ from tests.support.controller_commands import (
     running,
     stop,
 )
+from tests.support.every_yield import every_yield
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile
@@ -31,9 +32,9 @@ from tidelog.broker.partitions.log_work import LogWork
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime import pace
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import Pieces
 from tidelog.storage.log.partition_log import PartitionLog
 
 STUCK = int(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -289,13 +290,12 @@ def test_no_stale_log_is_quarantined_while_a_change_of_it_has_begun(
     """The change begins in the turn in which the request lets others run."""
     found: list[tuple[bool, bool]] = []
 
-    def change(log: PartitionLog) -> Pieces[None]:
+    def change(log: PartitionLog) -> pace.Work[None]:
         was_closed = log.closed
         yield lambda: None
         found.append((was_closed, log.closed))
 
     async def work() -> None:
-        monkeypatch.setattr(control_channel, "COMMANDS_PER_TURN", 1)
         plain = LogWork.until_free
         begun: list[asyncio.Task[None]] = []
 
@@ -316,7 +316,8 @@ def test_no_stale_log_is_quarantined_while_a_change_of_it_has_begun(
             await asyncio.gather(*begun)
             assert found and all(before == after for before, after in found), found
 
-    run(work())
+    with every_yield():
+        run(work())
 
 
 class MovingDisk(QuickDisk):

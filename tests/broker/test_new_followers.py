@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 from tests.support.controller_commands import fetched, follow, run, running
+from tests.support.every_yield import every_yield
 from tests.support.lone_broker import LoneBroker
-from tidelog.broker.control_plane.control_channel import COMMANDS_PER_TURN
 from tidelog.model.errors import ErrorCode
 
-MANY = 5 * COMMANDS_PER_TURN
+MANY = 80
 
 
 def hosted(lone: LoneBroker) -> int:
@@ -29,7 +29,8 @@ def test_new_replicas_are_fetched_once_all_are_there(tmp_path: Path) -> None:
             assert all(count == 0 for made, count in seen if made < MANY)
             assert fetched(lone) == MANY
 
-    run(work())
+    with every_yield():
+        run(work())
 
 
 def test_the_new_replicas_of_a_request_that_became_stale_are_fetched(tmp_path: Path) -> None:
@@ -45,4 +46,5 @@ def test_the_new_replicas_of_a_request_that_became_stale_are_fetched(tmp_path: P
             assert 0 < made < MANY
             assert fetched(lone) == made
 
-    run(work())
+    with every_yield():
+        run(work())

@@ -130,7 +130,7 @@ def test_a_batch_that_is_looked_into_is_checked_again_before_its_append(tmp_path
             put(hosted, undeleted_count=4, resize_epoch=EPOCH - 1)
             large = batch("x" * 200_000)
             looked = asyncio.Event()
-            run_pieces = lone.broker.turns.run
+            run_pieces = lone.broker.background.run
 
             async def then_resized(pieces: Any) -> Any:
                 result = await run_pieces(pieces)
@@ -139,7 +139,7 @@ def test_a_batch_that_is_looked_into_is_checked_again_before_its_append(tmp_path
                 looked.set()
                 return result
 
-            lone.broker.turns.run = then_resized  # type: ignore[method-assign]
+            lone.broker.background.run = then_resized  # type: ignore[method-assign]
             answer = await peer.ask(count_in(produce(large), OLDER), 11)
             assert looked.is_set()
             assert errors(answer) == [E.INVALID_PARTITION_METADATA]

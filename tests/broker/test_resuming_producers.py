@@ -159,14 +159,14 @@ def test_a_batch_that_is_refused_after_it_was_looked_into_lowers_the_note(tmp_pa
         async with running(tmp_path) as (lone, peer):
             hosted = lone.lead("t", configs=RECOMPRESSED)
             assert await error_of(peer, 98) is E.NOT_LEADER_OR_FOLLOWER
-            run_pieces = lone.broker.turns.run
+            run_pieces = lone.broker.background.run
 
             async def then_too_few(pieces: Any) -> Any:
                 result = await run_pieces(pieces)
                 _too_few(hosted, on=True)
                 return result
 
-            lone.broker.turns.run = then_too_few  # type: ignore[method-assign]
+            lone.broker.background.run = then_too_few  # type: ignore[method-assign]
             errors = await while_on_its_way(
                 peer, numbered(97, size=200_000), numbered(98), lambda: _too_few(hosted, on=False)
             )

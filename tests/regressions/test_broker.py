@@ -17,7 +17,7 @@ from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.runtime.turns import at_once
+from tidelog.runtime import pace
 from tidelog.storage.log.region import LEAST_BYTES
 
 LONG_MS = 60_000
@@ -114,7 +114,7 @@ def test_a_retried_batch_after_a_leader_change_and_retention_succeeds_once(tmp_p
             # Everything is too old by now: the segment that holds the batches goes.
             assert leading.log.roll(0) is None
             assert leading.log.advance_start(3) is None
-            at_once(leading.log.housekeeping(int(time.time() * 1000)))
+            pace.finish(leading.log.housekeeping(int(time.time() * 1000)))
             assert len(leading.log.segments) == 1
             for at, records in enumerate(known):
                 again = await sent(pair.follower.port, records)
@@ -137,7 +137,7 @@ def test_deletion_of_a_partition_under_heavy_appends_flush_and_segment_roll(tmp_
             both = (pair.leader.broker, pair.follower.broker)
             small = {"segment.bytes": "2000", "flush.messages": "1", "file.delete.delay.ms": "0"}
             for broker in both:
-                at_once(
+                pace.finish(
                     broker.topic_configs.apply([(EntityType.TOPIC, "t", small)], complete=False)
                 )
             for life in range(30):
@@ -150,7 +150,7 @@ def test_deletion_of_a_partition_under_heavy_appends_flush_and_segment_roll(tmp_
                 assert leader.log.configs.segment_bytes == 2000
                 for broker in both if source.random() < 0.5 else reversed(both):
                     broker.partitions.stop("t", 0, delete=True)
-                    at_once(broker.partitions.syncing_names())
+                    pace.finish(broker.partitions.syncing_names())
                     await broker.maintenance.look_at_retention()
                     await broker.maintenance.remove()
                 assert leader.log.closed

@@ -14,7 +14,7 @@ from tests.simulation.kernel import Deadlock, DiskView, NetworkProfile, Simulati
 from tests.simulation.replay import in_other_processes
 from tests.support import loop_guard
 from tidelog.broker.partitions.log_work import LogWork
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
 
 TORN = NetworkProfile(tearing=1.0)
 
@@ -395,7 +395,7 @@ def test_a_sync_of_the_simulated_disk_is_no_task_for_the_loop(
     found = tmp_path / "found"
     monkeypatch.setenv(loop_guard.FILE, str(found))
 
-    def waiting(disk: DiskView, *, is_threads: bool) -> Pieces[None]:
+    def waiting(disk: DiskView, *, is_threads: bool) -> pace.Work[None]:
         def replace() -> None:
             disk.replace("/file", b"x")
 
@@ -410,7 +410,7 @@ def test_a_sync_of_the_simulated_disk_is_no_task_for_the_loop(
         with World(3) as world:
             process = world.machine("one").process("server")
             work = waiting(process.disk, is_threads=is_threads)
-            world.run(LogWork(None).run(None, work))
+            world.run(LogWork(process.seams.clock, None).run(None, work))
             assert process.disk.read("/file") == b"x"
     assert "a sync of /file.tmp on an event loop" in found.read_text()
-    assert "LogWork._finish" in found.read_text()
+    assert "go_on" in found.read_text()

@@ -16,7 +16,7 @@ from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled, W
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.batch import Rejected
-from tidelog.runtime.turns import at_once
+from tidelog.runtime import pace
 
 pytestmark = [pytest.mark.usefixtures("quiet")]
 
@@ -85,7 +85,7 @@ class Move:
         if not process.alive:
             return None
         process.call(copy.log.sync)
-        process.call(at_once, copy.log.resources.before_cut())
+        process.call(pace.finish, copy.log.resources.before_cut())
         found: HostedPartition = copy
         return found
 

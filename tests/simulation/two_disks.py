@@ -17,8 +17,8 @@ from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
+from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 from tidelog.storage import names
 from tidelog.storage.directory.copies import MOVED, FoundReplica, judge
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
@@ -102,7 +102,7 @@ class TwoDisks:
                 directory.delete(P, delay_ms=0)
             holding = list(verdict.kept)
         for directory in self.directories:
-            at_once(directory.recording_life(str(self.boot), durability="sync"))
+            pace.finish(directory.recording_life(str(self.boot), durability="sync"))
         return holding[0].logs[P] if holding else None
 
     @property

@@ -34,7 +34,7 @@ from tidelog.network.router import RequestContext
 from tidelog.protocol import codec
 from tidelog.records.batch import Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
-from tidelog.runtime.turns import at_once
+from tidelog.runtime import pace
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.log.producers import RESUMES
 from tidelog.storage.log.retention import ROLL_WAITS
@@ -147,13 +147,13 @@ class Hosted:
     def add(self, partition: HostedPartition, records: Any, looks: Any, *_: Any, **__: Any) -> Now:
         """As ``inspected_appends`` does it in turns: inspect, sync before a roll, append."""
         now_ms, log = self.clock.now_ms, partition.log
-        found = at_once(log.look_into(bytes(records), now_ms, looks))
+        found = pace.finish(log.look_into(bytes(records), now_ms, looks))
         if isinstance(found, Rejected):
             return Now(found)
         append = partial(partition.append, records, now_ms, looked_into=found)
         result = append()
         if result is ROLL_WAITS:
-            assert at_once(log.syncing_before_roll()) is None
+            assert pace.finish(log.syncing_before_roll()) is None
             result = append()
         if result is RESUMES:
             result = self.resuming.append(partition, records, partial(append, resumes=True))

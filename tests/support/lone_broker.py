@@ -31,9 +31,9 @@ from tidelog.network.limits import Limits
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
+from tidelog.runtime import pace
 from tidelog.runtime.loop import new_event_loop, run
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 
 CLUSTER = "lone-cluster-lone-clus"
@@ -149,7 +149,7 @@ class LoneBroker:
         """Lead (or follow) partitions 0..n-1 of a topic; return the first."""
         broker = self.broker
         if configs is not None:
-            at_once(
+            pace.finish(
                 broker.topic_configs.apply([(EntityType.TOPIC, topic, configs)], complete=False)
             )
         topic_id = uuid.uuid5(uuid.NAMESPACE_OID, topic)

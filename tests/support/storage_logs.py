@@ -19,9 +19,9 @@ from tidelog.records.batch import Rejected
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
 from tidelog.records.record import Record
+from tidelog.runtime import pace
 from tidelog.runtime.disk import Buffer, Directory, RealDisk, RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
     KeptConfigs,
@@ -44,12 +44,12 @@ DEFAULTS = TopicConfigs()
 
 def offset_for_time(log: PartitionLog, timestamp: int) -> TimeFound:
     """Look up the first record not older than `timestamp` (ms), in one turn."""
-    return at_once(log.search_time(timestamp, Allowance()))
+    return pace.finish(log.search_time(timestamp, Allowance()))
 
 
 def newest_record(log: PartitionLog, limit_offset: int) -> TimeFound:
     """Look up the first record below `limit_offset` with the greatest timestamp, in one turn."""
-    return at_once(log.search_newest(limit_offset, Allowance()))
+    return pace.finish(log.search_newest(limit_offset, Allowance()))
 
 
 def _looked_at(sync: Callable[..., None]) -> Callable[..., None]:

@@ -15,8 +15,8 @@ from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reope
 from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
+from tidelog.runtime import pace
 from tidelog.runtime.disk import RealDisk
-from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
@@ -147,8 +147,8 @@ def test_a_compacted_log(tools: ToolRunner, tmp_path: Path) -> None:
         log.sync()
         plan = plan_compaction(log, NOW_MS + 1000)
         assert plan is not None
-        assert at_once(applying(log, compact(RealDisk(), plan), NOW_MS + 1000))
-    assert at_once(log.housekeeping(2 * NOW_MS)) is None
+        assert pace.finish(applying(log, compact(RealDisk(), plan), NOW_MS + 1000))
+    assert pace.finish(log.housekeeping(2 * NOW_MS)) is None
     kept = len(records_of(log))
     log.close()
     assert check_all(tools, log, gaps=True).count("| offset:") == kept

@@ -17,7 +17,7 @@ from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import FaultyDisk
-from tidelog.broker.coordinator import led_partition, parts, position_steps, time_slices
+from tidelog.broker.coordinator import led_partition, parts, position_steps
 from tidelog.broker.coordinator.group_partition import GroupPartition
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.writes import batches_of
@@ -46,10 +46,10 @@ from tidelog.model.topics import OFFSETS_TOPIC
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.disk import Disk
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 
 E = ErrorCode
 CONFIG = {
@@ -394,7 +394,7 @@ def test_many_partitions_in_one_commit_span_batches(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         broker.lead("wide", 400)
         change = [(2, OFFSETS_TOPIC, {"max.message.bytes": "2000"})]
-        at_once(broker.broker.topic_configs.apply(change, complete=False))
+        pace.finish(broker.broker.topic_configs.apply(change, complete=False))
         request = messages.OffsetCommitRequest
         parts = [request.OffsetCommitRequestPartition(at, at, -1, "x") for at in range(400)]
         asked = request(
@@ -434,7 +434,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART", PART)
     monkeypatch.setattr(position_steps, "AT_ONCE", PART)
     monkeypatch.setattr(pending_removal, "PART", PART)
-    monkeypatch.setattr(time_slices, "SLICE_MS", 0)
+    monkeypatch.setattr(pace, "BACKGROUND_MS", 0)
 
 
 @pytest.mark.usefixtures("small_parts")

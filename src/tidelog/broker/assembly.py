@@ -57,9 +57,9 @@ from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.role_steps import RoleSteps
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.runtime import pace
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import Pieces, Turns
 from tidelog.storage.directory.log_directory import LogDirectory
 
 
@@ -90,11 +90,11 @@ def assemble(given: Given) -> Broker:
     configs, seams, session = given.configs, given.seams, given.session
     metadata, resuming = MetadataCache(given.cluster_id), ResumingProducers(seams.clock)
     clock, node_id, topic_configs = seams.clock, configs.node_id, given.topic_configs
-    turns, log_work = Turns(seams.threads), LogWork(seams.threads)
+    log_work, background = LogWork(clock, seams.threads), pace.Background(clock, seams.threads)
     commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
     partitions, others = _partitions(given, commit), _other_brokers(given, metadata)
     leader_hints = LeaderHints(node_id, metadata, partitions.get)
-    unaware = _unaware_writers(given, partitions, metadata, turns, log_work)
+    unaware = _unaware_writers(given, partitions, metadata, background, log_work)
 
     # What leads, and follows: the changes of the ISR, the groups, the handling of lost data.
     debts = Debts(are_reported=configs.level.unclean_flag)
@@ -121,7 +121,7 @@ def assemble(given: Given) -> Broker:
         seams=seams,
         clock=clock,
         loop=asyncio.get_running_loop(),
-        turns=turns,
+        background=background,
         session=session,
         channel=channel,
         control=_control(channel, given, partitions, repairs, log_work, loss_reports, maintenance),
@@ -138,7 +138,7 @@ def assemble(given: Given) -> Broker:
         commit=commit,
         log_work=log_work,
         future_replicas=_future_replicas(given, partitions, log_work, commit),
-        inspected_appends=InspectedAppends(clock, turns, unaware, resuming),
+        inspected_appends=InspectedAppends(clock, background, unaware, resuming),
         unaware_writers=unaware,
         resuming_producers=resuming,
         maintenance=maintenance,
@@ -166,11 +166,15 @@ def _groups(
 
 
 def _unaware_writers(
-    given: Given, partitions: Partitions, metadata: MetadataCache, turns: Turns, log_work: LogWork
+    given: Given,
+    partitions: Partitions,
+    metadata: MetadataCache,
+    background: pace.Background,
+    log_work: LogWork,
 ) -> UnawareWriters:
     clock = given.seams.clock
     notes = UnawareNotes(given.directories, clock, log_work)
-    return UnawareWriters(partitions, metadata, clock, turns, notes)
+    return UnawareWriters(partitions, metadata, clock, background, notes)
 
 
 def _other_brokers(given: Given, metadata: MetadataCache) -> OtherBrokers:
@@ -298,10 +302,10 @@ def _reader(given: Given, metadata: MetadataCache, isr_changes: IsrChanges) -> R
 
 def _reconfiguring(
     given: Given, partitions: Partitions, maintenance: Maintenance
-) -> Callable[[Collection[str] | None], Pieces[None]]:
+) -> Callable[[Collection[str] | None], pace.Work[None]]:
     """Return what follows a change of configurations, in pieces: of topics, or (None) of all."""
 
-    def reconfigure(topics: Collection[str] | None) -> Pieces[None]:
+    def reconfigure(topics: Collection[str] | None) -> pace.Work[None]:
         if topics is None:
             given.when_brokers_configured()
         yield from partitions.reconfigure(topics)

@@ -45,9 +45,9 @@ from tidelog.broker.partitions.resuming_producers import ResumingProducers
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import Turns
 from tidelog.storage.directory.log_directory import LogDirectory
 
 
@@ -60,7 +60,7 @@ class Broker:
     seams: Seams
     clock: Clock
     loop: asyncio.AbstractEventLoop
-    turns: Turns
+    background: pace.Background
 
     session: ControllerSession
     channel: ControlChannel

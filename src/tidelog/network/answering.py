@@ -23,8 +23,8 @@ from tidelog.network import frames
 from tidelog.network.limits import ALL_ANSWERS
 from tidelog.network.outgoing import CLOSED, WRITE_HIGH_BYTES, Outgoing, bytes_of
 from tidelog.network.router import CloseConnection, Route, Steps
-from tidelog.network.turns import TURN_MS
 from tidelog.protocol.primitives import Buffer
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.network.open_connections import OpenConnections
@@ -198,7 +198,7 @@ class Answering(Outgoing):
         if self._takes_turns:
             # Perhaps long past: then this request continues in another turn.
             return self.server.turns.ends_ms
-        return self.server.clock.monotonic_ms() + TURN_MS
+        return self.server.clock.monotonic_ms() + pace.REQUESTS_MS
 
     @abstractmethod
     def take_turn(self) -> None:

@@ -1,4 +1,4 @@
-"""Fair shares of the event loop: requests have ``TURN_MS`` of each turn, addresses alternate.
+"""Fair shares of the event loop: requests have 5 ms of each turn, addresses alternate.
 
 Owns the queue of connections with requests when the turn's time is used up. A waiting connection is
 served before a new one; of several addresses each is served once before one of them is served
@@ -17,10 +17,8 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
-
-TURN_MS = 5
-"""How long requests may use the loop before other work has its turn."""
 
 LOOK_EVERY = 8
 """Connections that are served in a turn between two reads of the clock."""
@@ -59,7 +57,7 @@ class RequestTurns:
             if self._is_called:
                 # The loop has done no other work since that turn began.
                 return True
-            self.ends_ms = now_ms + TURN_MS
+            self.ends_ms = now_ms + pace.REQUESTS_MS
             self._call()
         self.left = LOOK_EVERY
         return False
@@ -86,7 +84,7 @@ class RequestTurns:
         if not waiting:
             self._is_called = False
             return
-        self.ends_ms = self._clock.monotonic_ms() + TURN_MS
+        self.ends_ms = self._clock.monotonic_ms() + pace.REQUESTS_MS
         try:
             while waiting:
                 host = next(iter(waiting))

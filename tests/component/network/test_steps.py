@@ -24,15 +24,15 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import api_versions
 from tidelog.network.answer_queue import ANSWERS_RETRY_S, AnswerQueue
-from tidelog.network.answering import TURN_MS
 from tidelog.network.limits import Account, Limits
 from tidelog.network.router import MOST_ELEMENTS, CloseConnection, Handler, Router, Scope, Steps
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import TooManyElements
 from tidelog.runtime.clock import Clock
+from tidelog.runtime.pace import REQUESTS_MS
 
-TURN_S = TURN_MS / 1000
+TURN_S = REQUESTS_MS / 1000
 
 
 @pytest.fixture
@@ -645,7 +645,7 @@ def test_a_turn_of_a_connection_ends_by_time(run: Any) -> None:
 
     run(main())
     # A turn may begin when bytes come, and the next before the loop has counted.
-    most = 2 * (TURN_MS + 1)
+    most = 2 * (REQUESTS_MS + 1)
     at_once = Counter(served)
     assert max(at_once.values()) <= most, f"of one connection in a turn of the loop: {at_once}"
     order = [who for who, _ in served]

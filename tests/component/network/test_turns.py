@@ -22,15 +22,16 @@ from tidelog.network import api_versions
 from tidelog.network.connection import TURN
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
-from tidelog.network.turns import LOOK_EVERY, TURN_MS, RequestTurns
+from tidelog.network.turns import LOOK_EVERY, RequestTurns
 from tidelog.protocol import codec, messages
 from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.pace import REQUESTS_MS
 from tidelog.runtime.seams import Seams
 
 FLOOD = "127.0.0.2"
 CONNECTIONS, REQUESTS = 40, 32
 REQUEST_S = 0.001
-IN_A_TURN = int(TURN_MS / 1000 / REQUEST_S) + 1
+IN_A_TURN = int(REQUESTS_MS / 1000 / REQUEST_S) + 1
 """Requests that are served until a turn is over, the one included that it waits for."""
 
 
@@ -237,11 +238,11 @@ def test_a_lone_request_waits_only_while_the_loop_has_not_been_elsewhere(run: An
         clock = SetClock()
         turns = RequestTurns(asyncio.get_running_loop(), clock)
         assert not turns.is_over
-        clock.now_ms += TURN_MS
+        clock.now_ms += REQUESTS_MS
         assert turns.is_over, "five milliseconds of requests, and no turn for anything else"
         await asyncio.sleep(0)
         assert not turns.is_over
-        assert turns.end_ms() == clock.now_ms + TURN_MS
+        assert turns.end_ms() == clock.now_ms + REQUESTS_MS
 
     run(main())
 
@@ -256,7 +257,7 @@ def test_a_request_that_comes_after_waiting_ones_is_in_their_turn(run: Any) -> N
             client_host = "a"
 
             def take_turn(self) -> None:
-                clock.now_ms += TURN_MS
+                clock.now_ms += REQUESTS_MS
                 # What it looks at itself begins no turn of its own, either.
                 seen.append(turns.is_over)
 

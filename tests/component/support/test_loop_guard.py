@@ -14,8 +14,8 @@ import pytest
 from tests.support import loop_guard
 from tests.support.lone_broker import LoneBroker
 from tests.support.storage_logs import QuickDisk
+from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import Pieces
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield path
 
 
-def syncing(path: Path) -> Pieces[None]:
+def syncing(path: Path) -> pace.Work[None]:
     """Work whose author forgot that a thread is to sync."""
     yield None
     with path.open("w") as file:
         os.fsync(file.fileno())
 
 
-def syncing_in_a_thread(path: Path) -> Pieces[None]:
+def syncing_in_a_thread(path: Path) -> pace.Work[None]:
     def sync() -> None:
         with path.open("w") as file:
             os.fsync(file.fileno())
@@ -42,12 +42,12 @@ def syncing_in_a_thread(path: Path) -> Pieces[None]:
     yield sync
 
 
-def on_a_broker(folder: Path, work: Pieces[None]) -> None:
+def on_a_broker(folder: Path, work: pace.Work[None]) -> None:
     async def story() -> None:
         lone = LoneBroker(folder / "data")
         await lone.start()
         try:
-            await lone.broker.turns.run(work)
+            await lone.broker.background.run(work)
         finally:
             await lone.stop()
 
@@ -58,7 +58,7 @@ def test_a_sync_out_of_a_coroutine_of_the_product_is_found(tmp_path: Path, found
     on_a_broker(tmp_path, syncing(tmp_path / "file"))
     said = found.read_text()
     assert said.startswith("os.fsync on an event loop")
-    assert "runtime/turns.py" in said and "Turns.run" in said
+    assert "runtime/pace.py" in said and "Background.run" in said
 
 
 def test_a_sync_in_a_thread_is_none(tmp_path: Path, found: Path) -> None:
@@ -83,7 +83,7 @@ class OtherDisk(QuickDisk):
 
 
 def test_a_disk_in_the_place_of_the_real_one_is_looked_at(tmp_path: Path, found: Path) -> None:
-    def replaced(disk: QuickDisk) -> Pieces[None]:
+    def replaced(disk: QuickDisk) -> pace.Work[None]:
         yield None
         disk.replace(str(tmp_path / "data" / "file"), b"x")
 
@@ -118,4 +118,4 @@ def test_a_process_that_a_test_starts_has_the_guard(tmp_path: Path, found: Path)
         f"on_a_broker(pathlib.Path({str(tmp_path)!r}), syncing(pathlib.Path({str(found)!r} + '2')))"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[3])
-    assert "Turns.run" in found.read_text()
+    assert "Background.run" in found.read_text()

@@ -50,8 +50,8 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.reader import read_all
 from tidelog.records.record import CorruptRecords
+from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.compaction.plan import CompactionResult
 from tidelog.storage.directory.log_directory import LastStop, LogDirectory, open_directory
@@ -276,7 +276,7 @@ class LogRun(Steps):
         if register:
             durability = "sync" if self.regime == "power" else "replicated"
             if opened.failed is None:
-                at_once(opened.recording_life(str(self.boot), durability=durability))
+                pace.finish(opened.recording_life(str(self.boot), durability=durability))
             self.leader_epoch += 1
             for model in self.models:
                 self._begin_leading(model)

@@ -17,7 +17,7 @@ from tests.support.storage_logs import removed_now
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_all
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
 from tidelog.storage.compaction.cleaner import compact, discard_cleaned
 from tidelog.storage.compaction.plan import CompactionResult, plan_compaction
 from tidelog.storage.compaction.swap import applying
@@ -244,7 +244,7 @@ class Steps:
             self._checkpoint,
         )
 
-    def _in_pieces(self, pieces: Pieces[object], beside: Sequence[Step]) -> Iterator[None]:
+    def _in_pieces(self, pieces: pace.Work[object], beside: Sequence[Step]) -> Iterator[None]:
         """Do work in pieces as a broker does; at times steps of others come before and after each.
 
         Yields before the work goes on.

@@ -40,7 +40,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
 from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.turns import at_once
+from tidelog.runtime import pace
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -315,7 +315,7 @@ def test_replicas_before_a_move_are_on_record_until_they_are_back() -> None:
     made = world()
 
     def recorded() -> list[dict[str, object]]:
-        return at_once(on_record(made.cluster))
+        return pace.finish(on_record(made.cluster))
 
     assert recorded() == []
     move(made, 1, 4)

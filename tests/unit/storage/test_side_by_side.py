@@ -19,9 +19,9 @@ from tests.support.storage_logs import BOOT, NOW_MS, batch, resolve
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Producer
+from tidelog.runtime import pace
 from tidelog.runtime.helper_processes import HelperProcesses
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import at_once
 from tidelog.storage.directory import side_by_side
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.loaded import LoadAbandoned, Loaded
@@ -48,7 +48,7 @@ def a_killed_life(path: Path) -> None:
     source = random.Random(8)
     directory = opened(path)
     directory.load(resolve)
-    at_once(directory.recording_life(BOOT, durability="replicated"))
+    pace.finish(directory.recording_life(BOOT, durability="replicated"))
     for number, partition in enumerate(PARTITIONS):
         log = directory.create(partition, CONFIGS)
         for sequence in range(200 + 50 * number):

@@ -43,7 +43,7 @@ from tidelog.replication.command_rules import (
     decide_stop_replica,
     stale_in_full,
 )
-from tidelog.runtime.turns import Pieces, Turn
+from tidelog.runtime import pace
 from tidelog.storage.names import why_no_directory
 
 if TYPE_CHECKING:
@@ -55,12 +55,6 @@ if TYPE_CHECKING:
     from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
-
-COMMANDS_PER_TURN = 16
-"""Most partitions created, changed or removed in one turn of the loop."""
-
-TURN_MS = 5
-"""Longest turn: a busy disk needs milliseconds to make one directory."""
 
 Errors = list[tuple[str, UUID, int, ErrorCode]]
 """(topic, id, partition, error) for each partition of a request."""
@@ -79,7 +73,7 @@ class Control:
         partitions: Partitions,
         repairs: Repairs,
         log_work: LogWork,
-        forgetting: Callable[[], Pieces[None]],
+        forgetting: Callable[[], pace.Work[None]],
         checkpoint: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:
@@ -126,7 +120,7 @@ class Control:
         pairs = zip(commands, named, strict=True)
         ordered = sorted(pairs, key=lambda pair: self._is_changing(pair[0][0]))
         adopted: list[tuple[int, HostedPartition]] = []
-        turn = self._turn()
+        turn = pace.Turn(self._clock)
         try:
             for (key, command), state in ordered:
                 is_at_rest = await self._at_rest(key, deadline_s)
@@ -139,9 +133,9 @@ class Control:
                     if hosted is not None:
                         adopted.append((len(results), hosted))
                 results.append((key.topic, command.topic_id, key.partition, found))
-                if turn.is_over():
-                    error = await self._yield(request, connection)
-                    turn = self._turn()
+                if turn.is_over:
+                    await turn.give_way()
+                    error = self._channel.check(request, connection)
         finally:
             self._partitions.steps.follow_new()
         for at, hosted in adopted:
@@ -187,14 +181,6 @@ class Control:
 
     def _not_deleted(self, key: TopicPartition, topic_id: UUID) -> None:
         self._undeleted.setdefault(key, set()).add(topic_id)
-
-    def _turn(self) -> Turn:
-        return Turn(self._clock, COMMANDS_PER_TURN, TURN_MS)
-
-    async def _yield(self, request: ControlRequest, connection: Peer) -> ErrorCode:
-        """Yield to the loop; return the error if the request has become stale meanwhile."""
-        await asyncio.sleep(0)
-        return self._channel.check(request, connection)
 
     def _stale(
         self, commands: Sequence[tuple[TopicPartition, LeaderAndIsrCommand]], *, is_full: bool
@@ -246,11 +232,10 @@ class Control:
         ids: dict[TopicPartition, UUID] = {}
         error = ErrorCode.NONE
         said = GatheredLines(logger)
-        turn = self._turn()
+        turn = pace.Turn(self._clock)
         for key, reason in stale.items():
-            if turn.is_over():
-                await asyncio.sleep(0)
-                turn = self._turn()
+            if turn.is_over:
+                await turn.give_way()
             # Last: in another turn of the loop a change of its log could begin.
             is_at_rest = await self._at_rest(key, deadline_s)
             error = self._channel.check(request, connection)
@@ -350,7 +335,7 @@ class Control:
         stopped: Errors = []
         said = GatheredLines(logger)
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
-        turn = self._turn()
+        turn = pace.Turn(self._clock)
         for topic, partition, command in stops_of(request, version):
             key = TopicPartition(topic, partition)
             is_at_rest = await self._at_rest(key, deadline_s)
@@ -359,9 +344,9 @@ class Control:
                 break
             found = self._stop(key, command, said) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
             stopped.append((topic, command.topic_id, partition, found))
-            if turn.is_over():
-                error = await self._yield(request, connection)
-                turn = self._turn()
+            if turn.is_over:
+                await turn.give_way()
+                error = self._channel.check(request, connection)
         said.say()
         if error:
             return error

@@ -27,8 +27,8 @@ from tidelog.broker.control_plane.session import ControllerSession, ask_once
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime import pace
 from tidelog.runtime.backoff import Backoff
-from tidelog.runtime.turns import Turn
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -43,9 +43,6 @@ RETRY_MS = 100
 RETRY_MAX_MS = 5_000
 MAX_REPORTED = 1_000
 """Fences in one request."""
-
-LOOKED_AT_ONCE, TURN_MS = 1_000, 5
-"""Partitions that are looked at between two yields: about a millisecond."""
 
 
 class FenceReports:
@@ -116,7 +113,7 @@ class FenceReports:
             self._wake.clear()
             try:
                 if self.is_looking:
-                    await self._look_at_all()
+                    await pace.run(self._look_at_all(), self._clock)
                 is_done = await self._ask_for_some()
             except Exception:
                 # A bug must not stop the reports for ever.
@@ -134,14 +131,12 @@ class FenceReports:
                     await self._began_again.wait()
             failures = 0 if self._began_again.is_set() else failures + 1
 
-    async def _look_at_all(self) -> None:
+    def _look_at_all(self) -> pace.Work[None]:
         self.is_looking = False
-        turn = Turn(self._clock, LOOKED_AT_ONCE, TURN_MS)
-        for partition in list(self._partitions.all()):
-            self.began(partition)
-            if turn.is_over():
-                await asyncio.sleep(0)
-                turn = Turn(self._clock, LOOKED_AT_ONCE, TURN_MS)
+        for part in pace.parts(list(self._partitions.all())):
+            for partition in part:
+                self.began(partition)
+            yield None
 
     async def _ask_for_some(self) -> bool:
         """Report some of what is due; whether the controller has answered, or nothing is due."""

@@ -21,7 +21,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network import frames
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import codec
-from tidelog.runtime.turns import at_once, in_turns
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.control_plane.session import ControllerSession
@@ -80,7 +80,7 @@ def forwarded(
 
     def refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
         made = refuse(request, error, "the broker failed: see its log")
-        return at_once(made) if isinstance(made, GeneratorType) else made
+        return pace.finish(made) if isinstance(made, GeneratorType) else made
 
     return Handler(
         api_key,
@@ -115,7 +115,7 @@ async def forward(
         why = f"no response of the controller, the outcome is unknown: {error}"
         refusal = ErrorCode.REQUEST_TIMED_OUT, why
     made = refuse(request, *refusal)
-    return await in_turns(made, broker.clock) if isinstance(made, GeneratorType) else made
+    return await pace.run(made, broker.clock) if isinstance(made, GeneratorType) else made
 
 
 async def _answered(broker: Forwards, api_key: int, request: Any, context: RequestContext) -> bytes:
@@ -132,7 +132,7 @@ async def _answered(broker: Forwards, api_key: int, request: Any, context: Reque
         request.timeout_ms = left_ms
     # A plan of thousands of partitions is one request: other tasks run meanwhile.
     steps = codec.encode_request_in_steps(api_key, context.version, 0, None, request)
-    inner = b"".join(await in_turns(steps, clock))[4:]
+    inner = b"".join(await pace.run(steps, clock))[4:]
     left_ms = max(1, begun_ms + all_ms - reserve_ms - clock.monotonic_ms())
     late_ms = reserve_ms // 2 if all_ms >= SHORT_MS else SHORT_MS // 2
     return await session.forward(inner, context.client_host, left_ms + late_ms)

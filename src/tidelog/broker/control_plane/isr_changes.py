@@ -46,9 +46,9 @@ from tidelog.replication.isr_change import (
     Settled,
     outcome,
 )
+from tidelog.runtime import pace
 from tidelog.runtime.backoff import steady
 from tidelog.runtime.tasks import call_off
-from tidelog.runtime.turns import TURN_MS, Turn
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -62,9 +62,6 @@ REFUSED_MS = 500
 """How long a refused member is not proposed again."""
 
 SHORTEST_CHECK_MS = 50
-
-CHECKED_AT_ONCE = 500
-"""Partitions checked in one turn: 1 to 3 us for each."""
 
 MOST_AT_ONCE = 125
 """Partitions of one request. Proposing a change and applying its outcome takes about 20 us with its
@@ -161,23 +158,20 @@ class IsrChanges:
         while True:
             await asyncio.sleep(max(SHORTEST_CHECK_MS, self._lag_ms // 2) / 1000)
             try:
-                await self._check_all()
+                await pace.run(self._check_all(), self._clock)
             except Exception:
                 # A bug must not let dead followers hold the watermark for ever.
                 logger.exception("the followers could not be checked")
 
-    async def _check_all(self) -> None:
-        """Check all partitions, in turns of the loop; changes found are proposed at once."""
-        turn = Turn(self._clock, CHECKED_AT_ONCE, TURN_MS)
+    def _check_all(self) -> pace.Work[None]:
+        """Check all partitions; changes found are proposed at once."""
         now_ms = self._clock.monotonic_ms()
-        for topic in list(self._partitions.by_topic.values()):
-            for partition in list(topic.values()):
+        for part in pace.parts(list(self._partitions.all())):
+            for partition in part:
                 if self._needs_check(partition, now_ms):
                     self._want(partition)
-                if turn.is_over():
-                    await asyncio.sleep(0)
-                    turn = Turn(self._clock, CHECKED_AT_ONCE, TURN_MS)
-                    now_ms = self._clock.monotonic_ms()
+            yield None
+            now_ms = self._clock.monotonic_ms()
         for key in [key for key, until_ms in self._refused_until.items() if until_ms <= now_ms]:
             del self._refused_until[key]
         for each in [each for each, until_ms in self._one_by_one.items() if until_ms <= now_ms]:

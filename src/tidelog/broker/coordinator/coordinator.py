@@ -84,7 +84,7 @@ class Coordinator(Generic[TableT]):
         self._topic_creation = topic_creation
         self._led: dict[int, LedPartition[TableT]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # One partition is read at a time: fifty at once would take fifty time slices per turn.
+        # One partition is read at a time: fifty at once would take fifty turns each time.
         self._reading = asyncio.Semaphore(1)
         self._loads = Loads(self._topic, kind.noun, 0)
         self._loading = 0

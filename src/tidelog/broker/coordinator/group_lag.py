@@ -30,8 +30,8 @@ from tidelog.client.groups.lag import lag_without
 from tidelog.groups.group import GroupState
 from tidelog.groups.offsets import fetch_offsets
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime import pace
 from tidelog.runtime.tasks import call_off
-from tidelog.runtime.turns import TURN_MS, Turn
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.cache import MetadataCache
@@ -52,9 +52,6 @@ page with such duplicates."""
 
 PURPOSE = "group-lag"
 WAIT_S = 1.5
-AT_ONCE = 500
-"""Positions processed between two readings of the clock."""
-
 Position = tuple[str, TopicPartition, int]
 """Group, partition and committed offset."""
 
@@ -156,12 +153,11 @@ class GroupLag:
         members: dict[str, int] = {}
         found: list[Position] = []
         left_out = groups_left_out = 0
+        turn = pace.Turn(self._clock)
         for table in list(self._groups.tables()):
-            turn = self._turn()
             for group_id in list(table):
-                if turn.is_over():
-                    await asyncio.sleep(0)
-                    turn = self._turn()
+                if turn.is_over:
+                    await turn.give_way()
                 group = table.get(group_id)
                 if group is None or group.state is GroupState.DEAD:
                     continue
@@ -174,24 +170,20 @@ class GroupLag:
                     room = max(0, MOST_POSITIONS - len(found))
                     found += part[:room]
                     left_out += len(part) - len(part[:room])
-                    if turn.is_over():
-                        await asyncio.sleep(0)
-                        turn = self._turn()
+                    if turn.is_over:
+                        await turn.give_way()
         ends = await self._ends(found)
         fences = await self._fences(found, ends)
         now = self._loop.time()
         return LagSnapshot(now, members, found, ends, fences, left_out, groups_left_out)
 
-    def _turn(self) -> Turn:
-        return Turn(self._clock, AT_ONCE, TURN_MS)
-
     def _positions_of(self, group: Group) -> Iterator[list[Position]]:
-        """Yield a group's positions, ``AT_ONCE`` at a time."""
+        """Yield a group's positions, a part at a time."""
         topic_id_of = self._metadata.id_of
         for topic in list(group.offsets):
             numbers = list(group.offsets.get(topic, ()))
-            for first in range(0, len(numbers), AT_ONCE):
-                wanted = [(topic, numbers[first : first + AT_ONCE])]
+            for part in pace.parts(numbers):
+                wanted = [(topic, list(part))]
                 yield [
                     (group.group_id, TopicPartition(topic, index), committed.offset)
                     for _, committeds in fetch_offsets(group, wanted, topic_id_of)
@@ -203,7 +195,7 @@ class GroupLag:
         """Return the high watermarks of the positions' partitions, from here and other leaders."""
         ends: dict[TopicPartition, int] = {}
         by_leader: dict[int, dict[TopicPartition, None]] = {}
-        turn = self._turn()
+        turn = pace.Turn(self._clock)
         for _, partition, _ in found:
             hosted = self._partitions.get(*partition)
             if hosted is not None and hosted.is_leader:
@@ -212,9 +204,8 @@ class GroupLag:
                 known = self._metadata.partition(*partition)
                 if known is not None and known.leader >= 0:
                     by_leader.setdefault(known.leader, {})[partition] = None
-            if turn.is_over():
-                await asyncio.sleep(0)
-                turn = self._turn()
+            if turn.is_over:
+                await turn.give_way()
         asked = [
             ask_leader(self._others, leader, PURPOSE, list(part), LATEST)
             for leader, part in by_leader.items()
@@ -230,7 +221,7 @@ class GroupLag:
         their ends."""
         fences: dict[TopicPartition, list[int]] = {}
         by_leader: dict[int, dict[TopicPartition, None]] = {}
-        turn = self._turn()
+        turn = pace.Turn(self._clock)
         for _, partition, committed in found:
             topic = self._metadata.topics.get(partition.topic)
             if topic is not None and topic.resize_epoch > 0 and ends.get(partition, 0) > committed:
@@ -241,9 +232,8 @@ class GroupLag:
                     fences[partition] = [each.offset for each in entries]
                 elif known is not None and known.leader >= 0:
                     by_leader.setdefault(known.leader, {})[partition] = None
-            if turn.is_over():
-                await asyncio.sleep(0)
-                turn = self._turn()
+            if turn.is_over:
+                await turn.give_way()
         asked = [
             ask_for_fences(self._others, leader, PURPOSE, list(part))
             for leader, part in by_leader.items()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator import parts
 from tidelog.broker.coordinator.parts import InParts, OneByOne, RestOfRemoval
-from tidelog.broker.coordinator.time_slices import TimeSlice
 from tidelog.groups.events import Event, Expire, RemoveFormerTopicIds, RemoveTopics
 from tidelog.model.errors import ErrorCode
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.table import Shell
@@ -71,8 +71,8 @@ class GroupPartition:
         self._shell.perform(self._shell.table.interrupted(group_id))
 
     def _go_on(self, group_id: str, long: InParts | RestOfRemoval) -> None:
-        """Decide further parts for one time slice; after the last part the later events."""
-        shell, turn = self._shell, TimeSlice(self._clock)
+        """Decide further parts for one turn; after the last part the later events."""
+        shell, turn = self._shell, pace.Turn(self._clock)
         try:
             while (error := shell.error) is ErrorCode.NONE:
                 part = parts.part_of(long, removes=shell.table.removes(group_id))
@@ -121,7 +121,7 @@ class GroupPartition:
     # Sweeps ------------------------------------------------------------------------------------
 
     async def expire(self) -> None:
-        """Expire offsets of all groups by their retention, one time slice at a time."""
+        """Expire offsets of all groups by their retention, one turn at a time."""
         await self._for_all(Expire())
 
     async def forget_topics(self, topics: frozenset[str]) -> None:
@@ -132,7 +132,7 @@ class GroupPartition:
             await self._for_all(RemoveTopics(topics, self._metadata.id_of))
 
     async def _for_all(self, event: Event) -> None:
-        shell, turn = self._shell, TimeSlice(self._clock)
+        shell, turn = self._shell, pace.Turn(self._clock)
         for group_id in list(shell.table):
             group, present = shell.table.get(group_id), event
             if group is not None and isinstance(event, Expire):

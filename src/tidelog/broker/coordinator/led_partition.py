@@ -27,7 +27,6 @@ from typing import Any, Generic
 from tidelog.broker.coordinator.pending_response import give, refuse_all
 from tidelog.broker.coordinator.replaying import LoadFailed, replay_to
 from tidelog.broker.coordinator.table import TableDecision, TableKind, TableT, TableWrite
-from tidelog.broker.coordinator.time_slices import TimeSlice
 from tidelog.broker.coordinator.writes import InFlight, batches_of
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.effects import Answer
@@ -35,6 +34,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.record import CorruptRecords
 from tidelog.records.record import Record as RecordOfLog
+from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -320,7 +320,7 @@ class LedPartition(Generic[TableT]):
             return
         now = self.now()
         self._due.extend(self.table.due(now))
-        turn = TimeSlice(self._clock)
+        turn = pace.Turn(self._clock)
         while self._due:
             # It may be queued; with ``now`` a request that is queued after it is in time.
             self.own_part.decide(self._due.popleft(), self._kind.tick(now))

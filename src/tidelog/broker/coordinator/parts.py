@@ -19,13 +19,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tidelog.broker.coordinator.pending_response import PendingResponse
-from tidelog.broker.coordinator.time_slices import TimeSlice
 from tidelog.groups.events import Event, Expire, OffsetsResult, RemoveMore
 from tidelog.groups.group import Group
 from tidelog.groups.limits import MAX_EXPIRED_AT_ONCE
 from tidelog.groups.retention import found_by, look
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime import pace
 
 PART = 500
 """Positions decided in one turn of the loop."""
@@ -38,7 +38,7 @@ _OF_ONE_POSITION = {
 }
 
 
-async def expiry_of(group: Group, now_ms: int, turn: TimeSlice) -> Expire:
+async def expiry_of(group: Group, now_ms: int, turn: pace.Turn) -> Expire:
     """Return the event that expires a group's positions by their retention.
 
     For more than ``PART`` positions it names the expired ones, found over several turns; the group

@@ -1,6 +1,6 @@
 """Replay of a led partition's log: its records from the start to the end of a former leadership.
 
-Owns the reads, their checks, pauses and time slices. Not what a record means: see
+Owns the reads, their checks, pauses and turns. Not what a record means: see
 ``table.Table.replay``; not when the table is served: see ``led_partition``.
 """
 
@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.coordinator.time_slices import TimeSlice
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected, crc_is_right, walk
 from tidelog.records.reader import read_batch
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -45,13 +45,13 @@ async def replay_to(
     replay: Callable[[Sequence[Record]], None],
     goes_on: Callable[[], bool],
 ) -> None:
-    """Replay all records below ``end``. O(log); yields after each time slice.
+    """Replay all records below ``end``. O(log); yields after each turn.
 
     ``noun`` is that of the table's keys, for the log.
     Ends early when the load no longer ``goes_on``. Raises LoadFailed, CorruptRecords.
     """
     position = hosted.start_offset
-    turn = TimeSlice(clock)
+    turn = pace.Turn(clock)
     has_warned = False
     while position < end:
         found = hosted.read(position, LOAD_CHUNK_BYTES, committed=False)

@@ -31,7 +31,7 @@ from uuid import UUID
 
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
 from tidelog.storage.directory.checkpointing import Checkpoints
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log.partition_log import PartitionLog
@@ -108,7 +108,7 @@ def _epochs(log: PartitionLog, first: int, end: int) -> tuple[int, ...]:
 
 
 class LossNotes:
-    """The notes of one broker. Methods that write return pieces of work (``runtime.turns``)."""
+    """The notes of one broker. Methods that write return pieces of work (``runtime.pace``)."""
 
     def __init__(self, partitions: Partitions) -> None:
         """Read the files of earlier starts; damaged lines are logged and dropped."""
@@ -127,7 +127,7 @@ class LossNotes:
     def __len__(self) -> int:
         return sum(map(len, self._by_directory.values()))
 
-    def adding(self, losses: Sequence[tuple[HostedPartition, LossNote]]) -> Pieces[str | None]:
+    def adding(self, losses: Sequence[tuple[HostedPartition, LossNote]]) -> pace.Work[str | None]:
         """Write notes durably, with one write per log directory; return why that failed, if so."""
         added: dict[LogDirectory, list[LossNote]] = {}
         for partition, loss in losses:
@@ -187,7 +187,7 @@ class LossNotes:
             self._by_directory[directory] = left
             self._outdated.add(directory)
 
-    def forgetting(self) -> Pieces[None]:
+    def forgetting(self) -> pace.Work[None]:
         """Write the files without the removed notes.
 
         If that fails, the next start reports them again; the controller counts no loss twice.
@@ -195,7 +195,9 @@ class LossNotes:
         while self._outdated:
             yield from self._writing(self._outdated.pop())
 
-    def _writing(self, directory: LogDirectory, new: Sequence[LossNote] = ()) -> Pieces[str | None]:
+    def _writing(
+        self, directory: LogDirectory, new: Sequence[LossNote] = ()
+    ) -> pace.Work[str | None]:
         """Replace a directory's file; unless its disk is full, a failure is final for it."""
         if directory.failed is not None:
             return directory.failed

@@ -12,19 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidelog.runtime.turns import TURN_MS, Turn
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.waiters import Waiter
     from tidelog.runtime.clock import Clock
 
     Places = dict[Waiter, None]
-
-AT_ONCE = 100
-"""Partitions whose waiters a fetch leaves in one step."""
-
-MOST_STEPS = 500
-"""Maximum number of steps in one turn, for a clock that does not advance."""
 
 
 class Departures:
@@ -45,7 +39,7 @@ class Departures:
     def take_off(self, waiter: Waiter, places: list[Places]) -> None:
         """Remove a waiter from all its places: a few at once, more in turns. It may be called until
         it is removed."""
-        if len(places) <= AT_ONCE:
+        if len(places) <= pace.PART:
             for each in places:
                 each.pop(waiter, None)
             return
@@ -55,15 +49,15 @@ class Departures:
 
     def _go_on(self) -> None:
         leaving = self._leaving
-        turn = Turn(self._clock, MOST_STEPS, TURN_MS)
+        turn = pace.Turn(self._clock)
         while leaving:
             waiter, places = leaving[0]
-            for each in places[-AT_ONCE:]:
+            for each in places[-pace.PART :]:
                 each.pop(waiter, None)
-            del places[-AT_ONCE:]
+            del places[-pace.PART :]
             if not places:
                 leaving.popleft()
-            if turn.is_over():
+            if turn.is_over:
                 break
         if leaving:
             asyncio.get_running_loop().call_soon(self._go_on)

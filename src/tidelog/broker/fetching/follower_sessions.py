@@ -29,7 +29,7 @@ from tidelog.broker.fetching.partition_reads import (
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Steps, begun
 from tidelog.protocol import messages
-from tidelog.runtime.turns import in_turns
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.fetching.delayed_requests import Departures
@@ -205,7 +205,7 @@ class _SessionResponse:
             await self._reading.warm_up()
             if self.is_superseded():
                 return SUPERSEDED
-            found = await in_turns(self._read(), self._sessions.clock)
+            found = await pace.run(self._read(), self._sessions.clock)
             if found is None:
                 self._reading.forget_cold()
         if found is None or self._is_due(found):

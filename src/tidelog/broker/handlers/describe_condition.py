@@ -24,7 +24,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.runtime.turns import in_turns
+from tidelog.runtime import pace
 from tidelog.storage import names
 from tidelog.version import __version__
 
@@ -82,7 +82,7 @@ async def _progress(
     clock = broker.seams.clock
     named = list(dict.fromkeys(topics))
     steps = progress_of(group, named, broker.metadata.id_of, clock.monotonic_ms())
-    found = {"role": "coordinator", **await in_turns(steps, clock)}
+    found = {"role": "coordinator", **await pace.run(steps, clock)}
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 

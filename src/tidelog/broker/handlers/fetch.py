@@ -49,7 +49,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps, begun
 from tidelog.protocol import messages
-from tidelog.runtime.turns import in_turns
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -250,10 +250,10 @@ class _FetchResponse:
         found: list[tuple[Wanted, Any]] = []
         while self.reading.cold:
             await self.reading.warm_up()
-            found = await in_turns(self.read_in_steps(), clock)
+            found = await pace.run(self.read_in_steps(), clock)
         if self.is_due():
             return begun(self.respond(found))
-        return await (await in_turns(self.later(), clock))
+        return await (await pace.run(self.later(), clock))
 
     def respond(self, found: list[tuple[Wanted, Any]]) -> Steps:
         """Build the response, and update the session with what it contains."""

@@ -145,7 +145,7 @@ async def _search_all(broker: Broker, response: Any, searched: list[_Searched]) 
                 pieces = log.search_newest(limit, allowance)
             else:
                 pieces = log.search_time(asked.timestamp, allowance)
-            found = await broker.turns.run(pieces)
+            found = await broker.background.run(pieces)
         _fill_in(answer, partition, asked, named, found)
         await asyncio.sleep(0)  # a search of one piece has not yielded
     return response

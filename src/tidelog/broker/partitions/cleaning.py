@@ -27,9 +27,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidelog.runtime import pace
 from tidelog.runtime.disk import Disk
 from tidelog.runtime.tasks import call_off
-from tidelog.runtime.turns import Pieces
 from tidelog.storage.compaction.cleaner import compact, discard_cleaned
 from tidelog.storage.compaction.plan import WHOLE, CompactionPlan, Share, plan_compaction
 from tidelog.storage.compaction.swap import applying
@@ -46,9 +46,6 @@ logger = logging.getLogger(__name__)
 
 _AtWork = dict[asyncio.Task[bool], "HostedPartition"]
 """The compactions under way, each of another log."""
-
-PLANNED_AT_ONCE = 16
-"""Logs that are examined between two yields to the event loop."""
 
 
 class Cleaning:
@@ -151,9 +148,10 @@ class Cleaning:
         # By their names: a helper may still write in the directory of a replica that was replaced.
         busy = {partition.key for partition in at_work.values()}
         found: list[tuple[float, int, HostedPartition]] = []
+        turn = pace.Turn(self._seams.clock)
         for count, partition in enumerate(list(self._partitions.all()), 1):
-            if not count % PLANNED_AT_ONCE:
-                await asyncio.sleep(0)
+            if turn.is_over:
+                await turn.give_way()
             if partition.assigned and partition not in done and partition.key not in busy:
                 plan = self._plan(partition)
                 if plan is not None:
@@ -241,7 +239,7 @@ class Cleaning:
         )
 
 
-def _discarding(disk: Disk, plan: CompactionPlan) -> Pieces[None]:
+def _discarding(disk: Disk, plan: CompactionPlan) -> pace.Work[None]:
     yield partial(discard_cleaned, disk, plan)
 
 

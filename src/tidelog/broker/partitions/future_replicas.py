@@ -32,8 +32,8 @@ from tidelog.replication.future_replicas import (
     found_at_start,
 )
 from tidelog.replication.throttling import BURST_MS, Bucket
+from tidelog.runtime import pace
 from tidelog.runtime.tasks import call_off
-from tidelog.runtime.turns import Pieces
 from tidelog.storage.checkpoints import DamagedFile, decode_partition_metadata
 from tidelog.storage.future import places
 from tidelog.storage.future.mirror import Mirror, Overtaken, SourceFailed
@@ -468,7 +468,7 @@ class FutureReplicas:
             directory.resources.fail(f"names in {directory.path} cannot be synced: {error}")
 
 
-def _one(call: Callable[[], None]) -> Pieces[None]:
+def _one(call: Callable[[], None]) -> pace.Work[None]:
     yield call
 
 

@@ -17,8 +17,8 @@ from concurrent.futures import Executor
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
-from tidelog.runtime.turns import Turn
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.syncing import PendingSync, run_all, write_all_epochs
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_PER_TRIP = 100
-TURN_MS = 5
-"""Limits of one trip: the event loop collects the files of each log to sync, which takes 20 us for
-most logs, and more where files must be opened. The other logs wait for the next trip."""
+"""Logs of one trip, whose files are collected in one turn of the loop: that takes 20 us for most of
+them, and more where files must be opened. The others wait for the next trip."""
 
 MOST_SEGMENTS = 32
 """Closed segments of one log in one trip: three files each, opened on the event loop. Without a
@@ -88,13 +87,13 @@ class GroupCommit:
         # the notification of the others.
         try:
             while self._wanted:
-                turn = Turn(self._clock, MOST_PER_TRIP, TURN_MS)
+                turn = pace.Turn(self._clock)
                 # With its log: the partition may have another one, elsewhere, afterwards.
                 trip: list[tuple[HostedPartition, PartitionLog, PendingSync, bool]] = []
                 epochs: list[tuple[HostedPartition, PartitionLog, PendingEpochs, bool]] = []
                 taken: list[HostedPartition] = []
                 for partition, closed_only in list(islice(self._wanted.items(), MOST_PER_TRIP)):
-                    if (taken or epochs) and turn.is_over():
+                    if (taken or epochs) and turn.is_over:
                         break
                     del self._wanted[partition]
                     log = partition.log

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.resuming_producers import ResumingProducers
     from tidelog.broker.partitions.unaware_writers import UnawareWriters
+    from tidelog.runtime import pace
     from tidelog.runtime.clock import Clock
-    from tidelog.runtime.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +61,17 @@ class InspectedAppends:
     """The queues of one broker."""
 
     def __init__(
-        self, clock: Clock, turns: Turns, unaware: UnawareWriters, resuming: ResumingProducers
+        self,
+        clock: Clock,
+        background: pace.Background,
+        unaware: UnawareWriters,
+        resuming: ResumingProducers,
     ) -> None:
         """Must be called on the broker's event loop. ``unaware`` notes batches without a count."""
         self.unaware = unaware
         self._resuming = resuming
         self._clock = clock
-        self._turns = turns
+        self._background = background
         self._loop = asyncio.get_running_loop()
         self._queues: dict[HostedPartition, deque[_Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,13 +146,13 @@ class InspectedAppends:
             entry.outcome.set_result(result)
 
     async def _append(self, partition: HostedPartition, entry: _Entry) -> Appended | Rejected:
-        clock, turns = self._clock, self._turns
+        clock, background = self._clock, self._background
         if entry.in_sync and self._loop.time() >= entry.deadline:
             sentence = "its records could not be looked into in time"
             return Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence)
         try:
             pieces = partition.log.look_into(entry.records, clock.wall_ms(), entry.looks)
-            looked = await turns.run(pieces)
+            looked = await background.run(pieces)
             if isinstance(looked, Rejected):
                 return looked
             while True:
@@ -176,7 +180,7 @@ class InspectedAppends:
                         )
                     return result
                 log = partition.log
-                refused = await turns.run(log.syncing_before_roll())
+                refused = await background.run(log.syncing_before_roll())
                 if refused is not None and log is partition.log:
                     partition.look_at_disk()
                     return refused

@@ -9,11 +9,11 @@ the broker waits for all changes. Not the order of changes: a log refuses a seco
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
+from tidelog.runtime.clock import Clock
 from tidelog.storage.log.partition_log import PartitionLog
 
 Result = TypeVar("Result")
@@ -22,21 +22,24 @@ Result = TypeVar("Result")
 class LogWork:
     """The changes in progress on one broker: at most one per caller (``run`` waits)."""
 
-    def __init__(self, threads: Executor | None) -> None:
+    def __init__(self, clock: Clock, threads: Executor | None) -> None:
+        self._clock = clock
         self._threads = threads
         self._under_way: dict[asyncio.Task[Any], PartitionLog | None] = {}
 
-    async def run(self, log: PartitionLog | None, pieces: Pieces[Result]) -> Result:
+    async def run(self, log: PartitionLog | None, pieces: pace.Work[Result]) -> Result:
         """Do work on a log (None: on none in particular) and return its result.
 
         What needs no thread is done in this turn; the rest goes on when the caller is cancelled.
         """
+        turn = pace.Turn(self._clock)
         try:
-            call = next(pieces)
+            said = next(pieces)
         except StopIteration as end:
             result: Result = end.value
             return result
-        task = asyncio.get_running_loop().create_task(self._finish(pieces, call), name="log-work")
+        rest = pace.go_on(pieces, said, turn, self._threads)
+        task = asyncio.get_running_loop().create_task(rest, name="log-work")
         self._under_way[task] = log
         task.add_done_callback(self._under_way.pop)
         return await asyncio.shield(task)
@@ -62,20 +65,3 @@ class LogWork:
         while self._under_way:
             await asyncio.wait(list(self._under_way))
             await asyncio.sleep(0)
-
-    async def _finish(self, pieces: Pieces[Result], call: Callable[[], None] | None) -> Result:
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                try:
-                    if call is None:
-                        await asyncio.sleep(0)
-                    else:
-                        await loop.run_in_executor(self._threads, call)
-                except Exception as error:
-                    call = pieces.throw(error)
-                else:
-                    call = next(pieces)
-        except StopIteration as end:
-            result: Result = end.value
-            return result

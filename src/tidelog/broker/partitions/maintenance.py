@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog.broker.partitions.cleaning import Cleaning
 from tidelog.model.configs.types import MAX_INT64
+from tidelog.runtime import pace
 from tidelog.runtime.tasks import call_off
-from tidelog.runtime.turns import Turn
 from tidelog.storage.log.producers import MAX_PRODUCERS_OF_ALL, forgotten_beyond
 
 if TYPE_CHECKING:
@@ -48,17 +48,8 @@ PRODUCERS_TICK_MS = 1_000
 KEEP_TICK_MS = 60_000
 """Interval of the search for replicas without the topic's present configurations on disk."""
 
-KEPT_AT_ONCE, KEPT_WRITES_AT_ONCE = 512, 16
-"""Replicas that are checked, or written to, between two yields: about 1 ms, and on a busy disk
-``TURN_MS``."""
-
-TURN_MS = 5
-
-FLUSHED_AT_ONCE = 1_024
-"""Logs that are checked for a due sync between two yields: about 1 ms."""
-
 REMOVED_AT_ONCE = 8
-"""Segments that retention removes from a log between two yields."""
+"""Segments that retention removes from a log in one change of it: appends wait meanwhile."""
 
 
 class Maintenance:
@@ -219,13 +210,11 @@ class Maintenance:
         Any client may send a new producer id with each batch, in each partition.
         """
         states = [partition.log.producers for partition in self._partitions.all()]
-        for _ in forgotten_beyond(MAX_PRODUCERS_OF_ALL, states):
-            await asyncio.sleep(0)
+        await pace.run(forgotten_beyond(MAX_PRODUCERS_OF_ALL, states), self._clock)
 
     async def keep_configs(self) -> None:
         """Write the topics' own configurations to replicas without them, for the next start."""
-        seen = 0
-        turn = Turn(self._clock, KEPT_AT_ONCE, TURN_MS)
+        turn = pace.Turn(self._clock)
         for topic, hosted in list(self._partitions.by_topic.items()):
             own = self._dynamic.own(topic)
             for partition in list(hosted.values()):
@@ -235,12 +224,8 @@ class Maintenance:
                     continue
                 if partition.assigned and await self._log_work.run(log, log.keeping_configs(own)):
                     self._partitions.commit.want(partition, closed_only=True)
-                    seen += KEPT_AT_ONCE // KEPT_WRITES_AT_ONCE
-                seen += 1
-                if turn.is_over() or seen >= KEPT_AT_ONCE:
-                    seen = 0
-                    await asyncio.sleep(0)
-                    turn = Turn(self._clock, KEPT_AT_ONCE, TURN_MS)
+                if turn.is_over:
+                    await turn.give_way()
 
     async def remove(self) -> None:
         """Remove the files whose delay is over: removed segments, deleted and quarantined replicas.
@@ -262,19 +247,21 @@ class Maintenance:
         """Sync logs whose ``flush.ms`` is over, and closed segments that were never synced."""
         now_ms = self._clock.wall_ms()
         commit = self._partitions.commit
-        for count, partition in enumerate(self._assigned(), 1):
-            if not count % FLUSHED_AT_ONCE:
-                await asyncio.sleep(0)
-            log = partition.log
-            if log.synced_end_offset >= log.end_offset:
-                log.last_sync_ms = now_ms
-            elif log.configs.flush_ms < MAX_INT64 and (
-                now_ms - log.last_sync_ms >= log.configs.flush_ms
-            ):
-                log.last_sync_ms = now_ms
-                commit.want(partition)
-            elif log.segments[-1].base_offset > log.synced_end_offset:
-                commit.want(partition, closed_only=True)
+        turn = pace.Turn(self._clock)
+        for part in pace.parts(list(self._assigned())):
+            for partition in part:
+                log = partition.log
+                if log.synced_end_offset >= log.end_offset:
+                    log.last_sync_ms = now_ms
+                elif log.configs.flush_ms < MAX_INT64 and (
+                    now_ms - log.last_sync_ms >= log.configs.flush_ms
+                ):
+                    log.last_sync_ms = now_ms
+                    commit.want(partition)
+                elif log.segments[-1].base_offset > log.synced_end_offset:
+                    commit.want(partition, closed_only=True)
+            if turn.is_over:
+                await turn.give_way()
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks, log starts and the cleaner's offsets."""

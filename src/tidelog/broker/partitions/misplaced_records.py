@@ -25,14 +25,14 @@ from tidelog.records.batch import HEADER_SIZE, Buffer, read_header
 from tidelog.records.compression import decompress
 from tidelog.records.record import CorruptRecords
 from tidelog.records.scanning import KeyReader
+from tidelog.runtime import pace
 from tidelog.runtime.tasks import call_off
-from tidelog.runtime.turns import Pieces, in_turns
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.cache import MetadataCache
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.runtime import pace
     from tidelog.runtime.clock import Clock
-    from tidelog.runtime.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +60,10 @@ class _Batch(NamedTuple):
 class MisplacedRecords:
     """The search of one broker. Used on the event loop only."""
 
-    def __init__(self, metadata: MetadataCache, clock: Clock, turns: Turns) -> None:
+    def __init__(self, metadata: MetadataCache, clock: Clock, background: pace.Background) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._turns = turns
+        self._background = background
         self.found: dict[str, int] = {}
         """Records whose key has another partition, by topic, since the start of this broker."""
         self.skipped = 0
@@ -115,8 +115,8 @@ class MisplacedRecords:
 
     async def _misplaced_in(self, batch: _Batch) -> int:
         try:
-            plain = await self._turns.run(_unpacked(batch.records))
-            return await in_turns(misplaced_in(plain, batch), self._clock)
+            plain = await self._background.run(_unpacked(batch.records))
+            return await pace.run(misplaced_in(plain, batch), self._clock)
         except CorruptRecords:
             return 0
         except Exception:
@@ -128,7 +128,7 @@ class MisplacedRecords:
         await call_off(self._tasks)
 
 
-def _unpacked(records: bytes) -> Pieces[Buffer]:
+def _unpacked(records: bytes) -> pace.Work[Buffer]:
     """Return the plain records of one batch, decompressed in a thread; CorruptRecords."""
     header = read_header(records)
     payload = memoryview(records)[HEADER_SIZE:]

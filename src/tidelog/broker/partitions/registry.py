@@ -24,7 +24,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica, may_be_of
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log.partition_log import PartitionLog
@@ -224,7 +224,7 @@ class Partitions:
             self.steps.remove(hosted.key)
             self._unhost(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
-    def syncing_names(self) -> Pieces[None]:
+    def syncing_names(self) -> pace.Work[None]:
         """Make the renames of ``stop`` and ``quarantine`` durable, in pieces. Raises NotQuarantined
         with the replicas in directories that failed, after all directories were synced."""
         failed: list[TopicPartition] = []
@@ -309,7 +309,7 @@ class Partitions:
         except OSError as error:
             raise self._identity_failed(hosted, error) from error
 
-    def syncing_identity(self, hosted: HostedPartition) -> Pieces[None]:
+    def syncing_identity(self, hosted: HostedPartition) -> pace.Work[None]:
         """Sync the topic id written by ``adopt_identity``, in pieces. Raises StorageFailed."""
         try:
             yield from hosted.log.syncing_metadata()
@@ -323,7 +323,7 @@ class Partitions:
             resources.fail(reason)
         return StorageFailed(reason)
 
-    def reconfigure(self, topics: Collection[str] | None) -> Pieces[None]:
+    def reconfigure(self, topics: Collection[str] | None) -> pace.Work[None]:
         """Apply the changed configuration of topics (None: all) to their partitions, in pieces.
 
         O(their partitions). A piece uses the configuration of its time, not that of the call.

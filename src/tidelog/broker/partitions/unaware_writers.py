@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.broker.partitions.unaware_notes import UnawareNotes
+    from tidelog.runtime import pace
     from tidelog.runtime.clock import Clock
-    from tidelog.runtime.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class UnawareWriters:
         partitions: Partitions,
         metadata: MetadataCache,
         clock: Clock,
-        turns: Turns,
+        background: pace.Background,
         notes: UnawareNotes,
     ) -> None:
         self._partitions = partitions
@@ -100,7 +100,7 @@ class UnawareWriters:
         """The same of topics that are not hosted here now, by their ids."""
         self._clients: dict[str, dict[str, int]] = {}
         """The client ids of such producers by topic, each with the time of its last batch."""
-        self.search = MisplacedRecords(metadata, clock, turns)
+        self.search = MisplacedRecords(metadata, clock, background)
         self.misplaced = self.search.found
         self.refused: dict[str, int] = {}
         """Batches that retired partitions refused, by topic, since the start of this broker."""

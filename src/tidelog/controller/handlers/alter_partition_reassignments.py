@@ -37,7 +37,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import MOST_MOVED, NUMBERS_OF_MOVES, RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.runtime.turns import at_once, in_turns
+from tidelog.runtime import pace
 
 ALL = -1
 """The partition of a row that is about a whole topic."""
@@ -53,16 +53,16 @@ async def serve(
 ) -> messages.AlterPartitionReassignmentsResponse:
     clock = controller.seams.clock
     begun_ms = clock.monotonic_ms()
-    asked, without = await in_turns(_asked(controller.cluster, request), clock)
+    asked, without = await pace.run(_asked(controller.cluster, request), clock)
     if request.topics is None and not asked:
         error, sentence = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition is being reassigned."
         return messages.AlterPartitionReassignmentsResponse(
             error_code=error, error_message=sentence
         )
-    elements = await in_turns(_elements(asked), clock)
+    elements = await pace.run(_elements(asked), clock)
     left_ms = begun_ms + patience_ms(controller, request.timeout_ms, context) - clock.monotonic_ms()
     answers = await _Moves(controller, asked).started_within(elements, left_ms)
-    return await in_turns(_response([*answers, *without]), clock)
+    return await pace.run(_response([*answers, *without]), clock)
 
 
 class _Moves:
@@ -96,7 +96,7 @@ class _Moves:
         # A slice that was decided by then may end now, in the background.
         answers, begun = list(self._answers), self._begun
         clock = self._controller.seams.clock
-        return answers + await in_turns(_late(elements, len(answers), begun), clock)
+        return answers + await pace.run(_late(elements, len(answers), begun), clock)
 
     def _decide(
         self, cluster: ClusterState, part: Sequence[Sequence[Asked]]
@@ -205,7 +205,7 @@ def refuse_all(
         for topic in request.topics or ()
         for one in topic.partitions or ()
     ]
-    made = at_once(_response(named))
+    made = pace.finish(_response(named))
     made.error_code, made.error_message = error, sentence
     return made
 

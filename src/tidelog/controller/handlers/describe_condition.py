@@ -40,7 +40,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.runtime.turns import in_turns
+from tidelog.runtime import pace
 from tidelog.version import __version__
 
 UNCLEAN = "unclean"
@@ -57,24 +57,24 @@ async def serve(
     about = {"controller_id": controller.configs.node_id, "version": __version__}
     if request.subjects[:1] == [RESIZE]:
         steps = _resizes_of(controller, dict.fromkeys(request.subjects[1:]))
-        topics = await in_turns(steps, controller.seams.clock)
+        topics = await pace.run(steps, controller.seams.clock)
         found = {**about, "role": "controller", "topics": topics}
         return messages.DescribeConditionResponse(condition=json.dumps(found))
     steps = condition_steps(controller.cluster)
-    seen = await in_turns(steps, controller.seams.clock)
+    seen = await pace.run(steps, controller.seams.clock)
     problems = [*controller.founding.problems(), *seen["problems"]]
     found = {**about, **seen, "problems": problems}
     if UNCLEAN in request.subjects:
         found[UNCLEAN] = unclean_elections(controller.cluster)
     if REASSIGNMENTS in request.subjects:
-        found[REASSIGNMENTS] = await in_turns(on_record(controller.cluster), controller.seams.clock)
+        found[REASSIGNMENTS] = await pace.run(on_record(controller.cluster), controller.seams.clock)
     if RESIZES in request.subjects:
         found[RESIZES] = plans_on_record(controller.cluster, controller.resizes.waited_ms())
         found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
         found[RETIRED] = retired_on_record(controller.cluster)
     if AUTOSCALING in request.subjects:
         rows = controller.autoscaling.on_record()
-        found[AUTOSCALING] = await in_turns(rows, controller.seams.clock)
+        found[AUTOSCALING] = await pace.run(rows, controller.seams.clock)
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 

@@ -22,7 +22,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import codec, messages
-from tidelog.runtime.turns import in_turns
+from tidelog.runtime import pace
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ async def serve(
         parsing = codec.decode_whole_request_in_steps(
             header.api_key, header.api_version, frame, header.body
         )
-        inner = await in_turns(parsing, controller.seams.clock)
+        inner = await pace.run(parsing, controller.seams.clock)
     except codec.DecodeError as error:
         logger.warning(
             "an Envelope of %(address)s cannot be read: %(error)s",
@@ -81,7 +81,7 @@ async def serve(
     steps = codec.encode_response_in_steps(
         header.api_key, header.api_version, header.correlation_id, answer
     )
-    chunks = await in_turns(steps, controller.seams.clock)
+    chunks = await pace.run(steps, controller.seams.clock)
     return response(response_data=b"".join(chunks)[4:])
 
 

@@ -19,7 +19,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import MOST_MOVED, NUMBERS_OF_MOVES, RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.runtime.turns import in_turns
+from tidelog.runtime import pace
 
 LISTED_AT_ONCE = 250
 """Topics of the request, or moves, of one step."""
@@ -30,7 +30,7 @@ async def serve(
     request: messages.ListPartitionReassignmentsRequest,
     context: RequestContext,
 ) -> messages.ListPartitionReassignmentsResponse:
-    return await in_turns(_listed(controller.cluster, request), controller.seams.clock)
+    return await pace.run(_listed(controller.cluster, request), controller.seams.clock)
 
 
 def _listed(

@@ -1,6 +1,6 @@
 """The replacement of old segments by cleaned ones; a crash at any moment does no harm.
 
-Owns the order of renames, in pieces (``runtime.turns``): a thread waits for the disk.
+Owns the order of renames, in pieces (``runtime.pace``): a thread waits for the disk.
 
 | step | where | a crash after it finds |
 |---|---|---|
@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from tidelog.runtime import pace
 from tidelog.runtime.disk import Directory, Disk
-from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import discard_cleaned
 from tidelog.storage.compaction.plan import CleanedGroup, CompactionResult
@@ -34,7 +34,7 @@ from tidelog.storage.segments.segment import Segment
 _LOG_LAST = (names.INDEX, names.TIME_INDEX, names.LOG)
 
 
-def applying(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
+def applying(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[str | None]:
     """Swap in the result of ``compact``, in pieces; return a sentence for the log, or None when the
     result no longer fits. Once begun, the pieces must be run to the end.
 
@@ -51,7 +51,7 @@ def applying(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str
         log.changing = False
 
 
-def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
+def _apply(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[str | None]:
     files, discard = log.resources.files, partial(discard_cleaned, log.resources.disk, result.plan)
     try:
         if not (yield from _keeps_producers(log, result)) or log.failed or log.closed:
@@ -84,7 +84,7 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str |
 
 def _swap(
     log: LogState, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
-) -> Pieces[None]:
+) -> pace.Work[None]:
     disk = log.resources.disk
 
     def make_ready() -> None:
@@ -106,7 +106,7 @@ def _swap(
     yield from _settle(log, groups)
 
 
-def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> Pieces[None]:
+def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> pace.Work[None]:
     """Give the new segments their final names.
 
     If that fails half-way, the files are still found under the names that they have.
@@ -144,7 +144,7 @@ class _OldFiles:
                 self.renamed.append(path + names.DELETED)
 
 
-def _keeps_producers(log: LogState, result: CompactionResult) -> Pieces[bool]:
+def _keeps_producers(log: LogState, result: CompactionResult) -> pace.Work[bool]:
     """Whether a snapshot has the producers: of five batches of each only the last one stays."""
     if not result.groups:
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
 from tidelog.storage import names
 from tidelog.storage.log.partition_log import PartitionLog
 
@@ -40,7 +40,7 @@ ASKED_AT_ONCE = 256
 
 def claims_of(
     logs: Mapping[TopicPartition, PartitionLog],
-) -> Pieces[dict[str, Offsets]]:
+) -> pace.Work[dict[str, Offsets]]:
     """Return the offsets for each file, in turns: of each log that exists at the end, as they were
     at one moment during the call, and not before its claims were last lowered.
 

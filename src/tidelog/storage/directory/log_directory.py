@@ -19,9 +19,9 @@ from functools import partial
 
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime import pace
 from tidelog.runtime.disk import Directory, File
 from tidelog.runtime.seams import Seams
-from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
     DamagedFile,
@@ -222,7 +222,7 @@ class LogDirectory:
         if partition in self._noted:
             # An earlier replica of this name: its recovery point must not count for the new one.
             # One write serves many creations: the files then name no deleted replica.
-            at_once(self.writing_checkpoint())
+            pace.finish(self.writing_checkpoint())
             self._noted.discard(partition)
         log = create_log(
             self.resources,
@@ -310,9 +310,9 @@ class LogDirectory:
 
     def sync_names(self) -> None:
         """Do as ``syncing_names``, at once. Blocks."""
-        at_once(self.syncing_names())
+        pace.finish(self.syncing_names())
 
-    def syncing_names(self, *, always: bool = False) -> Pieces[None]:
+    def syncing_names(self, *, always: bool = False) -> pace.Work[None]:
         """Make renamings durable, in pieces; ``always``: also another call's. OSError."""
         if self._renamed or always:
             self._renamed = False
@@ -337,9 +337,9 @@ class LogDirectory:
         ``run`` it anywhere, then give it to ``checkpointed``. A recovery point never exceeds what a
         sync has returned for. None before all logs are loaded: the files would lose the others.
         """
-        return at_once(self.checkpointing())
+        return pace.finish(self.checkpointing())
 
-    def checkpointing(self) -> Pieces[Checkpoint | None]:
+    def checkpointing(self) -> pace.Work[Checkpoint | None]:
         """Do as ``checkpoint``, in turns: thousands of logs take long."""
         if not self._loaded:
             return None
@@ -357,7 +357,7 @@ class LogDirectory:
         self._noted |= named
         return self._checkpoints.changed(contents, named)
 
-    def writing_checkpoint(self) -> Pieces[None]:
+    def writing_checkpoint(self) -> pace.Work[None]:
         """Write the checkpoint files as they should be now, in pieces. OSError."""
         checkpoint = yield from self.checkpointing()
         if checkpoint is not None:
@@ -377,7 +377,7 @@ class LogDirectory:
 
     # Start and stop --------------------------------------------------------------------------
 
-    def recording_life(self, boot_id: str, *, durability: str) -> Pieces[bool]:
+    def recording_life(self, boot_id: str, *, durability: str) -> pace.Work[bool]:
         """Record this boot of the operating system, once the broker is registered, in pieces.
 
         False when the disk is too full: then the record is written with the checkpoints. Until then

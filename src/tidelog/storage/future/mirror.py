@@ -29,8 +29,8 @@ from tidelog.records.batch import (
     read_header,
     walk,
 )
+from tidelog.runtime import pace
 from tidelog.runtime.disk import Disk, File
-from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
 from tidelog.storage.future.steps import (
     Close,
@@ -101,7 +101,7 @@ class Mirror:
         self._files = {s.base_offset: (s.log_path, *s.index_paths) for s in log.segments}
         return next_steps(self._parts(), self._copied, most_bytes)
 
-    def in_thread(self, call: Callable[[], None]) -> Pieces[None]:
+    def in_thread(self, call: Callable[[], None]) -> pace.Work[None]:
         """Have a thread make a call (``run`` and what follows), in pieces. Its files are closed
         after it at the earliest."""
         self._is_busy = True

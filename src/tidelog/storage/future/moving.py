@@ -1,6 +1,6 @@
 """The last part of a move: a complete copy of a log takes its place, in one step.
 
-Owns the order, in pieces (``runtime.turns``). Appends go on throughout: only the turn that copies
+Owns the order, in pieces (``runtime.pace``). Appends go on throughout: only the turn that copies
 the last bytes and renames the directory has none in between. Syncs of the log wait until the end,
 so that the log has no synced record that the copy could lose.
 
@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tidelog.runtime import pace
 from tidelog.runtime.disk import Disk
-from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
     Created,
@@ -74,7 +74,7 @@ class Move:
     """Called in that turn, with the log that serves after it."""
 
 
-def taking_place(move: Move) -> Pieces[PartitionLog | None]:
+def taking_place(move: Move) -> pace.Work[PartitionLog | None]:
     """Let the copy take the log's place, in pieces; None when it must be tried again later.
 
     OSError: the copy's directory refuses. SourceFailed, Overtaken and Unsound as ``Mirror.run``.
@@ -94,7 +94,7 @@ def taking_place(move: Move) -> Pieces[PartitionLog | None]:
     return moved
 
 
-def _until_renamed(move: Move) -> Pieces[PartitionLog | None]:
+def _until_renamed(move: Move) -> pace.Work[PartitionLog | None]:
     log, mirror, target = move.log, move.mirror, move.target
     try:
         if not (yield from naming(log, move.new_created)):
@@ -112,7 +112,7 @@ def _until_renamed(move: Move) -> Pieces[PartitionLog | None]:
     return _rename(move, seal)
 
 
-def _near(mirror: Mirror, most_bytes: int) -> Pieces[bool]:
+def _near(mirror: Mirror, most_bytes: int) -> pace.Work[bool]:
     """Copy until ``most_bytes`` of the active segment at most are left; False if they do not
     become fewer."""
     for _ in range(MOST_ROUNDS):
@@ -140,7 +140,7 @@ def _rename(move: Move, seal: _Seal) -> PartitionLog:
     return moved
 
 
-def _clear_up(move: Move, moved: PartitionLog) -> Pieces[None]:
+def _clear_up(move: Move, moved: PartitionLog) -> pace.Work[None]:
     """Make the rename durable, then remove the former directory."""
     origin, target, former = move.origin, move.target, move.log.path
     try:

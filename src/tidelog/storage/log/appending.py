@@ -20,7 +20,7 @@ from tidelog.records.batch import (
     walk,
 )
 from tidelog.records.record import CorruptRecords
-from tidelog.runtime.turns import Pieces, at_once
+from tidelog.runtime import pace
 from tidelog.storage.log.epoch_writing import begin_epoch, write_epochs
 from tidelog.storage.log.fence_writing import fences_in, note_fences
 from tidelog.storage.log.fences import FenceEntry
@@ -108,7 +108,7 @@ def append_as_leader(
 
 def look_into(
     log: LogState, buffer: Buffer, now_ms: int, looks: Looks
-) -> Pieces[Batches | Rejected]:
+) -> pace.Work[Batches | Rejected]:
     """Return a client's batches as the topic wants them, in pieces; nothing is appended."""
     wanted = BatchDemands(log.configs, now_ms, check_records=log.resources.checks_records)
     return prepare_in_pieces(buffer, wanted, looks)
@@ -169,7 +169,7 @@ def append_as_follower(
         chunks = [batch for _, batch in group]
         refusal = write(log, group, chunks, now_ms, assigned=True)
         if refusal is ROLL_WAITS and not waits:
-            refusal = at_once(syncing_before_roll(log)) or write(
+            refusal = pace.finish(syncing_before_roll(log)) or write(
                 log, group, chunks, now_ms, assigned=True
             )
         if refusal is not None:
@@ -274,7 +274,7 @@ def _write_even_so(
     """Write batches whose roll waits for a sync: before the roll, or after a sync at once."""
     if grow and puts_roll_off(log):
         return write(log, batches, chunks, now_ms, grow=True)
-    return at_once(syncing_before_roll(log)) or write(log, batches, chunks, now_ms)
+    return pace.finish(syncing_before_roll(log)) or write(log, batches, chunks, now_ms)
 
 
 def _roll_if_due(

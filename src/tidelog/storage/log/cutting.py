@@ -1,6 +1,6 @@
 """Truncation of a log at an offset, or of the whole log (docs/decisions/0027).
 
-Owns the steps, in pieces (``runtime.turns``): every wait for the disk is a call for a thread. From
+Owns the steps, in pieces (``runtime.pace``): every wait for the disk is a call for a thread. From
 the first step to the last the log is ``cutting``: nothing is appended or synced, no other change
 begins, and a change of role or a deletion waits. Batches that stay can be read.
 
@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.records.batch import MAX_INT64, Rejected
+from tidelog.runtime import pace
 from tidelog.runtime.disk import File
-from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
 from tidelog.storage.log.expiring import forgotten
@@ -47,10 +47,10 @@ NOTHING_KEPT = -1
 
 def restart_at(log: LogState, offset: int, now_ms: int) -> Rejected | None:
     """Do as ``restart``, at once. Blocks."""
-    return at_once(restart(log, offset, now_ms))
+    return pace.finish(restart(log, offset, now_ms))
 
 
-def truncation(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]:
+def truncation(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
     """Drop every record from ``offset`` on, in pieces; a batch across it goes as a whole.
 
     The log then ends where the last batch that stays does, at or below ``offset``. Below the
@@ -75,7 +75,7 @@ def truncation(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | Non
 
 def restart(
     log: LogState, offset: int, now_ms: int, *, fences: Fences | None = None
-) -> Pieces[Rejected | None]:
+) -> pace.Work[Rejected | None]:
     """Drop everything and go on with an empty log that begins at ``offset``, in pieces.
 
     ``fences``: the leader's below ``offset``, instead of the log's own. They are in their file
@@ -101,7 +101,7 @@ def restart(
         log.changing = log.cutting = False
 
 
-def _truncate(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]:
+def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
     at = log.segments.segment_at(offset)
     kept = log.segments[at]
     look = _Look(kept, offset)
@@ -126,7 +126,7 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None
     return (yield from _carry_out(log, cut, now_ms))
 
 
-def _restart(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]:
+def _restart(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
     try:
         # A crash may leave any of the segments: all of them hold the log's start.
         yield from _lower_claims(log, min(offset, log.start_offset))
@@ -149,7 +149,7 @@ def _restart(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]
     return refused
 
 
-def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> Pieces[Rejected | None]:
+def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> pace.Work[Rejected | None]:
     names_changed = log.dirty.names_changed
     try:
         yield cut.run
@@ -171,7 +171,7 @@ def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> Pieces[Rejected | None]
     return out_of_service(log) if log.failed else None
 
 
-def _lower_claims(log: LogState, offset: int) -> Pieces[None]:
+def _lower_claims(log: LogState, offset: int) -> pace.Work[None]:
     """Lower the checkpoints before a cut: otherwise the next start takes the cut for damage, or
     drops a log that ends below its checkpointed start.
 

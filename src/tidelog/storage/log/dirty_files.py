@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from tidelog.runtime import pace
 from tidelog.runtime.disk import Directory
-from tidelog.runtime.turns import Pieces
 from tidelog.storage.removals import Removals
 
 
@@ -51,7 +51,7 @@ class DirtyFiles:
         self.names_changed += 1
         return self.names_changed
 
-    def syncing_names(self, directory: Directory) -> Pieces[None]:
+    def syncing_names(self, directory: Directory) -> pace.Work[None]:
         """Make the names in the log's open directory durable, in pieces. OSError as usual."""
         number = self.names_changed
         yield directory.sync

@@ -1,6 +1,6 @@
 """Expiry: what a log loses by retention and DeleteRecords, and its silent producers.
 
-Owns the steps, in pieces (``runtime.turns``): the log's owner decides, a thread renames and syncs.
+Owns the steps, in pieces (``runtime.pace``): the log's owner decides, a thread renames and syncs.
 Batches that are appended in the meantime stay. Not which segments go: see `retention`.
 
 | step | where |
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
 from tidelog.storage.log.epoch_writing import write_epochs
 from tidelog.storage.log.fence_writing import writing_fences
 from tidelog.storage.log.producers import ProducerState
@@ -54,7 +54,9 @@ def advance_start(log: LogState, offset: int, *, later: bool = False) -> Rejecte
     return None
 
 
-def housekeeping(log: LogState, now_ms: int, *, at_most: int | None = None) -> Pieces[str | None]:
+def housekeeping(
+    log: LogState, now_ms: int, *, at_most: int | None = None
+) -> pace.Work[str | None]:
     """Apply retention, forget silent producers, in pieces; nothing while the log is changed.
 
     Returns a sentence for the log when segments went: ``at_most`` so many, each of which costs
@@ -75,7 +77,7 @@ def housekeeping(log: LogState, now_ms: int, *, at_most: int | None = None) -> P
         log.changing = False
 
 
-def keeping_producers(log: LogState, before: int) -> Pieces[bool]:
+def keeping_producers(log: LogState, before: int) -> pace.Work[bool]:
     """Whether the producers of all before an offset are known without its batches, durably.
 
     Their retries must be recognised when those are gone. OSError if the disk fails.
@@ -100,7 +102,7 @@ def _expired(log: LogState, now_ms: int) -> Expiry:
     )
 
 
-def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> Pieces[str | None]:
+def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> pace.Work[str | None]:
     expiry = _expired(log, now_ms)
     if expiry.count == len(log.segments):
         while log.waits_to_roll:
@@ -139,7 +141,7 @@ def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> Pieces[
     )
 
 
-def forgotten(producers: ProducerState, silent_since_ms: int) -> Pieces[None]:
+def forgotten(producers: ProducerState, silent_since_ms: int) -> pace.Work[None]:
     """Forget silent producers, in turns: even giving up the memory of many takes long."""
     while producers.expire(silent_since_ms, FORGOTTEN_AT_ONCE) == FORGOTTEN_AT_ONCE:
         yield None

@@ -1,6 +1,6 @@
 """The inspection of produced batches: their records, keys and times, and another codec for them.
 
-Owns when that is needed and how it is done, in pieces (``runtime.turns``): a thread decompresses
+Owns when that is needed and how it is done, in pieces (``runtime.pace``): a thread decompresses
 and compresses, records are checked some at a time, and the greatest timestamp of the header is
 taken from them. No other code looks into a produced batch, and this code decodes no record.
 """
@@ -25,7 +25,7 @@ from tidelog.records.compression import CODEC_NAMES, Codec, compress, decompress
 from tidelog.records.frames import frame_fault
 from tidelog.records.record import CorruptRecords, PayloadTooLarge
 from tidelog.records.record_scan import RecordScan
-from tidelog.runtime.turns import Pieces, at_once
+from tidelog.runtime import pace
 
 LOOKED_INTO_BYTES = 16 * 1024 * 1024
 """Decompressed size up to which the server looks into a batch, whatever the topic's
@@ -114,7 +114,7 @@ def look_at_once(batches: Batches, wanted: BatchDemands, looks: Looks) -> Batche
         looks.at_once -= plain
     if looks.at_once < 0:
         return UNLOOKED
-    found = at_once(look_into(batches, wanted, Looks(), limit=small))
+    found = pace.finish(look_into(batches, wanted, Looks(), limit=small))
     if isinstance(found, Rejected) and found.error is ErrorCode.MESSAGE_TOO_LARGE:
         return UNLOOKED  # a thread has a higher limit
     return found
@@ -122,7 +122,7 @@ def look_at_once(batches: Batches, wanted: BatchDemands, looks: Looks) -> Batche
 
 def look_into(
     batches: Batches, wanted: BatchDemands, looks: Looks, *, limit: int = LOOKED_INTO_BYTES
-) -> Pieces[Batches | Rejected]:
+) -> pace.Work[Batches | Rejected]:
     """Return the batches as the topic keeps them, or the first refusal.
 
     ``limit``: what one batch may decompress to.
@@ -195,7 +195,7 @@ class _Inside:
         self.packed = seal_batch(self.header._replace(attributes=attributes), packed)
 
 
-def _check_records(inside: _Inside, wanted: BatchDemands) -> Pieces[Rejected | None]:
+def _check_records(inside: _Inside, wanted: BatchDemands) -> pace.Work[Rejected | None]:
     """Compare the records of a client's batch with its header, whose greatest timestamp is set."""
     header, configs = inside.header, wanted.configs
     most = NAMED_RECORDS if configs.compacted else 0

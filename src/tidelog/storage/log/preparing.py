@@ -23,7 +23,7 @@ from tidelog.records.batch import (
     split,
     stamped_header,
 )
-from tidelog.runtime.turns import Pieces, at_once
+from tidelog.runtime import pace
 from tidelog.storage.log.inspecting import (
     BatchDemands,
     Batches,
@@ -52,7 +52,7 @@ def prepare(
     for header, _ in found:
         if wanted.looks_at(header):
             if looks is None:
-                seen = at_once(look_into(found, wanted, Looks()))
+                seen = pace.finish(look_into(found, wanted, Looks()))
             else:
                 seen = look_at_once(found, wanted, looks)
             return finished(seen, configs, wanted.now_ms) if isinstance(seen, list) else seen
@@ -67,7 +67,7 @@ def prepare(
 
 def prepare_in_pieces(
     buffer: Buffer, wanted: BatchDemands, looks: Looks
-) -> Pieces[Batches | Rejected]:
+) -> pace.Work[Batches | Rejected]:
     """Do what ``prepare`` does for a client's batches, but for ``finished``, in pieces.
 
     The buffer must stay as it is until the end.

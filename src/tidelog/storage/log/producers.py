@@ -35,7 +35,7 @@ from typing import NamedTuple
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import CONTROL_BIT, MAX_INT32, NO_SEQUENCE, HeaderFields, Rejected
 from tidelog.records.crc import crc32c
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
 from tidelog.storage.checkpoints import DamagedFile
 
 BATCHES_REMEMBERED = 5
@@ -290,7 +290,7 @@ class ProducerState:
         return state
 
 
-def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> Pieces[None]:
+def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> pace.Work[None]:
     """Forget the longest idle producers of all states until these have ``limit`` together.
 
     In turns; grows with the states, and with what is forgotten.

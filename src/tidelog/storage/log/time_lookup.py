@@ -22,7 +22,7 @@ from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
 from tidelog.records.compression import Codec, decompress_start
 from tidelog.records.record import CorruptRecords
 from tidelog.records.scanning import TimeScan
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime import pace
 from tidelog.storage.log.results import TimeOffset
 from tidelog.storage.log.segment_list import SegmentList
 from tidelog.storage.log.service import out_of_service, unreadable
@@ -80,7 +80,7 @@ class _Start:
         self.plain, self.complete = decompress_start(self._codec, self._payload, self._limit)
 
 
-def search_time(log: LogState, timestamp: int, allowance: Allowance) -> Pieces[TimeFound]:
+def search_time(log: LogState, timestamp: int, allowance: Allowance) -> pace.Work[TimeFound]:
     """Return the first record not older than ``timestamp`` (ms), or None; in pieces.
 
     The log may change between two of them.
@@ -88,13 +88,13 @@ def search_time(log: LogState, timestamp: int, allowance: Allowance) -> Pieces[T
     return _search(log, first_at_or_after(log, timestamp, allowance))
 
 
-def search_newest(log: LogState, limit_offset: int, allowance: Allowance) -> Pieces[TimeFound]:
+def search_newest(log: LogState, limit_offset: int, allowance: Allowance) -> pace.Work[TimeFound]:
     """Return the first record below ``limit_offset`` with the greatest timestamp there (ListOffsets
     -3), in pieces. The log may change between two of them."""
     return _search(log, newest(log, limit_offset, allowance))
 
 
-def _search(log: LogState, pieces: Pieces[TimeOffset | None]) -> Pieces[TimeFound]:
+def _search(log: LogState, pieces: pace.Work[TimeOffset | None]) -> pace.Work[TimeFound]:
     found = None
     if not (log.damaged or log.closed):
         try:
@@ -106,7 +106,7 @@ def _search(log: LogState, pieces: Pieces[TimeOffset | None]) -> Pieces[TimeFoun
 
 def first_at_or_after(
     log: LogState, timestamp: int, allowance: Allowance
-) -> Pieces[TimeOffset | None]:
+) -> pace.Work[TimeOffset | None]:
     """Return the first record not older than ``timestamp`` (ms) from the log's start on.
 
     Grows with the number of segments and one index interval of headers. Unsound when batches are
@@ -132,7 +132,7 @@ def first_at_or_after(
     return None
 
 
-def newest(log: LogState, limit_offset: int, allowance: Allowance) -> Pieces[TimeOffset | None]:
+def newest(log: LogState, limit_offset: int, allowance: Allowance) -> pace.Work[TimeOffset | None]:
     """Return the first record with the greatest timestamp from the log's start up to, not with,
     ``limit_offset``; None when no record there has a time.
 
@@ -210,7 +210,7 @@ def _newer(
 
 def _newest_of_cut_batch(
     log: LogState, start: int, limit: int, best: int, allowance: Allowance
-) -> Pieces[TimeOffset | None]:
+) -> pace.Work[TimeOffset | None]:
     """Return the newest record of the batch that ``start`` is in the midst of, if it is the one."""
     found = None if start >= limit else _candidate_at(log, start)
     if found is None or found.header.next_offset > limit:
@@ -234,7 +234,7 @@ def _candidate_at(log: LogState, offset: int) -> _Candidate | None:
     return None
 
 
-def _look_into(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> Pieces[bool]:
+def _look_into(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> pace.Work[bool]:
     """Look for a record in one batch; return whether the allowance ended before the batch did.
 
     Not so for what does not decode: nothing is found there. Unsound when the CRC is wrong.
@@ -258,7 +258,7 @@ def _look_into(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> P
 
 def _scan(
     payload: memoryview, header: BatchHeader, scan: TimeScan, allowance: Allowance
-) -> Pieces[bool]:
+) -> pace.Work[bool]:
     limit = FIRST_LOOK_BYTES
     while True:
         start = _Start(header.codec, payload, limit)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import struct
 
+from tidelog.runtime import pace
 from tidelog.runtime.disk import Disk
-from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.segments.resources import Resources
 
 FILE = "tidelog.high-watermark"
@@ -62,7 +62,7 @@ class WatermarkNote:
         claims_more = self.offset > end
         try:
             self._put(min(self.offset, end), lost)
-            at_once(self._syncing())
+            pace.finish(self._syncing())
         except OSError as error:
             # Memory has the loss, and the file claims nothing that is not there.
             if claims_more or not self._resources.is_full(error):
@@ -80,7 +80,7 @@ class WatermarkNote:
         if self._lost != NOTHING:
             self._try_to_put(self.offset, NOTHING)
 
-    def lowering(self, offset: int) -> Pieces[None]:
+    def lowering(self, offset: int) -> pace.Work[None]:
         """Let the note claim at most ``offset``, durably, in pieces. OSError: to be done again."""
         former = self.offset, self._lost
         if offset < max(former):
@@ -93,7 +93,7 @@ class WatermarkNote:
                 raise
         self.known = min(self.known, offset)
 
-    def _syncing(self) -> Pieces[None]:
+    def _syncing(self) -> pace.Work[None]:
         files = self._resources.files
         file = files.pin(self.path)
         try:

@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tidelog.runtime.turns import Pieces, Turn, Turns, at_once
+from tests.support.every_yield import every_yield
+from tidelog.runtime import pace
+from tidelog.runtime.clock import RealClock
 
 
-def work(done: list[str], *calls: Callable[[], None] | None) -> Pieces[str]:
+def work(done: list[str], *calls: Callable[[], None] | None) -> pace.Work[str]:
     try:
         for call in calls:
             try:
@@ -32,7 +34,7 @@ def fails() -> None:
 
 def test_all_of_it_at_once() -> None:
     done: list[str] = []
-    assert at_once(work(done, None, lambda: done.append("a"), fails, None)) == "result"
+    assert pace.finish(work(done, None, lambda: done.append("a"), fails, None)) == "result"
     assert done == ["a", "caught it", "over"]
 
 
@@ -40,11 +42,10 @@ def test_calls_go_to_threads_and_errors_come_back() -> None:
     async def main() -> None:
         done: list[str] = []
         with ThreadPoolExecutor(1, "apart") as threads:
-            turns = Turns(threads)
+            background = pace.Background(RealClock(), threads)
             name = lambda: done.append(threading.current_thread().name)  # noqa: E731
-            assert await turns.run(work(done, name, None, fails)) == "result"
+            assert await background.run(work(done, name, None, fails)) == "result"
         assert done == ["apart_0", "caught it", "over"]
-        assert turns.in_threads == 2
 
     asyncio.run(main())
 
@@ -52,27 +53,27 @@ def test_calls_go_to_threads_and_errors_come_back() -> None:
 def test_an_error_that_the_work_does_not_catch_ends_it() -> None:
     async def main() -> None:
         done: list[str] = []
-        turns = Turns(None, places=1)
+        background = pace.Background(RealClock(), None, places=1)
 
         def breaks() -> None:
             raise KeyError("unheard of")
 
         for _ in range(3):
             with pytest.raises(KeyError):
-                await turns.run(work(done, breaks))
+                await background.run(work(done, breaks))
         assert done == ["over"] * 3
-        assert await turns.run(work(done)) == "result", "its place is free"
+        assert await background.run(work(done)) == "result", "its place is free"
 
     asyncio.run(main())
 
 
 def test_at_most_as_many_run_at_once_as_there_are_places() -> None:
     async def main() -> None:
-        turns = Turns(None, places=2)
+        background = pace.Background(RealClock(), None, places=2)
         working: list[int] = []
         most = 0
 
-        def one(number: int) -> Pieces[None]:
+        def one(number: int) -> pace.Work[None]:
             nonlocal most
             working.append(number)
             for _ in range(5):
@@ -80,10 +81,11 @@ def test_at_most_as_many_run_at_once_as_there_are_places() -> None:
                 yield None
             working.remove(number)
 
-        await asyncio.gather(*(turns.run(one(number)) for number in range(9)))
+        await asyncio.gather(*(background.run(one(number)) for number in range(9)))
         assert most == 2 and not working
 
-    asyncio.run(main())
+    with every_yield():
+        asyncio.run(main())
 
 
 def test_cancelled_work_waits_for_the_call_that_a_thread_makes() -> None:
@@ -96,8 +98,8 @@ def test_cancelled_work_waits_for_the_call_that_a_thread_makes() -> None:
             assert may_end.wait(60)
             done.append("call")
 
-        turns = Turns(None, places=1)
-        task = asyncio.ensure_future(turns.run(work(done, slow, lambda: done.append("never"))))
+        background = pace.Background(RealClock(), None, places=1)
+        task = asyncio.ensure_future(background.run(work(done, slow, lambda: done.append("never"))))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         await asyncio.sleep(0)
@@ -106,7 +108,7 @@ def test_cancelled_work_waits_for_the_call_that_a_thread_makes() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert done == ["call", "over"]
-        assert await turns.run(work(done)) == "result"
+        assert await background.run(work(done)) == "result"
 
     asyncio.run(main())
 
@@ -126,9 +128,9 @@ def test_what_a_failed_call_held_is_free_at_once() -> None:
 
     async def main() -> None:
         with ThreadPoolExecutor(1, "apart") as threads:
-            turns = Turns(threads)
+            background = pace.Background(RealClock(), threads)
             for _ in range(3):
-                assert await turns.run(work([], too_large, None)) == "result"
+                assert await background.run(work([], too_large, None)) == "result"
                 # The thread's own reference goes when it waits again.
                 await asyncio.get_running_loop().run_in_executor(threads, lambda: None)
             assert [each() for each in held] == [None] * 3
@@ -141,21 +143,45 @@ def test_what_a_failed_call_held_is_free_at_once() -> None:
         gc.enable()
 
 
-def test_a_turn_is_over_after_so_many_pieces_or_so_long() -> None:
-    class Clock:
-        now = 0
+class Clock(RealClock):
+    now = 0
 
-        def wall_ms(self) -> int:
-            return self.now
+    def monotonic_ms(self) -> int:
+        return self.now
 
-        def monotonic_ms(self) -> int:
-            return self.now
 
+def test_work_gives_way_when_its_turn_is_over_and_not_before() -> None:
     clock = Clock()
-    turn = Turn(clock, 3, 5)
-    assert [turn.is_over() for _ in range(3)] == [False, False, True]
-    turn = Turn(clock, 3, 5)
-    clock.now = 4
-    assert not turn.is_over()
-    clock.now = 5
-    assert turn.is_over(), "a slow disk"
+
+    def long() -> pace.Work[list[int]]:
+        given_way = []
+        for _ in range(3 * pace.BACKGROUND_MS):
+            before = loops_turns
+            clock.now += 1
+            yield None
+            given_way.append(loops_turns - before)
+        return given_way
+
+    async def count() -> None:
+        nonlocal loops_turns
+        while True:
+            loops_turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> list[int]:
+        counting = asyncio.create_task(count())
+        try:
+            await asyncio.sleep(0)
+            return await pace.run(long(), clock)
+        finally:
+            counting.cancel()
+
+    loops_turns = 0
+    turn = [0] * (pace.BACKGROUND_MS - 1) + [1]
+    assert asyncio.run(main()) == 3 * turn
+
+
+def test_items_are_cut_into_parts() -> None:
+    assert list(pace.parts([])) == []
+    with every_yield(2):
+        assert list(pace.parts("abcde")) == ["ab", "cd", "e"]

@@ -1,0 +1,153 @@
+"""The pace of long work: generators that yield, and drivers that look at the clock at each yield.
+
+Owns how long a turn of the event loop is, the form of long work, and its drivers. Not the driver of
+requests, which charges their memory: see `network.answering`; not which request is next: see
+`network.turns`.
+
+Long work is a generator that returns its result. Each yield is a good moment to let others run:
+they run there when the turn is over, so that all state outside of the work may have changed after
+it. What is yielded says more:
+
+| it yields | meaning |
+|---|---|
+| None | nothing |
+| a number | the response under construction has grown by so many bytes |
+| a call | a thread may make it: it releases the GIL for nearly all of its time |
+
+A plain coroutine that awaits something between its steps uses a ``Turn``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from tidelog.runtime.clock import Clock
+
+Said = Callable[[], None] | int | None
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+Work = Generator[Said, None, Result]
+
+REQUESTS_MS = 5
+"""How long requests may use the loop before other work has its turn."""
+
+BACKGROUND_MS = 2
+"""How long one piece of other work may, before requests and the rest of it have theirs."""
+
+PART = 64
+"""How many items are done between two looks at the clock, where one of them is far shorter than a
+look."""
+
+PLACES = 2
+"""Most works of ``Background`` at a time: they share the threads with syncs of logs, and each may
+hold 40 MB."""
+
+
+def finish(work: Generator[object, None, Result]) -> Result:
+    """Do all of it now: for small work, helper processes and tests."""
+    try:
+        said = next(work)
+        while True:
+            try:
+                if callable(said):
+                    said()
+            except Exception as error:
+                said = work.throw(error)
+            else:
+                said = next(work)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
+def parts(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Cut items into parts of ``PART``."""
+    for first in range(0, len(items), PART):
+        yield items[first : first + PART]
+
+
+class Turn:
+    """One turn of the loop, of work in the background."""
+
+    __slots__ = ("_clock", "_end_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._end_ms = clock.monotonic_ms() + BACKGROUND_MS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether others should run now."""
+        return self._clock.monotonic_ms() >= self._end_ms
+
+    async def give_way(self) -> None:
+        """Let others run, then begin the next turn."""
+        await asyncio.sleep(0)
+        self._end_ms = self._clock.monotonic_ms() + BACKGROUND_MS
+
+
+async def run(
+    work: Generator[object, None, Result], clock: Clock, threads: Executor | None = None
+) -> Result:
+    """Do it in turns of the loop, and its calls in ``threads`` (None: the loop's default).
+
+    The work is given up when the caller is cancelled, but not before a thread's call has returned.
+    """
+    turn = Turn(clock)
+    try:
+        said = next(work)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    return await go_on(work, said, turn, threads)
+
+
+async def go_on(
+    work: Generator[object, None, Result], said: object, turn: Turn, threads: Executor | None
+) -> Result:
+    """Do as ``run`` with work that has begun: ``said`` is what it yielded first."""
+    try:
+        while True:
+            try:
+                if callable(said):
+                    await _returned(asyncio.get_running_loop().run_in_executor(threads, said))
+                elif turn.is_over:
+                    await turn.give_way()
+            except Exception as error:
+                said = work.throw(error)
+            else:
+                said = next(work)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    finally:
+        work.close()
+
+
+class Background:
+    """Runs long work with calls for threads; work without a place waits for one, in order."""
+
+    def __init__(self, clock: Clock, threads: Executor | None, places: int = PLACES) -> None:
+        self._clock = clock
+        self._threads = threads
+        self._places = asyncio.Semaphore(places)
+
+    async def run(self, work: Work[Result]) -> Result:
+        """Do as the function ``run``, once there is a place."""
+        async with self._places:
+            return await run(work, self._clock, self._threads)
+
+
+async def _returned(doing: asyncio.Future[None]) -> None:
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        if not doing.done():
+            await asyncio.wait([doing])
+        raise
+    finally:
+        # An error refers to this frame, which would keep the objects of the call alive.
+        del doing
