@@ -104,7 +104,7 @@ def test_stopped_cleanly_in_mid_stream(make_node: Callable[..., Node]) -> None:
     writers, reader = begin(node)
     for _ in range(3):
         # The reader, too: librdkafka does not repeat an OffsetFetch that a coordinator refuses
-        # while it stops, and then reads nothing (docs/operating/limits.md).
+        # while it stops, and then reads nothing (docs/operating/clients.md).
         before = (acked(writers) + 500, reader.seen.total())
         wait_until(
             lambda before=before: acked(writers) > before[0] and reader.seen.total() > before[1],

@@ -215,7 +215,7 @@ class GroupReader:
                 "topic.metadata.refresh.interval.ms": metadata_ms,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
-                # librdkafka 2.16 may stop for ever in a re-bootstrap: docs/operating/limits.md.
+                # librdkafka 2.16 may stop for ever in a re-bootstrap: docs/operating/clients.md.
                 "metadata.recovery.strategy": "none",
                 "log_level": 0,
             }

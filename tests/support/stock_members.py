@@ -68,7 +68,7 @@ class LibrdkafkaMember(StockMember):
                 "session.timeout.ms": 6_000,
                 "heartbeat.interval.ms": 500,
                 "partition.assignment.strategy": "range",
-                # librdkafka 2.16 may stop for ever in a re-bootstrap: docs/operating/limits.md.
+                # librdkafka 2.16 may stop for ever in a re-bootstrap: docs/operating/clients.md.
                 "metadata.recovery.strategy": "none",
                 "log_level": 0,
             }
@@ -119,7 +119,7 @@ class KafkaPythonMember(StockMember):
         committed_at = time.monotonic()
         try:
             while not is_over():
-                # Long enough to join in one call: docs/operating/limits.md.
+                # Long enough to join in one call: docs/operating/clients.md.
                 found = consumer.poll(timeout_ms=5_000)
                 for messages in found.values():
                     self.values += [(one.partition, one.offset, one.value) for one in messages]

@@ -32,7 +32,11 @@ from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
 from tidelog.network.limits import Limits
 from tidelog.storage.log import inspecting, producers, time_lookup
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "operating").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "README.md",
+    *sorted((ROOT / "docs" / "operating").glob("*.md")),
+]
 LIMITS = ROOT / "docs" / "operating" / "limits.md"
 MIB = 1 << 20
 
@@ -184,37 +188,37 @@ def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
         f"a partition keeps the last {losses.KEPT_ELECTIONS} that are handled",
         f"{losses.KEPT_WITHOUT_LOSS:,} without a known loss",
         f"session ends after {zookeeper.SESSION_TIMEOUT_S:.0f} s",
-        f"at most {router.MOST_ELEMENTS:,} elements",
-        f"of the APIs that a controller decides {forwarding.MOST_FORWARDED:,}",
-        f"sent to a broker: {forwarding.MOST_SETTINGS:,}",
-        f"about reassignments {router.MOST_MOVED:,}, where {router.NUMBERS_OF_MOVES} broker ids",
-        f"creates at most {metadata.CREATED_AT_ONCE} missing topics",
-        f"at most {new_partitions.MOST_AT_ONCE:,} partitions at once, and "
-        f"{new_partitions.MAX_PARTITIONS:,}",
-        f"no whole request is closed after {defaults.first_request_s:.0f} s",
+        f"| any, if not below | {router.MOST_ELEMENTS:,} names",
+        f"| what a controller decides | {forwarding.MOST_FORWARDED:,} |",
+        f"| AlterConfigs, IncrementalAlterConfigs to a broker | {forwarding.MOST_SETTINGS:,} |",
+        f"| {router.MOST_MOVED:,}, where {router.NUMBERS_OF_MOVES} broker ids or",
+        f"it creates {metadata.CREATED_AT_ONCE} missing topics",
+        f"| a topic | {new_partitions.MOST_AT_ONCE:,} partitions at once, "
+        f"{new_partitions.MAX_PARTITIONS:,} in all |",
+        "| a connection that has sent no whole request | is closed after "
+        f"{defaults.first_request_s:.0f} s |",
         f"`request.timeout.ms` ({defaults.frame_s:.0f} s)",
-        f"neither sends nor reads is closed after {defaults.max_stall_s:.0f} s",
-        f"take at most {client_sessions.MAX_BYTES // MIB} MiB",
-        f"hold up to {FIRST_BYTES >> 10} KiB of requests and {FIRST_BYTES >> 10} KiB of answers",
+        f"neither sends nor reads | is closed after {defaults.max_stall_s:.0f} s |",
+        f"| fetch sessions | at most {client_sessions.MAX_BYTES // MIB} MiB",
+        f"up to {FIRST_BYTES >> 10} KiB of requests and {FIRST_BYTES >> 10} KiB of responses",
         f"({SMALL_BYTES >> 10} KiB before its first whole request)",
-        f"at most {inspecting.LOOKED_INTO_BYTES // MIB} MiB are decompressed, of a request's "
-        f"batches {inspecting.REQUEST_BYTES // MIB} MiB and {inspecting.REQUEST_RATIO} times their "
-        "bytes",
-        f"at most {inspecting.LOOKED_INTO_RECORDS:,} records",
-        f"more than {inspected_appends.MOST_BYTES // MIB} MiB of them that wait",
+        f"| {inspecting.LOOKED_INTO_BYTES // MIB} MiB decompressed, "
+        f"{inspecting.REQUEST_BYTES // MIB} MiB and {inspecting.REQUEST_RATIO} times its bytes for "
+        f"a request, {inspecting.LOOKED_INTO_RECORDS:,} records |",
+        f"| such batches that wait | {inspected_appends.MOST_BYTES // MIB} MiB;",
         f"larger than {time_lookup.MOST_SEARCHED_BYTES // MIB} MiB decompressed, or after "
         f"{time_lookup.REQUEST_BYTES // MIB} MiB, {time_lookup.REQUEST_RECORDS:,} records or "
         f"{time_lookup.REQUEST_BATCHES:,} batches in vain",
-        f"of {producers.MAX_PRODUCERS:,} idempotent producers of one partition",
-        f"and of {producers.MAX_PRODUCERS_OF_ALL:,} of all replicas",
-        f"take at most {group_limits.MAX_HELD_BYTES // MIB} MiB",
-        f"at most {group_limits.MAX_GROUPS:,} groups",
-        f"at most {group_limits.MAX_MEMBERS:,} members",
-        f"{group_limits.MAX_METADATA_BYTES // MIB} MiB of subscription",
+        f"| idempotent producers | {producers.MAX_PRODUCERS:,} of one partition, "
+        f"{producers.MAX_PRODUCERS_OF_ALL:,} of all replicas;",
+        f"of one coordinator | {group_limits.MAX_HELD_BYTES // MIB} MiB;",
+        f"| groups of one coordinator | {group_limits.MAX_GROUPS:,} |",
+        f"| one group | {group_limits.MAX_MEMBERS:,} members, each with "
+        f"{group_limits.MAX_METADATA_BYTES // MIB} MiB of subscription and "
+        f"{group_limits.MAX_PROTOCOLS} assignors; "
         f"{group_limits.MAX_GROUP_METADATA_BYTES // MIB} MiB of all its members",
-        f"{group_limits.MAX_PROTOCOLS} assignors",
-        f"of a group at most {group_limits.MAX_OFFSETS:,} partitions",
-        f"prove it within {places.PROVE_S:.0f} s",
+        f"| committed offsets of a group | {group_limits.MAX_OFFSETS:,} partitions",
+        f"prove the cluster secret within {places.PROVE_S:.0f} s",
     ):
         assert said in text, f"limits.md does not say: {said}"
     assert places.KEPT_PLACES == 10
