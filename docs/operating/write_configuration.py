@@ -35,9 +35,14 @@ ignores.
 ## Which value applies
 
 A topic uses its own value first. Otherwise it uses the broker's configurations in the column "asked
-next" in turn; for each of them the broker's dynamic value (`tidelog configs --entity-type brokers
---entity-name N`), then the dynamic default of all brokers (`--entity-default`), then the file. The
-default comes last. `tidelog configs --describe --all` shows each value with its source.
+next" in turn. For each of them the first of these counts:
+
+1. the broker's dynamic value (`tidelog configs --entity-type brokers --entity-name N`);
+2. the dynamic default of all brokers (`--entity-default`);
+3. the file;
+4. the default.
+
+`tidelog configs --describe --all` shows each value with its source.
 
 A broker's configuration is *dynamic* if the last column says so: per broker, or for all of them.
 The others need a restart. A change of a topic's configuration is in effect when the response
@@ -48,7 +53,7 @@ KAFKAS = """
 ## Kafka's other configurations
 
 Each configuration of Kafka 4.3, and of 3.9 with ZooKeeper, is above or in one of these
-tables. Those of the first have no effect here: a start names them in one warning, with the reason.
+lists. Those of the first have no effect here: a start names them in one warning, with the reason.
 
 """
 
@@ -94,8 +99,7 @@ def _by_reason(reasons: Mapping[str, str]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(f"`{name}`")
-    lines = [f"| {reason} | {', '.join(found)} |\n" for reason, found in names.items()]
-    return ["| reason | names |\n", "|---|---|\n", *lines]
+    return [f"- {reason}: {', '.join(found)}\n" for reason, found in names.items()]
 
 
 def _topics() -> str:

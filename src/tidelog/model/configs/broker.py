@@ -335,10 +335,8 @@ class ControllerRows:
     retired_purge_delay_ms: int = row(
         LONG,
         120_000,
-        "How long after its shrink a retired partition is purged or removed at the earliest, "
-        "in ms: until then a producer may ask again whether a batch was written there. The "
-        "default is the delivery.timeout.ms of producers; one with a longer time may still "
-        "fail because its partition was removed before a leader could say so.",
+        "How long after its shrink a retired partition is kept at least, in ms: until then a "
+        "producer may ask whether a batch was written. As long as delivery.timeout.ms by default.",
         AT_LEAST_0,
     )
 
