@@ -262,6 +262,12 @@ PRIVATE = (
         m.RestoredStoreResponse(throttle_time_ms=1, error_code=2, error_message="m", report="{}"),
         "00000001 0002 02 6d 03 7b7d 00",
     ),
+    Golden(
+        10009,
+        0,
+        m.RestoredStoreResponse(report='{"x":1}'),
+        "00000000 0000 00 08 7b2278223a317d 00",
+    ),
 )
 
 # --- what the documents added to the commands of a controller ------------------------------------

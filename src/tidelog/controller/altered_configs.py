@@ -18,9 +18,8 @@ from tidelog.controller.decisions.configuration import (
     repeated_resources,
 )
 from tidelog.controller.decisions.decision import Decision
-from tidelog.controller.serving import RefuseAll, reached_in_time
+from tidelog.controller.serving import reached_in_time
 from tidelog.controller.slices import perform_in_slices
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
@@ -69,19 +68,3 @@ async def alter(
             for resource, refusal in answers
         ]
     )
-
-
-def refuse_resources(
-    _request: type[Request], response: type[Response]
-) -> RefuseAll[Request, Response]:
-    """Make the function that responds with one error for every resource."""
-    result = response.AlterConfigsResourceResponse
-
-    def refuse_all(request: Request, error: ErrorCode, sentence: str) -> Response:
-        return response(
-            responses=[
-                result(error, sentence, x.resource_type, x.resource_name) for x in request.resources
-            ]
-        )
-
-    return refuse_all

@@ -8,21 +8,19 @@ The handlers are one file per API: see ``handlers``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.performing import NotActive
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import MOST_ELEMENTS, Handler, RequestContext, Scope
+from tidelog.protocol.refusals import refused
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 Serve = Callable[[Controller, Request, RequestContext], Awaitable[Response]]
-RefuseAll = Callable[[Request, ErrorCode, str], Response]
-"""(request, error, sentence) -> a response with this error for every element of the request."""
-
 MAX_WAIT_FOR_BROKERS_MS = 4_000
 """How long a request on a broker's session may wait: responses leave in the order of requests, and
 the heartbeats after it need theirs well within ``broker.session.timeout.ms``."""
@@ -51,7 +49,6 @@ def served(
     versions: range,
     scope: Scope,
     serve: Serve[Request, Response],
-    refuse_all: RefuseAll[Request, Response],
     pipelined: bool = False,
     most: int | None = None,
     numbers_in_one: int = 1,
@@ -61,14 +58,16 @@ def served(
     For a forwarded request it raises NotActive instead: the error belongs on the envelope.
     """
 
-    async def handle(controller: Controller, request: Request, context: RequestContext) -> Response:
+    async def handle(controller: Controller, request: Request, context: RequestContext) -> Any:
         try:
             if controller.active:
                 if api_key in CHANGES or api_key is ApiKey.ALLOCATE_PRODUCER_IDS:
                     await controller.founding.settled()
                 why = _why_no_change(controller) if api_key in CHANGES else None
                 if why is not None:
-                    return refuse_all(request, ErrorCode.POLICY_VIOLATION, why)
+                    return refused(
+                        api_key, context.version, request, ErrorCode.POLICY_VIOLATION, why
+                    )
                 if controller.active:
                     return await serve(controller, request, context)
         except NotActive:
@@ -76,10 +75,7 @@ def served(
         if context.forwarded:
             raise NotActive
         sentence = "This is not the active controller."
-        return refuse_all(request, ErrorCode.NOT_CONTROLLER, sentence)
-
-    def failed(request: Request, error: ErrorCode, _version: int) -> Response:
-        return refuse_all(request, error, "The controller failed: see its log.")
+        return refused(api_key, context.version, request, ErrorCode.NOT_CONTROLLER, sentence)
 
     if most is None:
         most = MOST_ASKED if scope is Scope.CLIENT else MOST_ELEMENTS
@@ -89,7 +85,7 @@ def served(
         scope,
         handle,
         pipelined=pipelined,
-        refuse=failed,
+        failure="The controller failed: see its log.",
         most_elements=most,
         numbers_in_one=numbers_in_one,
     )

@@ -19,6 +19,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Account
 from tidelog.protocol import codec, messages
+from tidelog.protocol.refusals import refused
 from tidelog.protocol.secret_exchange import Exchange
 
 
@@ -173,9 +174,8 @@ Handle = Callable[[Any, Any, RequestContext], Any]
 """(server context, request, request context) -> response, None for no response, an awaitable, or a
 generator (``Steps``) that returns one of these."""
 
-Refuse = Callable[[Any, ErrorCode, int], Any]
-"""(request, error code, version) -> a response with this error for every item."""
-
+FAILED = "the broker failed: see its log"
+"""The sentence of a response to an exception."""
 
 Direct = Callable[[Any, memoryview, int, int, int, Peer], Any]
 """(server context, frame, position of the message, version, correlation id, connection) -> the
@@ -205,9 +205,11 @@ class Handler:
     handle: Handle
     pipelined: bool = False
     large_answer: bool = False
-    refuse: Refuse | None = None
-    """Makes the response to an exception in ``handle``; without it the ``error_code`` at the top of
-    the response is set, and where there is none the connection is closed."""
+    failure: str | None = None
+    """The sentence of the response to an exception in ``handle``. It has an error for everything in
+    the request; where the schema has no place for one (`refusals`) the connection is closed."""
+    is_answered: Callable[[Any], bool] = lambda _: True
+    """Whether a request gets a response."""
     most_elements: int = MOST_ELEMENTS
     """Most elements of one request on a connection without a proof; more is INVALID_REQUEST, or
     closes the connection where the response has no error code at its top."""
@@ -390,13 +392,9 @@ class Router:
 
 def refusal(handler: Handler, request: Any, error: ErrorCode, version: int) -> Any | None:
     """Return a response of this API with ``error``, or None if it has no field for it."""
-    if handler.refuse is not None:
-        return handler.refuse(request, error, version)
-    if not _has_at_top(handler.api_key, "error_code", version):
+    if not handler.is_answered(request):
         return None
-    response = _response_class(handler.api_key)()
-    response.error_code = int(error)
-    return response
+    return refused(handler.api_key, version, request, error, handler.failure)
 
 
 def _has_at_top(api_key: ApiKey, name: str, version: int) -> bool:

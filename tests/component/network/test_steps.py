@@ -118,7 +118,6 @@ class Works:
                     self.produce,
                     pipelined=True,
                     long_records=True,
-                    refuse=lambda *_: messages.ProduceResponse(throttle_time_ms=-1),
                 ),
                 Handler(ApiKey.LIST_GROUPS, range(6), Scope.CLIENT, endless),
                 Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, self.describe),

@@ -9,8 +9,7 @@ the client undecoded, in the client's version: it may be large.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from types import GeneratorType
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidelog.broker.control_plane.controller_search import ControllerUnreachable
@@ -19,8 +18,9 @@ from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import frames
-from tidelog.network.router import Handler, RequestContext, Scope
+from tidelog.network.router import FAILED, Handler, RequestContext, Scope
 from tidelog.protocol import codec
+from tidelog.protocol.refusals import refused_in_steps
 from tidelog.runtime import pace
 
 if TYPE_CHECKING:
@@ -38,11 +38,6 @@ pass until the controller's response is here."""
 SHORT_MS = 1_000
 """No client closes its connection after less than this, whatever the time of its request: the
 controller's response may then be as late as half of this."""
-
-Refuse = Callable[[Any, ErrorCode, str], Any]
-"""(request, error, message) -> a response with this error for every element of the request, or the
-steps that make one, where there may be very many."""
-
 
 MOST_FORWARDED = 5_000
 """Most elements of a forwarded request: this broker decodes all of them in one turn."""
@@ -69,33 +64,26 @@ def forwarded(
     api_key: ApiKey,
     versions: range,
     scope: Scope,
-    refuse: Refuse,
     most: int = MOST_FORWARDED,
     numbers_in_one: int = 1,
 ) -> Handler:
     """Return the handler of an API that the controller serves."""
 
     def handle(broker: Forwards, request: Any, context: RequestContext) -> Awaitable[Any]:
-        return forward(broker, api_key, request, context, refuse)
-
-    def refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
-        made = refuse(request, error, "the broker failed: see its log")
-        return pace.finish(made) if isinstance(made, GeneratorType) else made
+        return forward(broker, api_key, request, context)
 
     return Handler(
         api_key,
         versions,
         scope,
         handle,
-        refuse=refuse_all,
+        failure=FAILED,
         most_elements=most,
         numbers_in_one=numbers_in_one,
     )
 
 
-async def forward(
-    broker: Forwards, api_key: int, request: Any, context: RequestContext, refuse: Refuse
-) -> Any:
+async def forward(broker: Forwards, api_key: int, request: Any, context: RequestContext) -> Any:
     """Send ``request`` to the controller; return the frame of its response, or a refusal."""
     try:
         answer = await _answered(broker, api_key, request, context)
@@ -114,8 +102,9 @@ async def forward(
         )
         why = f"no response of the controller, the outcome is unknown: {error}"
         refusal = ErrorCode.REQUEST_TIMED_OUT, why
-    made = refuse(request, *refusal)
-    return await pace.run(made, broker.clock) if isinstance(made, GeneratorType) else made
+    # A plan of moves may name 50,000 partitions.
+    steps = refused_in_steps(api_key, context.version, request, *refusal)
+    return await pace.run(steps, broker.clock)
 
 
 async def _answered(broker: Forwards, api_key: int, request: Any, context: RequestContext) -> bytes:
@@ -136,20 +125,3 @@ async def _answered(broker: Forwards, api_key: int, request: Any, context: Reque
     left_ms = max(1, begun_ms + all_ms - reserve_ms - clock.monotonic_ms())
     late_ms = reserve_ms // 2 if all_ms >= SHORT_MS else SHORT_MS // 2
     return await session.forward(inner, context.client_host, left_ms + late_ms)
-
-
-def refuse_resources(response: Any) -> Refuse:
-    """Return the function that refuses every resource of a request that alters configurations.
-
-    ``response`` is AlterConfigsResponse or IncrementalAlterConfigsResponse: both have these fields.
-    """
-    result = response.AlterConfigsResourceResponse
-
-    def refuse(request: Any, error: ErrorCode, message: str) -> Any:
-        return response(
-            responses=[
-                result(error, message, r.resource_type, r.resource_name) for r in request.resources
-            ]
-        )
-
-    return refuse

@@ -7,24 +7,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tidelog.broker.control_plane.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Scope
-from tidelog.protocol import messages
 
-
-def refuse(request: messages.CreateTopicsRequest, error: ErrorCode, message: str) -> Any:
-    """Return one error for every topic."""
-    response = messages.CreateTopicsResponse
-    return response(
-        topics=[
-            response.CreatableTopicResult(name=t.name, error_code=error, error_message=message)
-            for t in request.topics
-        ]
-    )
-
-
-HANDLER = forwarded(ApiKey.CREATE_TOPICS, range(2, 8), Scope.CLIENT, refuse)
+HANDLER = forwarded(ApiKey.CREATE_TOPICS, range(2, 8), Scope.CLIENT)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import DeleteGroup
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
@@ -52,10 +51,4 @@ async def _answered(pending_responses: dict[str, PendingResponse]) -> Any:
     )
 
 
-def _refuse(request: messages.DeleteGroupsRequest, error: ErrorCode, _version: int) -> Any:
-    return _Response(results=[_Result(name, error) for name in request.groups_names])
-
-
-HANDLER = Handler(
-    ApiKey.DELETE_GROUPS, range(3), Scope.CLIENT, handle, refuse=_refuse, most_elements=2_000
-)
+HANDLER = Handler(ApiKey.DELETE_GROUPS, range(3), Scope.CLIENT, handle, most_elements=2_000)

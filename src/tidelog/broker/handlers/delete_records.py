@@ -166,15 +166,4 @@ def _refused(index: int, error: ErrorCode) -> Any:
     return _Partition(index, -1, error)
 
 
-def _refuse_all(request: messages.DeleteRecordsRequest, error: ErrorCode, _version: int) -> Any:
-    return _Response(
-        topics=[
-            _Topic(t.name, [_refused(p.partition_index, error) for p in t.partitions])
-            for t in request.topics
-        ]
-    )
-
-
-HANDLER = Handler(
-    ApiKey.DELETE_RECORDS, range(3), Scope.CLIENT, handle, refuse=_refuse_all, most_elements=10_000
-)
+HANDLER = Handler(ApiKey.DELETE_RECORDS, range(3), Scope.CLIENT, handle, most_elements=10_000)

@@ -6,27 +6,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tidelog.broker.control_plane.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Scope
-from tidelog.protocol import messages
 
-
-def refuse(request: messages.DeleteTopicsRequest, error: ErrorCode, message: str) -> Any:
-    """Return one error for every topic."""
-    response = messages.DeleteTopicsResponse
-    result = response.DeletableTopicResult
-    named = [
-        result(name=name, error_code=error, error_message=message) for name in request.topic_names
-    ]
-    by_name_or_id = [
-        result(name=t.name, topic_id=t.topic_id, error_code=error, error_message=message)
-        for t in request.topics
-    ]
-    return response(responses=named + by_name_or_id)
-
-
-HANDLER = forwarded(ApiKey.DELETE_TOPICS, range(1, 7), Scope.CLIENT, refuse)
+HANDLER = forwarded(ApiKey.DELETE_TOPICS, range(1, 7), Scope.CLIENT)

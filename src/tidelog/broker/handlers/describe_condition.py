@@ -22,7 +22,7 @@ from tidelog.groups.progress import progress_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
-from tidelog.network.router import Handler, RequestContext, Scope
+from tidelog.network.router import FAILED, Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 from tidelog.storage import names
@@ -47,7 +47,7 @@ def handle(
         return _own(broker)
     if request.subjects[:1] == [GROUP] and len(request.subjects) > 1:
         return _progress(broker, request.subjects[1], request.subjects[2:])
-    return forward(broker, ApiKey.DESCRIBE_CONDITION, request, context, refuse)
+    return forward(broker, ApiKey.DESCRIBE_CONDITION, request, context)
 
 
 async def _own(broker: Broker) -> messages.DescribeConditionResponse:
@@ -99,17 +99,8 @@ def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDi
     return found[:MOST_QUARANTINED]
 
 
-def refuse(_request: object, error: ErrorCode, message: str) -> Any:
-    """Return a response with one error."""
-    return _refused(error, message)
-
-
 def _refused(error: ErrorCode, message: str) -> messages.DescribeConditionResponse:
     return messages.DescribeConditionResponse(error_code=error, error_message=message, condition="")
-
-
-def _failed(request: messages.DescribeConditionRequest, error: ErrorCode, _version: int) -> Any:
-    return refuse(request, error, "the broker failed: see its log")
 
 
 HANDLER = Handler(
@@ -117,6 +108,6 @@ HANDLER = Handler(
     range(1),
     Scope.CLIENT,
     handle,
-    refuse=_failed,
+    failure=FAILED,
     most_elements=MOST_FORWARDED,
 )

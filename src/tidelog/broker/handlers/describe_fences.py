@@ -23,6 +23,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import codec, messages
+from tidelog.protocol.refusals import refused
 from tidelog.replication.resize_rules import ABSENT, NOT_NAMED
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ async def _with_former(
         answer = await broker.session.forward(inner, context.client_host, timeout_ms)
         _, found = codec.decode_response(api, 0, memoryview(answer))
     except (ControllerUnreachable, ForwardingRefused, ClientError, codec.DecodeError):
-        return _refuse_all(request, ErrorCode.REQUEST_TIMED_OUT, 0)
+        return refused(ApiKey.DESCRIBE_FENCES, 0, request, ErrorCode.REQUEST_TIMED_OUT)
     return _joined(broker, request, {each.topic: each.former for each in found.topics})
 
 
@@ -124,20 +125,10 @@ def _joined(
     return response
 
 
-def _refuse_all(request: messages.DescribeFencesRequest, error: ErrorCode, _version: int) -> Any:
-    return _Response(
-        topics=[
-            _Topic(each.topic, [_Partition(one.partition, error) for one in each.partitions])
-            for each in request.topics
-        ]
-    )
-
-
 HANDLER = Handler(
     ApiKey.DESCRIBE_FENCES,
     range(1),
     Scope.CLIENT,
     handle,
-    refuse=_refuse_all,
     most_elements=20_000,
 )

@@ -79,8 +79,4 @@ def _describe(broker: Broker, group_id: str, operations: int) -> Any:
     )
 
 
-def _refuse(request: messages.DescribeGroupsRequest, error: ErrorCode, _version: int) -> Any:
-    return _Response(groups=[_Group(error_code=error, group_id=name) for name in request.groups])
-
-
-HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, range(7), Scope.CLIENT, handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, range(7), Scope.CLIENT, handle)

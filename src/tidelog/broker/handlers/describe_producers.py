@@ -71,17 +71,4 @@ def _partition(broker: Broker, topic: str, index: int) -> Steps:
     return answer
 
 
-def _refuse(request: messages.DescribeProducersRequest, error: ErrorCode, _version: int) -> object:
-    return _Response(
-        topics=[
-            _Response.TopicResponse(
-                topic.name, [_Partition(index, error) for index in topic.partition_indexes]
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-HANDLER = Handler(
-    ApiKey.DESCRIBE_PRODUCERS, range(1), Scope.CLIENT, handle, refuse=_refuse, most_elements=20_000
-)
+HANDLER = Handler(ApiKey.DESCRIBE_PRODUCERS, range(1), Scope.CLIENT, handle, most_elements=20_000)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_TOPIC
+from tidelog.broker.metadata.allowed_operations import OF_TOPIC
 from tidelog.broker.metadata.cache import TopicMetadata
 from tidelog.broker.metadata.cluster_view import ClusterView
 from tidelog.broker.metadata.first_metadata import after_first_metadata
@@ -27,6 +27,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, why_invalid
 from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
+from tidelog.protocol.refusals import refused
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -54,7 +55,9 @@ def handle(
     """
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
-        return _refuse(request, ErrorCode.INVALID_REQUEST, context.version)
+        return refused(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS, context.version, request, ErrorCode.INVALID_REQUEST
+        )
     if not broker.followers.has_sources:
         return _page(broker, request, context)
     return _when_leaders_are_known(broker, request, context)
@@ -171,22 +174,10 @@ def _unknown(name: str) -> Any:
     return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)
 
 
-def _refuse(
-    request: messages.DescribeTopicPartitionsRequest, error: ErrorCode, _version: int
-) -> Any:
-    return Answer(
-        topics=[
-            Topic(name=topic.name, error_code=error, topic_authorized_operations=NOT_ASKED)
-            for topic in request.topics
-        ]
-    )
-
-
 HANDLER = Handler(
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     range(1),
     Scope.CLIENT,
     after_first_metadata(handle),
-    refuse=_refuse,
     most_elements=20_000,
 )

@@ -49,6 +49,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps, begun
 from tidelog.protocol import messages
+from tidelog.protocol.refusals import refused
 from tidelog.runtime import pace
 
 if TYPE_CHECKING:
@@ -73,9 +74,11 @@ def handle(broker: Broker, request: messages.FetchRequest, context: RequestConte
         request.replica_id = request.replica_state.replica_id
     if request.replica_id >= 0:
         if not context.may_name_replica(request.replica_id, ApiKey.FETCH):
-            return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
+            return refused(
+                ApiKey.FETCH, context.version, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            )
         if context.version >= BY_ID_SINCE:
-            return _refuse_all(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
+            return refused(ApiKey.FETCH, context.version, request, ErrorCode.UNSUPPORTED_VERSION)
         answer = broker.follower_sessions.handle(request, context)
         if answer is not None:
             return answer
@@ -311,22 +314,11 @@ def _note_follower(broker: Broker, request: messages.FetchRequest, plan: FetchPl
             )
 
 
-def _refuse_all(request: messages.FetchRequest, error: ErrorCode, version: int) -> Any:
-    if version >= FIRST_VERSION_WITH_SESSIONS:
-        return _Response(error_code=int(error))
-    topics = [
-        _Topic(topic.topic, partitions=[refusal(x.partition, error) for x in topic.partitions])
-        for topic in request.topics
-    ]
-    return _Response(responses=topics)
-
-
 HANDLER = Handler(
     ApiKey.FETCH,
     range(4, 18),
     Scope.CLIENT,
     handle,
     large_answer=True,
-    refuse=_refuse_all,
     direct=fetch_fast_path.answer,
 )

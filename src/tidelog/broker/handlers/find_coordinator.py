@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.network.router import FAILED, Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -103,11 +103,4 @@ def _respond(found: list[Any], version: int) -> Any:
     )
 
 
-def _refuse(request: messages.FindCoordinatorRequest, error: ErrorCode, version: int) -> Any:
-    keys = request.coordinator_keys if version >= BATCHED_SINCE else [request.key]
-    return _respond(
-        [_refusal(key, error, "the broker failed: see its log") for key in keys], version
-    )
-
-
-HANDLER = Handler(ApiKey.FIND_COORDINATOR, range(7), Scope.CLIENT, handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.FIND_COORDINATOR, range(7), Scope.CLIENT, handle, failure=FAILED)

@@ -6,15 +6,13 @@
 
 from __future__ import annotations
 
-from tidelog.broker.control_plane.forwarding import MOST_SETTINGS, forwarded, refuse_resources
+from tidelog.broker.control_plane.forwarding import MOST_SETTINGS, forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.router import Scope
-from tidelog.protocol import messages
 
 HANDLER = forwarded(
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     range(2),
     Scope.CLIENT,
-    refuse_resources(messages.IncrementalAlterConfigsResponse),
     MOST_SETTINGS,
 )

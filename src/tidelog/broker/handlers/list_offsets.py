@@ -30,6 +30,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.protocol.refusals import refused
 from tidelog.records.batch import Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.storage.log.time_lookup import Allowance, TimeFound
@@ -62,7 +63,9 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
     """Look up each partition: at once, or by timestamp in pieces."""
     follower = request.replica_id >= 0
     if follower and not context.may_name_replica(request.replica_id, ApiKey.LIST_OFFSETS):
-        return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
+        return refused(
+            ApiKey.LIST_OFFSETS, context.version, request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        )
     uncertain = (
         ErrorCode.OFFSET_NOT_AVAILABLE
         if context.version >= FIRST_VERSION_WITH_NOT_AVAILABLE
@@ -171,20 +174,10 @@ def _fill_in(
         answer.leader_epoch = found.leader_epoch
 
 
-def _refuse_all(request: messages.ListOffsetsRequest, error: ErrorCode, _version: int) -> Any:
-    return _Response(
-        topics=[
-            _Topic(t.name, [_Partition(p.partition_index, error) for p in t.partitions])
-            for t in request.topics
-        ]
-    )
-
-
 HANDLER = Handler(
     ApiKey.LIST_OFFSETS,
     range(1, 12),
     Scope.CLIENT,
     handle,
-    refuse=_refuse_all,
     most_elements=20_000,
 )

@@ -149,13 +149,4 @@ def _answer(
     return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
 
 
-def _refuse(request: messages.OffsetCommitRequest, error: ErrorCode, _version: int) -> Any:
-    return _Response(
-        topics=[
-            _topic(topic, [_Partition(each.partition_index, error) for each in topic.partitions])
-            for topic in request.topics
-        ]
-    )
-
-
-HANDLER = Handler(ApiKey.OFFSET_COMMIT, range(2, 11), Scope.CLIENT, handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.OFFSET_COMMIT, range(2, 11), Scope.CLIENT, handle)

@@ -32,6 +32,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
+from tidelog.protocol.refusals import refused
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -220,7 +221,7 @@ def _one_group(
 ) -> Steps:
     table = broker.coordinator.table_of(request.group_id)
     if isinstance(table, ErrorCode):
-        return _refuse(request, table, context.version)
+        return refused(ApiKey.OFFSET_FETCH, context.version, request, table)
     topics: list[Any] = []
     rest = _Open(request.group_id, request.topics is not None)
     for name, committed in _found(broker, table, request.group_id, request.topics):
@@ -246,7 +247,9 @@ async def _close_one(
     version: int,
 ) -> Any:
     error = await rest.close(broker)
-    return response if error is ErrorCode.NONE else _refuse(request, error, version)
+    if error is not ErrorCode.NONE:
+        return refused(ApiKey.OFFSET_FETCH, version, request, error)
+    return response
 
 
 def _found(
@@ -289,20 +292,4 @@ def _add_expiry(group: Group | None, name: str, parts: list[Any], committed: Fou
             part.expires_ms = retention.expiry_of(group, name, offset)
 
 
-def _refuse(request: messages.OffsetFetchRequest, error: ErrorCode, version: int) -> Any:
-    if version >= BATCHED_SINCE:
-        return _Response(groups=[_Group(group.group_id, [], error) for group in request.groups])
-    if version >= TOP_ERROR_SINCE:
-        return _Response(error_code=error)
-    return _Response(
-        topics=[
-            _Topic(
-                topic.name,
-                [_Partition(at, *_fields(None), error) for at in topic.partition_indexes],
-            )
-            for topic in request.topics or ()
-        ]
-    )
-
-
-HANDLER = Handler(ApiKey.OFFSET_FETCH, range(1, 11), Scope.CLIENT, handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.OFFSET_FETCH, range(1, 11), Scope.CLIENT, handle)

@@ -16,6 +16,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
+from tidelog.protocol.refusals import refused
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -30,7 +31,12 @@ def handle(
 ) -> Any:
     """Look up each partition in the leader epochs of its log."""
     if not context.may_name_replica(request.replica_id, ApiKey.OFFSET_FOR_LEADER_EPOCH):
-        return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
+        return refused(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            context.version,
+            request,
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        )
     return _Response(
         topics=[
             _Topic(t.topic, [_answer(broker, t.topic, t.topic_id, p) for p in t.partitions])
@@ -58,22 +64,10 @@ def _answer(
     return _Partition(0, index, epoch, end)
 
 
-def _refuse_all(
-    request: messages.OffsetForLeaderEpochRequest, error: ErrorCode, _version: int
-) -> Any:
-    return _Response(
-        topics=[
-            _Topic(t.topic, [_Partition(error, p.partition) for p in t.partitions])
-            for t in request.topics
-        ]
-    )
-
-
 HANDLER = Handler(
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     range(2, 5),
     Scope.CLIENT,
     handle,
-    refuse=_refuse_all,
     most_elements=20_000,
 )

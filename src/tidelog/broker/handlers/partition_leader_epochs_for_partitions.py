@@ -74,22 +74,10 @@ def _epochs(found: Lineage) -> Iterator[Any]:
         yield _Epochs(found.survivor, -1, found.leader_epoch_before_deletion)
 
 
-def _refuse(
-    request: messages.PartitionLeaderEpochsForPartitionsRequest, error: ErrorCode, _version: int
-) -> Any:
-    return _Response(
-        topics=[
-            _Topic(topic.topic, [_Partition(index, error) for index in topic.partitions])
-            for topic in request.topics
-        ]
-    )
-
-
 HANDLER = Handler(
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS,
     range(1),
     Scope.CLIENT,
     after_first_metadata(handle),
-    refuse=_refuse,
     most_elements=20_000,
 )

@@ -54,6 +54,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.network.router import CloseConnection, Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
+from tidelog.protocol.refusals import refused
 from tidelog.records.batch import Rejected
 from tidelog.storage.log.inspecting import UNLOOKED, Looks
 from tidelog.storage.log.producers import RESUMES
@@ -113,12 +114,12 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     acks = request.acks
     if acks not in (ALL_IN_SYNC, 0, 1):
         reason = f"acks must be -1, 0 or 1, not {acks}"
-        return _refused(request, ErrorCode.INVALID_REQUIRED_ACKS, reason)
+        return _refused(context.version, request, ErrorCode.INVALID_REQUIRED_ACKS, reason)
     if context.version < FIRST_SERVED_VERSION:
-        return _refused(request, ErrorCode.UNSUPPORTED_VERSION, None)
+        return _refused(context.version, request, ErrorCode.UNSUPPORTED_VERSION, None)
     if request.transactional_id is not None:
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return _refused(request, error, NO_TRANSACTIONS)
+        return _refused(context.version, request, error, NO_TRANSACTIONS)
     if context.version >= BY_ID_SINCE:
         for topic in request.topic_data:
             topic.name = broker.metadata.names.get(topic.topic_id)
@@ -355,21 +356,11 @@ def _unanswered(response: Any) -> None:
                 )
 
 
-def _refused(request: messages.ProduceRequest, error: ErrorCode, reason: str | None) -> Any:
-    topics = []
-    for topic in request.topic_data:
-        answers = []
-        for data in topic.partition_data:
-            answer = _Partition(data.index)
-            refuse(answer, error, reason)
-            answers.append(answer)
-        topics.append(_Topic(topic.name, topic.topic_id, answers))
-    response = _Response(topics)
+def _refused(
+    version: int, request: messages.ProduceRequest, error: ErrorCode, reason: str | None
+) -> Any:
+    response = refused(ApiKey.PRODUCE, version, request, error, reason)
     return response if request.acks else _unanswered(response)
-
-
-def _refuse_all(request: messages.ProduceRequest, error: ErrorCode, _version: int) -> Any:
-    return _refused(request, error, None) if request.acks else None
 
 
 HANDLER = Handler(
@@ -380,6 +371,6 @@ HANDLER = Handler(
     pipelined=True,
     most_elements=20_000,
     long_records=True,
-    refuse=_refuse_all,
+    is_answered=lambda request: bool(request.acks),
     direct=produce_fast_path.answer,
 )

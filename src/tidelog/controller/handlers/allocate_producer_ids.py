@@ -35,13 +35,4 @@ async def serve(
     return response(producer_id_start=answer.first, producer_id_len=answer.size)
 
 
-def refuse_all(
-    _request: object, error: ErrorCode, _sentence: str
-) -> messages.AllocateProducerIdsResponse:
-    """Respond with one error."""
-    return messages.AllocateProducerIdsResponse(error_code=error)
-
-
-HANDLER = served(
-    ApiKey.ALLOCATE_PRODUCER_IDS, range(1), Scope.BROKER, serve, refuse_all, pipelined=True
-)
+HANDLER = served(ApiKey.ALLOCATE_PRODUCER_IDS, range(1), Scope.BROKER, serve, pipelined=True)

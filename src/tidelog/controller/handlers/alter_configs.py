@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from tidelog.controller.altered_configs import alter, refuse_resources
+from tidelog.controller.altered_configs import alter
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.serving import served
@@ -41,5 +41,4 @@ HANDLER = served(
     range(3),
     Scope.CLIENT,
     serve,
-    refuse_resources(messages.AlterConfigsRequest, messages.AlterConfigsResponse),
 )

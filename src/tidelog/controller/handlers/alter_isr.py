@@ -149,10 +149,5 @@ def _answered(index: int, outcome: Outcome) -> messages.AlterIsrResponse.Partiti
     return partition
 
 
-def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.AlterIsrResponse:
-    """Respond with one error."""
-    return messages.AlterIsrResponse(error_code=error)
-
-
 # Pipelined: the controller serves later heartbeats while this waits for its turn.
-HANDLER = served(ApiKey.ALTER_ISR, range(1), Scope.BROKER, serve, refuse_all, pipelined=True)
+HANDLER = served(ApiKey.ALTER_ISR, range(1), Scope.BROKER, serve, pipelined=True)

@@ -195,27 +195,11 @@ def _response(
     return response(error_message=None, responses=list(topics.values()))
 
 
-def refuse_all(
-    request: messages.AlterPartitionReassignmentsRequest, error: ErrorCode, sentence: str
-) -> messages.AlterPartitionReassignmentsResponse:
-    """Respond with one error for every partition named, and at the top."""
-    refusal = RequestRefusal(error, sentence)
-    named = [
-        (TopicPartition(topic.name, one.partition_index), refusal)
-        for topic in request.topics or ()
-        for one in topic.partitions or ()
-    ]
-    made = pace.finish(_response(named))
-    made.error_code, made.error_message = error, sentence
-    return made
-
-
 HANDLER = served(
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     range(1),
     Scope.CLIENT,
     serve,
-    refuse_all,
     most=MOST_MOVED,
     numbers_in_one=NUMBERS_OF_MOVES,
 )

@@ -149,11 +149,4 @@ def _note_shortages(
     controller.resizes.look()
 
 
-def refuse_all(
-    _request: object, error: ErrorCode, _sentence: str
-) -> messages.BrokerHeartbeatResponse:
-    """Respond with one error."""
-    return messages.BrokerHeartbeatResponse(error_code=error)
-
-
-HANDLER = served(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, serve, refuse_all, pipelined=True)
+HANDLER = served(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, serve, pipelined=True)

@@ -223,11 +223,4 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
     )
 
 
-def refuse_all(
-    _request: object, error: ErrorCode, _sentence: str
-) -> messages.BrokerRegistrationResponse:
-    """Respond with one error."""
-    return messages.BrokerRegistrationResponse(error_code=error)
-
-
-HANDLER = served(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, serve, refuse_all)
+HANDLER = served(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, serve)

@@ -182,13 +182,4 @@ async def _why_not_published(
         return RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
 
 
-def refuse_all(
-    request: messages.CreatePartitionsRequest, error: ErrorCode, sentence: str
-) -> messages.CreatePartitionsResponse:
-    """Respond with one error for every topic."""
-    result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
-    results = [result(topic.name, error, sentence) for topic in request.topics]
-    return messages.CreatePartitionsResponse(results=results)
-
-
-HANDLER = served(ApiKey.CREATE_PARTITIONS, range(4), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(ApiKey.CREATE_PARTITIONS, range(4), Scope.CLIENT, serve)

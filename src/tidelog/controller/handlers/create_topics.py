@@ -119,13 +119,4 @@ def _refused(
     )
 
 
-def refuse_all(
-    request: messages.CreateTopicsRequest, error: ErrorCode, sentence: str
-) -> messages.CreateTopicsResponse:
-    """Respond with one error for every topic."""
-    return messages.CreateTopicsResponse(
-        topics=[_refused(topic.name, error, sentence) for topic in request.topics]
-    )
-
-
-HANDLER = served(ApiKey.CREATE_TOPICS, range(2, 8), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(ApiKey.CREATE_TOPICS, range(2, 8), Scope.CLIENT, serve)

@@ -65,14 +65,4 @@ def _result(
     return made
 
 
-def refuse_all(
-    request: messages.DeleteTopicsRequest, error: ErrorCode, sentence: str
-) -> messages.DeleteTopicsResponse:
-    """Respond with one error for every topic."""
-    result = messages.DeleteTopicsResponse.DeletableTopicResult
-    named = [result(name, error_code=error, error_message=sentence) for name in request.topic_names]
-    states = [result(topic.name, topic.topic_id, error, sentence) for topic in request.topics]
-    return messages.DeleteTopicsResponse(responses=named + states)
-
-
-HANDLER = served(ApiKey.DELETE_TOPICS, range(1, 7), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(ApiKey.DELETE_TOPICS, range(1, 7), Scope.CLIENT, serve)

@@ -14,7 +14,6 @@ from tidelog.controller.performing import NotActive
 from tidelog.controller.requests import inter_broker_address
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
@@ -44,11 +43,4 @@ async def serve(
     )
 
 
-def refuse_all(
-    _request: object, error: ErrorCode, sentence: str
-) -> messages.DescribeClusterResponse:
-    """Respond with one error."""
-    return messages.DescribeClusterResponse(error_code=error, error_message=sentence)
-
-
-HANDLER = served(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, serve)

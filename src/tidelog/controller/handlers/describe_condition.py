@@ -37,7 +37,6 @@ from tidelog.controller.decisions.resizes_condition import (
 from tidelog.controller.decisions.retirees import retired_on_record
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.runtime import pace
@@ -100,11 +99,4 @@ def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
     return found
 
 
-def refuse_all(
-    _request: object, error: ErrorCode, sentence: str
-) -> messages.DescribeConditionResponse:
-    """Respond with one error."""
-    return messages.DescribeConditionResponse(error_code=error, error_message=sentence)
-
-
-HANDLER = served(ApiKey.DESCRIBE_CONDITION, range(1), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(ApiKey.DESCRIBE_CONDITION, range(1), Scope.CLIENT, serve)

@@ -12,7 +12,6 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.removal import former_partitions
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
@@ -34,19 +33,4 @@ async def serve(
     return response(topics=topics)
 
 
-def refuse_all(
-    request: messages.DescribeFencesRequest, error: ErrorCode, _sentence: str
-) -> messages.DescribeFencesResponse:
-    """Respond with one error in every partition."""
-    response = messages.DescribeFencesResponse
-    return response(
-        topics=[
-            response.Topic(
-                topic.topic, [response.Partition(x.partition, error) for x in topic.partitions], []
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-HANDLER = served(ApiKey.DESCRIBE_FENCES, range(1), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(ApiKey.DESCRIBE_FENCES, range(1), Scope.CLIENT, serve)

@@ -57,11 +57,4 @@ async def serve(
     return answer
 
 
-def refuse_all(
-    request: messages.DescribeTopicPartitionsRequest, error: ErrorCode, _sentence: str
-) -> messages.DescribeTopicPartitionsResponse:
-    """Respond with the error for each topic."""
-    return Answer(topics=[_Topic(error, topic.name, NO_UUID) for topic in request.topics])
-
-
-HANDLER = served(ApiKey.DESCRIBE_TOPIC_PARTITIONS, range(1), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(ApiKey.DESCRIBE_TOPIC_PARTITIONS, range(1), Scope.CLIENT, serve)

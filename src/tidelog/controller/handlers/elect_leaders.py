@@ -22,6 +22,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.protocol.refusals import refused
 
 Answered = tuple[TopicPartition, RequestRefusal | None]
 
@@ -48,7 +49,11 @@ async def serve(
     if any(refusal is None for refusal in answer.values()) and not await reached_in_time(
         controller, revision, request.timeout_ms, context
     ):
-        return refuse_all(request, ErrorCode.REQUEST_TIMED_OUT, "Not every broker knows it yet.")
+        why = "Not every broker knows it yet."
+        refusal: messages.ElectLeadersResponse = refused(
+            ApiKey.ELECT_LEADERS, context.version, request, ErrorCode.REQUEST_TIMED_OUT, why
+        )
+        return refusal
     return _response(answer)
 
 
@@ -74,15 +79,4 @@ def _response(answer: Result) -> messages.ElectLeadersResponse:
     return response(replica_election_results=list(topics.values()))
 
 
-def refuse_all(
-    request: messages.ElectLeadersRequest, error: ErrorCode, sentence: str
-) -> messages.ElectLeadersResponse:
-    """Respond with one error for every partition, and at the top (v1+)."""
-    refusal = RequestRefusal(error, sentence)
-    answer: Result = dict.fromkeys(_asked(request) or (), refusal)
-    made = _response(answer)
-    made.error_code = error
-    return made
-
-
-HANDLER = served(ApiKey.ELECT_LEADERS, range(3), Scope.CLIENT, serve, refuse_all)
+HANDLER = served(ApiKey.ELECT_LEADERS, range(3), Scope.CLIENT, serve)

@@ -85,9 +85,4 @@ async def serve(
     return response(response_data=b"".join(chunks)[4:])
 
 
-def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.EnvelopeResponse:
-    """Respond with one error of the envelope itself."""
-    return messages.EnvelopeResponse(error_code=error)
-
-
-HANDLER = served(ApiKey.ENVELOPE, range(1), Scope.BROKER, serve, refuse_all, pipelined=True)
+HANDLER = served(ApiKey.ENVELOPE, range(1), Scope.BROKER, serve, pipelined=True)

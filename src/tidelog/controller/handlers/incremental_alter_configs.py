@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from tidelog.controller.altered_configs import alter, refuse_resources
+from tidelog.controller.altered_configs import alter
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.configuration import Alteration, Resource, alter_configs
 from tidelog.controller.serving import served
@@ -43,7 +43,4 @@ HANDLER = served(
     range(2),
     Scope.CLIENT,
     serve,
-    refuse_resources(
-        messages.IncrementalAlterConfigsRequest, messages.IncrementalAlterConfigsResponse
-    ),
 )

@@ -16,7 +16,6 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.reassignments import is_moving, listed, moves_by_topic
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import MOST_MOVED, NUMBERS_OF_MOVES, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.runtime import pace
@@ -77,19 +76,11 @@ def _wanted(
     return wanted
 
 
-def refuse_all(
-    _request: object, error: ErrorCode, sentence: str
-) -> messages.ListPartitionReassignmentsResponse:
-    """Respond with one error."""
-    return messages.ListPartitionReassignmentsResponse(error_code=error, error_message=sentence)
-
-
 HANDLER = served(
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     range(1),
     Scope.CLIENT,
     serve,
-    refuse_all,
     most=MOST_MOVED,
     numbers_in_one=NUMBERS_OF_MOVES,
 )

@@ -42,9 +42,4 @@ async def serve(
     return messages.ReportFencesResponse()
 
 
-def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.ReportFencesResponse:
-    """Respond with one error."""
-    return messages.ReportFencesResponse(error_code=error)
-
-
-HANDLER = served(ApiKey.REPORT_FENCES, range(1), Scope.BROKER, serve, refuse_all, pipelined=True)
+HANDLER = served(ApiKey.REPORT_FENCES, range(1), Scope.BROKER, serve, pipelined=True)

@@ -55,13 +55,4 @@ async def serve(
     return messages.ReportTruncationResponse()
 
 
-def refuse_all(
-    _request: object, error: ErrorCode, _sentence: str
-) -> messages.ReportTruncationResponse:
-    """Respond with one error."""
-    return messages.ReportTruncationResponse(error_code=error)
-
-
-HANDLER = served(
-    ApiKey.REPORT_TRUNCATION, range(1), Scope.BROKER, serve, refuse_all, pipelined=True
-)
+HANDLER = served(ApiKey.REPORT_TRUNCATION, range(1), Scope.BROKER, serve, pipelined=True)

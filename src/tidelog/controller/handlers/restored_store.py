@@ -20,7 +20,6 @@ from tidelog.controller.decisions.restoration import accept
 from tidelog.controller.decisions.restoration_report import report
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
@@ -57,9 +56,4 @@ async def serve(
     return response(report=json.dumps(answer))
 
 
-def refuse_all(_request: object, error: ErrorCode, sentence: str) -> messages.RestoredStoreResponse:
-    """Respond with one error."""
-    return messages.RestoredStoreResponse(error_code=error, error_message=sentence, report="{}")
-
-
-HANDLER = served(ApiKey.RESTORED_STORE, range(1), Scope.BROKER, serve, refuse_all)
+HANDLER = served(ApiKey.RESTORED_STORE, range(1), Scope.BROKER, serve)
