@@ -26,13 +26,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from tidelog.runtime.turns import at_once
-
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import read_header
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
+from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
@@ -64,7 +63,7 @@ class Bench:
         """Open the directory as a start does, which is a thread's work."""
         found = open_directory(Seams(), self.path, cluster_id="c", node_id=1, boot_id="b")
         assert isinstance(found, LogDirectory), found
-        at_once(found.recording_life("b", durability="replicated"))
+        pace.finish(found.recording_life("b", durability="replicated"))
         found.load(lambda _: self.configs)
         return found
 
