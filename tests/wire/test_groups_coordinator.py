@@ -432,7 +432,8 @@ PART, WIDE = 20, 60
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 20 positions, one in a turn: to make a topic of more than 500 takes long."""
     monkeypatch.setattr(parts, "PART", PART)
-    monkeypatch.setattr(position_steps, "AT_ONCE", PART)
+    monkeypatch.setattr(position_steps, "PART", PART)
+    monkeypatch.setattr(pace, "PART", PART)
     monkeypatch.setattr(pending_removal, "PART", PART)
     monkeypatch.setattr(pace, "BACKGROUND_MS", 0)
 

@@ -38,6 +38,9 @@ bytes: an element of a few bytes is an object of a hundred."""
 PENDING_FREE_BYTES = 4096
 """Requests up to this size are not charged for it."""
 
+ENCODED_AT_ONCE_BYTES = 65_536
+"""A response that grew by more, in memory, is encoded in steps."""
+
 QUEUED_HIGH_BYTES = 1_048_576
 """Bytes of responses that may wait for an earlier one; above it the connection is not served."""
 
@@ -79,25 +82,18 @@ class _Work:
         self.route = route
         self.request = request
         self.correlation_id = correlation_id
-        self.steps = _encoded_in_steps(route, correlation_id, steps)
+        self.steps = steps
         self.size = size
         self.slot = slot
         self.held = 0
         self.began_ns = 0
 
-
-def _encoded_in_steps(route: Route, correlation_id: int, steps: Steps) -> Steps:
-    """Run ``steps``, then encode their result in steps."""
-    answer = yield from steps
-    if isinstance(answer, msgspec.Struct):
-        return (yield from frames.encode_in_steps(route, correlation_id, answer))
-    return answer
-
-
-def _at_once(answer: Any) -> Steps:
-    """Return steps whose result is a finished response."""
-    yield 0
-    return answer
+    def encodes(self, result: Any) -> bool:
+        """Whether the next steps encode the result; otherwise it is no response, or encoded."""
+        if isinstance(result, msgspec.Struct):
+            self.steps = frames.encode_in_steps(self.route, self.correlation_id, result)
+            return True
+        return False
 
 
 class Answering(Outgoing):
@@ -174,8 +170,7 @@ class Answering(Outgoing):
     def _begin(
         self, route: Route, request: Any, correlation_id: int, size: int, steps: Steps
     ) -> bool:
-        """Serve a request of ``size`` bytes in turns of the loop; return False while steps remain.
-        Its frame stays in the buffer until then."""
+        """Serve a request of ``size`` bytes; False while steps remain, and its frame stays."""
         self._work = work = _Work(route, request, correlation_id, steps, size=size)
         work.began_ns = self._began_ns
         if self._advance(work):
@@ -196,8 +191,7 @@ class Answering(Outgoing):
 
     def _turn_ends_ms(self) -> int:
         if self._takes_turns:
-            # Perhaps long past: then this request continues in another turn.
-            return self.server.turns.ends_ms
+            return self.server.turns.end_ms()
         return self.server.clock.monotonic_ms() + pace.REQUESTS_MS
 
     @abstractmethod
@@ -243,18 +237,20 @@ class Answering(Outgoing):
     def _advance(self, work: _Work) -> bool:
         """Run steps for a turn; return whether the work has ended, with or without a response."""
         clock = self.server.clock
-        end_ms = self._turn_ends_ms()
         most = self._limits.max_request_bytes
+        end_ms = 0  # asked at the first yield
         try:
             while True:
                 self._building += next(work.steps)
                 if self._building > most:
                     raise CloseConnection(f"its response has more than {most} bytes: ask in parts")
-                if clock.monotonic_ms() >= end_ms:
+                if clock.monotonic_ms() >= (end_ms := end_ms or self._turn_ends_ms()):
                     self._count()
                     return False
         except StopIteration as end:
             result = end.value
+            if self._building > ENCODED_AT_ONCE_BYTES and work.encodes(result):
+                return self._advance(work)
         except CloseConnection as error:
             self._building = 0
             self.close(str(error))
@@ -389,13 +385,13 @@ class Answering(Outgoing):
             if answer is None:
                 return
         if slot.in_steps and slot.blocks and isinstance(answer, msgspec.Struct):
-            answer = _at_once(answer)
+            answer = frames.encode_in_steps(route, correlation_id, answer)
         if isinstance(answer, GeneratorType):
             # The wait is over; the rest is served in steps, in the same slot.
             assert slot.blocks and self._work is None, "one request at a time has steps"
             self._work = _Work(route, request, correlation_id, answer, slot=slot)
             self._blocked |= WORK
-            self._in_another_turn()
+            self._work_on()
             return
         if not self._fill(slot, route, correlation_id, answer):
             return

@@ -1,4 +1,4 @@
-"""The scenarios by name. Owns the table, and the pace of each run; a scenario is a function of a seed.
+"""The scenarios by name, each a function of a seed. Owns the table, and the pace of each run.
 
 Time stands still within a turn of the loop, so that a turn is never over by itself. In one run of
 two, as its seed decides, long work gives way at each yield, as on a slow machine.

@@ -34,6 +34,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import LostRange, PartitionState, TopicHistory, UncleanDebt
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime import pace
 
 T0 = TopicPartition("t", 0)
 
@@ -259,7 +260,7 @@ def test_what_is_shown() -> None:
         "lost": [{"from_offset": 60, "to_offset": 100, "epochs": [4, 5], "replicas": [1]}],
         "missing_replicas": [1],
     }
-    found = condition(made.cluster)
+    found = pace.finish(condition(made.cluster))
     assert found["counts"]["unclean_elections_on_record"] == 1
     assert found["counts"]["committed_offsets_lost"] == 40
     kinds = {problem["kind"]: problem["level"] for problem in found["problems"]}

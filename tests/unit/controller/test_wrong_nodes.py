@@ -50,6 +50,7 @@ from tidelog.metadata.records import PartitionNode
 from tidelog.metadata.store import Node, Set
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol.codec import encode_message
+from tidelog.runtime import pace
 
 SENDER = Sender(101, "PLAINTEXT")
 Replica = tuple[int, UUID, int]
@@ -169,7 +170,7 @@ class Controller:
                 for topic in full.topic_states
                 for x in topic.partition_states
             }
-        condition(cluster)
+        pace.finish(condition(cluster))
         list(on_record(cluster))
         for where in moves_of(cluster):
             listed(cluster, where)

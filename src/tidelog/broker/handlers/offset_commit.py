@@ -21,12 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.parts import Answers, InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
-from tidelog.broker.coordinator.position_steps import (
-    answered,
-    is_long,
-    respond_at_once,
-    respond_in_steps,
-)
+from tidelog.broker.coordinator.position_steps import answered, as_answers, is_long
 from tidelog.groups.events import CommitOffsets, OffsetsResult
 from tidelog.groups.records import CommittedOffset
 from tidelog.model.api_keys import ApiKey
@@ -54,28 +49,16 @@ def handle(broker: Broker, request: messages.OffsetCommitRequest, context: Reque
     if by_id:
         for topic in request.topics:
             topic.name = broker.metadata.names.get(topic.topic_id)
-    if is_long(request):
-        return _in_steps(broker, request, context)
     pending_response = PendingResponse()
-    known = tuple(each for each in _known(broker, request, by_id) if each is not None)
-    if known:
-        broker.coordinator.decide(
-            request.group_id, _event(request, context, pending_response, known)
-        )
+    asked = _known(broker, request, by_id)
+    decide = partial(broker.coordinator.decide, request.group_id)
+    if is_long(request):
+        decide(InParts(pending_response, asked, partial(_event, request, context)))
+    elif known := tuple(each for each in asked if each is not None):
+        decide(_event(request, context, pending_response, known))
     else:
         pending_response.give(OffsetsResult())
-    return respond_at_once(pending_response, partial(_respond, request, by_id))
-
-
-def _in_steps(
-    broker: Broker, request: messages.OffsetCommitRequest, context: RequestContext
-) -> Steps:
-    pending_response = PendingResponse()
-    by_id = context.version >= BY_ID_SINCE
-    known = _known(broker, request, by_id)
-    long = InParts(pending_response, known, partial(_event, request, context))
-    broker.coordinator.decide(request.group_id, long)
-    return (yield from respond_in_steps(pending_response, partial(_respond, request, by_id)))
+    return pending_response.answer(partial(_respond, request, by_id))
 
 
 def _event(
@@ -128,8 +111,10 @@ def _was_ever(topic: TopicMetadata, index: int, newest: int) -> bool:
     return index in topic.partitions or (topic.resize_epoch > 0 and 0 <= index <= newest)
 
 
-def _respond(request: messages.OffsetCommitRequest, by_id: bool, found: Answers) -> Steps:
-    topics = yield from answered(request, _topic, partial(_answer, found, by_id))
+def _respond(
+    request: messages.OffsetCommitRequest, by_id: bool, result: OffsetsResult | Answers
+) -> Steps:
+    topics = yield from answered(request, _topic, partial(_answer, as_answers(result), by_id))
     return _Response(topics=topics)
 
 

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.parts import Answers, InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
-from tidelog.broker.coordinator.position_steps import (
-    answered,
-    is_long,
-    respond_at_once,
-    respond_in_steps,
-)
-from tidelog.groups.events import DeleteOffsets
+from tidelog.broker.coordinator.position_steps import answered, as_answers, is_long
+from tidelog.groups.events import DeleteOffsets, OffsetsResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -36,19 +31,14 @@ _Partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 def handle(broker: Broker, request: messages.OffsetDeleteRequest, _context: RequestContext) -> Any:
     """The response waits until the removal is committed."""
+    pending_response = PendingResponse()
+    asked = _known(broker, request)
     if is_long(request):
-        return _in_steps(broker, request)
-    pending_response = PendingResponse()
-    known = tuple(each for each in _known(broker, request) if each is not None)
-    broker.coordinator.decide(request.group_id, DeleteOffsets(pending_response, known))
-    return respond_at_once(pending_response, partial(_respond, request))
-
-
-def _in_steps(broker: Broker, request: messages.OffsetDeleteRequest) -> Steps:
-    pending_response = PendingResponse()
-    long = InParts(pending_response, _known(broker, request), DeleteOffsets)
-    broker.coordinator.decide(request.group_id, long)
-    return (yield from respond_in_steps(pending_response, partial(_respond, request)))
+        event: Any = InParts(pending_response, asked, DeleteOffsets)
+    else:
+        event = DeleteOffsets(pending_response, tuple(x for x in asked if x is not None))
+    broker.coordinator.decide(request.group_id, event)
+    return pending_response.answer(partial(_respond, request))
 
 
 def _known(
@@ -61,7 +51,8 @@ def _known(
             yield TopicPartition(topic.name, each.partition_index) if exists else None
 
 
-def _respond(request: messages.OffsetDeleteRequest, found: Answers) -> Steps:
+def _respond(request: messages.OffsetDeleteRequest, result: OffsetsResult | Answers) -> Steps:
+    found = as_answers(result)
     if found.error is not ErrorCode.NONE:
         return _Response(error_code=found.error)
     topics = yield from answered(request, _topic, partial(_answer, found))

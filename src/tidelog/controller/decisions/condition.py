@@ -1,9 +1,9 @@
 """The condition of the cluster, as the controller sees it: counts, and problems in sentences.
 
 Owns the findings for ``tidelog doctor`` and for metrics; changes nothing. Each one walks over all
-partitions: on the event loop in steps (``condition_steps``), on the state at the first step. A
-problem has a ``kind``, a ``level`` ("bad", or "notice" if it passes by itself), ``what`` and
-``advice`` as sentences, and the partitions or brokers that it concerns.
+partitions: it is a generator (`runtime.pace`), on the state at the first step. A problem has a
+``kind``, a ``level`` ("bad", or "notice" if it passes by itself), ``what`` and ``advice`` as
+sentences, and the partitions or brokers that it concerns.
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ from tidelog.metadata.records import PartitionState
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
-AT_ONCE = 250
-"""Partitions or topics of one step."""
-
-Steps = Generator[None, None, Any]
-
 
 @dataclass
 class _Looked:
@@ -67,14 +62,11 @@ class _Looked:
     totals: dict[str, int] = field(default_factory=dict)
 
 
-def condition(cluster: ClusterState) -> dict[str, Any]:
-    """Return the condition as plain data for JSON; ``problems`` is empty when nothing is wrong."""
-    found: dict[str, Any] = _at_once(condition_steps(cluster))
-    return found
+def condition(cluster: ClusterState) -> Generator[None, None, dict[str, Any]]:
+    """Return the condition as plain data for JSON; ``problems`` is empty when nothing is wrong.
 
-
-def condition_steps(cluster: ClusterState) -> Generator[None, None, dict[str, Any]]:
-    """Return the same in steps; changes of the cluster between two steps have no effect."""
+    Changes of the cluster after the first step have no effect.
+    """
     cluster = _copied(cluster)
     looked = yield from _look(cluster)
     problems = yield from _problems(cluster, looked)
@@ -89,17 +81,9 @@ def condition_steps(cluster: ClusterState) -> Generator[None, None, dict[str, An
     }
 
 
-def counts(cluster: ClusterState) -> Mapping[str, int]:
+def counts(cluster: ClusterState) -> Generator[None, None, Mapping[str, int]]:
     """Return the cluster's numbers for metrics."""
-    return _counts(cluster, _at_once(_look(cluster)))
-
-
-def _at_once(steps: Steps) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
+    return _counts(cluster, (yield from _look(cluster)))
 
 
 def _copied(cluster: ClusterState) -> ClusterState:
@@ -123,17 +107,15 @@ def _copied(cluster: ClusterState) -> ClusterState:
 def _look(cluster: ClusterState) -> Generator[None, None, _Looked]:
     looked = _Looked()
     minimums: dict[str, int] = {}
-    for at, (where, state) in enumerate(cluster.states.items()):
-        if at % AT_ONCE == 0:
-            yield
+    for where, state in cluster.states.items():
+        yield
         replicas = cluster.replicas(where)
         looked.assigned.update(replicas)
         if where.topic not in minimums:
             minimums[where.topic] = cluster.resolve(where.topic).configs.min_insync_replicas
         _judge(cluster, looked, where, state, minimums[where.topic])
-    for at, (name, history) in enumerate(cluster.topic_histories.items()):
-        if at % AT_ONCE == 0:
-            yield
+    for name, history in cluster.topic_histories.items():
+        yield
         looked.unclean.extend(TopicPartition(name, index) for index in history.unclean)
     yield
     looked.totals = totals(cluster)
@@ -237,9 +219,8 @@ def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str,
         advice = "Repair the node, or restore the metadata store from a backup."
         found.append(problem("node_damaged", str(damaged), advice))
     nameless = []
-    for at, name in enumerate(cluster.topics):
-        if at % AT_ONCE == 0:
-            yield
+    for name in cluster.topics:
+        yield
         if cluster.topic_id(name) == NO_ID:
             nameless.append(name)
     if nameless:
@@ -260,12 +241,9 @@ def _without_state(cluster: ClusterState) -> Generator[None, None, list[TopicPar
     found: list[TopicPartition] = []
     if len(cluster.states) >= sum(len(node.partitions) for node in cluster.topics.values()):
         return found
-    at = 0
     for name, node in cluster.topics.items():
         for index in node.partitions:
-            at += 1
-            if at % AT_ONCE == 0:
-                yield
+            yield
             where = TopicPartition(name, index)
             if where in cluster.states or is_unborn(cluster, where):
                 continue

@@ -15,9 +15,6 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.reassignments import moves_of
 from tidelog.model.topics import TopicPartition
 
-AT_ONCE = 250
-"""Moves or topics of one step."""
-
 MOVING_RATE = "reassignment.throttled.rate"
 SIDES = ("leader", "follower")
 
@@ -48,9 +45,8 @@ def of_moves(cluster: ClusterState) -> Generator[None, None, list[MoveFinding]]:
     damaged: list[TopicPartition] = []
     running: list[TopicPartition] = []
     awaited: set[int] = set()
-    for at, where in enumerate(moves_of(cluster)):
-        if at % AT_ONCE == 0:
-            yield
+    for where in moves_of(cluster):
+        yield
         state = cluster.states.get(where)
         isr = () if state is None else state.isr
         missing = [x for x in cluster.moves[where] if x not in isr]
@@ -114,15 +110,15 @@ def on_record(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any
     They move, or a cancellation has left other replicas (docs/design/moving.md); as data for JSON.
     """
     found: list[dict[str, Any]] = []
-    for at, name in enumerate(sorted(cluster.topic_histories)):
-        if at % AT_ONCE == 0:
-            yield
+    for name in sorted(cluster.topic_histories):
+        yield
         history = cluster.topic_histories.get(name)
         if history is None or name not in cluster.topics or name in cluster.marked:
             continue
-        for count, (index, before) in enumerate(sorted(history.original_replicas.items()), 1):
-            if count % AT_ONCE == 0:
-                yield
+        for index, before in sorted(history.original_replicas.items()):
+            yield
+            if name not in cluster.topics:
+                break  # it was deleted meanwhile
             where = TopicPartition(name, index)
             found.append(
                 {
@@ -167,9 +163,8 @@ def _owed(
     """Return the partitions that missing brokers must still stop, and these brokers."""
     owed: list[TopicPartition] = []
     owing: set[int] = set()
-    for at, (name, history) in enumerate(cluster.topic_histories.items()):
-        if at % AT_ONCE == 0:
-            yield
+    for name, history in cluster.topic_histories.items():
+        yield
         for index, stops in history.pending_stops.items():
             away = stops.keys() - cluster.fit
             if away:
@@ -180,9 +175,8 @@ def _owed(
 
 def _has_copy(cluster: ClusterState, topics: Collection[str]) -> Generator[None, None, bool]:
     """Whether a partition of these topics has a host outside of its ISR."""
-    for at, name in enumerate(topics):
-        if at % AT_ONCE == 0:
-            yield
+    for name in topics:
+        yield
         node = cluster.topics.get(name)
         for index in () if node is None else node.partitions:
             where = TopicPartition(name, index)

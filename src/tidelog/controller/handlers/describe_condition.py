@@ -26,7 +26,7 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.condition import condition_steps
+from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.decisions.moves_condition import on_record
 from tidelog.controller.decisions.resizes_condition import (
@@ -59,8 +59,7 @@ async def serve(
         topics = await pace.run(steps, controller.seams.clock)
         found = {**about, "role": "controller", "topics": topics}
         return messages.DescribeConditionResponse(condition=json.dumps(found))
-    steps = condition_steps(controller.cluster)
-    seen = await pace.run(steps, controller.seams.clock)
+    seen = await pace.run(condition(controller.cluster), controller.seams.clock)
     problems = [*controller.founding.problems(), *seen["problems"]]
     found = {**about, **seen, "problems": problems}
     if UNCLEAN in request.subjects:
