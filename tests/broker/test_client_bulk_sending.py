@@ -19,6 +19,7 @@ from tidelog.client.metadata import Partition, Topic
 from tidelog.client.producing.bulk_sender import BulkSender
 from tidelog.client.producing.partitioner import PartitionChooser
 from tidelog.client.producing.send_queue import SendTally
+from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -64,12 +65,13 @@ def test_many_records_are_written_in_order_and_counted(
             batch_bytes=1_000, buffer_bytes=5_000, idempotent=idempotent, compression=compression
         )
         tally = SendTally()
-        async with BulkSender(cluster, settings) as sender:
+        async with RecordSender(cluster, settings) as sender:
+            bulk = BulkSender(sender)
             for begin in range(0, len(VALUES), 700):
-                await sender.send_many("t", Columns(VALUES[begin : begin + 700]), tally)
+                await bulk.send_many("t", Columns(VALUES[begin : begin + 700]), tally)
             # Between them one that is sent by itself, with an answer of its own.
             own = await sender.send("t", b"own", b"k")
-            await sender.send_many("t", Columns([b"last"], [b"k"]), tally)
+            await bulk.send_many("t", Columns([b"last"], [b"k"]), tally)
             await sender.flush()
             assert own.result().offset == len(VALUES)
         assert (tally.taken, tally.written, tally.failed) == (3_001, 3_001, 0)
@@ -84,11 +86,12 @@ def test_keys_go_where_single_records_go(tmp_path: Path) -> None:
         keys = [b"%d" % (number % 50) for number in range(1_000)]
         headers = [[("n", value)] for value in VALUES[:1_000]]
         tally = SendTally()
-        async with BulkSender(cluster) as sender:
+        async with RecordSender(cluster) as sender:
+            bulk = BulkSender(sender)
             one_by_one = [await sender.send("t", b"x", key) for key in keys[:50]]
             await sender.flush()
             places = [each.result().partition for each in one_by_one]
-            await sender.send_many("t", Columns(VALUES[:1_000], keys, headers), tally)
+            await bulk.send_many("t", Columns(VALUES[:1_000], keys, headers), tally)
         assert tally.written == 1_000
         fetcher = Fetcher(cluster)
         fetcher.assign({TopicPartition("t", partition): 0 for partition in range(4)})
@@ -111,14 +114,15 @@ def test_keys_go_where_single_records_go(tmp_path: Path) -> None:
 def test_what_is_refused_is_counted_and_a_batch_that_is_too_large_is_cut(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         tally = SendTally()
-        async with BulkSender(cluster, SendSettings(batch_bytes=100_000)) as sender:
-            await sender.send_many("t", Columns(VALUES[:400]), tally)
+        async with RecordSender(cluster, SendSettings(batch_bytes=100_000)) as sender:
+            bulk = BulkSender(sender)
+            await bulk.send_many("t", Columns(VALUES[:400]), tally)
             await sender.flush()
             assert (tally.written, tally.failed) == (400, 0)
-            await sender.send_many("t", Columns([b"x" * 600]), tally)
+            await bulk.send_many("t", Columns([b"x" * 600]), tally)
             await sender.flush()
             with pytest.raises(Refused):
-                await sender.send_many("t", Columns([b"x"]), tally, partition=7)
+                await bulk.send_many("t", Columns([b"x"]), tally, partition=7)
         assert (tally.taken, tally.written, tally.failed, tally.unanswered) == (401, 400, 1, 0)
         assert isinstance(tally.first_error, Refused)
         assert tally.first_error.code == ErrorCode.MESSAGE_TOO_LARGE

@@ -103,8 +103,8 @@ def test_a_slow_partition_does_not_close_the_connection_of_the_others(tmp_path: 
             waits = await sender.send("slow", b"1")
             goes = await sender.send("fast", b"1")
             flushing = asyncio.create_task(sender.flush())
-            await until(lambda: sender._connections)
-            connection = sender._connections[1]
+            await until(lambda: sender.delivery.connections)
+            connection = sender.delivery.connections[1]
             # One request for both: its answer comes when the slow one's time is over.
             assert (await goes).offset == 0
             assert not waits.done()
@@ -173,7 +173,8 @@ def test_a_close_that_is_cancelled_gives_up_what_is_not_written(tmp_path: Path) 
             with pytest.raises(ClientError, match="closed before this was acknowledged"):
                 await open_one
             await flushing
-            assert not sender._tasks
+            left = [task.get_name() for task in asyncio.all_tasks()]
+            assert not [name for name in left if name.startswith("producer: ")]
         await lone.stop()
 
     asyncio.run(story())

@@ -16,6 +16,7 @@ from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeader
 from tidelog.client.cluster import Cluster
 from tidelog.client.metadata import Topic
 from tidelog.client.producing.bulk_sender import BulkSender
+from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.partitioning.hashing import hash_of_key
@@ -30,10 +31,12 @@ ONE = Producer(1, 0)
 class Turns:
     """A sender, and metadata that change when the test says so."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, chance: random.Random | None = None, **settings: Any) -> None:
+        """``chance``: that of the client."""
         self.leaders = ResizingLeaders(random.Random(1))
-        self.cluster = ResizingCluster(self.leaders, random.Random(1))
-        self.sender = BulkSender(cast("Cluster", self.cluster), SendSettings(**settings))
+        self.cluster = ResizingCluster(self.leaders, chance or random.Random(1))
+        self.sender = RecordSender(cast("Cluster", self.cluster), SendSettings(**settings))
+        self.bulk = BulkSender(self.sender)
         self.sent: list[asyncio.Future[Any]] = []
 
     async def send(self, value: bytes, key: bytes | None = None) -> None:
@@ -49,7 +52,7 @@ class Turns:
         shown = replace(self.topic, **changed)
         self.leaders.described = replace(self.leaders.described, topics={NAME: shown})
         self.cluster.view = self.leaders.described
-        self.sender._drain()
+        self.sender.delivery.drain()
 
     async def grow(self) -> None:
         """Double the partitions."""
@@ -72,7 +75,7 @@ class Turns:
     def waiting(self) -> dict[int, list[bytes | None]]:
         """The values that wait to be sent, by partition."""
         found: dict[int, list[bytes | None]] = {}
-        for queue in self.sender._queues.values():
+        for queue in self.sender.queues:
             for batch in queue.waiting:
                 values = [record.value for record in read_batch(batch.builder.build())]
                 found.setdefault(queue.partition.partition, []).extend(values)

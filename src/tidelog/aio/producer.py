@@ -142,7 +142,7 @@ class Producer:
             await sender.accept_later(
                 topic, encoded, key_bytes, partition, timestamp_ms, checked, outcome
             )
-        elif sender.owes_turn:
+        elif sender.delivery.owes_turn:
             await sender.give_turn()
         return outcome
 

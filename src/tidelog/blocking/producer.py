@@ -69,7 +69,7 @@ class Producer:
             self._loop.leave()
             raise
         self._sender = self._inner.sender
-        self._most_bytes = self._sender.settings.buffer_bytes
+        self._memory = self._sender.memory
 
     def __enter__(self) -> Producer:
         return self
@@ -111,8 +111,8 @@ class Producer:
             self._loop.run(self._sender.topic(topic))
             self._topics.add(topic)
         waiting = self._put_bytes - self._taken_bytes
-        held = waiting + self._sender.buffered
-        if held and held + size > self._most_bytes:
+        used = waiting + self._memory.used
+        if used and used + size > self._memory.limit:
             self._wait_for_room(size)
         future = FutureRecordMetadata(self._loop.is_on_loop)
         self._put_bytes += size

@@ -37,6 +37,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.producing.bulk_sender import BulkSender
 from tidelog.client.producing.send_queue import SendTally
+from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import Columns
@@ -229,7 +230,7 @@ class _SendJob:
         await self._look_for_topic(cluster)
         loop = asyncio.get_running_loop()
         source = LineInput(loop)
-        sender = BulkSender(cluster, self._settings)
+        sender = RecordSender(cluster, self._settings)
         signals = (signal.SIGINT, signal.SIGTERM)
         ends = False
 
@@ -247,7 +248,7 @@ class _SendJob:
         for number in signals:
             loop.add_signal_handler(number, interrupt, number)
         try:
-            await self._send_lines(sender, source)
+            await self._send_lines(BulkSender(sender), source)
         finally:
             ends = True
             with contextlib.suppress(TimeoutError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Accepting:
     """A sender that accepts a record at once or later, and notes what it is asked for."""
 
     def __init__(self, *, at_once: bool, owes_turn: bool) -> None:
-        self.at_once, self.owes_turn = at_once, owes_turn
+        self.at_once, self.delivery = at_once, SimpleNamespace(owes_turn=owes_turn)
         self.calls: list[Any] = []
 
     def accept(self, *record: Any) -> bool:
@@ -76,7 +77,7 @@ def test_a_producer_opens_and_closes_as_a_context_and_stops() -> None:
                 await producer.send("t", b"v")
             if leaves:
                 async with producer as entered:
-                    assert entered is producer and producer.sender._clock is clock
+                    assert entered is producer and producer.sender.clock is clock
             else:
                 await producer.start()
                 with pytest.raises(TypeError, match="a number of seconds"):

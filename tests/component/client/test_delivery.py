@@ -13,6 +13,7 @@ from tests.support.scripted_cluster import ScriptedCluster, topic, view_of
 from tests.support.stories import story
 from tests.support.turns import LATER_MS, now
 from tidelog.client.errors import ConnectionLost, GaveUp, Refused
+from tidelog.client.producing.batch_times import BatchTimes
 from tidelog.client.producing.send_queue import SendQueue
 from tidelog.client.producing.sender import RECORD_OVERHEAD_BYTES, RecordSender
 from tidelog.client.producing.settings import SendSettings
@@ -76,7 +77,11 @@ class Sending:
         )
 
     def queue(self, partition: int = 0) -> SendQueue:
-        return self.sender._queues[(TopicPartition("t", partition), -1)]
+        return self.sender.queues.get(TopicPartition("t", partition), -1)
+
+    @property
+    def times(self) -> BatchTimes:
+        return self.sender.delivery.times
 
     async def end(self) -> None:
         """Close it, whatever is not sent."""
@@ -98,9 +103,9 @@ def test_a_batch_lingers_until_it_is_full_or_its_time_is_over() -> None:
         sending = Sending([1], linger_ms=LATER_MS, batch_bytes=200)
         begun = now()
         await sending.send(b"0" * 100)
-        (due,) = sending.sender._due.values()
+        due = sending.times.due(sending.queue().waiting[0])
         assert LATER_MS / 1000 <= due - begun < LATER_MS / 1000 + 30
-        assert not sending.sender.owes_turn
+        assert not sending.sender.delivery.owes_turn
         await turns()
         assert sending.waiting == []
         # These two have no room in one batch, so the first one is full.
@@ -142,9 +147,9 @@ def test_no_batch_lingers_while_a_record_waits_for_memory() -> None:
         assert not third.done()
         sending.answer()
         await third
-        assert sending.sender.buffered == pytest.approx(2 * size, abs=4)
+        assert sending.sender.memory.used == pytest.approx(2 * size, abs=4)
         await sending.end()
-        assert sending.sender.buffered == 0
+        assert sending.sender.memory.used == 0
 
     story(of)
 
@@ -186,27 +191,27 @@ def test_a_batch_that_is_too_large_gives_its_memory_and_its_deadline_to_its_halv
             await sending.send(b"%d" % number)
         whole = sending.queue().waiting[0]
         size, deadline = whole.size, whole.deadline
-        assert sending.sender.buffered == size
+        assert sending.sender.memory.used == size
         flushing = asyncio.ensure_future(sending.sender.flush())
         await until(lambda: sending.waiting)
         sending.answer(ErrorCode.MESSAGE_TOO_LARGE)
         await until(lambda: sending.waiting)
         assert sending.values() == [{0: [b"0", b"1"]}]
-        assert whole.size == 0 and whole not in sending.sender._deadlines
+        assert whole.size == 0 and sending.times.expire_when(whole) is None
         assert [half.size for half in whole.halves] == [size // 2, size // 2]
-        assert sending.sender.buffered == size
+        assert sending.sender.memory.used == size
         for half in whole.halves:
             assert half.deadline == deadline
-            assert sending.sender._deadlines[half].when() == deadline
-        sent = sending.sender.figures
+            assert sending.times.expire_when(half) == deadline
+        sent = sending.sender.delivery.figures
         assert (sent.records_sent, sent.records_failed) == (0, 0)
         sending.answer()
         await until(lambda: sending.waiting)
-        assert sending.sender.buffered == size // 2
+        assert sending.sender.memory.used == size // 2
         sending.answer()
         await flushing
         assert [each.result().offset for each in sending.futures] == [40, 41, 40, 41]
-        assert sending.sender.buffered == 0 and not sending.sender._deadlines
+        assert sending.sender.memory.used == 0 and not len(sending.times)
         assert (sent.records_sent, sent.records_failed) == (4, 0)
         await sending.sender.close()
 
@@ -224,11 +229,11 @@ def test_a_refusal_that_may_pass_lets_the_batch_wait_longer_each_time() -> None:
             await until(lambda before=refreshes: sending.cluster.refreshes > before)
             until_then = sending.queue().not_before
             assert wait_ms / 1000 <= until_then - begun < wait_ms / 1000 + 5
-            assert sending.sender.figures.records_retried == attempt + 1
+            assert sending.sender.delivery.figures.records_retried == attempt + 1
             await turns()
             assert not sending.waiting, "not before that time"
             sending.queue().not_before = 0.0
-            sending.sender._drain()
+            sending.sender.delivery.drain()
         await sending.end()
 
     story(of)
@@ -256,14 +261,16 @@ def test_the_next_look_is_at_the_earliest_batch_that_waits() -> None:
         await sending.send(b"1", partition=1)
         sending.queue(0).not_before = now() + 7_000
         sending.queue(1).not_before = earliest = now() + 6_000
-        sending.sender._drain()
+        sending.sender.delivery.drain()
         # The timer of the first linger is there still, and looks again.
-        sending.sender._timer_fired()
-        assert sending.sender._timer is not None and sending.sender._timer.when() == earliest
-        sending.sender._drain_at(earliest + 100)
-        assert sending.sender._timer.when() == earliest
-        sending.sender._drain_at(earliest - 100)
-        assert sending.sender._timer.when() == earliest - 100
+        timer = sending.sender.delivery.timer
+        timer.stop()
+        sending.sender.delivery.drain()
+        assert timer.at == earliest
+        timer.set(earliest + 100)
+        assert timer.at == earliest
+        timer.set(earliest - 100)
+        assert timer.at == earliest - 100
         await sending.end()
 
     story(of)
@@ -277,8 +284,9 @@ def test_a_batch_that_expires_says_why_and_lets_the_next_one_go() -> None:
         sending.answer(ErrorCode.NOT_ENOUGH_REPLICAS)
         await until(lambda: sending.queue().not_before)
         second = await sending.send(b"1" * 100)
-        sending.queue().waiting[1].deadline = now() + 1_000
-        sending.sender._deadlines.pop(sending.queue().waiting[1]).cancel()
+        later = sending.queue().waiting[1]
+        sending.times.forget(later)
+        sending.times.expire_at(now() + 1_000, sending.queue(), later)
         await turns()
         sending.queue().not_before = 0.0
         await until(first.done)
@@ -286,11 +294,11 @@ def test_a_batch_that_expires_says_why_and_lets_the_next_one_go() -> None:
         assert isinstance(error, GaveUp)
         assert str(error).startswith("t-0: not delivered within 100 ms; t-0: NOT_ENOUGH_REPLICAS")
         assert isinstance(error.__cause__, Refused)
-        assert sending.sender.figures.records_failed == 1
+        assert sending.sender.delivery.figures.records_failed == 1
         await until(lambda: sending.waiting)
         assert sending.values() == [{0: [b"1" * 100]}] and not second.done()
         await sending.end()
-        assert sending.sender.figures.records_failed == 2
+        assert sending.sender.delivery.figures.records_failed == 2
 
     story(of)
 
@@ -304,9 +312,9 @@ def test_a_batch_that_expires_in_flight_is_counted_once() -> None:
         assert isinstance(first.exception(), GaveUp)
         sending.answer(ErrorCode.NOT_ENOUGH_REPLICAS)
         await turns()
-        figures = sending.sender.figures
+        figures = sending.sender.delivery.figures
         assert (figures.records_failed, figures.records_retried) == (1, 0)
-        assert sending.sender.buffered == 0 and sending.sender._in_flight[1] == 0
+        assert sending.sender.memory.used == 0 and sending.sender.delivery.flights.counts[1] == 0
         await sending.sender.close()
 
     story(of)
@@ -320,7 +328,7 @@ def test_without_an_identity_no_record_can_be_sent() -> None:
         await until(sent.done)
         error = sent.exception()
         assert isinstance(error, Refused) and error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        assert sending.sender.buffered == 0
+        assert sending.sender.memory.used == 0
         await sending.sender.close()
 
     story(of)
@@ -331,12 +339,12 @@ def test_an_identity_that_may_come_later_is_waited_for() -> None:
         sending = Sending([1])
         sending.identity_error = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         sent = await sending.send(b"0")
-        await until(lambda: sending.sender._trouble)
+        await until(lambda: sending.sender.delivery.work.trouble)
         assert not sent.done()
         sending.identity_error = 0
-        sending.sender._drain()
+        sending.sender.delivery.drain()
         await until(lambda: sending.waiting)
-        assert sending.sender._trouble is None
+        assert sending.sender.delivery.work.trouble is None
         await sending.end()
 
     story(of)
@@ -349,14 +357,14 @@ def test_a_partition_without_a_leader_is_looked_up_less_and_less_often() -> None
         for lookups, wait_ms in enumerate((FIRST_MS, 2 * FIRST_MS, MOST_MS), 1):
             begun = now()
             await until(lambda count=lookups: sending.queue().failed_lookups == count)
-            await until(lambda: "leaders" not in sending.sender._tasks)
+            await until(lambda: sending.sender.delivery.work.task("leaders") is None)
             left_s = sending.queue().not_before - begun
             assert wait_ms / 1000 <= left_s < wait_ms / 1000 + 5
             sending.queue().not_before = 0.0
-            sending.sender._drain()
+            sending.sender.delivery.drain()
         led = topic("t", [1, 1], ordered=False, leader_epoch=4)
         sending.cluster.show(led)
-        sending.sender._drain()
+        sending.sender.delivery.drain()
         await until(lambda: sending.waiting)
         sending.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         await until(lambda: sending.queue().failed_lookups == 0)
@@ -392,12 +400,12 @@ def test_a_lost_connection_is_opened_again_and_the_batch_goes_to_the_next_leader
         await until(lambda: sending.waiting)
         _, future = sending.waiting.pop()
         sending.cluster.described = view_of(topic("t", [2], ordered=False, leader_epoch=4))
-        sending.sender._connections[1].closed = True  # type: ignore[misc]
+        sending.sender.delivery.connections[1].closed = True  # type: ignore[misc]
         future.set_exception(ConnectionLost("gone"))
-        await until(lambda: sending.sender._leader_of(TopicPartition("t", 0)) == 2)
-        assert sending.sender._in_flight[1] == 0
+        await until(lambda: sending.sender.delivery.leader_of(TopicPartition("t", 0)) == 2)
+        assert sending.sender.delivery.flights.counts[1] == 0
         sending.queue().not_before = 0.0
-        sending.sender._drain()
+        sending.sender.delivery.drain()
         await until(lambda: sending.waiting)
         assert sending.cluster.asked[-1][0] == 2 and sending.values() == [{0: [b"0"]}]
         await sending.end()
@@ -419,13 +427,13 @@ def test_what_is_in_the_log_is_counted_and_noted(code: ErrorCode, sent: int) -> 
     async def of() -> None:
         sending = Sending([1])
         noted: list[int] = []
-        sending.sender._acknowledged = lambda _, batch: noted.append(batch.builder.count)  # type: ignore[method-assign]
+        sending.sender.topics.acknowledged = lambda _, batch: noted.append(batch.builder.count)  # type: ignore[method-assign]
         future = await sending.send(b"0")
         await until(lambda: sending.waiting)
         sending.answer(code)
         await until(future.done)
         assert (future.exception() is None) == bool(sent)
-        figures = sending.sender.figures
+        figures = sending.sender.delivery.figures
         assert (figures.records_sent, figures.records_failed) == (sent, 1 - sent)
         assert noted == [1] * sent
         await sending.sender.close()
@@ -456,7 +464,7 @@ def test_metadata_without_that_broker_name_no_leader() -> None:
         await until(lambda: sending.queue().failed_lookups)
         assert not sending.waiting and sending.cluster.expired
         sending.queue().not_before = 0.0
-        sending.sender._drain()
+        sending.sender.delivery.drain()
         await until(lambda: sending.waiting)
         await sending.end()
 

@@ -18,6 +18,7 @@ from tidelog.client.errors import (
 )
 from tidelog.client.producing.held_records import HeldRecord, records_of
 from tidelog.client.producing.send_queue import BatchResult, SendQueue, SendTally
+from tidelog.client.producing.topic_epochs import TopicEpochs
 from tidelog.client.stamps import Stamp, stamp_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -29,23 +30,27 @@ def held_until(deadline: float) -> HeldRecord:
     return HeldRecord((1,), NewRecord(0, b"k", b"0", []), 10, deadline)
 
 
+def hold(turns: Turns, epochs: TopicEpochs, record: HeldRecord) -> None:
+    """Hold a record as one that a leader has refused."""
+    turns.sender.topics.perform(turns.sender.turning.hold(epochs, record))
+
+
 def test_the_timer_of_a_turn_is_that_of_the_earliest_deadline() -> None:
     """What a leader refuses in a turn was sent before, and expires before, what is held already."""
 
     async def of() -> None:
         turns = Turns()
-        epochs = turns.sender._epochs_of(turns.topic)
+        epochs = turns.sender.topics.epochs_of(turns.topic)
         begun = now()
-        turns.sender._hold(epochs, held_until(begun + 300))
-        first = epochs.timer
-        assert first is not None and first.when() == begun + 300
-        turns.sender._hold(epochs, held_until(begun + 400))
-        assert epochs.timer is first
-        turns.sender._hold(epochs, held_until(begun + 200))
-        assert first.cancelled()
-        assert epochs.timer is not None and epochs.timer.when() == begun + 200
-        turns.sender._fail_held(GaveUp("end"))
-        assert epochs.timer is None
+        hold(turns, epochs, held_until(begun + 300))
+        timer = turns.sender.topics.timers[NAME]
+        assert timer.at == begun + 300
+        hold(turns, epochs, held_until(begun + 400))
+        assert timer.at == begun + 300
+        hold(turns, epochs, held_until(begun + 200))
+        assert timer.at == begun + 200
+        turns.sender.topics.failed(GaveUp("end"))
+        assert timer.at is None
 
     story(of)
 
@@ -53,16 +58,17 @@ def test_the_timer_of_a_turn_is_that_of_the_earliest_deadline() -> None:
 def test_after_each_expiry_the_timer_is_that_of_the_next_deadline() -> None:
     async def of() -> None:
         turns = Turns()
-        epochs = turns.sender._epochs_of(turns.topic)
+        epochs = turns.sender.topics.epochs_of(turns.topic)
         begun = now()
         for after in (-1, 300, 200):
-            turns.sender._hold(epochs, held_until(begun + after))
-        turns.sender._expire_held(epochs)
+            hold(turns, epochs, held_until(begun + after))
+        await until(lambda: len(epochs.held) == 2)
         assert [each.deadline for each in epochs.held] == [begun + 300, begun + 200]
-        assert epochs.timer is not None and epochs.timer.when() == begun + 200
-        turns.sender._hold(epochs, held_until(begun + 100))
-        assert epochs.timer.when() == begun + 100
-        turns.sender._fail_held(GaveUp("end"))
+        timer = turns.sender.topics.timers[NAME]
+        assert timer.at == begun + 200
+        hold(turns, epochs, held_until(begun + 100))
+        assert timer.at == begun + 100
+        turns.sender.topics.failed(GaveUp("end"))
 
     story(of)
 
@@ -70,13 +76,13 @@ def test_after_each_expiry_the_timer_is_that_of_the_next_deadline() -> None:
 def test_the_end_of_a_turn_ends_its_timer() -> None:
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
-        epochs = turns.sender._epochs_of(turns.topic)
+        epochs = turns.sender.topics.epochs_of(turns.topic)
         epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
         await turns.send(b"0", b"k")
-        timer = epochs.timer
-        assert timer is not None and not timer.cancelled()
+        timer = turns.sender.topics.timers[NAME]
+        assert timer.at is not None
         await turns.grow()
-        assert timer.cancelled() and epochs.timer is None and not epochs.held
+        assert timer.at is None and not epochs.held
         assert epochs.refused is None and not epochs.is_turning
         await turns.end()
 
@@ -105,11 +111,11 @@ def test_the_broker_that_refused_is_asked_for_metadata() -> None:
         answer.set_result(refusal_of(request))
         await until(lambda: len(asked) > 1)
         assert node_id == 1 and set(asked) == {1}, "again and again, until it says something newer"
-        assert turns.sender._topics[NAME].is_turning
+        assert turns.sender.turning.topics[NAME].is_turning
         turns.leaders.resize_epoch = 1
         await turns.show(resize_epoch=1)
         await until(lambda: any(turns.cluster.waiting.values()))
-        assert not turns.sender._topics[NAME].is_turning
+        assert not turns.sender.turning.topics[NAME].is_turning
         await turns.end()
 
     story(of)
@@ -121,22 +127,22 @@ def test_at_the_end_of_a_turn_queues_of_former_incarnations_are_let_go_when_they
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
         sender, partitions = turns.sender, turns.topic.partitions
-        epochs = sender._epochs_of(turns.topic)
+        epochs = sender.topics.epochs_of(turns.topic)
         # By partition and epoch: 0 goes on, 1 is created again, 2 was removed, -1: not ordered.
         lives = [(0, 0), (1, 1), (2, 2), (0, -1), (1, 5)]
         for index, epoch in lives:
-            sender._queue(TopicPartition(NAME, index), epoch)
+            sender.queues.get(TopicPartition(NAME, index), epoch)
         # Its batch may be in the log: it has its numbers, and stays until it has an outcome.
-        waits = sender._queue(TopicPartition(NAME, 1), 8)
+        waits = sender.queues.get(TopicPartition(NAME, 1), 8)
         batch = waits.open(stamp=Stamp(UUID(int=9), 2, 0))
         batch.builder.append(0, b"k", b"v", [])
         assert waits.next(ONE) is batch
         waits.sent(batch, 1)
         waits.answered(batch, BatchResult(ConnectionLost("gone")))
-        sender._queue(TopicPartition("other", 1), 8)
+        sender.queues.get(TopicPartition("other", 1), 8)
         reborn = replace(partitions[1], partition_epoch=6)
         await turns.show(partitions={**partitions, 1: reborn}, resize_epoch=1)
-        left = {(where.topic, where.partition, epoch) for where, epoch in sender._queues}
+        left = {(*queue.partition, queue.partition_epoch) for queue in sender.queues}
         assert left == {(NAME, 0, 0), (NAME, 1, 8), ("other", 1, 8)}
         assert epochs.queues == {}
         waits.waiting.clear()
@@ -144,17 +150,18 @@ def test_at_the_end_of_a_turn_queues_of_former_incarnations_are_let_go_when_they
     story(of)
 
 
-class Last(random.Random):
-    """Chooses the last one."""
+class Chosen(random.Random):
+    """Chooses the last one, or what ``pick`` chooses."""
+
+    pick = max
 
     def choice(self, seq: Any) -> Any:
-        return seq[-1]
+        return self.pick(seq)
 
 
 def test_after_a_turn_records_without_a_key_go_to_a_partition_that_is_chosen_again() -> None:
     async def of() -> None:
-        turns = Turns(linger_ms=LATER_MS)
-        turns.sender._chooser._random = Last()
+        turns = Turns(Chosen(), linger_ms=LATER_MS)
         await turns.send(b"0")
         assert turns.waiting() == {1: [b"0"]}
         await turns.grow()
@@ -168,11 +175,10 @@ def test_after_a_turn_records_without_a_key_go_to_a_partition_that_is_chosen_aga
 
 def test_a_full_batch_without_keys_lets_another_partition_be_chosen() -> None:
     async def of() -> None:
-        turns = Turns(linger_ms=LATER_MS, batch_bytes=200)
-        turns.sender._chooser._random = Last()
+        chance = Chosen()
+        turns = Turns(chance, linger_ms=LATER_MS, batch_bytes=200)
         await turns.send(b"0" * 100)
-        turns.sender._chooser._random = random.Random(0)
-        turns.sender._chooser._random.choice = min  # type: ignore[assignment]
+        chance.pick = min
         await turns.send(b"1" * 100)
         await turns.send(b"2" * 10)
         assert turns.waiting() == {1: [b"0" * 100, b"1" * 100], 0: [b"2" * 10]}
@@ -186,15 +192,16 @@ def test_records_that_were_held_do_not_linger() -> None:
 
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
-        epochs = turns.sender._epochs_of(turns.topic)
+        epochs = turns.sender.topics.epochs_of(turns.topic)
         await turns.send(b"lingers", b"k")
-        (lingers,) = turns.sender._due.values()
+        times = turns.sender.delivery.times
+        (lingers,) = (times.due(batch) for queue in turns.sender.queues for batch in queue.waiting)
         assert lingers - now() > LATER_MS / 1000 - 30
-        turns.sender._begin_turn(epochs)
-        epochs.refused = stamp_of(turns.topic)
+        epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
         await turns.send(b"held", b"k")
         await turns.grow()
-        assert turns.sender._due and all(due <= now() for due in turns.sender._due.values())
+        waiting = [batch for queue in turns.sender.queues for batch in queue.waiting]
+        assert waiting and all(0.0 < times.due(batch) <= now() for batch in waiting)
         await until(lambda: any(turns.cluster.waiting.values()))
         await turns.end()
 
@@ -216,13 +223,12 @@ def test_the_memory_of_a_batch_is_shared_out_to_the_byte() -> None:
 def test_what_was_held_is_hashed_in_the_order_of_send() -> None:
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
-        epochs = turns.sender._epochs_of(turns.topic)
-        turns.sender._begin_turn(epochs)
-        epochs.refused = stamp_of(turns.topic)
-        a, b, c = (next(turns.sender._numbers) for _ in range(3))
+        epochs = turns.sender.topics.epochs_of(turns.topic)
+        epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
+        ((a,), (b,), (c,)) = (turns.sender.queues.next_number() for _ in range(3))
         for number in ((c,), (a,), (b, 1), (b, 0)):
             record = NewRecord(0, b"k", str(number).encode(), [])
-            turns.sender._hold(epochs, HeldRecord(number, record, 10, now() + 300))
+            hold(turns, epochs, HeldRecord(number, record, 10, now() + 300))
         await turns.grow()
         (values,) = turns.waiting().values()
         assert values == [str(each).encode() for each in ((a,), (b, 0), (b, 1), (c,))]
@@ -262,18 +268,18 @@ def test_while_metadata_are_newer_no_broker_is_asked() -> None:
 
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
-        epochs = turns.sender._epochs_of(turns.topic)
-        epochs.refused = stamp_of(turns.topic)
-        turns.sender._begin_turn(epochs)
-        queue = turns.sender._queue(TopicPartition(NAME, 0), 0)
+        epochs = turns.sender.topics.epochs_of(turns.topic)
+        epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
+        queue = turns.sender.queues.get(TopicPartition(NAME, 0), 0)
         batch = queue.open(stamp=epochs.stamp)
         batch.builder.append(0, b"k", b"v", [])
         assert queue.next(ONE) is batch
         queue.sent(batch, 0)
         await turns.grow()
-        assert epochs.is_turning and not turns.sender._tasks
+        assert epochs.is_turning
+        assert turns.sender.delivery.work.task(("resized", NAME)) is None
         queue.answered(batch, BatchResult(None, 0))
-        turns.sender._drain()
+        turns.sender.delivery.drain()
         assert not epochs.is_turning
         await turns.sender.close()
 
@@ -284,7 +290,7 @@ def test_metadata_that_do_not_know_the_topic_begin_no_turn() -> None:
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
         await turns.send(b"0", key_of(1, 2))
-        epochs, seen = turns.sender._topics[NAME], turns.topic
+        epochs, seen = turns.sender.turning.topics[NAME], turns.topic
         await turns.show(error=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), partitions={})
         assert not epochs.is_turning and epochs.seen is seen
         assert turns.waiting() == {1: [b"0"]}
@@ -296,11 +302,11 @@ def test_metadata_that_do_not_know_the_topic_begin_no_turn() -> None:
 def test_records_of_two_tallies_are_in_two_batches() -> None:
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
-        epochs = turns.sender._epochs_of(turns.topic)
+        epochs = turns.sender.topics.epochs_of(turns.topic)
         record = NewRecord(0, b"k", b"v", [])
         first, second = SendTally(), SendTally()
         batches = [
-            turns.sender._append(epochs, 0, record, tally=tally)
+            turns.sender.turning.append(epochs, 0, record, tally=tally)[0]
             for tally in (first, first, second, None)
         ]
         assert batches[0] is batches[1] and len(set(map(id, batches))) == 3
@@ -313,14 +319,14 @@ def test_what_was_written_to_a_partition_with_ancestors_is_noted() -> None:
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
         await turns.grow()
-        turns.sender._epochs_of(turns.topic)
+        turns.sender.topics.epochs_of(turns.topic)
         noted: list[int] = []
-        turns.sender._tombstones.note = lambda where, *_: noted.append(where.partition)  # type: ignore[assignment, method-assign, func-returns-value]
+        turns.sender.tombstones.note = lambda where, *_: noted.append(where.partition)  # type: ignore[assignment, method-assign, func-returns-value]
         for index in range(4):
-            queue = turns.sender._queue(TopicPartition(NAME, index), index)
+            queue = turns.sender.queues.get(TopicPartition(NAME, index), index)
             batch = queue.open(stamp=stamp_of(turns.topic))
             batch.builder.append(0, b"k", None, [])
-            turns.sender._acknowledged(queue, batch)
+            turns.sender.topics.acknowledged(queue, batch)
             queue.waiting.clear()
         assert noted == [2, 3]
         await turns.sender.close()

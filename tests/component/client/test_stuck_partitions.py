@@ -38,7 +38,7 @@ class Stuck(Turns):
     def values(self) -> dict[int, list[bytes | None]]:
         """What is on its way or waits to be sent, by partition."""
         found: dict[int, list[bytes | None]] = {}
-        for queue in self.sender._queues.values():
+        for queue in self.sender.queues:
             for batch in (*queue.in_flight, *queue.waiting):
                 values = [record.value for record in read_batch(batch.encode())]
                 found.setdefault(queue.partition.partition, []).extend(values)
@@ -59,7 +59,7 @@ class Stuck(Turns):
     @property
     def shut(self) -> list[int]:
         """The partitions for which records are held."""
-        return sorted(self.sender._topics[NAME].gated)
+        return sorted(self.sender.turning.topics[NAME].gated)
 
 
 def acknowledged(request: messages.ProduceRequest) -> messages.ProduceResponse:
@@ -81,7 +81,7 @@ def test_after_a_growth_only_the_line_of_the_stuck_partition_waits() -> None:
         answer.set_result(acknowledged(request))
         await until(lambda: not turns.shut)
         assert set(turns.values()) == set(range(8))
-        assert not turns.sender._topics[NAME].is_turning
+        assert not turns.sender.turning.topics[NAME].is_turning
         await turns.end()
 
     story(of)
@@ -140,7 +140,7 @@ def test_a_topic_without_order_waits_for_nothing() -> None:
         turns = Stuck(linger_ms=0)
         await turns.show(undeleted_partition_count=-1)
         await turns.on_its_way(0)
-        epochs = turns.sender._topics[NAME]
+        epochs = turns.sender.turning.topics[NAME]
         grown = Stuck()
         await grown.grow()
         await turns.show(partitions=grown.topic.partitions, max_partition_epoch=3)
@@ -173,13 +173,12 @@ def test_each_older_epoch_holds_up_its_own_line() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_records_without_a_key_go_where_nothing_is_stuck(seed: int) -> None:
     async def of() -> None:
-        turns = Stuck(linger_ms=0)
-        turns.sender._chooser._random = random.Random(seed)
+        turns = Stuck(random.Random(seed), linger_ms=0)
         await turns.on_its_way(0)
         await turns.grow()
         for _ in range(20):
             await turns.send(b"keyless")
-            turns.sender._chooser.batch_filled(NAME)
+            turns.sender.chooser.batch_filled(NAME)
         assert turns.shut == []
         assert set(turns.values()) <= {0, 1, 3}
         await turns.end()
@@ -196,14 +195,16 @@ def test_columns_of_records_wait_where_their_keys_do(keys: bool) -> None:
         tally = SendTally()
         some = [key_of(place, 4) for place in (0, 1, 2, 3, 2, 1)]
         records = Columns([b"%d" % n for n in range(6)], some if keys else None)
-        await turns.sender.send_many(NAME, records, tally)
+        await turns.bulk.send_many(NAME, records, tally)
         assert tally.taken == 6
         assert turns.shut == ([0, 2] if keys else [])
-        held = [record.record.value for record in turns.sender._topics[NAME].all_held()]
+        held = [record.record.value for record in turns.sender.turning.topics[NAME].all_held()]
         assert sorted(map(str, held)) == (["b'0'", "b'2'", "b'4'"] if keys else [])
-        assert all(record.partition is None for record in turns.sender._topics[NAME].all_held())
+        assert all(
+            record.partition is None for record in turns.sender.turning.topics[NAME].all_held()
+        )
         named = SendTally()
-        await turns.sender.send_many(NAME, Columns([b"7"]), named, partition=2)
+        await turns.bulk.send_many(NAME, Columns([b"7"]), named, partition=2)
         assert named.taken == 1 and 2 in turns.shut
         await turns.end()
 
@@ -243,12 +244,12 @@ def test_one_record_of_a_stuck_partition_costs_the_others_no_linger() -> None:
     async def of() -> None:
         turns = Stuck(linger_ms=0)
         await turns.on_its_way(0)
-        turns.sender._settings = replace(turns.sender._settings, linger_ms=LATER_MS)
+        turns.sender.delivery.settings = replace(turns.sender.settings, linger_ms=LATER_MS)
         await turns.grow()
         for number in range(3):
             await turns.send(b"%d" % number, key_of(1, 4))
         assert turns.waiting() == {1: [b"0", b"1", b"2"]}
-        (queue,) = (q for q in turns.sender._queues.values() if q.partition.partition == 1)
+        (queue,) = (q for q in turns.sender.queues if q.partition.partition == 1)
         assert len(queue.waiting) == 1
         await turns.end()
 

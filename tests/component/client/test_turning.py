@@ -19,15 +19,14 @@ from tests.support.network_server import until
 from tests.support.resizing_leaders import NAME, ResizingCluster, ResizingLeaders
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, WrongState
-from tidelog.client.producing.bulk_sender import BulkSender
+from tidelog.client.producing.delivery import CLOSED, TRIED
 from tidelog.client.producing.record_metadata import RecordMetadata
-from tidelog.client.producing.sender import CLOSED, TRIED
+from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.client.stamps import stamp_of
 from tidelog.partitioning.older_keys import ALONE, OlderKeys
 from tidelog.protocol import messages
 from tidelog.records.reader import read_batch
-from tidelog.runtime.tasks import call_off
 
 SENDS = 250
 KEYS = 6
@@ -46,7 +45,7 @@ class Run:
             delivery_timeout_ms=300 if removes else 120_000,
             **memory,
         )
-        self.sender = BulkSender(cast("Cluster", self.cluster), settings)
+        self.sender = RecordSender(cast("Cluster", self.cluster), settings)
         if not removes:
             # A batch whose partition was removed would have no outcome until its time-out.
             self.leaders.may_remove = self.is_determined
@@ -73,7 +72,7 @@ class Run:
             elif dice < 0.56:
                 self.leaders.move()
                 await self.cluster.refresh()
-                self.sender._drain()
+                self.sender.delivery.drain()
             elif dice < 0.8:
                 self.cluster.answer()
             await asyncio.sleep(0)
@@ -97,10 +96,10 @@ class Run:
 
     def is_determined(self, partition: int) -> bool:
         """Whether the sender has the outcome of all that it sends to a retired partition."""
-        epochs = self.sender._topics.get(NAME)
+        epochs = self.sender.turning.topics.get(NAME)
         if epochs is None or epochs.stamp != stamp_of(self.leaders.described.topics[NAME]):
             return False
-        queues = self.sender._queues.values()
+        queues = self.sender.queues
         return not any(q.undetermined() for q in queues if q.partition.partition == partition)
 
     async def stop_in_a_resize(self) -> None:
@@ -111,7 +110,7 @@ class Run:
             for one in leaders.leaders.values()
         ):
             leaders.step()
-        while not self.sender._topics[NAME].held:
+        while not self.sender.turning.topics[NAME].held:
             self.cluster.answer()
             await asyncio.sleep(0)
 
@@ -229,7 +228,7 @@ def test_a_producer_that_is_closed_in_a_resize_fails_what_has_no_outcome(seed: i
             await run.sender.send(NAME, b"0", b"k")
         # Nothing of it goes on.
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert run.sender.buffered == 0
+        assert run.sender.memory.used == 0
 
     asyncio.run(story())
 
@@ -238,7 +237,7 @@ def test_a_new_leader_gets_nothing_before_the_former_one_has_answered() -> None:
     async def run() -> None:
         leaders = ResizingLeaders(random.Random(1))
         cluster = ResizingCluster(leaders, random.Random(1))
-        sender = BulkSender(cast("Cluster", cluster), SendSettings(linger_ms=0))
+        sender = RecordSender(cast("Cluster", cluster), SendSettings(linger_ms=0))
         await sender.send(NAME, b"0", b"k")
         await until(lambda: any(cluster.waiting.values()))
         ((former, ((request, unanswered),)),) = cluster.waiting.items()
@@ -264,7 +263,7 @@ def test_a_new_leader_gets_nothing_before_the_former_one_has_answered() -> None:
 
 
 async def moved(
-    leaders: ResizingLeaders, cluster: ResizingCluster, sender: BulkSender, partition: int
+    leaders: ResizingLeaders, cluster: ResizingCluster, sender: RecordSender, partition: int
 ) -> int:
     """Let metadata show another leader of a partition; return it."""
     topic = leaders.described.topics[NAME]
@@ -273,7 +272,7 @@ async def moved(
     shown = replace(topic, partitions={**topic.partitions, partition: now})
     leaders.described = replace(leaders.described, topics={NAME: shown})
     await cluster.refresh()
-    sender._drain()
+    sender.delivery.drain()
     return now.leader
 
 
@@ -285,7 +284,7 @@ def test_a_new_leader_gets_what_a_silent_one_leaves_unanswered(idempotent: bool)
         leaders = ResizingLeaders(random.Random(1))
         cluster = ResizingCluster(leaders, random.Random(1))
         settings = SendSettings(linger_ms=0, idempotent=idempotent)
-        sender = BulkSender(cast("Cluster", cluster), settings)
+        sender = RecordSender(cast("Cluster", cluster), settings)
         first = await sender.send(NAME, b"0", b"k")
         await until(lambda: any(cluster.waiting.values()))
         ((_, ((request, unanswered),)),) = cluster.waiting.items()
@@ -296,7 +295,7 @@ def test_a_new_leader_gets_what_a_silent_one_leaves_unanswered(idempotent: bool)
                 await asyncio.sleep(0)
             assert not cluster.waiting.get(other) and not unanswered.done()
             unanswered.cancel()
-            await call_off(sender._tasks.values())
+            await sender.delivery.work.stop()
             return
         second = await sender.send(NAME, b"1", b"k")
         await until(lambda: cluster.waiting.get(other))
@@ -330,7 +329,7 @@ def test_a_request_that_others_wait_for_is_not_given_up_with_one_partition() -> 
         shown = replace(leaders.described.topics[NAME], partitions=together)
         leaders.described = replace(leaders.described, topics={NAME: shown})
         await cluster.refresh()
-        sender = BulkSender(cast("Cluster", cluster), SendSettings(linger_ms=0))
+        sender = RecordSender(cast("Cluster", cluster), SendSettings(linger_ms=0))
         sent = [await sender.send(NAME, b"%d" % n, b"k", partition=n) for n in (0, 1)]
         await until(lambda: any(cluster.waiting.values()))
         ((_, ((request, unanswered),)),) = cluster.waiting.items()

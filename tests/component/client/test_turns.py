@@ -50,8 +50,8 @@ def test_a_refusal_of_a_batch_that_has_expired_changes_nothing() -> None:
         assert isinstance(first.exception(), GaveUp)
         answer.set_result(refusal_of(request))
         await asyncio.sleep(0)
-        assert not turns.sender._topics[NAME].is_turning
-        assert turns.sender.buffered == 0
+        assert not turns.sender.turning.topics[NAME].is_turning
+        assert turns.sender.memory.used == 0
         later = await turns.sender.send(NAME, b"1", b"k")
         await until(lambda: any(turns.cluster.waiting.values()))
         await until(later.done)
@@ -64,9 +64,9 @@ def test_batches_of_a_deleted_topic_and_of_the_next_one_are_not_in_one_request()
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
         await turns.sender.send(NAME, b"0", key_of(0, 2))
-        turns.sender._topics[NAME].is_turning = True
+        turns.sender.turning.topics[NAME].is_turning = True
         # As if it had been sent before: it has its numbers, so it is not hashed again.
-        (queue,) = turns.sender._queues.values()
+        (queue,) = turns.sender.queues
         (batch,) = queue.waiting
         queue.next(ONE)
         queue.sent(batch, -1)
@@ -75,7 +75,7 @@ def test_batches_of_a_deleted_topic_and_of_the_next_one_are_not_in_one_request()
         moved = {index: replace(each, partition_epoch=9 + index) for index, each in led.items()}
         await turns.show(topic_id=UUID(int=2), partitions=moved, resize_epoch=0)
         await turns.sender.send(NAME, b"1", key_of(1, 2))
-        turns.sender._identity = ONE
+        turns.sender.delivery.identity = ONE
         flushing = asyncio.ensure_future(turns.sender.flush())
         await until(lambda: len(turns.cluster.waiting.get(0, ())) == 2)
         requests = [request for request, _ in turns.cluster.waiting[0]]
@@ -97,13 +97,13 @@ def test_each_time_the_order_is_switched_the_queues_wait_for_another_identity() 
             while not sent.done():
                 turns.cluster.answer()
                 await asyncio.sleep(0)
-            former = turns.sender._identity
+            former = turns.sender.delivery.identity
             assert former is not None
             await turns.show(undeleted_partition_count=count)
-            assert not turns.sender._queues
-            queue = turns.sender._queue_of(turns.sender._topics[NAME], 0)
+            assert not len(turns.sender.queues)
+            queue = turns.sender.turning.queue_of(turns.sender.turning.topics[NAME], 0)
             assert queue.needs_identity(former)
-            turns.sender._identity = former._replace(producer_id=former.producer_id + 1)
+            turns.sender.delivery.identity = former._replace(producer_id=former.producer_id + 1)
             for leader in turns.leaders.leaders.values():
                 leader.sequences.clear()
                 leader.known.clear()
@@ -127,7 +127,7 @@ def test_a_batch_of_a_deleted_topic_does_not_hold_a_turn_up() -> None:
     assert not may_end(found, of_former, of_same)
     assert not may_end(found, unordered)
     assert not may_end(None, of_former)
-    queue._identity = ONE
+    assert queue.next(ONE) is of_former.batch
     queue.sent(of_former.batch)
     assert not may_end(found, of_former)
 
@@ -178,17 +178,17 @@ def test_a_broker_that_still_knows_the_former_topic_lets_no_batch_be_written_twi
         former = replace(turns.topic, resize_epoch=5)
         created_again(turns)
         await turns.cluster.refresh()
-        turns.sender._drain()
+        turns.sender.delivery.drain()
         await turns.send(b"0", key_of(0, 2))
         _, answer = await next_request(turns)
         turns.leaders.described = replace(turns.leaders.described, topics={NAME: former})
         answer.set_exception(ConnectionLost("gone"))
         request, answer = await next_request(turns)
         answer.set_result(refusal_of(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        (queue,) = (each for each in turns.sender._queues.values() if each.undetermined())
+        (queue,) = (each for each in turns.sender.queues if each.undetermined())
         await until(lambda: queue.waiting or queue.in_flight)
         (batch,) = queue.undetermined()
-        turns.sender._drain()
+        turns.sender.delivery.drain()
         assert batch in queue.undetermined()
         created_again(turns)
         request, _ = await next_request(turns)
@@ -206,7 +206,7 @@ def test_what_is_on_its_way_to_a_deleted_topic_stays_before_what_is_sent_later()
         turns, key = Turns(linger_ms=0), key_of(0, 2)
         request, answer = await on_its_way_to_a_deleted_topic(turns, key)
         await turns.cluster.refresh()
-        turns.sender._drain()
+        turns.sender.delivery.drain()
         await turns.send(b"1", key)
         assert turns.waiting() == {}
         answer.set_result(refusal_of(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -261,11 +261,11 @@ def test_a_record_that_is_hashed_again_keeps_its_deadline() -> None:
     async def of() -> None:
         turns = Turns(linger_ms=LATER_MS)
         await turns.send(b"0", key_of(7, 8))
-        ((before,),) = (queue.waiting for queue in turns.sender._queues.values())
+        ((before,),) = (queue.waiting for queue in turns.sender.queues)
         begun = now()
         await until(lambda: now() - begun > 0.02)
         await turns.grow()
-        (after,) = [batch for q in turns.sender._queues.values() for batch in q.waiting]
+        (after,) = [batch for q in turns.sender.queues for batch in q.waiting]
         assert after is not before and after.deadline == before.deadline
         await turns.end()
 
@@ -276,7 +276,7 @@ def test_each_record_that_is_held_expires_at_its_own_deadline() -> None:
     async def of() -> None:
         turns = Turns(linger_ms=0, delivery_timeout_ms=60)
         await turns.sender.topic(NAME)
-        epochs = turns.sender._epochs_of(turns.topic)
+        epochs = turns.sender.topics.epochs_of(turns.topic)
         epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
         first = await turns.sender.send(NAME, b"0", b"k")
         begun = now()
@@ -290,7 +290,7 @@ def test_each_record_that_is_held_expires_at_its_own_deadline() -> None:
         await until(lambda: ended)
         assert ended[0] - sent > 0.059, "not with the first one"
         assert isinstance(first.exception(), GaveUp) and isinstance(second.exception(), GaveUp)
-        assert turns.sender.buffered == 0
+        assert turns.sender.memory.used == 0
         await turns.sender.close()
 
     story(of)
@@ -299,12 +299,12 @@ def test_each_record_that_is_held_expires_at_its_own_deadline() -> None:
 def test_an_error_of_the_whole_producer_fails_what_is_held() -> None:
     async def of() -> None:
         turns = Turns(linger_ms=0)
-        epochs = turns.sender._epochs_of(turns.topic)
+        epochs = turns.sender.topics.epochs_of(turns.topic)
         epochs.is_turning, epochs.refused = True, stamp_of(turns.topic)
         held = await turns.sender.send(NAME, b"0", b"k")
-        turns.sender._fail_all(ConnectionLost("for good"))
+        turns.sender.delivery.fail_all(ConnectionLost("for good"))
         assert isinstance(held.exception(), ConnectionLost)
-        assert turns.sender.buffered == 0
+        assert turns.sender.memory.used == 0
         await turns.sender.close()
 
     story(of)

@@ -55,7 +55,7 @@ class DeletingWriter(Writer):
         async with super().opened() as (send, cluster):
             sender: RecordSender = send.__self__  # type: ignore[attr-defined]
             if setting.loses_tombstones:
-                sender._tombstones.note = lambda *_: False  # type: ignore[method-assign]
+                sender.tombstones.note = lambda *_: False  # type: ignore[method-assign]
 
             async def sent(topic: str, value: bytes, key: bytes) -> asyncio.Future[RecordMetadata]:
                 content: bytes | None = value

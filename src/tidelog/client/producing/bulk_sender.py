@@ -11,14 +11,22 @@ from collections.abc import Sequence
 
 from tidelog.client.metadata import Topic
 from tidelog.client.producing.partitioner import by_partition
-from tidelog.client.producing.send_queue import SendTally
+from tidelog.client.producing.send_queue import ProducerBatch, SendQueue, SendTally
 from tidelog.client.producing.sender import RECORD_OVERHEAD_BYTES, RecordSender
 from tidelog.client.producing.topic_epochs import TopicEpochs
+from tidelog.client.stamps import Stamp
 from tidelog.records.builder import Columns, NewRecord
 
 
-class BulkSender(RecordSender):
-    """A ``RecordSender`` that also accepts columns of records."""
+class BulkSender:
+    """Lets a ``RecordSender`` accept columns of records."""
+
+    def __init__(self, sender: RecordSender) -> None:
+        self._sender = sender
+        self._topics = sender.topics
+        self._turning = sender.turning
+        self._delivery = sender.delivery
+        self._memory = sender.memory
 
     async def send_many(
         self, topic: str, records: Columns, tally: SendTally, *, partition: int | None = None
@@ -29,26 +37,32 @@ class BulkSender(RecordSender):
         is the time it is accepted. Waits and raises as ``send`` does; ``tally.taken`` is the number
         accepted before.
         """
-        known = await self.topic(topic)
-        if partition is not None and (why := self._epochs_of(known).why_not(partition)) is not None:
-            raise why
-        left = await self._send_once(known, records, tally, partition)
+        described = await self._sender.topic(topic)
+        if partition is not None:
+            why = self._topics.epochs_of(described).why_not(partition)
+            if why is not None:
+                raise why
+        left = await self._send_once(described, records, tally, partition)
         while left.values:
             # The topic was resized meanwhile: what is left is hashed again.
-            left = await self._send_once(known, left, tally, partition)
+            left = await self._send_once(described, left, tally, partition)
+
+    async def flush(self) -> None:
+        """Do what ``RecordSender.flush`` does."""
+        await self._sender.flush()
 
     async def _send_once(
-        self, known: Topic, records: Columns, tally: SendTally, partition: int | None
+        self, topic: Topic, records: Columns, tally: SendTally, partition: int | None
     ) -> Columns:
         """Send records under the present count; return those that are left when it changes."""
-        epochs = self._epochs_of(known)
+        epochs = self._topics.epochs_of(topic)
         if epochs.refused is not None:
             return await self._hold_all(epochs, records, tally, partition)
         if partition is not None or records.keys is None:
             sent = await self._send_run(epochs, partition, records, tally, partition is not None)
             return _from(records, sent)
-        places = self._chooser.choose_all(epochs.seen, records.keys)
-        parts = iter(by_partition(records, places).items())
+        homes = self._sender.chooser.choose_all(epochs.seen, records.keys)
+        parts = iter(by_partition(records, homes).items())
         for index, part in parts:
             if epochs.is_turning and epochs.is_shut(index):
                 left = await self._hold_all(epochs, part, tally, None)
@@ -58,7 +72,7 @@ class BulkSender(RecordSender):
             if sent < len(part.values):
                 return _joined([_from(part, sent), *(rest for _, rest in parts)])
         if None in records.keys:
-            self._chooser.batch_filled(epochs.seen.name)
+            self._sender.chooser.batch_filled(epochs.seen.name)
         return _NOTHING
 
     async def _send_run(
@@ -74,20 +88,20 @@ class BulkSender(RecordSender):
         Returns how many were sent before the topic was resized, or its partition was shut.
         """
         begin, count = 0, len(records.values)
-        room = min(self._settings.batch_bytes, self._settings.buffer_bytes)
+        room = min(self._sender.settings.batch_bytes, self._memory.limit)
         stamp, topic = epochs.stamp, epochs.seen.name
         while begin < count:
-            if self._buffered and self._buffered + room > self._settings.buffer_bytes:
-                await self.wait_for_room(room)
-            self._epochs_of(epochs.seen)
+            if not self._memory.has_room(room):
+                await self._sender.wait_for_room(room)
+            self._topics.epochs_of(epochs.seen)
             if epochs.refused is not None or epochs.stamp != stamp:
                 return begin
-            index = self._home_of(epochs, None) if partition is None else partition
+            index = self._turning.home_of(epochs, None) if partition is None else partition
             if epochs.is_turning and epochs.is_shut(index):
                 named = partition if is_fixed else None
                 left = await self._hold_all(epochs, _from(records, begin), tally, named)
                 return count - len(left.values)
-            queue = self._queue_of(epochs, index)
+            queue = self._turning.queue_of(epochs, index)
             batch = queue.last
             if (
                 batch is None
@@ -96,25 +110,25 @@ class BulkSender(RecordSender):
                 or batch.is_fixed != is_fixed
             ):
                 batch = self._next_batch(queue, batch, tally, stamp, is_fixed)
-            taken, now_ms = begin, self._clock.wall_ms()
-            before = batch.builder.size
+            before_these, now_ms = begin, self._sender.clock.wall_ms()
+            size_before = batch.builder.size
             begin = batch.builder.extend(now_ms, records, begin, count)
-            if begin == taken:
+            if begin == before_these:
                 # The batch was already full; the first record of the next one always fits.
                 batch = self._next_batch(queue, batch, tally, stamp, is_fixed)
-                before = batch.builder.size
+                size_before = batch.builder.size
                 begin = batch.builder.extend(now_ms, records, begin, count)
-            batch.size += batch.builder.size - before
-            self._buffered += batch.builder.size - before
-            tally.taken += begin - taken
+            batch.size += batch.builder.size - size_before
+            self._memory.used += batch.builder.size - size_before
+            tally.taken += begin - before_these
             if begin < count:
                 if partition is None:
-                    self._chooser.batch_filled(topic)
-                self._due[batch] = 0.0
-                self._drain()
+                    self._sender.chooser.batch_filled(topic)
+                self._delivery.times.linger(batch, 0.0)
+                self._delivery.drain()
                 # Let the loop read responses; otherwise brokers idle until the memory is full.
                 await asyncio.sleep(0)
-                self._refuse_when_closed()
+                self._sender.refuse_when_closed()
         return count
 
     async def _hold_all(
@@ -125,17 +139,30 @@ class BulkSender(RecordSender):
             key = None if records.keys is None else records.keys[index]
             headers = [] if records.headers is None else list(records.headers[index])
             size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-            if self._buffered and self._buffered + size > self._settings.buffer_bytes:
-                await self.wait_for_room(size)
-            self._epochs_of(epochs.seen)
-            place = self._home_now(epochs, key, partition)
-            if not epochs.is_turning or (place is not None and not epochs.is_shut(place)):
+            if not self._memory.has_room(size):
+                await self._sender.wait_for_room(size)
+            self._topics.epochs_of(epochs.seen)
+            home = self._turning.home_now(epochs, key, partition)
+            if not epochs.is_turning or (home is not None and not epochs.is_shut(home)):
                 return _from(records, index)
-            record = NewRecord(self._clock.wall_ms(), key, value, headers)
-            self._buffered += size
+            record = NewRecord(self._sender.clock.wall_ms(), key, value, headers)
+            self._memory.used += size
             tally.taken += 1
-            self._hold_new(epochs, record, size, partition, tally=tally, place=place)
+            self._topics.hold_new(epochs, record, size, partition, tally=tally, home=home)
         return _NOTHING
+
+    def _next_batch(
+        self,
+        queue: SendQueue,
+        former: ProducerBatch | None,
+        tally: SendTally,
+        stamp: Stamp | None,
+        is_fixed: bool,
+    ) -> ProducerBatch:
+        """Open a batch after the last one, which is full and need not linger."""
+        batch = queue.open(tally, stamp=stamp, is_fixed=is_fixed)
+        self._delivery.opened(queue, batch, former)
+        return batch
 
 
 _NOTHING = Columns([])

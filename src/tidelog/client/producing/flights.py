@@ -11,6 +11,7 @@ written, so the producer waits for the response, as long as ``request.timeout.ms
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -47,7 +48,7 @@ class Flight:
     @property
     def is_open(self) -> bool:
         """Whether any outcome depends on the response."""
-        return any(each.is_open for each in self.sent)
+        return any(one.is_open for one in self.sent)
 
 
 @dataclass(slots=True)
@@ -55,11 +56,23 @@ class Flights:
     """The requests in flight of one producer, and its attempts to connect."""
 
     under_way: list[Flight] = field(default_factory=list)
+    counts: Counter[int] = field(default_factory=Counter)
+    """How many of them each broker has."""
     connecting: dict[int, float] = field(default_factory=dict)
     """When the attempt to connect to a broker began."""
     looks: int = 0
     """How many looks there were since the oldest of them is late."""
     _seen: ClusterMetadata | None = None
+
+    def began(self, flight: Flight) -> None:
+        """Count a request that was sent."""
+        self.under_way.append(flight)
+        self.counts[flight.node_id] += 1
+
+    def ended(self, flight: Flight) -> None:
+        """Count a request no longer: it has its response, or none will come."""
+        self.under_way.remove(flight)
+        self.counts[flight.node_id] -= 1
 
     def waits_since(self) -> float | None:
         """Return when the oldest request or attempt began that is open; None without one."""
@@ -84,7 +97,9 @@ class Flights:
             and flight.sent_at + SILENT_S <= now
             and not flight.connection.is_receiving
         }
-        return late | {each for each, begun in self.connecting.items() if begun + SILENT_S <= now}
+        return late | {
+            node_id for node_id, begun in self.connecting.items() if begun + SILENT_S <= now
+        }
 
     def taken_over(self, view: ClusterMetadata) -> list[SendQueue]:
         """Return the queues whose batches are with a former leader, once for each metadata."""
@@ -92,7 +107,7 @@ class Flights:
             return []
         self._seen = view
         queues = dict.fromkeys(
-            each.queue for flight in self.under_way for each in flight.sent if each.is_open
+            one.queue for flight in self.under_way for one in flight.sent if one.is_open
         )
         return [queue for queue in queues if _is_led_elsewhere(queue, view)]
 
@@ -101,7 +116,7 @@ class Flights:
         return {
             flight.node_id
             for flight in self.under_way
-            if any(each.queue is queue and each.is_open for each in flight.sent)
+            if any(one.queue is queue and one.is_open for one in flight.sent)
         }
 
     def abandoned(self) -> Iterable[int]:
@@ -111,10 +126,10 @@ class Flights:
 
 
 def _is_led_elsewhere(queue: SendQueue, view: ClusterMetadata) -> bool:
-    found = view.partition(queue.partition)
-    if found is None or found.leader == NO_LEADER or found.leader not in view.brokers:
+    listed = view.partition(queue.partition)
+    if listed is None or listed.leader == NO_LEADER or listed.leader not in view.brokers:
         return False
-    if queue.partition_epoch not in (-1, found.partition_epoch):
+    if queue.partition_epoch not in (-1, listed.partition_epoch):
         return False
     # Without an epoch, metadata may be older than the request.
-    return not queue.may_go_to(found.leader) and found.leader_epoch > queue.leader_epoch
+    return not queue.may_go_to(listed.leader) and listed.leader_epoch > queue.leader_epoch

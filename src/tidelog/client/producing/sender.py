@@ -1,9 +1,9 @@
 """The record sender: batches records, sends them to leaders, retries, reports each outcome once.
 
-Owns the path of a record from ``send`` into a batch: partitioning, lingering, memory. Not the
-requests and retries: see ``delivery``. Not order and sequence numbers of one partition: see
-``send_queue``. Not a topic that is resized meanwhile: see ``turning``. Not the arguments and
-serializers of the public Producer: see ``tidelog.aio``.
+Owns the path of a record from ``send`` into a batch: partitioning, lingering, memory; and the parts
+of a producer. Not the requests and retries: see ``delivery``. Not order and sequence numbers of one
+partition: see ``send_queue``. Not a topic that is resized meanwhile: see ``turning`` and
+``topic_follower``. Not the arguments and serializers of the public Producer: see ``tidelog.aio``.
 
 Order: records of one partition are written in the order of ``send``, also after retries (five
 requests in flight with an identity, one without), and records of one key also while their topic
@@ -15,20 +15,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from tidelog.client.cluster import Cluster
 from tidelog.client.errors import GaveUp, Refused, WrongState
 from tidelog.client.metadata import Topic
+from tidelog.client.producing.ancestor_tombstones import AncestorTombstones
+from tidelog.client.producing.delivery import BatchDelivery
+from tidelog.client.producing.partitioner import PartitionChooser
 from tidelog.client.producing.record_metadata import RecordMetadata, RecordOutcome
+from tidelog.client.producing.send_memory import SendMemory
+from tidelog.client.producing.send_queues import SendQueues
 from tidelog.client.producing.settings import SendSettings
-from tidelog.client.producing.topic_epochs import TopicEpochs
-from tidelog.client.producing.turning import TOMBSTONES, TurningDelivery
+from tidelog.client.producing.topic_follower import TOMBSTONES, TopicFollower
+from tidelog.client.producing.turning import TopicTurning
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord
 from tidelog.records.record import Header
-from tidelog.runtime.tasks import call_off
-
-CLOSED = "the producer was closed before this was written"
-TRIED = "the producer was closed before this was acknowledged: it may be written"
-"""The outcomes of records that were sent to no leader, and of those that were."""
+from tidelog.runtime.clock import Clock, RealClock
 
 LAST_WAIT_S = 1.0
 """How long ``close`` waits for ancestor tombstones, which may be lost."""
@@ -37,8 +39,31 @@ RECORD_OVERHEAD_BYTES = 100
 """The estimated memory of a record in Python, beyond its key, value and headers."""
 
 
-class RecordSender(TurningDelivery):
+class RecordSender:
     """Sends records. ``async with RecordSender(cluster) as sender`` flushes and closes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: SendSettings | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings or SendSettings()
+        self.clock = clock or RealClock()
+        self.memory = SendMemory(self.settings.buffer_bytes)
+        self.queues = SendQueues(self.settings)
+        self.chooser = PartitionChooser(cluster.settings.backoff.random, self.settings.partitioner)
+        self.turning = TopicTurning(
+            self.queues, self.chooser, is_by_key=self.settings.partitioner is None
+        )
+        self.delivery = BatchDelivery(cluster, self.settings, self.queues, self.memory)
+        self.tombstones = AncestorTombstones(cluster, self.clock)
+        self.topics = TopicFollower(cluster, self.turning, self.delivery, self.tombstones)
+        self.delivery.topics = self.topics
+        self._cluster = cluster
+        self._is_closing = False
+        """Whether ``close`` has begun: no new records, but accepted ones are still written."""
 
     async def __aenter__(self) -> RecordSender:
         return self
@@ -65,13 +90,13 @@ class RecordSender(TurningDelivery):
         outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
         if not self.accept(topic, value, key, partition, timestamp_ms, headers, outcome):
             await self.accept_later(topic, value, key, partition, timestamp_ms, headers, outcome)
-        elif self.owes_turn:
+        elif self.delivery.owes_turn:
             await self.give_turn()
         return outcome
 
     async def give_turn(self) -> None:
         """Let the loop send and receive; otherwise brokers idle until the memory is full."""
-        self.owes_turn = False
+        self.delivery.owes_turn = False
         await asyncio.sleep(0)
 
     def accept(
@@ -90,9 +115,9 @@ class RecordSender(TurningDelivery):
         """
         if self._is_closing:
             raise _closed()
-        epochs = self._topics.get(topic)
+        epochs = self.turning.topics.get(topic)
         if epochs is None or epochs.view is not self._cluster.view:
-            epochs = self._known(topic)
+            epochs = self.topics.known(topic)
             if epochs is None:
                 return False
         key_bytes = -1 if key is None else len(key)
@@ -102,26 +127,28 @@ class RecordSender(TurningDelivery):
         if headers:
             header_bytes = size_of(headers)
             size += header_bytes
-        if size > self._settings.max_request_bytes:
+        if size > self.settings.max_request_bytes:
             raise self._too_large(topic, size)
-        if self._buffered and self._buffered + size > self._settings.buffer_bytes:
+        # Without a call of ``has_room``: this is done for each record.
+        memory = self.memory
+        if memory.used and memory.used + size > memory.limit:
             return False
         # The record is hashed under what metadata say now.
         if partition is not None and (why := epochs.why_not(partition)) is not None:
             raise why
         if timestamp_ms is None:
-            timestamp_ms = self._clock.wall_ms()
+            timestamp_ms = self.clock.wall_ms()
         opened = (outcome, timestamp_ms, key_bytes, value_bytes, header_bytes)
-        place = partition
+        home = partition
         if epochs.is_turning:
-            place = self._home_now(epochs, key, partition)
+            home = self.turning.home_now(epochs, key, partition)
         elif partition is None:
-            place = self._chooser.choose(epochs.seen, key)
-        if place is None or (epochs.is_turning and epochs.is_shut(place)):
+            home = self.chooser.choose(epochs.seen, key)
+        if home is None or (epochs.is_turning and epochs.is_shut(home)):
             record = NewRecord(timestamp_ms, key, value, headers)
-            self._hold_new(epochs, record, size, partition, opened, place=place)
+            self.topics.hold_new(epochs, record, size, partition, opened, home=home)
         else:
-            queue = epochs.queues.get(place)
+            queue = epochs.queues.get(home)
             batch = None if queue is None or not queue.waiting else queue.waiting[-1]
             if (
                 batch is None
@@ -133,10 +160,11 @@ class RecordSender(TurningDelivery):
             ):
                 # All but the usual case, which costs no call for each record.
                 record = NewRecord(timestamp_ms, key, value, headers)
-                batch = self._append(epochs, place, record, partition is not None)
+                is_fixed = partition is not None
+                batch = self.topics.append(epochs, home, record, is_fixed=is_fixed)
             batch.outcomes.append(opened)
             batch.size += size
-        self._buffered += size
+        memory.used += size
         return True
 
     async def accept_later(
@@ -159,122 +187,80 @@ class RecordSender(TurningDelivery):
             size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
             await self.wait_for_room(size + size_of(headers))
 
-    def _known(self, topic: str) -> TopicEpochs | None:
-        """Return what records of a topic are hashed under, if its metadata are known."""
-        view = self._cluster.view
-        known = view.topics.get(topic)
-        if known is None or known.error:
-            return None
-        epochs = self._epochs_of(known)
-        epochs.view = view
-        return epochs
-
     def _too_large(self, topic: str, size: int) -> Refused:
-        most = self._settings.max_request_bytes
-        said = (
+        most = self.settings.max_request_bytes
+        why = (
             f"the record has {size} bytes and max_request_size is {most}: "
             "send less, or raise max_request_size here and max.message.bytes of the topic"
         )
-        return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"topic {topic!r}", said)
+        return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"topic {topic!r}", why)
 
     async def flush(self) -> None:
         """Send all records now, without lingering, and wait for the outcomes of those.
 
         Records that are sent meanwhile prolong it only as far as they share a batch with these.
         """
-        self._flushing += 1
-        end = (next(self._numbers),)
-        try:
-            while self._holds_before(end) or any(q.has_before(end) for q in self._queues.values()):
-                self._drain()
-                waiter = asyncio.get_running_loop().create_future()
-                self._idle.append(waiter)
-                await waiter
-        finally:
-            self._flushing -= 1
+        await self.delivery.flush()
 
     async def close(self) -> None:
         """Flush and stop; ``send`` raises at once. If cancelled, unwritten records fail."""
         self._is_closing = True
-        self._wake(self._room)
+        self.memory.wake()
         try:
             await self.flush()
-            if TOMBSTONES in self._tasks:
-                await asyncio.wait([self._tasks[TOMBSTONES]], timeout=LAST_WAIT_S)
+            if (sending := self.delivery.work.task(TOMBSTONES)) is not None:
+                await asyncio.wait([sending], timeout=LAST_WAIT_S)
         finally:
-            self._closed = True
-            for timer in (self._timer, self._watch):
-                if timer is not None:
-                    timer.cancel()
-            for queue in self._queues.values():
-                for batch in (*queue.waiting, *queue.in_flight):
-                    queue.fail(batch, WrongState(TRIED if batch.attempts else CLOSED))
-                    self._finish(batch)
-            self._fail_held(WrongState(CLOSED))
-            await call_off(self._tasks.values())
-
-    @property
-    def settings(self) -> SendSettings:
-        """The settings that it was made with."""
-        return self._settings
-
-    @property
-    def buffered(self) -> int:
-        """Bytes of records that have no outcome yet."""
-        return self._buffered
+            await self.delivery.close()
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the figures as {group: {name: value}}, by Kafka's names."""
-        in_flight = sum(self._in_flight.values())
-        shown = self.figures.shown(self._settings.buffer_bytes, self._buffered, in_flight)
-        return {"producer-metrics": shown}
+        delivery, memory = self.delivery, self.memory
+        in_flight = len(delivery.flights.under_way)
+        return {"producer-metrics": delivery.figures.shown(memory.limit, memory.used, in_flight)}
 
-    def _refuse_when_closed(self) -> None:
+    def refuse_when_closed(self) -> None:
+        """Raise WrongState when ``close`` has begun."""
         if self._is_closing:
             raise _closed()
 
     async def topic(self, name: str) -> Topic:
         """Return the metadata of a topic; waits for them. Raises as ``send`` does."""
-        self._refuse_when_closed()
-        known = self._cluster.view.topics.get(name)
-        if known is None or known.error:
-            block_ms, create = self._settings.max_block_ms, self._settings.create_topics
-            found = await self._cluster.topics([name], timeout_ms=block_ms, create=create)
-            self._refuse_when_closed()
-            return found[name]
-        return known
+        self.refuse_when_closed()
+        topic = self._cluster.view.topics.get(name)
+        if topic is None or topic.error:
+            block_ms, create = self.settings.max_block_ms, self.settings.create_topics
+            topics = await self._cluster.topics([name], timeout_ms=block_ms, create=create)
+            self.refuse_when_closed()
+            return topics[name]
+        return topic
 
     async def wait_for_room(self, size: int) -> None:
         """Wait for memory for a record of ``size`` bytes. Raises GaveUp after ``max_block_ms``."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.max_block_ms / 1000
-        while self._buffered and self._buffered + size > self._settings.buffer_bytes:
-            waiter = loop.create_future()
-            self._room.append(waiter)
+        deadline = loop.time() + self.settings.max_block_ms / 1000
+        while not self.memory.has_room(size):
+            waiter = self.memory.waiter()
             # While a record waits for room, no batch lingers.
-            self._drain()
+            self.delivery.drain()
             await asyncio.wait([waiter], timeout=max(0.0, deadline - loop.time()))
-            self._refuse_when_closed()
+            self.refuse_when_closed()
             if not waiter.done() and loop.time() >= deadline:
                 raise self.no_room()
 
     def no_room(self) -> GaveUp:
         """Return the error of a record that found no memory in time."""
-        said = (
-            f"no memory for a record within {self._settings.max_block_ms} ms: "
-            f"{self._buffered} bytes are unacknowledged"
+        text = (
+            f"no memory for a record within {self.settings.max_block_ms} ms: "
+            f"{self.memory.used} bytes are unacknowledged"
         )
-        held = {
-            name: size
-            for name, epochs in self._topics.items()
-            if (size := sum(record.size for record in epochs.all_held()))
-        }
+        held = self.turning.held_bytes()
         if held:
-            said += (
+            text += (
                 f", {sum(held.values())} of them wait for the end of a resize "
                 f"(topic {', '.join(sorted(held))})"
             )
-        return GaveUp(f"{said}; {self._trouble}" if self._trouble else said)
+        return GaveUp(self.delivery.work.because(text))
 
 
 def size_of(headers: Sequence[Header]) -> int:

@@ -16,7 +16,6 @@ a partition from which keys may come to it. It is never shut for the rest of the
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -78,8 +77,6 @@ class TopicEpochs:
     """Records that are hashed at the next look at metadata that are new enough."""
     gated: dict[int, list[HeldRecord]] = field(default_factory=dict)
     """Records that wait for older batches, by their partitions under the stamp."""
-    timer: asyncio.TimerHandle | None = None
-    timer_at: float = 0.0
 
     # What is held
 
@@ -91,9 +88,9 @@ class TopicEpochs:
 
     def take_held(self) -> list[HeldRecord]:
         """Return every record that is held, in the order of ``send``, and hold none of them."""
-        found = sorted(self.all_held(), key=lambda record: record.number)
+        records = sorted(self.all_held(), key=lambda record: record.number)
         self.held, self.gated = [], {}
-        return found
+        return records
 
     def take_late(self, now: float) -> list[HeldRecord]:
         """Return the held records whose deadline is over, and hold them no longer."""
@@ -108,29 +105,29 @@ class TopicEpochs:
 
     # What waits for what
 
-    def awaits(self, found: Stamp | None) -> bool:
+    def awaits(self, stamp: Stamp | None) -> bool:
         """Whether a leader refused what metadata of this stamp do not explain yet."""
-        return self.refused is not None and not is_newer(found, self.refused)
+        return self.refused is not None and not is_newer(stamp, self.refused)
 
     def is_shut(self, partition: int) -> bool:
         """Whether records of a partition wait for older batches."""
         return partition in self.gated or (self.shut is not None and self.shut.holds(partition))
 
     def turn_to(
-        self, newest: Topic, found: Stamp | None, queues: Iterable[SendQueue], is_by_key: bool
+        self, newest: Topic, stamp: Stamp | None, queues: Iterable[SendQueue], is_by_key: bool
     ) -> None:
         """Hash new records under another stamp; what has no outcome of former ones is older.
 
         ``is_by_key``: partitions are chosen by the hash of the key; otherwise keys have no order
         over resizes, and a batch holds up its own partition alone.
         """
-        known = {left.batch: left for each in self.older for left in _left_of(each)}
+        former = {left.batch: left for older in self.older for left in _left_of(older)}
         self.older = [
-            known.get(batch) or OlderBatch(queue, batch, self._modulus(batch, is_by_key))
+            former.get(batch) or OlderBatch(queue, batch, self._modulus(batch, is_by_key))
             for queue in queues
             for batch in queue.undetermined()
         ]
-        self.seen, self.stamp = newest, found
+        self.seen, self.stamp = newest, stamp
         self.refused, self.is_turning = None, True
         self.queues.clear()
 
@@ -148,36 +145,36 @@ class TopicEpochs:
 
         Grows with the older batches.
         """
-        self.older = [left for each in self.older for left in _left_of(each)]
+        self.older = [left for older in self.older for left in _left_of(older)]
         stamp, initial = self.stamp, self.seen.initial_partition_count
         self.shut = OlderKeys(None if stamp is None else initial, self.seen.count)
-        for each in self.older:
-            if each.holds_up(stamp):
-                self.shut.add(each.batch.partition.partition, each.modulus)
+        for older in self.older:
+            if older.holds_up(stamp):
+                self.shut.add(older.batch.partition.partition, older.modulus)
 
     @property
     def may_end(self) -> bool:
         """Whether no older batch holds any record up."""
-        return not self.held and not any(each.holds_up(self.stamp) for each in self.older)
+        return not self.held and not any(older.holds_up(self.stamp) for older in self.older)
 
     def opened(self) -> list[HeldRecord]:
         """Return the records of partitions that are not shut any more, in the order of ``send``."""
         assert self.shut is not None
-        places = [place for place in self.gated if not self.shut.holds(place)]
-        found = [record for place in places for record in self.gated.pop(place)]
-        return sorted(found, key=lambda record: record.number)
+        open_ones = [partition for partition in self.gated if not self.shut.holds(partition)]
+        records = [record for partition in open_ones for record in self.gated.pop(partition)]
+        return sorted(records, key=lambda record: record.number)
 
     # Partitions
 
     def why_not(self, partition: int) -> Refused | None:
         """Return why a partition that the caller named takes no record; None: it does."""
-        where = TopicPartition(self.seen.name, partition)
+        subject = str(TopicPartition(self.seen.name, partition))
         listed = self.seen.partitions.get(partition)
         if listed is None:
-            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(where))
+            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, subject)
         if self.stamp is not None and listed.is_retired:
-            said = f"it is retired since resize epoch {listed.retirement_epoch}"
-            return Refused(ErrorCode.POLICY_VIOLATION, str(where), said)
+            why = f"it is retired since resize epoch {listed.retirement_epoch}"
+            return Refused(ErrorCode.POLICY_VIOLATION, subject, why)
         return None
 
     def partition_epoch(self, partition: int) -> int:
@@ -224,10 +221,10 @@ def is_of_former(queue: SendQueue, batch: ProducerBatch, newest: Topic | None) -
 
 def was_removed(queue: SendQueue, batch: ProducerBatch, newest: Topic) -> bool:
     """Whether the incarnation of a partition that a batch is for was retired and removed since."""
-    found, stamp = stamp_of(newest), batch.stamp
-    if found is None or stamp is None or found.topic_id != stamp.topic_id:
+    present, stamp = stamp_of(newest), batch.stamp
+    if present is None or stamp is None or present.topic_id != stamp.topic_id:
         return False
-    if found.resize_epoch <= stamp.resize_epoch:
+    if present.resize_epoch <= stamp.resize_epoch:
         return False
     listed = newest.partitions.get(queue.partition.partition)
     return listed is None or listed.partition_epoch != queue.partition_epoch

@@ -1,0 +1,45 @@
+"""The memory of a producer's records that have no outcome yet, and the callers that wait for some.
+
+Owns the count of bytes and its limit (``buffer.memory``). Not how long a caller waits: see
+``sender``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidelog.client.producing.waiters import Waiters
+
+
+class SendMemory:
+    """The memory of one producer; a record that has no other beside it always has room."""
+
+    __slots__ = ("_waiters", "limit", "used")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit = limit_bytes
+        self.used = 0
+        """Bytes of accepted records without an outcome; ``accept`` adds to it for each record."""
+        self._waiters = Waiters()
+
+    def has_room(self, size: int) -> bool:
+        """Whether a record of this size may be accepted now."""
+        return not self.used or self.used + size <= self.limit
+
+    def free(self, size: int) -> None:
+        """Give memory back: records have their outcome. All that wait look again."""
+        self.used -= size
+        self._waiters.wake()
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Return a future that is done when memory was given back, or the wait is over."""
+        return self._waiters.add()
+
+    def wake(self) -> None:
+        """End all waits, with or without memory: the producer closes."""
+        self._waiters.wake()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a caller waits: then no batch lingers."""
+        return bool(self._waiters)
