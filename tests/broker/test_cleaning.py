@@ -25,6 +25,7 @@ from tidelog.broker.metrics import BrokerCollector
 from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
+from tidelog.storage.log.changes import LogChange
 
 
 class Told(ThreadPoolExecutor):
@@ -401,9 +402,9 @@ def test_what_a_helper_has_compacted_waits_for_another_change_of_the_log(tmp_pat
             log = hosted.log
 
             def other_change() -> pace.Work[None]:
-                log.changing = True
+                log.change = LogChange.REMOVAL
                 yield hold
-                log.changing = False
+                log.change = None
 
             cleaning = asyncio.create_task(lone.broker.maintenance.cleaning.clean())
             changing = asyncio.create_task(lone.broker.log_work.run(log, other_change()))

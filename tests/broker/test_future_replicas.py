@@ -468,7 +468,7 @@ def test_appends_and_cuts_during_a_copy_are_in_it(tmp_path: Path) -> None:
                     fill(hosted, 3)
                     written += 3
                     await asyncio.sleep(0)
-                    if written % 50 == 0 and not hosted.log.changing:
+                    if written % 50 == 0 and hosted.log.change is None:
                         log = hosted.log
                         work = log.truncation(written - 10, NOW_MS)
                         assert await broker.broker.log_work.run(log, work) is None

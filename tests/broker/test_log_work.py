@@ -35,6 +35,7 @@ from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime import pace
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.partition_log import PartitionLog
 
 STUCK = int(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -78,7 +79,7 @@ async def being_cut(lone: LoneBroker, disk: HeldDisk) -> tuple[PartitionLog, asy
     work = lone.broker.log_work.run(log, log.truncation(4, NOW_MS))
     cut = asyncio.create_task(work)
     await until(disk.held.is_set)
-    assert log.cutting
+    assert log.change is LogChange.CUT
     return log, cut
 
 
@@ -101,14 +102,14 @@ def test_a_new_role_waits_for_the_cut_and_holds_up_no_other_partition(tmp_path: 
             commands = leader_and_isr({"t": (A, {0: (1, 0), 1: (1, 0)})})
             asked = asyncio.create_task(channel.ask(commands, 5))
             await until(lambda: epoch(lone, 1) == 1)
-            assert epoch(lone, 0) == 0 and not asked.done() and log.cutting
+            assert epoch(lone, 0) == 0 and not asked.done() and log.change is LogChange.CUT
             disk.may_go.set()
             answer = await asked
             errors = [
                 error.error_code for topic in answer.topics for error in topic.partition_errors
             ]
             assert errors == [OK] * 2 and await cut is None
-            assert (epoch(lone, 0), log.end_offset, log.changing) == (1, 4, False)
+            assert (epoch(lone, 0), log.end_offset, log.change) == (1, 4, None)
 
     run(work())
 
@@ -121,7 +122,7 @@ def test_new_replicas_do_not_wait_for_the_cut_of_another_log(tmp_path: Path) -> 
             log, cut = await being_cut(lone, disk)
             asked = asyncio.create_task(channel.ask(follow(range(9), leader_epoch=1), 5))
             await until(lambda: fetched(lone) == 8)
-            assert log.cutting and not asked.done()
+            assert log.change is LogChange.CUT and not asked.done()
             disk.may_go.set()
             await asked
             await cut
@@ -150,7 +151,7 @@ def test_a_command_that_waits_too_long_for_a_cut_is_answered_with_a_retriable_er
             errors = sorted(await command(channel, request, version))
             assert errors == ([STUCK] if what == "deletion" else [OK, STUCK])
             hosted = lone.broker.partitions.get("t", 0)
-            assert hosted is not None and hosted.log is log and log.cutting
+            assert hosted is not None and hosted.log is log and log.change is LogChange.CUT
             disk.may_go.set()
             assert await cut is None
             # It comes again, as the controller has it.
@@ -176,10 +177,10 @@ def test_a_stop_waits_until_a_cut_has_ended(tmp_path: Path) -> None:
             cut.cancel()
             stopping = asyncio.create_task(lone.broker.log_work.settled())
             await asyncio.sleep(0)
-            assert not stopping.done() and log.cutting
+            assert not stopping.done() and log.change is LogChange.CUT
             disk.may_go.set()
             await stopping
-            assert (log.end_offset, log.changing, log.failed) == (4, False, None)
+            assert (log.end_offset, log.change, log.failed) == (4, None, None)
             # A leader again, as of this epoch.
             hosted = lone.broker.partitions.get("t", 0)
             assert hosted is not None
@@ -276,10 +277,10 @@ def test_a_fetcher_that_ends_leaves_no_cut_half_done(tmp_path: Path) -> None:
         pair.follow(epoch=2, isr=(1,))
         await until(disk.held.is_set)
         await pair.follower.broker.followers.close()
-        assert follower.log.cutting
+        assert follower.log.change is LogChange.CUT
         disk.may_go.set()
         await pair.stop()
-        assert follower.log.closed and follower.log.end_offset == 2 and not follower.log.cutting
+        assert follower.log.closed and follower.log.end_offset == 2 and follower.log.change is None
 
     run(work())
 

@@ -24,6 +24,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import codec
 from tidelog.records.builder import Producer
+from tidelog.storage.log.changes import LogChange
 
 RECOMPRESSED = {"compression.type": "gzip"}
 BY_ID = 13
@@ -105,7 +106,7 @@ def _fence_unwritten(hosted: HostedPartition, *, on: bool) -> None:
 
 
 def _cutting(hosted: HostedPartition, *, on: bool) -> None:
-    hosted.log.cutting = on  # as for a moment while a log is cut
+    hosted.log.change = LogChange.CUT if on else None  # as for a moment while a log is cut
 
 
 REFUSALS: dict[Callable[..., None], E] = {

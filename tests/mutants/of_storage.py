@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "a sync that was overtaken by a cut is believed",
         "src/tidelog/storage/log/syncing.py",
-        "    if log.cutting or pending.generation != log.generation:\n"
+        "    if log.change is LogChange.CUT or pending.generation != log.generation:\n"
         "        return  # what is cut may be given out again\n",
         "",
         "tests/unit/storage/test_faults.py",
@@ -354,8 +354,9 @@ MUTANTS = (
     Mutant(
         "what was cleaned takes the place of other records, written since",
         "src/tidelog/storage/compaction/swap.py",
-        "    if log.changing or log.is_mirrored or log.generation != result.plan.generation:",
-        "    if log.changing or log.is_mirrored:",
+        "    if log.change is not None or log.is_mirrored or log.generation "
+        "!= result.plan.generation:",
+        "    if log.change is not None or log.is_mirrored:",
         "tests/unit/storage/test_compaction.py",
     ),
     Mutant(

@@ -95,7 +95,7 @@ def cut(life: Life) -> None:
         assert life.node.log.advance_start(7) is None
     if life.steps == 9:
         pace.finish(life.node.log.housekeeping(life.node.clock.now_ms))
-    if life.steps in (4, 12) and not life.node.log.changing:
+    if life.steps in (4, 12) and life.node.log.change is None:
         log = life.node.log
         end = log.end_offset - 4
         life.safe_end, life.known_mark = min(life.safe_end, end), min(life.known_mark, end)

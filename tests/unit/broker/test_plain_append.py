@@ -16,6 +16,7 @@ from tidelog.model.configs.topic import LOG_APPEND_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 
@@ -52,7 +53,7 @@ CHANGES: dict[str, Callable[[PartitionLog], None]] = {
     "damaged": lambda log: setattr(log, "damaged", "planted"),
     "failed": fail,
     "closed": lambda log: setattr(log, "closed", True),
-    "cutting": lambda log: setattr(log, "cutting", True),
+    "cutting": lambda log: setattr(log, "change", LogChange.CUT),
     "LogAppendTime": lambda log: log.configure(
         replace(CONFIGS, message_timestamp_type=LOG_APPEND_TIME)
     ),

@@ -29,6 +29,7 @@ from tidelog.records.builder import Producer
 from tidelog.runtime import pace
 from tidelog.storage import names
 from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.expiring import FORGOTTEN_AT_ONCE
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
@@ -63,7 +64,7 @@ def test_nothing_comes_between_the_pieces_of_a_cut(tmp_path: Path, work: str, of
     def others() -> None:
         nonlocal turns
         turns += 1
-        assert log.cutting and log.changing
+        assert log.change is LogChange.CUT
         refused = log.append_as_leader(batch(), 0, NOW_MS)
         assert isinstance(refused, Rejected) and refused.error is ErrorCode.KAFKA_STORAGE_ERROR
         assert isinstance(log.append_as_follower(batch(), NOW_MS), Rejected)
@@ -84,7 +85,7 @@ def test_nothing_comes_between_the_pieces_of_a_cut(tmp_path: Path, work: str, of
             assert not isinstance(found, Rejected) and len(found)
 
     done = by_threads(getattr(log, work)(offset, NOW_MS), others)
-    assert done is None and turns >= 4 and not log.changing and not log.cutting
+    assert done is None and turns >= 4 and log.change is None
     assert log.end_offset == offset
     kept = [] if work == "restart" else list(range(offset))
     assert [record.offset for record in records_of(log)] == kept
@@ -195,7 +196,7 @@ def test_a_cut_that_was_begun_and_fails_is_final(tmp_path: Path, work: str) -> N
     refused = by_threads(getattr(log, work)(13, NOW_MS), others)
     assert isinstance(refused, Rejected) and log.resources.failed is not None
     assert "was not finished" in log.resources.failed
-    assert not log.cutting and not log.changing
+    assert log.change is None
 
 
 @pytest.mark.parametrize("work", ["truncation", "restart", "housekeeping"])
@@ -210,4 +211,4 @@ def test_many_producers_are_given_up_in_turns(tmp_path: Path, work: str) -> None
     counts.append(len(state.entries))
     assert counts[-1] == 0
     assert max(a - b for a, b in pairwise(counts)) <= FORGOTTEN_AT_ONCE
-    assert not log.changing
+    assert log.change is None

@@ -38,6 +38,7 @@ from tidelog.storage.checkpoints import decode_offsets, encode_offsets
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended, TimeOffset
@@ -234,7 +235,7 @@ def test_a_kill_during_a_cut_below_the_high_watermark_is_no_damage(
         for piece in itertools.islice(cut, len(claimed)):
             if piece is not None:
                 piece()
-        ended = len(claimed) > 0 and not log.cutting
+        ended = len(claimed) > 0 and log.change is not LogChange.CUT
         # The kill.
         claims = decode_offsets((path / names.HIGH_WATERMARKS).read_bytes())
         claimed.append(claims[log.partition])

@@ -154,7 +154,7 @@ class Control:
 
     def _is_changing(self, key: TopicPartition) -> bool:
         hosted = self._partitions.get(*key)
-        return hosted is not None and hosted.log.changing
+        return hosted is not None and hosted.log.change is not None
 
     async def _at_rest(self, key: TopicPartition, deadline_s: float) -> bool:
         """Wait until no thread is changing the log; False after the deadline."""

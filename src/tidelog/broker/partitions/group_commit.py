@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
+from tidelog.storage.log.changes import HOLDS_SYNCS
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.syncing import PendingSync, run_all, write_all_epochs
@@ -97,7 +98,7 @@ class GroupCommit:
                         break
                     del self._wanted[partition]
                     log = partition.log
-                    if log.cutting or log.is_moving:
+                    if log.change in HOLDS_SYNCS:
                         self._again_later(partition, closed_only)
                         continue
                     taken.append(partition)

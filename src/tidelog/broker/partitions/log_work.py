@@ -3,7 +3,7 @@
 Owns that each change that has begun is completed, also when its caller stops waiting: a log must
 not stay half-changed on disk. A change of role and the removal of a log wait here first; a stop of
 the broker waits for all changes. Not the order of changes: a log refuses a second one
-(``PartitionLog.changing``).
+(``PartitionLog.change``).
 """
 
 from __future__ import annotations

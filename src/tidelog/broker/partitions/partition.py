@@ -42,6 +42,7 @@ from tidelog.model.topics import TopicPartition, with_joined
 from tidelog.records.batch import Buffer, Rejected
 from tidelog.replication.isr import UNKNOWN, Follower, maximal
 from tidelog.replication.watermark import high_watermark, required_in_sync
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.inspecting import UNLOOKED, Batches, Looks
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
@@ -405,8 +406,7 @@ class HostedPartition:
     def replicated(self, size: int, leader_watermark: int) -> None:
         """Take over the leader's high watermark, after the records of its response were appended.
 
-        Not for a response with a diverging epoch: the watermark could pass records that must be
-        truncated.
+        Not for a response with a diverging epoch: it could pass records that must be truncated.
         """
         self.bytes_in += size
         self.counts.replicated_in += size
@@ -417,7 +417,7 @@ class HostedPartition:
 
     def _take_over_mark(self) -> None:
         mark = min(self._leader_mark, self.stored_end)
-        if mark > self.log.high_watermark and not self.log.cutting:
+        if mark > self.log.high_watermark and self.log.change is not LogChange.CUT:
             if self._is_short:
                 # On disk before readers see it: only some replicas have these records.
                 self.log.watermark_note.write(mark)

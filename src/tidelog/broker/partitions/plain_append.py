@@ -18,6 +18,7 @@ from tidelog.records.batch import (
     check_client_batch,
     unpack_header,
 )
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.results import Appended, as_appended
 from tidelog.storage.log.tail import has_room, write_one
 
@@ -38,7 +39,7 @@ def append_plain(
         or log.damaged
         or log.resources.failed
         or log.closed
-        or log.cutting
+        or log.change is LogChange.CUT
         or leader_epoch != log.epochs.latest
     ):
         return None

@@ -13,7 +13,7 @@ Owns the order of renames, in pieces (``runtime.pace``): a thread waits for the 
 
 Before the first sync the old segments count, after it the new ones do: a start completes the swap.
 Each group of segments has a turn. Batches that are appended in the meantime stay; no other change
-of the log's segments comes in between (``LogState.changing``).
+of the log's segments comes in between (``LogState.change``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tidelog.runtime.disk import Directory, Disk
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import discard_cleaned
 from tidelog.storage.compaction.plan import CleanedGroup, CompactionResult
+from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.expiring import keeping_producers
 from tidelog.storage.log.segment_removal import exchange
 from tidelog.storage.log.state import LogState
@@ -44,11 +45,8 @@ def applying(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[
     if log.failed or log.closed or not _fits(log, result):
         yield partial(discard_cleaned, log.resources.disk, result.plan)
         return None
-    log.changing = True
-    try:
+    with during(log, LogChange.SWAP):
         return (yield from _apply(log, result, now_ms))
-    finally:
-        log.changing = False
 
 
 def _apply(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[str | None]:
@@ -157,7 +155,7 @@ def _keeps_producers(log: LogState, result: CompactionResult) -> pace.Work[bool]
 
 
 def _fits(log: LogState, result: CompactionResult) -> bool:
-    if log.changing or log.is_mirrored or log.generation != result.plan.generation:
+    if log.change is not None or log.is_mirrored or log.generation != result.plan.generation:
         return False
     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
     return all(

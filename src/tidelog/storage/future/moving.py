@@ -37,6 +37,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.future.mirror import Mirror, SourceFailed
 from tidelog.storage.future.steps import Copy, Step
+from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.elsewhere import elsewhere
 from tidelog.storage.log.epoch_writing import epochs_content
 from tidelog.storage.log.fences import Fences, encode_fences
@@ -81,13 +82,12 @@ def taking_place(move: Move) -> pace.Work[PartitionLog | None]:
     After the rename nothing is raised: a failure takes its directory out of service.
     """
     log, target = move.log, move.target
-    if log.failed or log.closed or log.changing or log.write_again is not None:
+    if log.failed or log.closed or log.change is not None or log.write_again is not None:
         return None
-    log.changing = log.is_moving = True
     try:
-        moved = yield from _until_renamed(move)
+        with during(log, LogChange.MOVE):
+            moved = yield from _until_renamed(move)
     finally:
-        log.changing = log.is_moving = False
         target.arriving.pop(log.partition, None)
     if moved is not None:
         yield from _clear_up(move, moved)
@@ -135,7 +135,7 @@ def _rename(move: Move, seal: _Seal) -> PartitionLog:
     log.forget_files()
     del move.origin.logs[log.partition]
     target.logs[log.partition] = moved
-    moved.changing = True
+    moved.change = LogChange.ARRIVAL
     move.installed(moved)
     return moved
 
@@ -149,7 +149,7 @@ def _clear_up(move: Move, moved: PartitionLog) -> pace.Work[None]:
         target.resources.fail(f"the name of {moved.path} cannot be made durable: {error}")
         return
     finally:
-        moved.changing = False
+        moved.change = None
     if origin.failed is not None:
         return  # the next start removes it
     try:

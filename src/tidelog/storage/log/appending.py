@@ -21,6 +21,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.record import CorruptRecords
 from tidelog.runtime import pace
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.epoch_writing import begin_epoch, write_epochs
 from tidelog.storage.log.fence_writing import fences_in, note_fences
 from tidelog.storage.log.fences import FenceEntry
@@ -62,7 +63,7 @@ def append_as_leader(
     on with its sequence only if it ``resumes``, otherwise: ``RESUMES``. Without either the call
     blocks where a roll waits for a sync; the server's own batches go before the roll.
     """
-    if log.damaged or log.resources.failed or log.closed or log.cutting:
+    if log.damaged or log.resources.failed or log.closed or log.change is LogChange.CUT:
         return out_of_service(log)
     configs = log.configs
     if looked_into is None:
@@ -123,7 +124,7 @@ def append_as_follower(
     from ``end_offset`` (gaps are fine: the leader may have compacted). A caller that ``waits`` may
     get ``ROLL_WAITS``: it appends the rest, from the log's end on, after ``syncing_before_roll``.
     """
-    if log.damaged or log.resources.failed or log.closed or log.cutting:
+    if log.damaged or log.resources.failed or log.closed or log.change is LogChange.CUT:
         return out_of_service(log)
     view = memoryview(buffer)
     batches = [(header, view[at : at + header.size]) for at, header in walk(view)]

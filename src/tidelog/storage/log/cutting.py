@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from tidelog.records.batch import MAX_INT64, Rejected
 from tidelog.runtime import pace
 from tidelog.runtime.disk import File
+from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
 from tidelog.storage.log.expiring import forgotten
@@ -58,19 +59,17 @@ def truncation(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | 
     power loss can bring back what new batches replaced. A refusal leaves all as it was,
     or the directory out of service. Once begun, the pieces must be run to the end.
     """
-    if log.failed or log.closed or log.changing:
+    if log.failed or log.closed or log.change is not None:
         return out_of_service(log)
     if offset >= log.end_offset:
         return None
     if offset < log.segments[0].base_offset:
         return (yield from restart(log, offset, now_ms))
-    log.changing = log.cutting = True
-    try:
-        return (yield from _truncate(log, offset, now_ms))
-    except Unsound as error:
-        return found_damaged(log, f"{log.path}: {error}")
-    finally:
-        log.changing = log.cutting = False
+    with during(log, LogChange.CUT):
+        try:
+            return (yield from _truncate(log, offset, now_ms))
+        except Unsound as error:
+            return found_damaged(log, f"{log.path}: {error}")
 
 
 def restart(
@@ -81,24 +80,23 @@ def restart(
     ``fences``: the leader's below ``offset``, instead of the log's own. They are in their file
     before the log begins there, so that no crash leaves a log without them.
     """
-    if log.failed or log.closed or log.changing:
+    if log.failed or log.closed or log.change is not None:
         return out_of_service(log)
-    log.changing = log.cutting = True
     former = log.fences
     refused: Rejected | None = out_of_service(log)
-    try:
-        if fences is not None:
-            log.fences = fences.below(offset)
-            if not (yield from writing_fences(log)):
-                return refused
-        refused = yield from _restart(log, offset, now_ms)
-        return refused
-    except OSError as error:
-        return write_failed(log, error)
-    finally:
-        if refused is not None and not log.failed:
-            log.fences = former
-        log.changing = log.cutting = False
+    with during(log, LogChange.CUT):
+        try:
+            if fences is not None:
+                log.fences = fences.below(offset)
+                if not (yield from writing_fences(log)):
+                    return refused
+            refused = yield from _restart(log, offset, now_ms)
+            return refused
+        except OSError as error:
+            return write_failed(log, error)
+        finally:
+            if refused is not None and not log.failed:
+                log.fences = former
 
 
 def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidelog.storage import names
 from tidelog.storage.checkpoints import encode_checksums, encode_epochs
+from tidelog.storage.log.changes import HOLDS_SYNCS
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.fences import encode_fences
 from tidelog.storage.log.service import write_failed
@@ -95,7 +96,7 @@ def epochs_to_write(log: LogState) -> PendingEpochs | None:
     """
     if not log.epoch_file.unwritten and log.fence_file.written is log.fences:
         return None
-    if log.failed or log.closed or log.cutting or log.is_moving:
+    if log.failed or log.closed or log.change in HOLDS_SYNCS:
         return None
     return pending_epochs(log, epochs=log.epoch_file.unwritten)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.runtime import pace
+from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.epoch_writing import write_epochs
 from tidelog.storage.log.fence_writing import writing_fences
 from tidelog.storage.log.producers import ProducerState
@@ -63,18 +64,16 @@ def housekeeping(
     a sync of the directory. Grows with the number of segments. Their files are removed when
     their renaming is durable and ``file.delete.delay.ms`` is over (``Resources.removals``).
     """
-    if log.failed or log.closed or log.changing:
+    if log.failed or log.closed or log.change is not None:
         return None
-    log.changing = True
-    try:
-        silent_since = now_ms - log.producer_expiration_ms
-        yield from forgotten(log.producers, silent_since)
-        return (yield from _apply_retention(log, now_ms, at_most))
-    except OSError as error:
-        write_failed(log, error)
-        return None
-    finally:
-        log.changing = False
+    with during(log, LogChange.REMOVAL):
+        try:
+            silent_since = now_ms - log.producer_expiration_ms
+            yield from forgotten(log.producers, silent_since)
+            return (yield from _apply_retention(log, now_ms, at_most))
+        except OSError as error:
+            write_failed(log, error)
+            return None
 
 
 def keeping_producers(log: LogState, before: int) -> pace.Work[bool]:

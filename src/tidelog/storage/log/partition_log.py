@@ -13,7 +13,7 @@ lag (recovery rebuilds them); the recovery point never claims more than a sync h
 | disk full            | KAFKA_STORAGE_ERROR, heals  | yes                         |
 | ``failed`` (fatal)   | KAFKA_STORAGE_ERROR         | as far as the disk gives it |
 | ``damaged``          | KAFKA_STORAGE_ERROR         | KAFKA_STORAGE_ERROR         |
-| ``cutting``          | KAFKA_STORAGE_ERROR, passes | yes, below the cut          |
+| cut (``change``)     | KAFKA_STORAGE_ERROR, passes | yes, below the cut          |
 """
 
 from __future__ import annotations

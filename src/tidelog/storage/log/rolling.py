@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidelog.records.batch import Rejected
 from tidelog.runtime import pace
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.service import out_of_service, write_failed
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.fresh_segments import new_segment
@@ -80,7 +81,7 @@ def roll_overdue(log: LogState, now_ms: int) -> None:
 
     An append does it in time; this is for a log that nothing is appended to.
     """
-    if log.configs.compacted and not (log.failed or log.closed or log.cutting):
+    if log.configs.compacted and not (log.failed or log.closed or log.change is LogChange.CUT):
         first = log.segments.active.first_timestamp
         due = first is not None and 0 <= first < now_ms - log.configs.max_compaction_lag_ms
         if due and not puts_roll_off(log):

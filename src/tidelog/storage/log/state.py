@@ -13,6 +13,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import MAX_INT64
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.dirty_files import DirtyFiles
 from tidelog.storage.log.epoch_file import EpochFile, FenceFile
 from tidelog.storage.log.producers import ProducerState
@@ -33,10 +34,9 @@ class LogState:
 
     __slots__ = (
         "adopted",
-        "changing",
+        "change",
         "closed",
         "configs",
-        "cutting",
         "damage_unsynced",
         "damaged",
         "dirty",
@@ -49,7 +49,6 @@ class LogState:
         "generation",
         "high_watermark",
         "is_mirrored",
-        "is_moving",
         "jitter_ms",
         "keeps_batches",
         "last_sync_ms",
@@ -129,12 +128,8 @@ class LogState:
         self.damage_unsynced = False
         """Whether a power loss could take the note of the damage: until then it is not reported."""
         self.closed = False
-        self.changing = False
-        """Whether segments are taken out, cut or replaced, in pieces: one such change at a time."""
-        self.cutting = False
-        """Whether that change is a cut: nothing is appended or synced until it ends."""
-        self.is_moving = False
-        """Whether that change is its move to another directory: nothing is synced until it ends."""
+        self.change: LogChange | None = None
+        """What is done to its segments, in pieces: one change at a time (``changes.during``)."""
         self.is_mirrored = False
         """Whether its segments are being copied to another directory: they are not compacted."""
         self.uncut_end = MAX_INT64

@@ -12,6 +12,7 @@ from itertools import islice
 
 from tidelog.runtime.disk import Directory, File
 from tidelog.storage import names
+from tidelog.storage.log.changes import HOLDS_SYNCS, LogChange
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import write_missing_epochs, write_missing_fences
 from tidelog.storage.log.service import found_damaged, write_failed
@@ -154,7 +155,7 @@ def unsynced(log: LogState, *, closed_only: bool = False, most: int = 2**31) -> 
     ``run`` it anywhere, then give it to ``synced`` on the log's own thread, always. An OSError
     (too many open files, a full disk) leaves everything to the next call; others are final.
     """
-    if log.resources.failed or log.closed or log.cutting or log.is_moving:
+    if log.resources.failed or log.closed or log.change in HOLDS_SYNCS:
         return None  # promise 25: nothing is synced after a failure
     if log.damaged is not None and not log.damage_unsynced:
         return None
@@ -252,7 +253,7 @@ def synced(log: LogState, pending: PendingSync) -> None:
     log.undone_writes_synced = max(log.undone_writes_synced, pending.undone)
     if not log.closed:
         log.dirty.names_are_durable(pending.names)
-    if log.cutting or pending.generation != log.generation:
+    if log.change is LogChange.CUT or pending.generation != log.generation:
         return  # what is cut may be given out again
     if pending.end_offset > log.synced_end_offset:
         log.synced_end_offset = pending.end_offset
