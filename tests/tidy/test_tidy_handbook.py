@@ -16,7 +16,6 @@ import click
 import pytest
 
 from tests.support.repository import ROOT, text_of, tracked
-from tidelog.broker.control_plane import forwarding
 from tidelog.broker.fetching import client_sessions
 from tidelog.broker.handlers import metadata
 from tidelog.broker.partitions import inspected_appends
@@ -27,7 +26,7 @@ from tidelog.metadata import zookeeper
 from tidelog.model.configs.broker import BROKER, SECTIONS
 from tidelog.model.configs.kafka_names import IGNORED, REFUSED, UNUSED
 from tidelog.model.configs.topic import TOPIC
-from tidelog.network import places, router
+from tidelog.network import forwarded, places, router
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
 from tidelog.network.limits import Limits
 from tidelog.storage.log import inspecting, producers, time_lookup
@@ -189,8 +188,8 @@ def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
         f"{losses.KEPT_WITHOUT_LOSS:,} without a known loss",
         f"session ends after {zookeeper.SESSION_TIMEOUT_S:.0f} s",
         f"| any, if not below | {router.MOST_ELEMENTS:,} names",
-        f"| what a controller decides | {forwarding.MOST_FORWARDED:,} |",
-        f"| AlterConfigs, IncrementalAlterConfigs to a broker | {forwarding.MOST_SETTINGS:,} |",
+        f"| what a controller decides | {forwarded.MOST_FORWARDED:,} |",
+        f"| AlterConfigs, IncrementalAlterConfigs to a broker | {forwarded.MOST_SETTINGS:,} |",
         f"| {router.MOST_MOVED:,}, where {router.NUMBERS_OF_MOVES} broker ids or",
         f"it creates {metadata.CREATED_AT_ONCE} missing topics",
         f"| a topic | {new_partitions.MOST_AT_ONCE:,} partitions at once, "

@@ -14,6 +14,7 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.performing import NotActive
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.forwarded import FORWARDED, MOST_FORWARDED
 from tidelog.network.router import MOST_ELEMENTS, Handler, RequestContext, Scope
 from tidelog.protocol.refusals import refused
 
@@ -21,27 +22,10 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 Serve = Callable[[Controller, Request, RequestContext], Awaitable[Response]]
+
 MAX_WAIT_FOR_BROKERS_MS = 4_000
 """How long a request on a broker's session may wait: responses leave in the order of requests, and
 the heartbeats after it need theirs well within ``broker.session.timeout.ms``."""
-
-MOST_ASKED = 5_000
-"""Elements of one request that a client sends to the controller's own listener, as many as brokers
-forward (``broker.control_plane.forwarding``)."""
-
-CHANGES = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-    }
-)
-"""Changes by users, which brokers would have to be sent. A controller on a store that has gone back
-in time sends brokers nothing, so it refuses these at once, with a sentence that says what to do."""
 
 
 def served(
@@ -57,13 +41,14 @@ def served(
 
     For a forwarded request it raises NotActive instead: the error belongs on the envelope.
     """
+    is_change = api_key in FORWARDED and FORWARDED[api_key].is_change
 
     async def handle(controller: Controller, request: Request, context: RequestContext) -> Any:
         try:
             if controller.active:
-                if api_key in CHANGES or api_key is ApiKey.ALLOCATE_PRODUCER_IDS:
+                if is_change or api_key is ApiKey.ALLOCATE_PRODUCER_IDS:
                     await controller.founding.settled()
-                why = _why_no_change(controller) if api_key in CHANGES else None
+                why = _why_no_change(controller) if is_change else None
                 if why is not None:
                     return refused(
                         api_key, context.version, request, ErrorCode.POLICY_VIOLATION, why
@@ -78,7 +63,7 @@ def served(
         return refused(api_key, context.version, request, ErrorCode.NOT_CONTROLLER, sentence)
 
     if most is None:
-        most = MOST_ASKED if scope is Scope.CLIENT else MOST_ELEMENTS
+        most = MOST_FORWARDED if scope is Scope.CLIENT else MOST_ELEMENTS
     return Handler(
         api_key,
         versions,
@@ -88,6 +73,19 @@ def served(
         failure="The controller failed: see its log.",
         most_elements=most,
         numbers_in_one=numbers_in_one,
+    )
+
+
+def served_for_brokers(api_key: ApiKey, serve: Serve[Request, Response]) -> Handler:
+    """Do as ``served`` with an API that brokers forward."""
+    row = FORWARDED[api_key]
+    return served(
+        api_key,
+        row.versions,
+        row.scope,
+        serve,
+        most=row.most,
+        numbers_in_one=row.numbers_in_one,
     )
 
 

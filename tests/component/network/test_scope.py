@@ -13,12 +13,12 @@ import pytest
 
 from tests.support.lone_broker import Peer, until
 from tidelog.broker import handlers
-from tidelog.broker.control_plane.forwarding import MOST_FORWARDED
 from tidelog.controller.handlers import HANDLERS
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import api_versions, frames
 from tidelog.network.audit import ELSEWHERE, MAX_PLACES, Audit
+from tidelog.network.forwarded import FORWARDED, MOST_FORWARDED
 from tidelog.network.router import (
     FOLLOWERS,
     MOST_MOVED,
@@ -100,6 +100,16 @@ def test_the_scope_of_every_api(role: str) -> None:
     shown = {entry.api_key for entry in router.api_versions(trusted=False)}
     assert shown == {key for key, scope in found.items() if scope is CLIENT}
     assert {entry.api_key for entry in router.api_versions(trusted=True)} == set(found)
+
+
+def test_brokers_forward_what_the_controller_serves_in_the_same_versions() -> None:
+    brokers = Router([api_versions.HANDLER, *handlers.HANDLERS])
+    controllers = Router([api_versions.HANDLER, *HANDLERS])
+    for key, row in FORWARDED.items():
+        for router in (brokers, controllers):
+            handler = router.handler(key)
+            assert handler is not None
+            assert (handler.versions, handler.scope) == (row.versions, row.scope), key.name
 
 
 def test_the_controller_takes_no_longer_requests_than_brokers_forward() -> None:

@@ -18,8 +18,8 @@ from tests.support.network_server import Peer, heartbeat, produce, until
 from tests.support.processes import DEADLINE_S
 from tests.support.set_clock import SetClock, burn
 from tidelog.broker import handlers
-from tidelog.broker.handlers import alter_partition_reassignments as of_brokers
-from tidelog.controller.handlers import alter_partition_reassignments as of_controllers
+from tidelog.broker.control_plane.forwarding import forwarded
+from tidelog.controller.handlers import alter_partition_reassignments
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import api_versions
@@ -573,7 +573,8 @@ def test_the_limit_of_a_plan_is_in_partitions_and_topics_and_four_replicas_count
     partitions: int, topics: int, replicas: int, fits: bool
 ) -> None:
     """A plan of 40,000 partitions with three replicas is one request of Kafka's tool."""
-    for handler in (of_brokers.HANDLER, of_controllers.HANDLER):
+    of_brokers = forwarded(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+    for handler in (of_brokers, alter_partition_reassignments.HANDLER):
         route = Router([handler]).route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, trusted=False)
         assert route is not None
         frame = memoryview(moves(partitions, topics, replicas))[4:]

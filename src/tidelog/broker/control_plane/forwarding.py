@@ -18,7 +18,8 @@ from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import frames
-from tidelog.network.router import FAILED, Handler, RequestContext, Scope
+from tidelog.network.forwarded import FORWARDED
+from tidelog.network.router import FAILED, Handler, RequestContext
 from tidelog.protocol import codec
 from tidelog.protocol.refusals import refused_in_steps
 from tidelog.runtime import pace
@@ -39,13 +40,6 @@ SHORT_MS = 1_000
 """No client closes its connection after less than this, whatever the time of its request: the
 controller's response may then be as late as half of this."""
 
-MOST_FORWARDED = 5_000
-"""Most elements of a forwarded request: this broker decodes all of them in one turn."""
-
-
-MOST_SETTINGS = 10_000
-"""The same for requests that name a topic with settings: 2,000 topics with two are 6,000."""
-
 
 class Forwards(Protocol):
     """A broker that sends requests on to the controller."""
@@ -60,26 +54,21 @@ class Forwards(Protocol):
     def clock(self) -> Clock: ...
 
 
-def forwarded(
-    api_key: ApiKey,
-    versions: range,
-    scope: Scope,
-    most: int = MOST_FORWARDED,
-    numbers_in_one: int = 1,
-) -> Handler:
-    """Return the handler of an API that the controller serves."""
+def forwarded(api_key: ApiKey) -> Handler:
+    """Return the handler of an API of the table that the controller serves."""
+    row = FORWARDED[api_key]
 
     def handle(broker: Forwards, request: Any, context: RequestContext) -> Awaitable[Any]:
         return forward(broker, api_key, request, context)
 
     return Handler(
         api_key,
-        versions,
-        scope,
+        row.versions,
+        row.scope,
         handle,
         failure=FAILED,
-        most_elements=most,
-        numbers_in_one=numbers_in_one,
+        most_elements=row.most_at_brokers or row.most,
+        numbers_in_one=row.numbers_in_one,
     )
 
 

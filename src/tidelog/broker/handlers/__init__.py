@@ -1,20 +1,17 @@
-"""The APIs that a broker serves: one handler per file, all of them in this list.
+"""The APIs that a broker serves: one handler per file, all of them in this list, and those that it
+forwards.
 
 Owns the list only; the router derives the ApiVersions response from it.
 """
 
 from __future__ import annotations
 
+from tidelog.broker.control_plane.forwarding import forwarded
 from tidelog.broker.handlers import (
-    alter_configs,
-    alter_partition_reassignments,
     alter_replica_log_dirs,
     consumer_group_position,
-    create_partitions,
-    create_topics,
     delete_groups,
     delete_records,
-    delete_topics,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
@@ -27,11 +24,9 @@ from tidelog.broker.handlers import (
     describe_quorum,
     describe_topic_partitions,
     describe_user_scram_credentials,
-    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
-    incremental_alter_configs,
     init_producer_id,
     join_group,
     leader_and_isr,
@@ -39,7 +34,6 @@ from tidelog.broker.handlers import (
     list_config_resources,
     list_groups,
     list_offsets,
-    list_partition_reassignments,
     list_transactions,
     metadata,
     offset_commit,
@@ -49,24 +43,19 @@ from tidelog.broker.handlers import (
     open_control_channel,
     partition_leader_epochs_for_partitions,
     produce,
-    restored_store,
     stop_replica,
     sync_group,
     update_configs,
     update_metadata,
 )
+from tidelog.network.forwarded import FORWARDED
 from tidelog.network.router import Handler
 
 HANDLERS: tuple[Handler, ...] = (
-    alter_configs.HANDLER,
-    alter_partition_reassignments.HANDLER,
     alter_replica_log_dirs.HANDLER,
     consumer_group_position.HANDLER,
-    create_partitions.HANDLER,
-    create_topics.HANDLER,
     delete_groups.HANDLER,
     delete_records.HANDLER,
-    delete_topics.HANDLER,
     describe_acls.HANDLER,
     describe_client_quotas.HANDLER,
     describe_cluster.HANDLER,
@@ -79,11 +68,9 @@ HANDLERS: tuple[Handler, ...] = (
     describe_quorum.HANDLER,
     describe_topic_partitions.HANDLER,
     describe_user_scram_credentials.HANDLER,
-    elect_leaders.HANDLER,
     fetch.HANDLER,
     find_coordinator.HANDLER,
     heartbeat.HANDLER,
-    incremental_alter_configs.HANDLER,
     init_producer_id.HANDLER,
     join_group.HANDLER,
     leader_and_isr.HANDLER,
@@ -91,7 +78,6 @@ HANDLERS: tuple[Handler, ...] = (
     list_config_resources.HANDLER,
     list_groups.HANDLER,
     list_offsets.HANDLER,
-    list_partition_reassignments.HANDLER,
     list_transactions.HANDLER,
     metadata.HANDLER,
     offset_commit.HANDLER,
@@ -101,9 +87,9 @@ HANDLERS: tuple[Handler, ...] = (
     open_control_channel.HANDLER,
     partition_leader_epochs_for_partitions.HANDLER,
     produce.HANDLER,
-    restored_store.HANDLER,
     stop_replica.HANDLER,
     sync_group.HANDLER,
     update_configs.HANDLER,
     update_metadata.HANDLER,
+    *(forwarded(key) for key, row in FORWARDED.items() if row.is_whole),
 )

@@ -16,12 +16,13 @@ import json
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.control_plane.forwarding import MOST_FORWARDED, forward
+from tidelog.broker.control_plane.forwarding import forward
 from tidelog.groups.group import GroupState
 from tidelog.groups.progress import progress_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
+from tidelog.network.forwarded import MOST_FORWARDED
 from tidelog.network.router import FAILED, Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.runtime import pace

@@ -10,9 +10,9 @@ from __future__ import annotations
 from tidelog.controller.altered_configs import alter
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.configuration import Resource, replace_configs
-from tidelog.controller.serving import served
+from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 
@@ -36,9 +36,4 @@ async def serve(
     )
 
 
-HANDLER = served(
-    ApiKey.ALTER_CONFIGS,
-    range(3),
-    Scope.CLIENT,
-    serve,
-)
+HANDLER = served_for_brokers(ApiKey.ALTER_CONFIGS, serve)

@@ -30,12 +30,12 @@ from tidelog.controller.decisions.reassignments import (
     reassign,
     repeated_places,
 )
-from tidelog.controller.serving import patience_ms, served
+from tidelog.controller.serving import patience_ms, served_for_brokers
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import MOST_MOVED, NUMBERS_OF_MOVES, RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 
@@ -195,11 +195,4 @@ def _response(
     return response(error_message=None, responses=list(topics.values()))
 
 
-HANDLER = served(
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    range(1),
-    Scope.CLIENT,
-    serve,
-    most=MOST_MOVED,
-    numbers_in_one=NUMBERS_OF_MOVES,
-)
+HANDLER = served_for_brokers(ApiKey.ALTER_PARTITION_REASSIGNMENTS, serve)

@@ -38,11 +38,11 @@ from tidelog.controller.decisions.resize_requests import (
     silent_leaders,
 )
 from tidelog.controller.retired_looks import MAX_WAIT_FOR_LOOK_MS
-from tidelog.controller.serving import patience_ms, reached_in_time, served
+from tidelog.controller.serving import patience_ms, reached_in_time, served_for_brokers
 from tidelog.controller.slices import SLICE, perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 MAX_WAIT_FOR_REPORTS_MS = 2_000
@@ -182,4 +182,4 @@ async def _why_not_published(
         return RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
 
 
-HANDLER = served(ApiKey.CREATE_PARTITIONS, range(4), Scope.CLIENT, serve)
+HANDLER = served_for_brokers(ApiKey.CREATE_PARTITIONS, serve)

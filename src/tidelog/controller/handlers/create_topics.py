@@ -26,11 +26,11 @@ from tidelog.controller.decisions.creation import (
     cost_of_topic,
     create_topics,
 )
-from tidelog.controller.serving import patience_ms, served
+from tidelog.controller.serving import patience_ms, served_for_brokers
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 ANSWERED_AT_ONCE = 50
@@ -119,4 +119,4 @@ def _refused(
     )
 
 
-HANDLER = served(ApiKey.CREATE_TOPICS, range(2, 8), Scope.CLIENT, serve)
+HANDLER = served_for_brokers(ApiKey.CREATE_TOPICS, serve)

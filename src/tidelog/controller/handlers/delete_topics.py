@@ -17,11 +17,11 @@ from tidelog.controller.decisions.deletion import (
     delete_topics,
     repeated_names,
 )
-from tidelog.controller.serving import reached_in_time, served
+from tidelog.controller.serving import reached_in_time, served_for_brokers
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 
@@ -65,4 +65,4 @@ def _result(
     return made
 
 
-HANDLER = served(ApiKey.DELETE_TOPICS, range(1, 7), Scope.CLIENT, serve)
+HANDLER = served_for_brokers(ApiKey.DELETE_TOPICS, serve)

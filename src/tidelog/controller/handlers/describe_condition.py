@@ -35,9 +35,9 @@ from tidelog.controller.decisions.resizes_condition import (
     unaware_on_record,
 )
 from tidelog.controller.decisions.retirees import retired_on_record
-from tidelog.controller.serving import served
+from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 from tidelog.version import __version__
@@ -98,4 +98,4 @@ def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
     return found
 
 
-HANDLER = served(ApiKey.DESCRIBE_CONDITION, range(1), Scope.CLIENT, serve)
+HANDLER = served_for_brokers(ApiKey.DESCRIBE_CONDITION, serve)

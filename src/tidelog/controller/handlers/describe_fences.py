@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.removal import former_partitions
-from tidelog.controller.serving import served
+from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 
@@ -33,4 +33,4 @@ async def serve(
     return response(topics=topics)
 
 
-HANDLER = served(ApiKey.DESCRIBE_FENCES, range(1), Scope.CLIENT, serve)
+HANDLER = served_for_brokers(ApiKey.DESCRIBE_FENCES, serve)

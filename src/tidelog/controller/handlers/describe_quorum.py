@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.serving import MOST_ASKED
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import METADATA_TOPIC
+from tidelog.network.forwarded import MOST_FORWARDED
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
@@ -52,4 +52,6 @@ def _partition(controller: Controller, topic: str, index: int) -> Any:
     return part
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_QUORUM, range(2), Scope.CLIENT, handle, most_elements=MOST_ASKED)
+HANDLER = Handler(
+    ApiKey.DESCRIBE_QUORUM, range(2), Scope.CLIENT, handle, most_elements=MOST_FORWARDED
+)

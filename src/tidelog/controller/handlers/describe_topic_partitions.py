@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.shown_topics import shown_topic
-from tidelog.controller.serving import served
+from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 
@@ -57,4 +57,4 @@ async def serve(
     return answer
 
 
-HANDLER = served(ApiKey.DESCRIBE_TOPIC_PARTITIONS, range(1), Scope.CLIENT, serve)
+HANDLER = served_for_brokers(ApiKey.DESCRIBE_TOPIC_PARTITIONS, serve)

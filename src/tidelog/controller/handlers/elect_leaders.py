@@ -14,13 +14,13 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, RequestRefusal
 from tidelog.controller.decisions.requested_elections import Result, elect_on_request
-from tidelog.controller.serving import reached_in_time, served
+from tidelog.controller.serving import reached_in_time, served_for_brokers
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
 
@@ -79,4 +79,4 @@ def _response(answer: Result) -> messages.ElectLeadersResponse:
     return response(replica_election_results=list(topics.values()))
 
 
-HANDLER = served(ApiKey.ELECT_LEADERS, range(3), Scope.CLIENT, serve)
+HANDLER = served_for_brokers(ApiKey.ELECT_LEADERS, serve)

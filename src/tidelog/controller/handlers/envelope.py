@@ -20,29 +20,12 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.forwarded import FORWARDED
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import codec, messages
 from tidelog.runtime import pace
 
 logger = logging.getLogger(__name__)
-
-FORWARDED = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.DESCRIBE_CONDITION,
-        ApiKey.DESCRIBE_FENCES,
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-        ApiKey.RESTORED_STORE,
-    }
-)
-"""The APIs that a client may send to any broker and that only the controller can serve."""
 
 
 async def serve(

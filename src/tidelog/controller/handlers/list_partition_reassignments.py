@@ -14,9 +14,9 @@ from collections.abc import Generator, Sequence
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.reassignments import is_moving, listed, moves_by_topic
-from tidelog.controller.serving import served
+from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import MOST_MOVED, NUMBERS_OF_MOVES, RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 
@@ -76,11 +76,4 @@ def _wanted(
     return wanted
 
 
-HANDLER = served(
-    ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    range(1),
-    Scope.CLIENT,
-    serve,
-    most=MOST_MOVED,
-    numbers_in_one=NUMBERS_OF_MOVES,
-)
+HANDLER = served_for_brokers(ApiKey.LIST_PARTITION_REASSIGNMENTS, serve)

@@ -18,9 +18,9 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.restoration import accept
 from tidelog.controller.decisions.restoration_report import report
-from tidelog.controller.serving import served
+from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import RequestContext, Scope
+from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 audit = logging.getLogger("tidelog.audit")
@@ -56,4 +56,4 @@ async def serve(
     return response(report=json.dumps(answer))
 
 
-HANDLER = served(ApiKey.RESTORED_STORE, range(1), Scope.BROKER, serve)
+HANDLER = served_for_brokers(ApiKey.RESTORED_STORE, serve)
