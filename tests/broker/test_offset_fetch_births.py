@@ -52,7 +52,7 @@ class Controller:
         assert header.api_key == ApiKey.DESCRIBE_TOPIC_PARTITIONS
         request, _ = codec.request_decoder(75, 0, None, 1)(frame, header.body)
         self.asked.append(request.cursor.partition_index)
-        answer = await describe_topic_partitions.serve(self, request, None)  # type: ignore[arg-type]
+        answer = await describe_topic_partitions.handle(self, request, None)  # type: ignore[arg-type]
         return b"".join(codec.encode_response(75, 0, 0, answer))[4:]
 
 
@@ -315,7 +315,7 @@ def test_a_page_of_the_controller() -> None:
         topics = [request.TopicRequest(name) for name in names]
         asked = request(topics=topics, response_partition_limit=limit, cursor=cursor)
         controller: Any = Controller(4)
-        answer = await describe_topic_partitions.serve(controller, asked, None)  # type: ignore[arg-type]
+        answer = await describe_topic_partitions.handle(controller, asked, None)  # type: ignore[arg-type]
         shown = [
             (topic.name, topic.error_code, [part.partition_index for part in topic.partitions])
             for topic in answer.topics

@@ -21,7 +21,7 @@ from tidelog.protocol.refusals import refused
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-Serve = Callable[[Controller, Request, RequestContext], Awaitable[Response]]
+Handle = Callable[[Controller, Request, RequestContext], Awaitable[Response]]
 
 MAX_WAIT_FOR_BROKERS_MS = 4_000
 """How long a request on a broker's session may wait: responses leave in the order of requests, and
@@ -32,7 +32,7 @@ def served(
     api_key: ApiKey,
     versions: range,
     scope: Scope,
-    serve: Serve[Request, Response],
+    handle: Handle[Request, Response],
     pipelined: bool = False,
     most: int | None = None,
     numbers_in_one: int = 1,
@@ -43,7 +43,7 @@ def served(
     """
     is_change = api_key in FORWARDED and FORWARDED[api_key].is_change
 
-    async def handle(controller: Controller, request: Request, context: RequestContext) -> Any:
+    async def if_active(controller: Controller, request: Request, context: RequestContext) -> Any:
         try:
             if controller.active:
                 if is_change or api_key is ApiKey.ALLOCATE_PRODUCER_IDS:
@@ -54,7 +54,7 @@ def served(
                         api_key, context.version, request, ErrorCode.POLICY_VIOLATION, why
                     )
                 if controller.active:
-                    return await serve(controller, request, context)
+                    return await handle(controller, request, context)
         except NotActive:
             pass
         if context.forwarded:
@@ -68,7 +68,7 @@ def served(
         api_key,
         versions,
         scope,
-        handle,
+        if_active,
         pipelined=pipelined,
         failure="The controller failed: see its log.",
         most_elements=most,
@@ -76,14 +76,14 @@ def served(
     )
 
 
-def served_for_brokers(api_key: ApiKey, serve: Serve[Request, Response]) -> Handler:
+def served_for_brokers(api_key: ApiKey, handle: Handle[Request, Response]) -> Handler:
     """Do as ``served`` with an API that brokers forward."""
     row = FORWARDED[api_key]
     return served(
         api_key,
         row.versions,
         row.scope,
-        serve,
+        handle,
         most=row.most,
         numbers_in_one=row.numbers_in_one,
     )

@@ -16,7 +16,7 @@ from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.AllocateProducerIdsRequest, _context: RequestContext
 ) -> messages.AllocateProducerIdsResponse:
 
@@ -35,4 +35,4 @@ async def serve(
     return response(producer_id_start=answer.first, producer_id_len=answer.size)
 
 
-HANDLER = served(ApiKey.ALLOCATE_PRODUCER_IDS, range(1), Scope.BROKER, serve, pipelined=True)
+HANDLER = served(ApiKey.ALLOCATE_PRODUCER_IDS, range(1), Scope.BROKER, handle, pipelined=True)

@@ -16,7 +16,7 @@ from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.AlterConfigsRequest, context: RequestContext
 ) -> messages.AlterConfigsResponse:
     asked = [
@@ -36,4 +36,4 @@ async def serve(
     )
 
 
-HANDLER = served_for_brokers(ApiKey.ALTER_CONFIGS, serve)
+HANDLER = served_for_brokers(ApiKey.ALTER_CONFIGS, handle)

@@ -39,7 +39,7 @@ COST = 4
 turn of the loop has 125 of them, as many as one request of a broker, and takes less than 5 ms."""
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.AlterIsrRequest, context: RequestContext
 ) -> messages.AlterIsrResponse:
     def decide(
@@ -150,4 +150,4 @@ def _answered(index: int, outcome: Outcome) -> messages.AlterIsrResponse.Partiti
 
 
 # Pipelined: the controller serves later heartbeats while this waits for its turn.
-HANDLER = served(ApiKey.ALTER_ISR, range(1), Scope.BROKER, serve, pipelined=True)
+HANDLER = served(ApiKey.ALTER_ISR, range(1), Scope.BROKER, handle, pipelined=True)

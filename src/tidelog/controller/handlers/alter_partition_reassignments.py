@@ -46,7 +46,7 @@ PREPARED_AT_ONCE = 250
 """Partitions that are read from the request, or written to the response, in one step."""
 
 
-async def serve(
+async def handle(
     controller: Controller,
     request: messages.AlterPartitionReassignmentsRequest,
     context: RequestContext,
@@ -195,4 +195,4 @@ def _response(
     return response(error_message=None, responses=list(topics.values()))
 
 
-HANDLER = served_for_brokers(ApiKey.ALTER_PARTITION_REASSIGNMENTS, serve)
+HANDLER = served_for_brokers(ApiKey.ALTER_PARTITION_REASSIGNMENTS, handle)

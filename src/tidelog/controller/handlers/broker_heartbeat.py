@@ -37,7 +37,7 @@ from tidelog.protocol import messages
 logger = logging.getLogger(__name__)
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.BrokerHeartbeatRequest, context: RequestContext
 ) -> messages.BrokerHeartbeatResponse:
     response = messages.BrokerHeartbeatResponse
@@ -149,4 +149,4 @@ def _note_shortages(
     controller.resizes.look()
 
 
-HANDLER = served(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, serve, pipelined=True)
+HANDLER = served(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, handle, pipelined=True)

@@ -53,7 +53,7 @@ from tidelog.records.control_records import ChangeKind
 logger = logging.getLogger(__name__)
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.BrokerRegistrationRequest, context: RequestContext
 ) -> messages.BrokerRegistrationResponse:
     unfit = invalid_name(request) or _no_room(request)
@@ -223,4 +223,4 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
     )
 
 
-HANDLER = served(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, serve)
+HANDLER = served(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, handle)

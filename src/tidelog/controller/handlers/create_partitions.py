@@ -49,7 +49,7 @@ MAX_WAIT_FOR_REPORTS_MS = 2_000
 """How long a shrink waits for the heartbeats of its leaders: four of their default interval."""
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.CreatePartitionsRequest, context: RequestContext
 ) -> messages.CreatePartitionsResponse:
     asked = [
@@ -182,4 +182,4 @@ async def _why_not_published(
         return RequestRefusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
 
 
-HANDLER = served_for_brokers(ApiKey.CREATE_PARTITIONS, serve)
+HANDLER = served_for_brokers(ApiKey.CREATE_PARTITIONS, handle)

@@ -37,7 +37,7 @@ ANSWERED_AT_ONCE = 50
 """Topics whose results are built before other tasks run: each may have its own 40 rows."""
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.CreateTopicsRequest, context: RequestContext
 ) -> messages.CreateTopicsResponse:
     configs = controller.configs
@@ -119,4 +119,4 @@ def _refused(
     )
 
 
-HANDLER = served_for_brokers(ApiKey.CREATE_TOPICS, serve)
+HANDLER = served_for_brokers(ApiKey.CREATE_TOPICS, handle)

@@ -25,7 +25,7 @@ from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.DeleteTopicsRequest, context: RequestContext
 ) -> messages.DeleteTopicsResponse:
     if context.version >= 6:
@@ -65,4 +65,4 @@ def _result(
     return made
 
 
-HANDLER = served_for_brokers(ApiKey.DELETE_TOPICS, serve)
+HANDLER = served_for_brokers(ApiKey.DELETE_TOPICS, handle)

@@ -18,7 +18,7 @@ from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.DescribeClusterRequest, context: RequestContext
 ) -> messages.DescribeClusterResponse:
     if request.own_cluster_id and context.connection.is_trusted and not context.forwarded:
@@ -43,4 +43,4 @@ async def serve(
     )
 
 
-HANDLER = served(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, serve)
+HANDLER = served(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, handle)

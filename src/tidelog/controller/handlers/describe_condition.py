@@ -50,7 +50,7 @@ RETIRED = "retired"
 AUTOSCALING = "autoscaling"
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.DescribeConditionRequest, _context: RequestContext
 ) -> messages.DescribeConditionResponse:
     about = {"controller_id": controller.configs.node_id, "version": __version__}
@@ -98,4 +98,4 @@ def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
     return found
 
 
-HANDLER = served_for_brokers(ApiKey.DESCRIBE_CONDITION, serve)
+HANDLER = served_for_brokers(ApiKey.DESCRIBE_CONDITION, handle)

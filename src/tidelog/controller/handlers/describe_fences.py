@@ -16,7 +16,7 @@ from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.DescribeFencesRequest, context: RequestContext
 ) -> messages.DescribeFencesResponse:
     response = messages.DescribeFencesResponse
@@ -33,4 +33,4 @@ async def serve(
     return response(topics=topics)
 
 
-HANDLER = served_for_brokers(ApiKey.DESCRIBE_FENCES, serve)
+HANDLER = served_for_brokers(ApiKey.DESCRIBE_FENCES, handle)

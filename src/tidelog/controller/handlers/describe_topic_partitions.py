@@ -27,7 +27,7 @@ _Topic = messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsRespons
 _Partition = messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
-async def serve(
+async def handle(
     controller: Controller,
     request: messages.DescribeTopicPartitionsRequest,
     _context: RequestContext,
@@ -57,4 +57,4 @@ async def serve(
     return answer
 
 
-HANDLER = served_for_brokers(ApiKey.DESCRIBE_TOPIC_PARTITIONS, serve)
+HANDLER = served_for_brokers(ApiKey.DESCRIBE_TOPIC_PARTITIONS, handle)

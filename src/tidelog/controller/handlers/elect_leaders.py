@@ -27,7 +27,7 @@ from tidelog.protocol.refusals import refused
 Answered = tuple[TopicPartition, RequestRefusal | None]
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.ElectLeadersRequest, context: RequestContext
 ) -> messages.ElectLeadersResponse:
     if request.election_type not in tuple(ElectionType):
@@ -79,4 +79,4 @@ def _response(answer: Result) -> messages.ElectLeadersResponse:
     return response(replica_election_results=list(topics.values()))
 
 
-HANDLER = served_for_brokers(ApiKey.ELECT_LEADERS, serve)
+HANDLER = served_for_brokers(ApiKey.ELECT_LEADERS, handle)

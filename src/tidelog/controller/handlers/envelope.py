@@ -28,7 +28,7 @@ from tidelog.runtime import pace
 logger = logging.getLogger(__name__)
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.EnvelopeRequest, context: RequestContext
 ) -> messages.EnvelopeResponse:
     response = messages.EnvelopeResponse
@@ -68,4 +68,4 @@ async def serve(
     return response(response_data=b"".join(chunks)[4:])
 
 
-HANDLER = served(ApiKey.ENVELOPE, range(1), Scope.BROKER, serve, pipelined=True)
+HANDLER = served(ApiKey.ENVELOPE, range(1), Scope.BROKER, handle, pipelined=True)

@@ -16,7 +16,7 @@ from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
 
-async def serve(
+async def handle(
     controller: Controller,
     request: messages.IncrementalAlterConfigsRequest,
     context: RequestContext,
@@ -38,4 +38,4 @@ async def serve(
     )
 
 
-HANDLER = served_for_brokers(ApiKey.INCREMENTAL_ALTER_CONFIGS, serve)
+HANDLER = served_for_brokers(ApiKey.INCREMENTAL_ALTER_CONFIGS, handle)

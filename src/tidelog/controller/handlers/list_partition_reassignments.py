@@ -24,7 +24,7 @@ LISTED_AT_ONCE = 250
 """Topics of the request, or moves, of one step."""
 
 
-async def serve(
+async def handle(
     controller: Controller,
     request: messages.ListPartitionReassignmentsRequest,
     context: RequestContext,
@@ -76,4 +76,4 @@ def _wanted(
     return wanted
 
 
-HANDLER = served_for_brokers(ApiKey.LIST_PARTITION_REASSIGNMENTS, serve)
+HANDLER = served_for_brokers(ApiKey.LIST_PARTITION_REASSIGNMENTS, handle)

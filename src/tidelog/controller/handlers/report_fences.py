@@ -19,7 +19,7 @@ from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.ReportFencesRequest, _context: RequestContext
 ) -> messages.ReportFencesResponse:
     cluster = controller.cluster
@@ -42,4 +42,4 @@ async def serve(
     return messages.ReportFencesResponse()
 
 
-HANDLER = served(ApiKey.REPORT_FENCES, range(1), Scope.BROKER, serve, pipelined=True)
+HANDLER = served(ApiKey.REPORT_FENCES, range(1), Scope.BROKER, handle, pipelined=True)

@@ -25,7 +25,7 @@ from tidelog.protocol import messages
 logger = logging.getLogger(__name__)
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.ReportTruncationRequest, _context: RequestContext
 ) -> messages.ReportTruncationResponse:
     broker = request.broker_id
@@ -55,4 +55,4 @@ async def serve(
     return messages.ReportTruncationResponse()
 
 
-HANDLER = served(ApiKey.REPORT_TRUNCATION, range(1), Scope.BROKER, serve, pipelined=True)
+HANDLER = served(ApiKey.REPORT_TRUNCATION, range(1), Scope.BROKER, handle, pipelined=True)

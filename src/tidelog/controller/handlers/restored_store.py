@@ -26,7 +26,7 @@ from tidelog.protocol import messages
 audit = logging.getLogger("tidelog.audit")
 
 
-async def serve(
+async def handle(
     controller: Controller, request: messages.RestoredStoreRequest, context: RequestContext
 ) -> messages.RestoredStoreResponse:
     response = messages.RestoredStoreResponse
@@ -56,4 +56,4 @@ async def serve(
     return response(report=json.dumps(answer))
 
 
-HANDLER = served_for_brokers(ApiKey.RESTORED_STORE, serve)
+HANDLER = served_for_brokers(ApiKey.RESTORED_STORE, handle)
