@@ -70,17 +70,17 @@ class Refused(ClientError):
 
     ``subject`` is the topic, partition or group that the code concerns, ``reason`` the broker's
     own message or "". ``Refused(code, …)`` makes an instance of the class of that code, if one was
-    defined (``class X(Refused, code=…)``); its ``advice`` is the text where there is no reason.
+    defined (``class X(Refused, code=…)``): the code's advice is its text where there is no reason.
     """
 
     _of_code: ClassVar[dict[int, type[Refused]]] = {}
     advice: ClassVar[str] = ""
 
-    def __init_subclass__(cls, code: int | None = None, advice: str = "") -> None:
+    def __init_subclass__(cls, code: ErrorCode | None = None) -> None:
         super().__init_subclass__()
         if code is not None:
             Refused._of_code[code] = cls
-            cls.advice = advice
+            cls.advice = code.advice
 
     def __new__(cls, code: int, *_: Any) -> Refused:
         kind = Refused._of_code.get(code, cls) if cls is Refused else cls

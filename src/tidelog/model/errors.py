@@ -1,6 +1,6 @@
-"""Error codes of the Kafka protocol: number, name and whether a client may try again.
+"""Error codes of the Kafka protocol: number, name, whether a client may try again, and advice.
 
-Owns the numbers. Not the error messages: the code that refuses a request writes them.
+Owns the table. Not the error messages: the code that refuses a request writes them.
 Source: the published protocol; 1253 is ours (KIP-253, "Error code").
 """
 
@@ -8,53 +8,79 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+RETRIABLE, FINAL = True, False
+
 
 class ErrorCode(IntEnum):
     """An error code as sent on the wire (int16)."""
 
-    UNKNOWN_SERVER_ERROR = -1
+    retriable: bool
+    """Whether a client may send the same request again and succeed."""
+    advice: str
+    """What a caller can do, where the broker gives no reason; "" where that says itself."""
+
+    def __new__(cls, code: int, retriable: bool = FINAL, advice: str = "") -> ErrorCode:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.retriable = retriable
+        member.advice = advice
+        return member
+
+    UNKNOWN_SERVER_ERROR = -1, FINAL, "look into the broker's log"
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
+    CORRUPT_MESSAGE = 2, RETRIABLE
+    UNKNOWN_TOPIC_OR_PARTITION = 3, RETRIABLE, "create it, or check its name"
     INVALID_FETCH_SIZE = 4
-    LEADER_NOT_AVAILABLE = 5
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
+    LEADER_NOT_AVAILABLE = 5, RETRIABLE
+    NOT_LEADER_OR_FOLLOWER = 6, RETRIABLE
+    REQUEST_TIMED_OUT = 7, RETRIABLE
     BROKER_NOT_AVAILABLE = 8
-    REPLICA_NOT_AVAILABLE = 9
-    MESSAGE_TOO_LARGE = 10
+    REPLICA_NOT_AVAILABLE = 9, RETRIABLE
+    MESSAGE_TOO_LARGE = 10, FINAL, "send less, or raise max.message.bytes of the topic"
     STALE_CONTROLLER_EPOCH = 11
-    OFFSET_METADATA_TOO_LARGE = 12
-    NETWORK_EXCEPTION = 13
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    INVALID_TOPIC_EXCEPTION = 17
-    RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    OFFSET_METADATA_TOO_LARGE = 12, FINAL, "shorten it, or raise offset.metadata.max.bytes"
+    NETWORK_EXCEPTION = 13, RETRIABLE
+    COORDINATOR_LOAD_IN_PROGRESS = 14, RETRIABLE
+    COORDINATOR_NOT_AVAILABLE = 15, RETRIABLE
+    NOT_COORDINATOR = 16, RETRIABLE
+    INVALID_TOPIC_EXCEPTION = 17, FINAL, "use at most 249 of the characters a-z A-Z 0-9 . _ -"
+    RECORD_LIST_TOO_LARGE = 18, FINAL, "send smaller batches (batch_size)"
+    NOT_ENOUGH_REPLICAS = 19, RETRIABLE
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, RETRIABLE
     INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
+    ILLEGAL_GENERATION = 22, FINAL, "poll, so that the consumer joins again"
+    INCONSISTENT_GROUP_PROTOCOL = (
+        23,
+        FINAL,
+        "give all members a common partition_assignment_strategy",
+    )
+    INVALID_GROUP_ID = 24, FINAL, "name a group_id that is not empty"
+    UNKNOWN_MEMBER_ID = 25, FINAL, "poll, so that the consumer joins again"
+    INVALID_SESSION_TIMEOUT = (
+        26,
+        FINAL,
+        "choose it between group.min.session.timeout.ms and group.max.session.timeout.ms",
+    )
+    REBALANCE_IN_PROGRESS = 27, FINAL, "poll, so that the consumer joins again"
     INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    INVALID_TIMESTAMP = 32
+    TOPIC_AUTHORIZATION_FAILED = 29, FINAL, "ask its operator for access"
+    GROUP_AUTHORIZATION_FAILED = 30, FINAL, "ask its operator for access"
+    CLUSTER_AUTHORIZATION_FAILED = 31, FINAL, "ask its operator for access"
+    INVALID_TIMESTAMP = (
+        32,
+        FINAL,
+        "correct it, or widen message.timestamp.before.max.ms or .after.max.ms of the topic",
+    )
     UNSUPPORTED_SASL_MECHANISM = 33
     ILLEGAL_SASL_STATE = 34
-    UNSUPPORTED_VERSION = 35
-    TOPIC_ALREADY_EXISTS = 36
+    UNSUPPORTED_VERSION = 35, FINAL, "upgrade the older one of client and broker"
+    TOPIC_ALREADY_EXISTS = 36, FINAL, "choose another name, or use that one"
     INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICATION_FACTOR = 38, FINAL, "use at most as many replicas as there are live brokers"
     INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_CONFIG = 40
-    NOT_CONTROLLER = 41
+    NOT_CONTROLLER = 41, RETRIABLE
     INVALID_REQUEST = 42
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     POLICY_VIOLATION = 44
@@ -64,16 +90,20 @@ class ErrorCode(IntEnum):
     INVALID_TXN_STATE = 48
     INVALID_PRODUCER_ID_MAPPING = 49
     INVALID_TRANSACTION_TIMEOUT = 50
-    CONCURRENT_TRANSACTIONS = 51
+    CONCURRENT_TRANSACTIONS = 51, RETRIABLE
     TRANSACTION_COORDINATOR_FENCED = 52
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
-    KAFKA_STORAGE_ERROR = 56
-    LOG_DIR_NOT_FOUND = 57
+    KAFKA_STORAGE_ERROR = 56, RETRIABLE
+    LOG_DIR_NOT_FOUND = 57, FINAL, "describe_log_dirs lists them"
     SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
-    REASSIGNMENT_IN_PROGRESS = 60
+    REASSIGNMENT_IN_PROGRESS = (
+        60,
+        FINAL,
+        "wait until list_partition_reassignments lists no move, or cancel it",
+    )
     DELEGATION_TOKEN_AUTH_DISABLED = 61
     DELEGATION_TOKEN_NOT_FOUND = 62
     DELEGATION_TOKEN_OWNER_MISMATCH = 63
@@ -81,28 +111,28 @@ class ErrorCode(IntEnum):
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65
     DELEGATION_TOKEN_EXPIRED = 66
     INVALID_PRINCIPAL_TYPE = 67
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    LISTENER_NOT_FOUND = 72
-    TOPIC_DELETION_DISABLED = 73
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
+    NON_EMPTY_GROUP = 68, FINAL, "stop them first"
+    GROUP_ID_NOT_FOUND = 69, FINAL, "list_consumer_groups lists them"
+    FETCH_SESSION_ID_NOT_FOUND = 70, RETRIABLE
+    INVALID_FETCH_SESSION_EPOCH = 71, RETRIABLE
+    LISTENER_NOT_FOUND = 72, RETRIABLE
+    TOPIC_DELETION_DISABLED = 73, FINAL, "set delete.topic.enable"
+    FENCED_LEADER_EPOCH = 74, RETRIABLE
+    UNKNOWN_LEADER_EPOCH = 75, RETRIABLE
+    UNSUPPORTED_COMPRESSION_TYPE = 76, FINAL, "choose another compression_type"
     STALE_BROKER_EPOCH = 77
-    OFFSET_NOT_AVAILABLE = 78
+    OFFSET_NOT_AVAILABLE = 78, RETRIABLE
     MEMBER_ID_REQUIRED = 79
-    PREFERRED_LEADER_NOT_AVAILABLE = 80
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
-    ELECTION_NOT_NEEDED = 84
+    PREFERRED_LEADER_NOT_AVAILABLE = 80, RETRIABLE
+    GROUP_MAX_SIZE_REACHED = 81, FINAL, "raise group.max.size"
+    FENCED_INSTANCE_ID = 82, FINAL, "give each member its own"
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, RETRIABLE
+    ELECTION_NOT_NEEDED = 84, RETRIABLE
     NO_REASSIGNMENT_IN_PROGRESS = 85
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
+    GROUP_SUBSCRIBED_TO_TOPIC = 86, FINAL, "stop its members first"
     INVALID_RECORD = 87
-    UNSTABLE_OFFSET_COMMIT = 88
-    THROTTLING_QUOTA_EXCEEDED = 89
+    UNSTABLE_OFFSET_COMMIT = 88, RETRIABLE
+    THROTTLING_QUOTA_EXCEEDED = 89, RETRIABLE
     PRODUCER_FENCED = 90
     RESOURCE_NOT_FOUND = 91
     DUPLICATE_RESOURCE = 92
@@ -113,13 +143,13 @@ class ErrorCode(IntEnum):
     PRINCIPAL_DESERIALIZATION_FAILURE = 97
     SNAPSHOT_NOT_FOUND = 98
     POSITION_OUT_OF_RANGE = 99
-    UNKNOWN_TOPIC_ID = 100
+    UNKNOWN_TOPIC_ID = 100, RETRIABLE
     DUPLICATE_BROKER_REGISTRATION = 101
     BROKER_ID_NOT_REGISTERED = 102
-    INCONSISTENT_TOPIC_ID = 103
+    INCONSISTENT_TOPIC_ID = 103, RETRIABLE
     INCONSISTENT_CLUSTER_ID = 104
     TRANSACTIONAL_ID_NOT_FOUND = 105
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
+    FETCH_SESSION_TOPIC_ID_ERROR = 106, RETRIABLE
     INELIGIBLE_REPLICA = 107
     NEW_LEADER_ELECTED = 108
     OFFSET_MOVED_TO_TIERED_STORAGE = 109
@@ -135,8 +165,8 @@ class ErrorCode(IntEnum):
     INVALID_REGISTRATION = 119
     TRANSACTION_ABORTABLE = 120
     INVALID_RECORD_STATE = 121
-    SHARE_SESSION_NOT_FOUND = 122
-    INVALID_SHARE_SESSION_EPOCH = 123
+    SHARE_SESSION_NOT_FOUND = 122, RETRIABLE
+    INVALID_SHARE_SESSION_EPOCH = 123, RETRIABLE
     FENCED_STATE_EPOCH = 124
     INVALID_VOTER_KEY = 125
     DUPLICATE_VOTER = 126
@@ -146,49 +176,5 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY = 130
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
-    SHARE_SESSION_LIMIT_REACHED = 133
-    INVALID_PARTITION_METADATA = 1253
-
-    @property
-    def retriable(self) -> bool:
-        """Whether a client may send the same request again and succeed."""
-        return self in _RETRIABLE
-
-
-_RETRIABLE = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        ErrorCode.ELECTION_NOT_NEEDED,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-        ErrorCode.SHARE_SESSION_NOT_FOUND,
-        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
-        ErrorCode.SHARE_SESSION_LIMIT_REACHED,
-        ErrorCode.INVALID_PARTITION_METADATA,
-    }
-)
+    SHARE_SESSION_LIMIT_REACHED = 133, RETRIABLE
+    INVALID_PARTITION_METADATA = 1253, RETRIABLE
