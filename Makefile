@@ -12,12 +12,14 @@ ROWS ?=
 QUICK ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup check test demo bench chaos simulate soak mutants clean
+.PHONY: help setup check test docs demo bench chaos simulate soak mutants clean
 
 help:
 	@echo "make setup         create .venv with everything in it"
 	@echo "make check         types, lints, layers and style, in seconds"
 	@echo "make test          everything that must pass, in about 15 minutes on two cores"
+	@echo "make docs          writes docs/generated (modules, rules and tests, mutants), and the pages"
+	@echo "                       in git that are made from the code"
 	@echo "make demo          the main job: flights through the log into a lake, audited"
 	@echo "make bench         side by side with Apache Kafka, how the controller grows, and our Python clients"
 	@echo "                       beside aiokafka and kafka-python; writes benchmarks/*.md; QUICK=1 with"
@@ -60,6 +62,7 @@ check: setup
 	@$(BIN)/lint-imports --no-cache >.cache-lint-imports 2>&1 || { cat .cache-lint-imports; rm -f .cache-lint-imports; exit 1; }
 	@rm -f .cache-lint-imports
 	@$(PYTEST) tests/tidy
+	@$(BIN)/python -m tests.mutants.run --list
 
 test: setup java check
 	@$(BIN)/python -m tests.support.run_all
@@ -89,6 +92,12 @@ soak: setup
 	@$(BIN)/python -m tests.simulation.soak --minutes $(MINUTES) $(if $(SCENARIO),--scenario $(SCENARIO)) \
 	    $(if $(MOVERS),--movers $(MOVERS)) $(if $(RESIZES),--resizes $(RESIZES)) \
 	    $(if $(WORKERS),--workers $(WORKERS))
+
+docs: setup
+	@$(BIN)/python docs/operating/write_configuration.py
+	@$(BIN)/python -m tests.support.maps
+	@$(BIN)/python -m tests.support.rules
+	@$(BIN)/python -m tests.mutants.run --list
 
 mutants: setup
 	@$(BIN)/python -m tests.mutants.run $(if $(ONLY),--only "$(ONLY)")

@@ -4,98 +4,94 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-DECISIONS = "src/tidelog/controller/decisions"
-SOUNDNESS = "src/tidelog/metadata/soundness.py"
-AGREEMENT = f"{DECISIONS}/agreement.py"
-
 MUTANTS = (
     Mutant(
         "a stored list of targets may be empty",
-        SOUNDNESS,
+        "src/tidelog/metadata/soundness.py::_why_no_state",
         "        if not targets:\n",
         "        if False:\n",
         "tests/unit/metadata/test_layout.py",
     ),
     Mutant(
         "a stored list of brokers may name one twice",
-        SOUNDNESS,
+        "src/tidelog/metadata/soundness.py::_why_no_brokers",
         "    if len(set(brokers)) != len(brokers):\n",
         "    if False:\n",
         "tests/unit/metadata/test_layout.py",
     ),
     Mutant(
         "a stored plan of a resize may lack leader epochs",
-        SOUNDNESS,
+        "src/tidelog/metadata/soundness.py::_why_no_plan",
         "    if len(plan.leader_epochs) != _epochs_of(plan):\n",
         "    if False:\n",
         "tests/unit/metadata/test_layout.py tests/unit/controller/test_wrong_nodes.py",
     ),
     Mutant(
         "a member of the ISR need not be assigned",
-        AGREEMENT,
+        "src/tidelog/controller/decisions/agreement.py::_why_not_of",
         "    if strange:\n",
         "    if False:\n",
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(
         "the deletion of a living topic is carried out",
-        AGREEMENT,
+        "src/tidelog/controller/decisions/agreement.py::_deletions",
         "        if alive is not None and alive not in cluster.marked:\n",
         "        if False:\n",
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(
         "a counter stays where it went back to",
-        AGREEMENT,
+        "src/tidelog/controller/decisions/agreement.py::_counted",
         "            counters[counter] = max(epoch, counters.get(counter, 0))\n",
         "            pass\n",
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(
         "a counter that is missing begins again",
-        AGREEMENT,
+        "src/tidelog/controller/decisions/agreement.py::_counted",
         "    is_missing = counter not in counters\n",
         "    is_missing = False\n",
         "tests/unit/controller/test_wrong_nodes.py tests/broker/test_missing_files.py",
     ),
     Mutant(
         "a node of a partition that was resized is made again",
-        AGREEMENT,
+        "src/tidelog/controller/decisions/agreement.py::_lost",
         "            if has_state and not has_node and was_resized:\n",
         "            if False:\n",
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(
         "a partition that lost its node is one that a tool has added",
-        f"{DECISIONS}/external_counts.py",
+        "src/tidelog/controller/decisions/external_counts.py::first_unborn",
         " or layout.partition(*where) in cluster.damaged:\n",
         ":\n",
         "tests/unit/controller/test_agreement.py",
     ),
     Mutant(
         "a partition that lost its node gets a new partition epoch",
-        f"{DECISIONS}/completion.py",
+        "src/tidelog/controller/decisions/completion.py::complete",
         "            if reported < 0:\n",
         "            if True:\n",
         "tests/unit/controller/test_wrong_nodes.py tests/broker/test_missing_files.py",
     ),
     Mutant(
         "producer ids begin at 0 in a store that lost the newest block",
-        f"{DECISIONS}/producer_ids.py",
+        "src/tidelog/controller/decisions/producer_ids.py::_first",
         "    return 0 if cluster.controller_epoch <= 1 else",
         "    return 0 if cluster.controller_epoch <= 9 else",
         "tests/unit/controller/test_wrong_nodes.py",
     ),
     Mutant(
         "a replica of a topic whose id is unknown is stopped",
-        f"{DECISIONS}/stops.py",
+        "src/tidelog/controller/decisions/stops.py::stops_of",
         " or (cluster.level.topic_ids and cluster.topic_id(name) == NO_ID):\n",
         ":\n",
         "tests/unit/controller/test_agreement.py tests/unit/controller/test_wrong_nodes.py",
     ),
     Mutant(
         "the end of a topic is sent as a change of its configuration",
-        "src/tidelog/controller/pending.py",
+        "src/tidelog/controller/pending.py::changes_of",
         "(found.ended if ends else found.configs)",
         "found.configs",
         "tests/component/controller/test_outbox.py",

@@ -1,8 +1,9 @@
 """`python -m tests.mutants.run`: breaks one rule after another in a copy of the tree.
 
 Owns the command of `make mutants`. Each mutant must be found by the tests that are named for it;
-one that survives, whose text is not there any more, or whose tests are red without it, ends the run
-with 1. With ``--write`` the table in ``docs/internals/mutants.md`` is brought up to date.
+one that survives, whose statement is not there any more, or whose tests are red without it, makes
+the exit status 1; the others run all the same. ``--list`` only writes the table of `make docs`, and
+says which statements are gone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,10 +36,11 @@ from tests.mutants import (
     of_suite,
     of_unaware_writers,
 )
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, broken, place
+from tests.support.maps import FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "internals" / "mutants.md"
+PAGE = FOLDER / "mutants.md"
 MUTANTS = (
     *of_storage.MUTANTS,
     *of_control.MUTANTS,
@@ -60,15 +63,14 @@ PATIENCE_S = 300
 FAILED = 1
 """pytest's exit status for tests that fail; any other but 0 is no finding."""
 
-HEAD = """# Mutants: rules that were broken, and the tests that found it
+HEAD = """# Mutants: rules that are broken, and the tests that find it
 
 `make mutants` breaks one rule of the product at a time, in a copy of the tree, and runs the tests
-that the mutant names. It runs by hand, in minutes, and is not a part of `make test`. A mutant is a
-small replacement of text (`tests/mutants/`); the run fails when that text no longer exists. A
-number in front is that of the [review](review.md): no test found that broken rule then. Written by
-`python -m tests.mutants.run --write`.
+that the mutant names. It runs by hand, in minutes, and is not a part of `make test`. A mutant
+replaces a statement of a function (`tests/mutants/`). A number in front is that of the review of
+the tests: none found that broken rule then. Written by `make docs`.
 
-| the broken rule | in | found by |
+| the broken rule | in | its tests |
 |---|---|---|
 """
 
@@ -131,26 +133,15 @@ def run_tests(copy: Path, tests: str) -> tuple[int | None, str]:
     return process.returncode, said
 
 
-def path_of(copy: Path, mutant: Mutant) -> Path:
-    """Return the file that a mutant changes."""
-    return copy / mutant.file
-
-
-def why_not_there(copy: Path, mutant: Mutant) -> str:
-    """Return why a mutant cannot be made, "" when it can."""
-    path = path_of(copy, mutant)
-    if not path.is_file():
-        return f"{mutant.file} is not there any more"
-    count = path.read_text().count(mutant.old)
-    return "" if count == 1 else f"its text stands {count} times in {mutant.file}"
-
-
 def attempt(copy: Path, mutant: Mutant) -> Outcome:
     """Break the rule, run the tests, and mend it."""
     began = time.monotonic()
-    path = path_of(copy, mutant)
+    made = broken(copy, mutant)
+    if isinstance(made, str):
+        return Outcome(mutant, "", made, 0)
+    path, text = made
     sound = path.read_text()
-    path.write_text(sound.replace(mutant.old, mutant.new))
+    path.write_text(text)
     try:
         status, said = run_tests(copy, mutant.tests)
     finally:
@@ -168,34 +159,41 @@ def attempt(copy: Path, mutant: Mutant) -> Outcome:
 
 def row(outcome: Outcome) -> str:
     """Return the table's row of a mutant."""
-    file = outcome.mutant.file.removeprefix("src/tidelog/")
-    return f"| {outcome.mutant.name} | `{file}` | {outcome.found_by or '**nothing**'} |"
+    where = outcome.mutant.where.removeprefix("src/tidelog/")
+    return f"| {outcome.mutant.name} | `{where}` | {outcome.found_by or '**nothing**'} |"
 
 
-def write_page(found: dict[str, str]) -> None:
-    """Write the page; the rows of mutants that were not tried now stay as they are there."""
-    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
-    known = {line.split("|")[1].strip(): line for line in lines if line.count("|") == 4}
-    untried = "| {0.name} | `{0.file}` | not tried yet |"
-    rows = [(known | found).get(each.name, untried.format(each)) for each in MUTANTS]
+def gone(root: Path, mutants: Iterable[Mutant]) -> list[str]:
+    """Return a line for each mutant whose statement is not there any more."""
+    return [f"{x.name}: {why}" for x in mutants if isinstance(why := place(root, x), str)]
+
+
+def write_page() -> None:
+    """Write the table of `make docs`."""
+    rows = [
+        f"| {x.name} | `{x.where.removeprefix('src/tidelog/')}` | `{x.tests}` |" for x in MUTANTS
+    ]
+    PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(HEAD + "\n".join(rows) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument("--only", default="", help="words, parted by commas, of names or files")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--list", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     options = parser.parse_args(arguments)
+    lost = gone(ROOT, MUTANTS)
+    if lost:
+        print("\n".join(["these mutants apply no longer:", *lost]), file=sys.stderr)
+    if options.list:
+        write_page()
+        return 0
     words = [word for word in options.only.split(",") if word]
     chosen = [
-        x for x in MUTANTS if not words or any(word in f"{x.name} {x.file}" for word in words)
+        x for x in MUTANTS if not words or any(word in f"{x.name} {x.where}" for word in words)
     ]
     with tempfile.TemporaryDirectory(prefix="tidelog-mutants-") as folder:
         copy = copy_of_the_tree(Path(folder))
-        gone = [f"{x.name}: {why}" for x in chosen if (why := why_not_there(copy, x))]
-        if gone:
-            print("\n".join(gone), file=sys.stderr)
-            return 1
         tests = " ".join(dict.fromkeys(" ".join(x.tests for x in chosen).split()))
         print(f"{len(chosen)} mutants; first their tests without them", flush=True)
         status, said = run_tests(copy, tests)
@@ -209,8 +207,6 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{row(outcome)} {outcome.seconds:.0f} s {outcome.trouble}", flush=True)
     survived = [x for x in outcomes if not x.found_by]
     print(f"{len(outcomes) - len(survived)} of {len(outcomes)} found")
-    if options.write and not survived:
-        write_page({x.mutant.name: row(x) for x in outcomes})
     return 1 if survived else 0
 
 

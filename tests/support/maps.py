@@ -1,26 +1,24 @@
-"""The tables of modules in `docs/internals`, generated from the modules' first lines.
+"""The lists of modules, with what each one owns: `modules.md` and `test-support.md` of `make docs`.
 
-Owns the search for the marker pairs `<!-- modules of FOLDER -->` and `<!-- end of modules -->` and
-the text between them: one table for each folder below FOLDER. `python -m tests.support.maps` writes
-the pages; the text around the tables is written by hand. Not the check that the pages are up to
-date: see `tests/tidy/test_tidy_maps.py`.
+Owns the reading of the modules' first lines, and the folder of generated pages, which git does not
+have: `docs/generated`. Not the demand that each module has a first line: see
+`tests/tidy/test_tidy_maps.py`.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from pathlib import Path
 
 from tests.support.repository import ROOT
 
-PAGES = ROOT / "docs" / "internals"
-COMMAND = "python -m tests.support.maps"
-BLOCK = re.compile(
-    r"(?P<begin><!-- modules of (?P<folder>[\w/]+) -->\n).*?(?P<end><!-- end of modules -->)",
-    re.DOTALL,
-)
+FOLDER = ROOT / "docs" / "generated"
+LISTED = {
+    "modules.md": ("Modules", ("src/tidelog/*", "tests/simulation", "tests/order")),
+    "test-support.md": ("Test support", ("tests/support",)),
+}
+"""The pages: their titles, and the folders whose modules they list, with those below."""
 
 
 def first_line(module: Path) -> str:
@@ -63,33 +61,23 @@ def table(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def roots(page: str) -> list[Path]:
+    """Return the folders of a page."""
+    patterns = LISTED[page][1]
+    return [path for each in patterns for path in sorted(ROOT.glob(each)) if path.is_dir()]
+
+
 def written(page: str) -> str:
-    """Return the text of a page with each of its tables as the modules are now."""
-
-    def block(found: re.Match[str]) -> str:
-        tables = [table(folder) for folder in folders_of(ROOT / found["folder"])]
-        return found["begin"] + "\n" + "\n\n".join(tables) + "\n\n" + found["end"]
-
-    return BLOCK.sub(block, page)
-
-
-def listed(page: str) -> list[Path]:
-    """Return the modules that the tables of a page list."""
-    return [
-        module
-        for found in BLOCK.finditer(page)
-        for folder in folders_of(ROOT / found["folder"])
-        for module in modules_of(folder)
-    ]
+    """Return the text of a page."""
+    tables = [table(folder) for root in roots(page) for folder in folders_of(root)]
+    return "\n\n".join([f"# {LISTED[page][0]}", *tables]) + "\n"
 
 
 def main() -> int:
-    """Write each page of which a table is out of date, and print its name."""
-    for path in sorted(PAGES.glob("*.md")):
-        page = path.read_text(encoding="utf-8")
-        if (text := written(page)) != page:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {path.relative_to(ROOT)}")
+    """Write the pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for page in LISTED:
+        (FOLDER / page).write_text(written(page), encoding="utf-8")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""The page that maps promises and KIP rules to tests: `docs/internals/rules-and-tests.md`.
+"""The page that maps promises and KIP rules to tests: `rules-and-tests.md` of `make docs`.
 
 Owns the reading of `docs/promises.md` and `docs/kips.md` (sections, rows, names of tests) and the
-generated page; `python -m tests.support.rules` writes it. Not what the two pages must say: see
+generated page. Not what the two pages must say: see
 `tests/tidy/test_tidy_promises.py` and `test_tidy_kips.py`.
 """
 
@@ -15,12 +15,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.maps import FOLDER
 from tests.support.repository import ROOT, text_of, tracked
 
 PROMISES = ROOT / "docs" / "promises.md"
 KIPS = ROOT / "docs" / "kips.md"
-PAGE = ROOT / "docs" / "internals" / "rules-and-tests.md"
-COMMAND = "python -m tests.support.rules"
+PAGE = FOLDER / "rules-and-tests.md"
 QUOTED = re.compile(r"`([^`\n]+)`")
 CUT = "…"
 """Ends a test's name that is not written out."""
@@ -28,9 +28,9 @@ CUT = "…"
 FILES = [path for path in tracked("src", "tests") if path.suffix in (".py", ".txt")]
 TESTS = [path for path in FILES if path.is_relative_to(ROOT / "tests")]
 
-HEAD = f"""# Rules and their tests
+HEAD = """# Rules and their tests
 
-Written by `{COMMAND}`; do not edit. The first table maps each promise of
+Written by `make docs`. The first table maps each promise of
 [promises](../promises.md) to the tests that its section names. The second table maps each rule of
 [KIPs](../kips.md) to the tests of its row. The last one lists the test files with what they check;
 it includes the promises and KIPs that a file cites in its own text.
@@ -185,6 +185,7 @@ def page() -> str:
 
 def main() -> int:
     """Write the page."""
+    FOLDER.mkdir(exist_ok=True)
     PAGE.write_text(page(), encoding="utf-8")
     return 0
 

@@ -7,6 +7,7 @@ tests: see `test_tidy_promises.py`; that the rules of KIPs do: see `test_tidy_ki
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from tests.support.repository import ROOT, text_of, tracked
 from tests.support.rules import cited_numbers
 
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = sorted(tracked("docs/*.md"))
 CODE = [
     *tracked("src/*.py"),
     *tracked("src/*.txt"),
@@ -121,3 +122,35 @@ def test_pages_of_the_design_are_linked_from_somewhere() -> None:
         if (page.parent / link).resolve() != page
     }
     assert [page.name for page in PAGES if "design" in page.parts and page not in linked] == []
+
+
+@pytest.mark.parametrize("page", tracked("*.md"), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_of_the_repository(page: Path) -> None:
+    """Not to pages that only `make docs` writes: a reader of the repository has none of them."""
+    assert broken_links(page, page.read_text()) == []
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """The links of a page, without code, to files or folders that git does not have."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
+    links = re.findall(r"\]\((?!https?:|mailto:|#)([^)\s#]+)", text)
+    there = FILES | {parent.as_posix() for name in FILES for parent in Path(name).parents}
+    return [link for link in links if within(page.parent / link) not in there]
+
+
+def within(path: Path) -> str:
+    resolved = Path(os.path.normpath(path))
+    return resolved.relative_to(ROOT).as_posix() if resolved.is_relative_to(ROOT) else ""
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("[a](design/wire.md#tags), [b](decisions) and [c](../README.md)", []),
+        ("`[x](no.md)` and [web](https://kafka.apache.org/)", []),
+        ("[d](generated/modules.md)", ["generated/modules.md"]),
+        ("[e](../../elsewhere.md)", ["../../elsewhere.md"]),
+    ],
+)
+def test_a_broken_link_is_found(text: str, broken: list[str]) -> None:
+    assert broken_links(ROOT / "docs" / "kips.md", text) == broken
