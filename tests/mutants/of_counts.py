@@ -55,16 +55,17 @@ MUTANTS = (
     ),
     Mutant(
         "a partition whose growth is not published takes plain batches on the fast path",
-        "src/tidelog/broker/partitions/produce_fast_path.py::answer",
-        "        or (unaware and state.birth_epoch and not _is_shown(partition))\n",
-        "",
+        "src/tidelog/broker/partitions/resize_checks.py::why_not_taken",
+        "why_not_appended(partition, named, records) if refusal is None else refusal",
+        "why_not_appended(partition, named, records)",
         OF_PRODUCE,
     ),
     Mutant(
         "a sealed partition takes plain batches on the fast path",
         "src/tidelog/broker/partitions/produce_fast_path.py::answer",
-        "        state.sealed\n        or partition.fence_unwritten\n",
-        "        partition.fence_unwritten\n",
+        "    if why_not_taken(partition, named, records, broker.metadata) is not None:\n"
+        "        return None\n",
+        "",
         "tests/broker/test_produce_fast_path.py",
     ),
     Mutant(

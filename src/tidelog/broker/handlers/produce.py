@@ -46,8 +46,7 @@ from tidelog.broker.partitions.produce_fast_path import BY_ID_SINCE
 from tidelog.broker.partitions.resize_checks import (
     is_aware,
     named_by,
-    why_not_appended,
-    why_not_shown,
+    why_not_taken,
 )
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -288,8 +287,7 @@ def _append(
     looks: Looks,
 ) -> Appended | Rejected:
     """Append one batch, if its count and that of the partition allow it."""
-    refused = why_not_shown(partition, named, broker.metadata)
-    refused = refused or why_not_appended(partition, named, records)
+    refused = why_not_taken(partition, named, records, broker.metadata)
     if refused is not None:
         return refused
     if not broker.unaware_writers.may_append(partition, named, now_ms):

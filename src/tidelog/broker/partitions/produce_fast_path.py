@@ -18,7 +18,7 @@ from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION, LeaderHi
 from tidelog.broker.partitions.admission import ALL_IN_SYNC, why_not_admitted
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
 from tidelog.broker.partitions.produce_tags import MOST_TAG_BYTES, NO_TAGS
-from tidelog.broker.partitions.resize_checks import REFUSE
+from tidelog.broker.partitions.resize_checks import named_by, why_not_taken
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from tidelog.broker.metadata.cache import MetadataCache
-    from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.broker.partitions.unaware_writers import UnawareWriters
     from tidelog.model.configs.server import ServerConfigs
@@ -137,16 +136,13 @@ def answer(
     unaware, state = tags == NO_TAGS, partition.state
     if not unaware and tags != state.produce_tags:
         return None
-    counted = state.undeleted_count >= 0
-    if counted and (
-        state.sealed
-        or partition.fence_unwritten
-        or (unaware and partition.log.configs.unaware_producers == REFUSE)
-        or (unaware and state.birth_epoch and not _is_shown(partition))
-    ):
+    named = NOT_NAMED
+    if not unaware:
+        named = named_by(state.undeleted_count, state.resize_epoch, state.partition_epoch)
+    if why_not_taken(partition, named, records, broker.metadata) is not None:
         return None
     now_ms = broker.clock.wall_ms()
-    noted = counted and unaware
+    noted = unaware and state.undeleted_count >= 0
     is_due = noted and not 0 <= now_ms - partition.noted_ms < NOTED_EVERY_MS
     if is_due and not broker.unaware_writers.may_append(partition, NOT_NAMED, now_ms):
         return None
@@ -174,10 +170,6 @@ def answer(
         return frame
     refused = partial(_refused, broker, version, correlation_id, topic, topic_id, index)
     return DelayedFrame(partition, last, timeout_ms, frame, refused).future
-
-
-def _is_shown(partition: HostedPartition) -> bool:
-    return partition.leadership is not None and partition.leadership.is_shown
 
 
 def _refused(
