@@ -61,9 +61,11 @@ def test_the_pipeline_says_what_it_lacks_and_is_there_with_spark(installed: Path
 
 def five_minutes(tool: Path, address: str) -> None:
     """The README's commands against this server; the handbook's: `test_package_handbook.py`."""
-    block = README.read_text().partition("## Five minutes\n\n```\n")[2].partition("```")[0]
-    setup, start, *lines = block.replace("\\\n", " ").splitlines()
+    text = README.read_text().partition("## Five minutes\n\n```\n")[2]
+    first, _, rest = text.partition("```")
+    setup, start = first.splitlines()
     assert (setup, start.split()[:2]) == ("make setup", [".venv/bin/tidelog", "up"])
+    lines = rest.partition("```\n")[2].partition("```")[0].replace("\\\n", " ").splitlines()
     said = [shell(line, tool, address) for line in lines]
     assert said[0] == "Created topic orders.\n"
     assert said[2] == "hello\n"
