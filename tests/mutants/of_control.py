@@ -485,6 +485,20 @@ MUTANTS = (
         "tests/wire/test_controller_founding.py",
     ),
     Mutant(
+        "brokers that show a lost store at once count as those of another cluster",
+        "src/tidelog/controller/founding.py::Founding.witness",
+        "        if not self._is_own(cluster_id):\n            self._note(broker, cluster_id)\n",
+        "        self._note(broker, cluster_id)\n",
+        "tests/wire/test_controller_founding.py",
+    ),
+    Mutant(
+        "what was refused under another id counts after the cluster has that id",
+        "src/tidelog/controller/founding.py::Founding.strangers",
+        " if not self._is_own(name)",
+        "",
+        "tests/wire/test_controller_founding.py",
+    ),
+    Mutant(
         "K4: the first change of an empty store does not wait for the brokers of a former life",
         "src/tidelog/controller/serving.py::served.if_active",
         "                    await controller.founding.settled()\n",

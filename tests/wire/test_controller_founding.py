@@ -112,7 +112,43 @@ def test_a_broker_of_a_cluster_shows_that_an_empty_store_is_its_lost_one() -> No
         third = await listening(world, 3)
         answer = await registered(controller, third, "third")
         assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
-        assert sorted(await problems(old)) == ["brokers_of_another_cluster", "store_went_back"]
+        # What is lost comes first.
+        assert await problems(old) == ["store_went_back", "brokers_of_another_cluster"]
+
+    run(scenario)
+
+
+def test_brokers_that_show_it_at_once_are_no_strangers() -> None:
+    async def scenario(world: World) -> None:
+        controller = await unproven(world)
+        brokers = [await listening(world, number) for number in (1, 2, 3)]
+        shown = [controller.founding.witness(number, OTHER) for number in (1, 2, 3)]
+        # One makes it the lost store; the others wait for the turn of that change.
+        assert (await asyncio.gather(*shown, return_exceptions=True)).count(True) == 1
+        for broker in brokers:
+            assert (await registered(controller, broker, OTHER)).error_code == OK
+        assert await problems(brokers[0]) == ["store_went_back"]
+        assert controller.founding.strangers() == {}
+        assert statistics(controller)["brokers_of_another_cluster"] == 0
+        answer = await brokers[0].forward(messages.RestoredStoreRequest(accept=True), 0)
+        assert answer.error_code == OK
+        for broker in brokers:
+            assert (await registered(controller, broker, OTHER)).error_code == OK
+        assert await problems(brokers[0]) == []
+
+    run(scenario)
+
+
+def test_what_was_refused_under_another_id_does_not_count_under_the_own_one() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        assert not await controller.founding.witness(2, OTHER)
+        assert not await controller.founding.witness(3, "third")
+        assert controller.founding.strangers() == {2: OTHER, 3: "third"}
+        # As a store that is put back by hand names it.
+        controller.cluster.cluster_id = OTHER
+        assert controller.founding.strangers() == {3: "third"}
+        assert statistics(controller)["brokers_of_another_cluster"] == 1
 
     run(scenario)
 

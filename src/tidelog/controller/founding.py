@@ -85,8 +85,7 @@ class Founding:
         Then this controller loads everything again. Raises NotActive.
         """
         performer = self._performer
-        known = (performer.cluster.cluster_id, performer.cluster.founded_as)
-        if not cluster_id or cluster_id in known:
+        if not cluster_id or self._is_own(cluster_id):
             return False
         if not self.is_proven and is_empty(performer.cluster):
             who = f"broker {broker} belongs to it"
@@ -96,8 +95,14 @@ class Founding:
                 logger.error("%s", performer.cluster.went_back)
                 self._load_again("the cluster is not new: everything is loaded again")
                 return True
-        self._note(broker, cluster_id)
+        # Another broker of that cluster may have shown it while this one waited for its turn.
+        if not self._is_own(cluster_id):
+            self._note(broker, cluster_id)
         return False
+
+    def _is_own(self, cluster_id: str) -> bool:
+        cluster = self._performer.cluster
+        return cluster_id in (cluster.cluster_id, cluster.founded_as)
 
     def _note(self, broker: int, cluster_id: str) -> None:
         self._strangers.pop(broker, None)
@@ -117,9 +122,13 @@ class Founding:
             logger.error("%s", self.why_contested)
 
     def strangers(self) -> dict[int, str]:
-        """Return the cluster of each broker that was refused lately for belonging to another."""
+        """Return the cluster of each broker that was refused lately for belonging to another.
+
+        What was refused under another id does not count once this cluster has the id.
+        """
         since = self._now_ms() - STRANGER_MS
-        return {x: name for x, (name, at) in list(self._strangers.items()) if at > since}
+        lately = {x: name for x, (name, at) in list(self._strangers.items()) if at > since}
+        return {x: name for x, name in lately.items() if not self._is_own(name)}
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what the doctor shows."""

@@ -60,7 +60,10 @@ async def handle(
         found = {**about, "role": "controller", "topics": topics}
         return messages.DescribeConditionResponse(condition=json.dumps(found))
     seen = await pace.run(condition(controller.cluster), controller.seams.clock)
-    problems = [*controller.founding.problems(), *seen["problems"]]
+    strangers, others = controller.founding.problems(), seen["problems"]
+    # What follows from a lost store stands below it.
+    is_lost = controller.cluster.went_back is not None
+    problems = [*others, *strangers] if is_lost else [*strangers, *others]
     found = {**about, **seen, "problems": problems}
     if UNCLEAN in request.subjects:
         found[UNCLEAN] = unclean_elections(controller.cluster)
