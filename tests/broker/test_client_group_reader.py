@@ -179,7 +179,7 @@ def test_a_refused_look_up_is_said_and_tried_again(tmp_path: Path) -> None:
             assert [list(error.errors) for error in said] == [[B], [B]]
             assert said[0].code == code
             assert sorted(reader.assignment) == [A, B]
-            assert reader._member.state is MemberState.READING
+            assert reader.member.state is MemberState.READING
 
     with_group(tmp_path, story)
 
@@ -205,8 +205,8 @@ def test_a_dead_leader_of_a_partition_born_in_a_growth_holds_up_no_other(tmp_pat
             hosted.is_leader = False
         async with reader_of(cluster, "a", "grown") as reader:
             assert sorted(await read(reader, 2)) == [A, first]
-            assert reader._member.state is MemberState.JOINED
-            assert sorted(reader._unplaced) == [
+            assert reader.member.state is MemberState.JOINED
+            assert sorted(reader.generation.unplaced) == [
                 TopicPartition("grown", 2),
                 TopicPartition("grown", 3),
             ]
@@ -243,8 +243,8 @@ def test_a_partition_without_a_leader_holds_up_no_other_of_its_topic(tmp_path: P
         async with reader_of(cluster, "a", "two") as reader:
             # Its look-up has a minute: the others are read, and committed, all the while.
             assert sorted(await read(reader, 2)) == [A, first]
-            assert reader._member.state is MemberState.JOINED
-            await reader.commit()
+            assert reader.member.state is MemberState.JOINED
+            await reader.controls.commit()
         assert (await committed_offsets(cluster, "g"))[first].offset == 1
         settings = ClusterSettings(backoff=FAST, default_api_timeout_ms=200)
         async with Cluster(lone.bootstrap, settings) as hasty:
@@ -288,7 +288,7 @@ def test_a_poll_that_is_cancelled_between_join_and_positions_loses_nothing(
             await asyncio.gather(polling, return_exceptions=True)
             # Nor does a poll wait longer than it was asked to.
             assert await reader.poll(1) == []
-            assert reader._member.state is MemberState.JOINED
+            assert reader.member.state is MemberState.JOINED
             lone.may_answer.set()
             assert await read(reader, 1) == [A]
             assert lone.asked == 1
@@ -319,11 +319,11 @@ def test_a_deleted_topic_does_not_keep_a_reader_from_the_others(tmp_path: Path) 
             await write(cluster, "a")
             assert await read(reader, 1) == [A]
             # The leader of the group sees it, and the member joins again.
-            while reader.assignment != [A] or reader._member.state is not MemberState.READING:
+            while reader.assignment != [A] or reader.member.state is not MemberState.READING:
                 await reader.poll(100)
             await write(cluster, "a")
             assert await read(reader, 1) == [A]
-            await reader.commit()
+            await reader.controls.commit()
         assert (await committed_offsets(cluster, "g", [A]))[A].offset == 3
 
     with_group(tmp_path, story)
@@ -351,12 +351,12 @@ def test_a_commit_of_a_poll_that_begins_at_once_does_not_fail_the_one_before(
     async def story(lone: RefusingBroker, cluster: Cluster) -> None:
         async with reader_of(cluster, "a", auto_commit_ms=60_000) as reader:
             assert await read(reader, 1) == [A]
-            reporting = asyncio.create_task(reader._commits.before_report({A: 0}))
-            await until(lambda: reader._commits.running)
-            assert reader._commits.running is not None
+            reporting = asyncio.create_task(reader.commits.before_report({A: 0}))
+            await until(lambda: reader.commits.running)
+            assert reader.commits.running is not None
             # As a poll whose commit is due, and that runs before the one that waits does.
-            reader._commits.running.add_done_callback(
-                lambda _: reader._commits.aside(reader.positions())
+            reader.commits.running.add_done_callback(
+                lambda _: reader.commits.aside(reader.positions())
             )
             await reporting
 
@@ -367,9 +367,9 @@ def test_positions_that_wait_for_a_newer_commit_do_not_take_it_back(tmp_path: Pa
     async def story(lone: RefusingBroker, cluster: Cluster) -> None:
         async with reader_of(cluster, "a", auto_commit_ms=60_000) as reader:
             assert await read(reader, 1) == [A]
-            assert reader._fetcher.positions() == {A: 1}
-            reader._commits.aside(reader.positions())
-            await reader._commits.before_report({A: 0})
+            assert reader.fetcher.positions() == {A: 1}
+            reader.commits.aside(reader.positions())
+            await reader.commits.before_report({A: 0})
             assert (await committed_offsets(cluster, "g", [A]))[A].offset == 1
 
     with_group(tmp_path, story)
@@ -425,7 +425,7 @@ def test_a_reader_that_is_recalled_in_mid_poll_does_not_sit_out_its_time(tmp_pat
             await read(first, 1)
             polling = asyncio.create_task(first.poll(3_600_000))
             second = reader_of(other, "a")
-            while second._member.state is not MemberState.READING:
+            while second.member.state is not MemberState.READING:
                 await second.poll(100)
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)

@@ -158,11 +158,11 @@ def test_polls_and_commits_that_are_cancelled_anywhere_lose_and_repeat_nothing(
             for piece in pieces or ():
                 seen += [row.offset for row in piece.rows()]
             cancelled += was_cut
-            was_cut, _ = await cut_at(number, reader.commit())
+            was_cut, _ = await cut_at(number, reader.controls.commit())
             cancelled += was_cut
         assert seen == list(range(RECORDS))
         assert cancelled > 10
-        await reader.commit()
+        await reader.controls.commit()
         assert (await committed_offsets(cluster, "g"))[A].offset == RECORDS
         await reader.close()
         assert members(lone) == 0
@@ -186,7 +186,7 @@ def test_a_close_in_each_stage_that_is_cancelled_anywhere_leaves_nothing(
             # A concurrent poll fails at once, and is not itself cancelled.
             with pytest.raises(ClientError, match="reader of group 'g' is closed"):
                 await polling
-            assert reader._member.state is MemberState.OUT
+            assert reader.member.state is MemberState.OUT
             assert not [key for key in cluster._connections if key[1].startswith("member")]
             assert not [task for task in client_tasks() if "fetcher" in task]
             if not was_cut:

@@ -47,7 +47,7 @@ def test_a_commit_says_in_which_epoch_the_record_before_it_was_written(
                         last = [row.offset for row in piece.rows()][-1]
                 # Of what is before another offset it knows nothing.
                 for offset, epoch in ((2, -1), (3, 0)):
-                    await reader.commit_up_to({where: offset})
+                    await reader.controls.commit_up_to({where: offset})
                     found = (await committed_offsets(cluster, topic_name, [where]))[where]
                     assert (found.offset, found.leader_epoch) == (offset, epoch)
 

@@ -106,7 +106,7 @@ async def fresh_read(view: Cluster, group: str) -> list[tuple[str, bytes | None]
                     assert row.key is not None
                     value = None if row.value is None else bytes(row.value)
                     rows.append((bytes(row.key).decode(), value))
-            at = reader._fetcher.positions()
+            at = reader.fetcher.positions()
             missing = {x: (at.get(x, -1), e.offset) for x, e in ends.items()}
             if all(have >= end for have, end in missing.values()):
                 return rows

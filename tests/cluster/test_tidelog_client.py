@@ -292,10 +292,10 @@ def test_two_members_share_and_one_takes_over(bootstrap: str, topic_name: str) -
                 TopicPartition(topic_name, index) for index in range(4)
             }
             assert (await describe_group(cluster, group)).state == "Stable"
-            await first.commit()
+            await first.controls.commit()
             await first.close()
             await read(second, lambda: len(second.assignment) == 4)
-            await second.commit()
+            await second.controls.commit()
             committed = await committed_offsets(cluster, group)
             assert [position.offset for position in committed.values()] == [100] * 4
             await second.close()

@@ -256,10 +256,10 @@ class Member:
                         await self._receive(piece.partition.partition, row)
                     self.in_hand -= 1
             if rng.random() < 0.5:
-                reader._member.leave = reader._member._stop_tasks  # type: ignore[method-assign]
+                reader.member.leave = reader.member._stop_tasks  # type: ignore[method-assign]
             else:
                 # The next poll would say that the application is done with everything.
-                await reader.commit()
+                await reader.controls.commit()
         except ClientError as error:
             self.last_error = str(error)
         finally:
@@ -295,12 +295,12 @@ class Member:
 
     def _watch(self, reader: GroupReader) -> None:
         """Note what a member is given, begins with and commits."""
-        join, commit = reader._member.join, reader._member.commit
-        add = reader._fetcher.add
+        join, commit = reader.member.join, reader.member.commit
+        add = reader.fetcher.add
 
         async def joined(*owned: Any) -> list[TopicPartition]:
             assigned = await join(*owned)
-            self.generation = reader._member.membership.generation
+            self.generation = reader.member.membership.generation
             self.group.joined(self, self.generation, assigned)
             return assigned
 
@@ -319,6 +319,6 @@ class Member:
                 )
             add(positions, *more)
 
-        reader._member.join = joined  # type: ignore[method-assign]
-        reader._member.commit = committed  # type: ignore[method-assign]
-        reader._fetcher.add = began  # type: ignore[method-assign]
+        reader.member.join = joined  # type: ignore[method-assign]
+        reader.member.commit = committed  # type: ignore[method-assign]
+        reader.fetcher.add = began  # type: ignore[method-assign]

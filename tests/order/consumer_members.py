@@ -90,7 +90,7 @@ class ConsumerMember(Member, PartitionKeyRebalanceListener):
     async def on_partition_key_lost(self, partitions: Collection[TopicPartition]) -> None:
         """Its group went on without it: there is no flush, and others have loaded its state."""
         if self._is_called():
-            assert self.reader is not None and self.reader._member.state is MemberState.OUT
+            assert self.reader is not None and self.reader.member.state is MemberState.OUT
             self._forget(partitions)
 
     async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
@@ -165,7 +165,7 @@ class ConsumerMember(Member, PartitionKeyRebalanceListener):
             self.reader = None
             if is_killed:
                 self.is_killed = True
-                reader._member.leave = reader._member._stop_tasks  # type: ignore[method-assign]
+                reader.member.leave = reader.member._stop_tasks  # type: ignore[method-assign]
             self.is_polling = True
             try:
                 await consumer.close(autocommit=not is_killed)
@@ -209,7 +209,7 @@ class CooperativeMember(ConsumerMember):
     def is_removed(self, generation: int) -> bool:
         """A member that joins again goes on with its partitions meanwhile."""
         reader = self.reader
-        is_joining = reader is not None and reader._joining is not None
+        is_joining = reader is not None and reader.is_joining
         return super().is_removed(generation) and not is_joining
 
 

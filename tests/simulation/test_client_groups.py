@@ -32,6 +32,7 @@ from tidelog.client.groups import group_member
 from tidelog.client.groups.committed_offsets import PartitionsRefused
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.membership import HEARTBEATS, Event, MemberState
+from tidelog.client.groups.position_lookup import PositionLookup
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
@@ -147,13 +148,13 @@ class Member:
         )
 
     def _note_given(self, reader: GroupReader) -> None:
-        join = reader._member.join
+        join = reader.member.join
 
         async def joined() -> list[TopicPartition]:
             self.given = await join()
             return self.given
 
-        reader._member.join = joined  # type: ignore[method-assign]
+        reader.member.join = joined  # type: ignore[method-assign]
 
     def note_deletion(self) -> None:
         """Count the deletion of a topic that this member reads, as it is asked for."""
@@ -161,7 +162,7 @@ class Member:
         self.counts["deleted"] += any(where.topic == TEMPORARY for where in assignment)
 
     def _check(self, reader: GroupReader) -> None:
-        state, now = reader._member.state, asyncio.get_running_loop().time()
+        state, now = reader.member.state, asyncio.get_running_loop().time()
         if state is MemberState.READING and sorted(reader.assignment) != sorted(self.given):
             self._found(f"it was given {self.given} and reads {reader.assignment}")
         if state is not MemberState.JOINED or self.said:
@@ -214,13 +215,13 @@ class Member:
 
     @property
     def reads(self) -> bool:
-        return self.reader is not None and self.reader._member.state is MemberState.READING
+        return self.reader is not None and self.reader.member.state is MemberState.READING
 
     def __str__(self) -> str:
         reader = self.reader
         if reader is None:
             return f"{self.name}: no reader"
-        return f"{self.name}: {reader._member.state}, {reader.assignment}, said {self.said!r}"
+        return f"{self.name}: {reader.member.state}, {reader.assignment}, said {self.said!r}"
 
 
 class GroupRun(BrokerRun):
@@ -324,21 +325,21 @@ class GroupRun(BrokerRun):
     async def _one_is_slow(self) -> None:
         """Let one work for two sessions while the leader joins again: it stays a member."""
         readers = {member: member.reader for member in self.members if member.reader is not None}
-        leader = next(member for member, reader in readers.items() if reader._member._counts)
+        leader = next(member for member, reader in readers.items() if reader.member._counts)
         slow = next(member for member in self.members if member is not leader)
         assert slow.reader is not None
         slow.may_poll.clear()
         await self.world.until(lambda: slow.works, SETTLE_SECONDS)
         await self.world.until(self._all_read, SETTLE_SECONDS)
-        before = slow.reader._member.membership.member_id
-        readers[leader]._member._step(Event.REBALANCE)
+        before = slow.reader.member.membership.member_id
+        readers[leader].member._step(Event.REBALANCE)
         await asyncio.sleep(2 * SESSION_MS / 1000)
-        recalled = slow.reader._member.state
+        recalled = slow.reader.member.state
         slow.may_poll.set()
         await self.world.until(lambda: not slow.works, SETTLE_SECONDS)
         await self.world.until(self._all_read, SETTLE_SECONDS)
         # The coordinator knows it by the same name, if it never took it out.
-        after = slow.reader._member.membership.member_id
+        after = slow.reader.member.membership.member_id
         if (recalled, after) != (MemberState.RECALLED, before):
             self.found.append(f"{slow.name}: slow for two sessions: {recalled}, now {after!r}")
 
@@ -392,7 +393,7 @@ def a_cancelled_poll_loses_the_assignment(patch: pytest.MonkeyPatch) -> None:
         try:
             return await true(reader, timeout_ms, max_bytes)
         except asyncio.CancelledError:
-            reader._fetcher.assign({})
+            reader.fetcher.assign({})
             raise
 
     patch.setattr(GroupReader, "poll", poll)
@@ -400,39 +401,39 @@ def a_cancelled_poll_loses_the_assignment(patch: pytest.MonkeyPatch) -> None:
 
 def one_failure_for_ever(patch: pytest.MonkeyPatch) -> None:
     """A member whose look-up failed sends heartbeats and reads nothing (B3)."""
-    true = GroupReader._place
+    true = PositionLookup.place
 
-    async def place(reader: GroupReader) -> None:
+    async def place(lookup: PositionLookup) -> None:
         try:
-            await true(reader)
+            await true(lookup)
         except ClientError:
-            reader._place_at = float("inf")
+            lookup.not_before = float("inf")
             raise
 
-    patch.setattr(GroupReader, "_place", place)
+    patch.setattr(PositionLookup, "place", place)
 
 
 def failures_are_not_positions(patch: pytest.MonkeyPatch) -> None:
     """A partition whose look-up failed is left out, and the member counts as reading."""
-    true = GroupReader._look_up
+    true = PositionLookup.look_up
 
-    async def look_up(reader: GroupReader) -> dict[TopicPartition, Refused]:
-        await true(reader)
+    async def look_up(lookup: PositionLookup) -> dict[TopicPartition, Refused]:
+        await true(lookup)
         return {}
 
-    patch.setattr(GroupReader, "_look_up", look_up)
+    patch.setattr(PositionLookup, "look_up", look_up)
 
 
 def one_error_for_all(patch: pytest.MonkeyPatch) -> None:
     """The first error counts for every partition of the look-up (B2)."""
-    true = GroupReader._look_up
+    true = PositionLookup.look_up
 
-    async def look_up(reader: GroupReader) -> dict[TopicPartition, Refused]:
-        wanted = list(reader._unplaced)
-        errors = await true(reader)
+    async def look_up(lookup: PositionLookup) -> dict[TopicPartition, Refused]:
+        wanted = list(lookup.generation.unplaced)
+        errors = await true(lookup)
         return dict.fromkeys(wanted, next(iter(errors.values()))) if errors else errors
 
-    patch.setattr(GroupReader, "_look_up", look_up)
+    patch.setattr(PositionLookup, "look_up", look_up)
 
 
 def heartbeats_end_early(patch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,6 @@ LARGER: dict[tuple[str, str], tuple[Figures, str]] = {
     ("tidelog/client/cluster.py", "Cluster"): (Figures(12, 41, 487), WIDE),
     ("tidelog/client/fetching/assigned.py", "FetchedPartition"): (Figures(23, 7, 127), STATE),
     ("tidelog/client/groups/group_member.py", "GroupMember"): (Figures(20, 31, 413), WIDE),
-    ("tidelog/client/groups/group_reader.py", "GroupReader"): (Figures(29, 43, 575), PARENTS),
-    ("tidelog/client/groups/reader_controls.py", "ReaderControls"): (Figures(29, 18, 200), PARENTS),
     ("tidelog/client/producing/send_queue.py", "SendQueue"): (Figures(22, 21, 275), WIDE),
     ("tidelog/controller/controller.py", "Controller"): (Figures(25, 26, 308), WIDE),
     ("tidelog/controller/decisions/cluster.py", "ClusterState"): (Figures(49, 22, 271), STATE),
@@ -55,24 +53,6 @@ SHARED_WITHIN: dict[str, tuple[set[str], str]] = {
         PARENTS,
     ),
     "tidelog/client/cluster.py": ({"_send_to_any"}, PARENTS),
-    "tidelog/client/groups/group_reader.py": (
-        {
-            "_begin",
-            "_cluster",
-            "_commits",
-            "_fetcher",
-            "_gating",
-            "_hooks",
-            "_is_aware",
-            "_member",
-            "_placing_step_ms",
-            "_positions",
-            "_resets",
-            "_step_ms",
-            "_turns",
-        },
-        PARENTS,
-    ),
     "tidelog/network/answering.py": (
         {"_charged", "_count", "_flush", "_go_on", "_transport"},
         PARENTS,
@@ -106,7 +86,7 @@ SHARED_WITHIN: dict[str, tuple[set[str], str]] = {
 }
 """Files that use private names of classes in other files, which, and why."""
 
-MOST_PRIVATE_PLACES_IN_TESTS = 573
+MOST_PRIVATE_PLACES_IN_TESTS = 483
 """Places of tests that use a private name of the product: none is added, and each change of a class
 takes its own away. Lower the number with them."""
 

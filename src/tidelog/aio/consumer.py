@@ -252,8 +252,8 @@ class Consumer(ConsumerCommits):
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             is_aware=settings.enable_ordered_delivery,
         )
-        reader.pause_only(self._paused)
-        reader.seek_first(self._sought)
+        reader.controls.pause_only(self._paused)
+        reader.controls.seek_first(self._sought)
         return reader
 
     async def _watch_pattern(self, pattern: re.Pattern[str]) -> None:
@@ -379,7 +379,7 @@ class Consumer(ConsumerCommits):
             for piece in pieces:
                 self._high[piece.partition] = piece.high_watermark
                 self._counts["bytes"] += len(piece.records)
-            self._paused = self._queue.paused = reader.paused
+            self._paused = self._queue.paused = reader.controls.paused
             self._attend_at = self._now() + ATTEND_S
         finally:
             self._is_polling = False
@@ -430,7 +430,7 @@ class Consumer(ConsumerCommits):
             return
         if self._reader is None:
             raise WrongState(f"{partition} is not assigned to this consumer yet: poll first")
-        self._reader.seek(partition, offset)
+        self._reader.controls.seek(partition, offset)
         self._attend_at = 0.0
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> bool:
@@ -447,7 +447,7 @@ class Consumer(ConsumerCommits):
         wanted = partitions or reader.given
         found = await self._offsets(dict.fromkeys(wanted, where))
         for partition, at in found.items():
-            reader.seek(partition, at)
+            reader.controls.seek(partition, at)
         self._attend_at = 0.0
         return True
 
@@ -467,7 +467,7 @@ class Consumer(ConsumerCommits):
 
     def _set_paused(self, paused: set[TopicPartition]) -> None:
         if self._reader is not None:
-            self._reader.pause_only(paused)
+            self._reader.controls.pause_only(paused)
         self._paused = self._queue.paused = paused
 
     def paused(self) -> set[TopicPartition]:
@@ -476,7 +476,7 @@ class Consumer(ConsumerCommits):
 
     def waiting(self) -> dict[TopicPartition, str]:
         """Return what each partition whose gate is shut waits for (KIP-253), as a sentence."""
-        return {} if self._reader is None else self._reader.why_waiting()
+        return {} if self._reader is None else self._reader.controls.why_waiting()
 
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the end of a partition in the last answer of its leader."""

@@ -46,12 +46,12 @@ class ConsumerCommits(ConsumerQueries):
         reader = await self._assigned_ready()
         if self.settings.group_id is None:
             raise WrongState("a consumer without a group_id cannot commit")
-        wanted = reader.places()
+        wanted = reader.controls.places()
         if offsets is not None:
             wanted = {at: _position(each) for at, each in checked(offsets).items()}
         self._counts["commits"] += 1
         try:
-            await reader.commit_exactly(wanted)
+            await reader.controls.commit_exactly(wanted)
         except Refused as error:
             if error.code in COMMIT_LOST:
                 raise CommitFailed(error.code, error.subject, _LOST) from None
@@ -59,7 +59,7 @@ class ConsumerCommits(ConsumerQueries):
 
     async def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what ``commit`` without offsets would commit now."""
-        found = (await self._assigned_ready()).places()
+        found = (await self._assigned_ready()).controls.places()
         return {
             where: OffsetAndMetadata(each.offset, each.metadata, each.leader_epoch)
             for where, each in found.items()

@@ -263,9 +263,9 @@ async def _consume(cluster: Cluster, plan: _Plan, printer: _Printer) -> None:
                 if not plan.commits:
                     return
                 if not printer.left_over:
-                    await reader.commit()
+                    await reader.controls.commit()
                 else:
-                    await reader.commit_up_to(printer.next_offsets)
+                    await reader.controls.commit_up_to(printer.next_offsets)
             return
         fetcher = Fetcher(cluster, isolation=plan.isolation, reset=plan.reset)
         try:

@@ -59,11 +59,11 @@ def test_only_the_wanted_partitions_are_returned() -> None:
         one.fetches.write(A, b"1")
         reader: Any = one.consumer._reader
         await until(lambda: reader.buffered_bytes)
-        reader._gating.ends[B] = 5
+        reader.gating.ends[B] = 5
         figures = one.consumer.metrics()["consumer-metrics"]
         assert figures["buffered-bytes"] == reader.buffered_bytes
         assert one.consumer.waiting().keys() == {B} and figures["waiting-partitions"] == 1
-        del reader._gating.ends[B]
+        del reader.gating.ends[B]
         assert one.consumer.highwater(A) == 100 and one.consumer.highwater(("u", 0)) is None  # type: ignore[arg-type]
         await one.consumer.close()
 
@@ -145,13 +145,13 @@ def test_what_the_group_asks_for_and_a_wakeup_come_before_records_at_hand() -> N
         assert one.consumer.metrics()["consumer-metrics"]["poll-total"] == polls + 1
         assert not one.consumer.is_due()
         reader: Any = one.consumer._reader
-        reader._gating.has_shut = True
+        reader.gating.has_shut = True
         assert one.consumer.is_due() and one.consumer.take_one() is None
-        reader._gating.has_shut = False
+        reader.gating.has_shut = False
         record = one.consumer.take_one()
         assert record is not None and record.value == b"2" and one.consumer.take_one() is None
         assert one.consumer.metrics()["consumer-metrics"]["records-consumed-total"] == 3
-        reader._member.rejoin()
+        reader.member.rejoin()
         assert one.consumer.is_due()
         await one.consumer.close()
 

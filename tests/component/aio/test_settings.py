@@ -47,22 +47,22 @@ def test_the_settings_of_a_member_and_of_its_reader() -> None:
         )
         consumer.pause(("t", 0))  # type: ignore[arg-type]
         reader = await consumer.ready()
-        member: Any = reader._member
+        member: Any = reader.member
         assert isinstance(member, GroupMember)
         assert (member.group, member._instance_id, member.topics) == ("g", "i", ["t"])
         assert member._session_timeout_ms == 21_000
         assert member._rebalance_timeout_ms == member._max_poll_interval_ms == 22_000
-        assert member._heartbeat_interval_ms == reader._step_ms == 2_300
+        assert member._heartbeat_interval_ms == reader.step_ms == 2_300
         assert member._partition_check_ms == 24_000
         assert member.is_cooperative
         assert not any(str(each).startswith("tidelog.") for each in member._offered)
-        fetcher: Any = reader._fetcher
+        fetcher: Any = reader.fetcher
         assert fetcher._options == FetchOptions(26, 27, 28, 29)
         assert fetcher._prefetch_bytes == 30
-        assert fetcher._reset is OffsetReset.NONE is reader._resets.policy
+        assert fetcher._reset is OffsetReset.NONE is reader.lookup.resets.policy
         assert fetcher._isolation is IsolationLevel.READ_COMMITTED
-        assert reader._commits.auto_ms == 25 and not reader._is_aware
-        assert reader.paused == {("t", 0)}
+        assert reader.commits.auto_ms == 25 and not reader.generation.is_aware
+        assert reader.controls.paused == {("t", 0)}
         member.leave = member_leaves
         await consumer.close()
 
@@ -81,12 +81,12 @@ def test_a_consumer_is_a_member_only_with_a_group_and_a_subscription() -> None:
                 consumer.assign([("t", 0)])  # type: ignore[list-item]
             else:
                 consumer.subscribe(["t"])
-            member = (await consumer.ready())._member
+            member = (await consumer.ready()).member
             assert isinstance(member, SelfAssigned)
             assert member.group == settings.get("group_id", "") and member.topics == (
                 [] if assigns else ["t"]
             )
-            assert (await consumer.ready())._commits.auto_ms == (5_000 if settings else None)
+            assert (await consumer.ready()).commits.auto_ms == (5_000 if settings else None)
             await consumer.close()
 
     asyncio.run(main())

@@ -195,7 +195,7 @@ def test_close_calls_back_once_and_leaves_nothing_open() -> None:
         await one.assigned(*both("t"))
         reader: Any = one.consumer._reader
         await one.consumer.close()
-        assert reader._closed and reader._fetcher._closed and closed == 1
+        assert reader._closed and reader.fetcher._closed and closed == 1
         await one.consumer.close()
         await one.consumer.stop()
         assert listener.calls == ["assigned", "revoked"] and closed == 1

@@ -97,10 +97,12 @@ class Member(GroupMember):
 
 def reader_of(member: Member, listener: Listener) -> GroupReader:
     """Return a reader that has read two partitions."""
-    reader = GroupReader(member._cluster, member=member, hooks=listener, auto_commit_ms=100)
-    reader._fetcher.add({KEPT: 4, GONE: 5})
-    reader._commits.committed = {KEPT: 4, GONE: 5}
-    reader._assigned = [KEPT, GONE]
+    reader = GroupReader(
+        cast("Cluster", NoBrokers()), member=member, hooks=listener, auto_commit_ms=100
+    )
+    reader.fetcher.add({KEPT: 4, GONE: 5})
+    reader.commits.committed = {KEPT: 4, GONE: 5}
+    reader.generation.assigned = [KEPT, GONE]
     return reader
 
 
@@ -149,7 +151,7 @@ def test_a_poll_that_is_cancelled_during_the_commit_leaves_the_rest_to_the_next_
         reader = reader_of(member, listener)
         await poll_until(reader, lambda: member.joins > 0)
         answered = asyncio.Event()
-        reader._commits.running = asyncio.create_task(wait_for(answered))
+        reader.commits.running = asyncio.create_task(wait_for(answered))
         member.others.set()
         await turns_of_the_loop()
         assert member.state is MemberState.JOINED
@@ -178,7 +180,7 @@ def test_a_member_that_was_removed_before_it_joined_again_loses_its_partitions_f
         member.others.set()
         reader = reader_of(member, listener)
         if removed_by == "commit":
-            reader._fetcher.seek(KEPT, 9)
+            reader.fetcher.seek(KEPT, 9)
         await poll_until(reader, lambda: len(listener.calls) > 1)
         assert listener.calls[:2] == [("lost", [KEPT, GONE]), ("assigned", [KEPT, ADDED])]
         await reader.close()

@@ -51,20 +51,20 @@ class NoBrokers:
 def test_a_reborn_partition_is_read_from_where_the_coordinator_says() -> None:
     async def story() -> None:
         reader = GroupReader(cast("Cluster", NoBrokers()), "g", ["t"])
-        reader._assigned = [KEPT, REBORN]
+        reader.generation.assigned = [KEPT, REBORN]
         former = {KEPT: Named(2, 3, 7), REBORN: Named(2, 3, 8)}
-        reader._fetcher.add({KEPT: 40, REBORN: 11}, named=former)
-        reader._commits.committed = {KEPT: 40, REBORN: 11}
-        await reader._begin_generation()
+        reader.fetcher.add({KEPT: 40, REBORN: 11}, named=former)
+        reader.commits.committed = {KEPT: 40, REBORN: 11}
+        await reader.generation.begin()
         try:
             assert reader.positions() == {KEPT: 40}
             assert reader.given == [KEPT, REBORN]
-            assert reader._unplaced == [REBORN]
-            assert reader._commits.committed == {KEPT: 40}
-            assert reader._fetcher.named() == {KEPT: Named(2, 5, 7)}
+            assert reader.generation.unplaced == [REBORN]
+            assert reader.commits.committed == {KEPT: 40}
+            assert reader.fetcher.named() == {KEPT: Named(2, 5, 7)}
         finally:
-            await reader._gating.stop()
-            await reader._fetcher.close()
+            await reader.gating.stop()
+            await reader.fetcher.close()
 
     asyncio.run(story())
 
@@ -73,20 +73,21 @@ def test_a_position_of_a_former_topic_counts_in_no_generation_of_the_next_one() 
     """A commit that was on its way while the topic was created again hid its first records."""
 
     async def story() -> None:
-        reader = GroupReader(cast("Cluster", NoBrokers()), "g", ["t"])
-        reader._assigned = [KEPT]
+        cluster = NoBrokers()
+        reader = GroupReader(cast("Cluster", cluster), "g", ["t"])
+        reader.generation.assigned = [KEPT]
         found = []
         # The former topic, the one of its name, and that one in the generation after it.
         for number in (2, 1, 1):
             named = replace(topic(7, 12), topic_id=UUID(int=number))
-            reader._cluster.view = ClusterMetadata(topics={"t": named})  # type: ignore[misc]
-            reader._has_begun = False
-            await reader._begin_generation()
-            await reader._gating.stop()
-            found.append(reader._is_of_former(KEPT, Position(30, 0)))
+            cluster.view = ClusterMetadata(topics={"t": named})
+            reader.generation.has_begun = False
+            await reader.generation.begin()
+            await reader.gating.stop()
+            found.append(reader.generation.is_of_former(KEPT, Position(30, 0)))
             # A birth offset is of the present topic.
-            assert not reader._is_of_former(KEPT, Position(30))
-        await reader._fetcher.close()
+            assert not reader.generation.is_of_former(KEPT, Position(30))
+        await reader.fetcher.close()
         assert found == [False, True, False]
 
     asyncio.run(story())
@@ -97,13 +98,13 @@ def test_a_kept_partition_of_another_topic_of_the_name_is_not_read_on() -> None:
 
     async def story() -> None:
         reader = GroupReader(cast("Cluster", NoBrokers()), "g", ["t"])
-        reader._assigned = [KEPT]
-        reader._ids = {"t": UUID(int=2)}
-        reader._fetcher.add({KEPT: 40}, named={KEPT: Named(2, 3, 7)})
-        await reader._begin_generation()
-        await reader._gating.stop()
-        assert reader.positions() == {} and reader._unplaced == [KEPT]
+        reader.generation.assigned = [KEPT]
+        reader.generation.ids = {"t": UUID(int=2)}
+        reader.fetcher.add({KEPT: 40}, named={KEPT: Named(2, 3, 7)})
+        await reader.generation.begin()
+        await reader.gating.stop()
+        assert reader.positions() == {} and reader.generation.unplaced == [KEPT]
         assert reader.given == [KEPT]
-        await reader._fetcher.close()
+        await reader.fetcher.close()
 
     asyncio.run(story())

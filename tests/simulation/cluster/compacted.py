@@ -114,7 +114,7 @@ class Compacted(Elastic):
         self.note(FreshRead("a fresh reader", uids))
 
     def _is_at_the_ends(self, reader: GroupReader) -> bool:
-        found = reader._fetcher.positions()
+        found = reader.fetcher.positions()
         positions = {where.partition: offset for where, offset in found.items()}
         return all(
             positions.get(index, -1) >= max(log.high_watermark for log in self._logs(index))

@@ -270,7 +270,7 @@ class Member:
                     self._deliver(cluster, fetched)
                 # What a callback takes.
                 await asyncio.sleep(rng.choice((0.0, 0.02, 0.3)))
-            await reader.commit()
+            await reader.controls.commit()
         self.leaves = False
 
     def _deliver(self, cluster: NotingCluster, fetched: Fetched) -> None:

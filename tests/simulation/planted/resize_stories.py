@@ -344,7 +344,7 @@ async def a_member_that_resets_to_latest_skips_nothing_later(run: ScriptedRun) -
         first = reader_of(cluster, auto_commit_ms=60_000)
         await polled(first, lambda: bool(first.assignment))
         await run.write(1)
-        first._member.leave = first._member._stop_tasks  # type: ignore[method-assign]
+        first.member.leave = first.member._stop_tasks  # type: ignore[method-assign]
         await first.close()
     async with story.cluster() as cluster, reader_of(cluster) as second:
         got = await polled(second, lambda: False, enough=1)

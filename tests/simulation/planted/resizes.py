@@ -20,7 +20,7 @@ from tests.simulation.planted.resized_brokers import (
 from tests.simulation.planted.search import Patch, Planted, directed
 from tests.simulation.scenarios.course import Course
 from tidelog.client.fetching.fetcher import Fetcher
-from tidelog.client.groups import group_reader, reader_controls
+from tidelog.client.groups import reading_generation
 from tidelog.client.groups.gating import Gating
 from tidelog.client.groups.held_keys import HeldKeys
 from tidelog.client.groups.key_turns import KeyTurns
@@ -95,8 +95,7 @@ def begin_nowhere_at_a_birth(patch: Patch) -> None:
 
 def read_without_counts(patch: Patch) -> None:
     """A member's requests name no counts: it reads beyond the fence of a newer resize epoch."""
-    for module in (group_reader, reader_controls):
-        patch.setattr(module, "stamps_of", lambda *_: {})
+    patch.setattr(reading_generation, "stamps_of", lambda *_: {})
 
 
 def deliver_beyond_gates(patch: Patch) -> None:
