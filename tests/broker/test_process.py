@@ -120,6 +120,36 @@ def test_a_clean_stop_leaves_its_marker_and_all_data(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_defaults_of_a_new_topic_are_those_of_the_broker_that_was_asked(tmp_path: Path) -> None:
+    """`configs --describe --broker` shows them, also where the controllers' files lack them."""
+
+    async def main() -> None:
+        request = messages.CreateTopicsRequest
+        assigned = [request.CreatableReplicaAssignment(0, [1])]
+        configs = configs_for(tmp_path, num_partitions=3, default_replication_factor=2)
+        async with controller_for(configs_for(tmp_path), MemoryStore()) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            asked = [
+                request.CreatableTopic("a", -1, 1),
+                request.CreatableTopic("b", 1, -1),
+                request.CreatableTopic("c", -1, -1, assigned),
+            ]
+            answer = await peer.ask(request(topics=asked, timeout_ms=10_000), 7)
+            found = {x.name: (x.error_code, x.num_partitions) for x in answer.topics}
+            # There is one broker: two replicas are too many.
+            too_many = ErrorCode.INVALID_REPLICATION_FACTOR
+            assert found == {"a": (0, 3), "b": (too_many, -1), "c": (0, 1)}
+            automatic = messages.MetadataRequest
+            named = automatic(topics=[automatic.MetadataRequestTopic(name="d")])
+            answer = await peer.ask(named, 8)
+            assert [x.error_code for x in answer.topics] == [too_many]
+            await broker.stop()
+
+    asyncio.run(main())
+
+
 def test_a_stop_closes_the_connections_to_other_brokers(tmp_path: Path) -> None:
     """Broker 1 asks itself, as any other."""
 

@@ -499,6 +499,13 @@ MUTANTS = (
         "tests/wire/test_controller_founding.py",
     ),
     Mutant(
+        "a topic that leaves its replicas to the cluster gets the controller's default",
+        "src/tidelog/broker/control_plane/topic_creation.py::fill_in",
+        "            topic.replication_factor = configs.default_replication_factor\n",
+        "            pass\n",
+        "tests/broker/test_process.py",
+    ),
+    Mutant(
         "K4: the first change of an empty store does not wait for the brokers of a former life",
         "src/tidelog/controller/serving.py::served.if_active",
         "                    await controller.founding.settled()\n",

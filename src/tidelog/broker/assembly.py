@@ -101,7 +101,7 @@ def assemble(given: Given) -> Broker:
     isr_changes = IsrChanges(configs, clock, session, partitions, debts)
     loss_reports = LossReports(node_id, session, partitions, log_work, seams.random)
     fence_reports = FenceReports(node_id, session, partitions, clock, seams.random)
-    topic_creation = TopicCreation(session, metadata, configs.request_timeout_ms)
+    topic_creation = TopicCreation(session, metadata, configs)
     groups = _groups(given, metadata, topic_creation)
     data_loss = DataLoss(debts, loss_reports, isr_changes, groups.coordinator, clock)
     followers = _followers(given, metadata, others, commit, log_work, loss_reports)

@@ -24,6 +24,9 @@ LOW_DISK_SHARE = 0.10
 FULL_DISK_SHARE = 0.03
 """Below this share the finding is bad: appends will soon be refused."""
 
+ENOUGH_BROKERS = 3
+"""With so many alive, topics with one replica get a note."""
+
 NAMES_SHOWN = 5
 """Partitions or topics that one finding names; it counts the rest."""
 
@@ -97,6 +100,7 @@ def judge(facts: ClusterFacts) -> list[Finding]:
         *_condition(facts),
         *_brokers(facts),
         *_partitions(facts),
+        *_single_replicas(facts),
         *_moves(facts),
         *_strays(facts),
         *_quarantined(facts),
@@ -204,6 +208,27 @@ def _partitions(facts: ClusterFacts) -> list[Finding]:
     ]
 
 
+def _single_replicas(facts: ClusterFacts) -> list[Finding]:
+    """Topics whose records one disk holds alone, although there are brokers for more."""
+    if len(facts.brokers) < ENOUGH_BROKERS:
+        return []
+    places = [
+        TopicPartition(topic.name, partition.index)
+        for topic in facts.topics.values()
+        for partition in topic.partitions.values()
+        if len(partition.replicas) == 1
+    ]
+    if not places:
+        return []
+    names = list(dict.fromkeys(where.topic for where in users_first(places)))
+    what = f"topics with one replica alone: {named(names)}"
+    advice = (
+        "if their records must outlive a disk: tidelog reassign-partitions; new topics get "
+        "default.replication.factor of the broker that is asked"
+    )
+    return [_of_places(what, advice, "one_replica", users_first(places), level=Severity.NOTICE)]
+
+
 def _moves(facts: ClusterFacts) -> list[Finding]:
     """Moves whose copy has no room: the controller does not know the log directories."""
     held = {
@@ -278,9 +303,10 @@ def _of_places(
     kind: str,
     places: Sequence[TopicPartition],
     brokers: Sequence[int] = (),
+    level: Severity = Severity.BAD,
 ) -> Finding:
     listed = [str(where) for where in places[:NAMES_LISTED]]
-    return Finding(Severity.BAD, what, advice, kind, listed, brokers)
+    return Finding(level, what, advice, kind, listed, brokers)
 
 
 def _quarantined(facts: ClusterFacts) -> list[Finding]:

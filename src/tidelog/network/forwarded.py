@@ -39,7 +39,7 @@ class ForwardedApi(NamedTuple):
 
 
 FORWARDED: dict[ApiKey, ForwardedApi] = {
-    ApiKey.CREATE_TOPICS: ForwardedApi(range(2, 8)),
+    ApiKey.CREATE_TOPICS: ForwardedApi(range(2, 8), is_whole=False),
     ApiKey.DELETE_TOPICS: ForwardedApi(range(1, 7)),
     ApiKey.CREATE_PARTITIONS: ForwardedApi(range(4)),
     ApiKey.ELECT_LEADERS: ForwardedApi(range(3)),

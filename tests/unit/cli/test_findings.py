@@ -179,6 +179,20 @@ def assigned_to_4() -> Partition:
     return Partition(0, 4, 0, (4,), (4,), ())
 
 
+def test_topics_with_one_replica_among_three_brokers_are_noted() -> None:
+    def single(name: str) -> Topic:
+        return Topic(name, UUID(int=2), False, {0: Partition(0, 1, 0, (1,), (1,), ())})
+
+    facts = replace(HEALTHY, topics={**HEALTHY.topics, "u": single("u"), "v": single("v")})
+    (note,) = [each for each in judge(facts) if each.kind == "one_replica"]
+    assert note.level is Severity.NOTICE
+    assert note.what == "topics with one replica alone: u, v"
+    assert "default.replication.factor" in note.advice
+    assert note.partitions == ["u-0", "v-0"]
+    # Two brokers may be all that there is room for.
+    assert not said(replace(facts, brokers=HEALTHY.brokers[:2]), Severity.NOTICE)
+
+
 def test_the_worst_comes_first() -> None:
     facts = replace(HEALTHY, controller_id=-1, topics={"t": topic(1, (1, 2))})
     levels = [finding.level for finding in judge(facts)]

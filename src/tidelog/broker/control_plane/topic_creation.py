@@ -1,7 +1,7 @@
 """Automatic topic creation: auto.create.topics.enable, and the internal topics.
 
 Owns the creations under way, so that a thousand clients that need one topic cause one request to
-the controller.
+the controller; and which defaults a new topic gets.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tidelog.protocol import codec, messages
 if TYPE_CHECKING:
     from tidelog.broker.control_plane.session import ControllerSession
     from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.model.configs.server import ServerConfigs
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +34,31 @@ KNOWN_WITHIN_MS = 2_000
 """Longest wait until this broker knows the new topic and its leaders."""
 
 
+def fill_in(request: messages.CreateTopicsRequest, configs: ServerConfigs) -> None:
+    """Put the defaults of this broker's file where a request leaves a number to the cluster.
+
+    They are what clients are shown as the broker's configuration. Those of the controllers' files
+    count for brokers of older code alone. A topic with a replica assignment has no numbers.
+    """
+    for topic in request.topics:
+        if topic.assignments:
+            continue
+        if topic.num_partitions == DEFAULT_COUNT:
+            topic.num_partitions = configs.num_partitions
+        if topic.replication_factor == DEFAULT_COUNT:
+            topic.replication_factor = configs.default_replication_factor
+
+
 class TopicCreation:
     """Creates topics through the controller, each at most once at a time."""
 
     def __init__(
-        self, session: ControllerSession, metadata: MetadataCache, request_timeout_ms: int
+        self, session: ControllerSession, metadata: MetadataCache, configs: ServerConfigs
     ) -> None:
         self._session = session
         self._metadata = metadata
-        self._timeout_ms = request_timeout_ms
+        self._configs = configs
+        self._timeout_ms = configs.request_timeout_ms
         self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
 
     async def ensure(
@@ -76,6 +93,7 @@ class TopicCreation:
         )
         limit_ms = self._timeout_ms
         wanted = request(topics=[topic], timeout_ms=limit_ms)
+        fill_in(wanted, self._configs)
         try:
             inner = codec.encode_request(ApiKey.CREATE_TOPICS, CREATE_VERSION, 0, None, wanted)
             encoded = await self._session.forward(b"".join(inner)[4:], "", limit_ms)

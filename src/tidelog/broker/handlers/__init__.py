@@ -10,6 +10,7 @@ from tidelog.broker.control_plane.forwarding import forwarded
 from tidelog.broker.handlers import (
     alter_replica_log_dirs,
     consumer_group_position,
+    create_topics,
     delete_groups,
     delete_records,
     describe_acls,
@@ -54,6 +55,7 @@ from tidelog.network.router import Handler
 HANDLERS: tuple[Handler, ...] = (
     alter_replica_log_dirs.HANDLER,
     consumer_group_position.HANDLER,
+    create_topics.HANDLER,
     delete_groups.HANDLER,
     delete_records.HANDLER,
     describe_acls.HANDLER,

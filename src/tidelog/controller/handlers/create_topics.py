@@ -8,7 +8,8 @@
 - The name of a deleted topic waits until every live broker has been sent the deletion: an offset
   that a group commits in the new topic could otherwise be removed with those of the former one. The
   topic is created anyway when the time of the request is over.
-- v4+: -1 takes ``num.partitions`` and ``default.replication.factor``; the v5+ response has the
+- v4+: -1 takes ``num.partitions`` and ``default.replication.factor``. Brokers fill in those of
+  their own files; this controller's count for brokers of older code. The v5+ response has the
   configurations, v7+ the topic id (KIP-516).
 """
 
