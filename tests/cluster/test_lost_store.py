@@ -142,6 +142,59 @@ def commit(bootstrap: str, topic: str, offset: int) -> None:
     consumer.close()
 
 
+def test_a_broker_that_comes_after_the_acceptance_keeps_its_replicas(cluster: ThreeNodes) -> None:
+    """Its replicas were quarantined, and removed after ``stale.partition.delete.delay.ms``."""
+    first, third = cluster.nodes[1], cluster.nodes[3]
+    create_replicated(cluster.bootstrap, "orders", 2, 3, **CONFIGS)
+    ask = ("--bootstrap-server", cluster.bootstrap)
+    made = run_tidelog("topics", *ask, "--create", "--topic", "alone", "--replica-assignment", "3")
+    assert made.returncode == 0, made
+    orders = write(cluster.bootstrap, "orders", 0, 100)
+    alone = write(cluster.bootstrap, "alone", 0, 50)
+    third.kill()
+    # The later ones are acknowledged by the two that are left.
+    until_in_sync(cluster.bootstrap, "orders", 2)
+    orders += write(cluster.bootstrap, "orders", 100, 50)
+    first.kill()
+    cluster.lose(log_dirs=False)
+    first.launch()
+
+    def two_are_here() -> bool:
+        return cluster.restored()[1].get("brokers_heard") == [1, 2]
+
+    wait_until(two_are_here, DEADLINE_S, lambda: cluster.said("two have registered"), 0.2)
+    assert cluster.restored("--accept")[0] == 0
+    first.until_ready()
+    until_in_sync(cluster.bootstrap, "orders", 2)
+    third.configure({"stale.partition.delete.delay.ms": 0})
+    third.start()
+
+    def late() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = cluster.restored()[1].get("late", [])
+        return found
+
+    wait_until(lambda: len(late()) >= 3, DEADLINE_S, lambda: cluster.said("late replicas"), 0.2)
+    found = {(x["topic"], x["partition"]): x["fate"] for x in late()}
+    assert found["alone", 0] == "comes_back"
+    assert found["orders", 0] == found["orders", 1] == "rejoins"
+    doctor = run_tidelog("doctor", *ask)
+    assert doctor.returncode == 1 and "tidelog doctor restored" in doctor.stdout, doctor
+    made = run_tidelog("topics", *ask, "--create", "--topic", "alone")
+    assert made.returncode == 1 and "replicas of a topic alone" in made.stderr, made
+    orders += write(cluster.bootstrap, "orders", 150, 50)
+
+    status, report = cluster.restored("--accept")
+    assert (status, report.get("accepted")) == (0, True), report
+    first.until_ready()
+    until_in_sync(cluster.bootstrap, "orders", 3)
+    until_in_sync(cluster.bootstrap, "alone", 1)
+    assert read(cluster.bootstrap, "orders", 200) == sorted(orders)
+    assert read(cluster.bootstrap, "alone", 50) == sorted(alone)
+    assert cluster.restored()[0] == 0
+    alone += write(cluster.bootstrap, "alone", 50, 10)
+    assert read(cluster.bootstrap, "alone", 60) == sorted(alone)
+
+
 @pytest.mark.parametrize("log_dirs", [True, False], ids=["the whole disk", "the store alone"])
 def test_a_lost_store_founds_no_second_cluster(cluster: ThreeNodes, *, log_dirs: bool) -> None:
     create_replicated(cluster.bootstrap, "orders", 2, 3, **CONFIGS)

@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant(
         "T11: a stale replica is removed at once",
         "src/tidelog/broker/partitions/registry.py::Partitions.quarantine",
-        "self._quarantine_ms if is_empty or hosted.topic_id != NO_UUID else None\n",
+        "self._quarantine_ms if is_empty or is_known else None\n",
         "0\n",
         "tests/broker/test_control_channel.py",
     ),

@@ -479,8 +479,8 @@ MUTANTS = (
     Mutant(
         "K4: a replica without partition.metadata is removed after a delay",
         "src/tidelog/broker/partitions/registry.py::Partitions.quarantine",
-        " if is_empty or hosted.topic_id != NO_UUID else None\n",
-        "\n",
+        "hosted.topic_id != NO_UUID and hosted.log.damaged is None\n",
+        "hosted.log.damaged is None\n",
         "tests/broker/test_missing_files.py",
     ),
 )

@@ -9,11 +9,13 @@ import asyncio
 
 import pytest
 
+from tests.simulation.clients import read_whole, send_once
+from tests.simulation.cluster.clients import target
 from tests.simulation.cluster.disks import topic_id_in
 from tests.simulation.cluster.nodes import LOGS
 from tests.simulation.cluster.scripted_run import WAIT_SECONDS, ScriptedRun, run_script
 from tests.simulation.history import Outcome
-from tests.simulation.scenarios.cluster import ClusterRun
+from tests.simulation.scenarios.cluster import REST_SECONDS, ClusterRun
 from tests.simulation.scenarios.course import Course
 from tidelog.controller.decisions.losses import lost_ranges
 from tidelog.model.errors import ErrorCode
@@ -229,6 +231,52 @@ def test_a_store_restored_from_a_backup_deletes_nothing_and_goes_on_in_higher_ep
         await run.write(5)
         assert run.now.leader_epoch > newest
         assert len(await run.read_at_the_end()) == 28
+
+    run_script(story, min_insync_replicas="2")
+
+
+def test_what_the_acceptance_of_an_old_store_did_not_know_is_kept_until_it_is_taken_back() -> None:
+    """A broker that was given up comes back, with a topic that the copy does not know."""
+
+    async def story(run: ScriptedRun) -> None:
+        await run.write(10)
+        copy = run.cluster.tree.copy()
+        await run.admin.create("later", 1, 1, {})
+        (late,) = run.states.topics["later"].partitions[0]
+        place = target(run.outside, "later", 0)
+        sent = 0
+        while sent < 5:
+            sent += await send_once(run.history, place, "w", 1_000 + sent) is ErrorCode.NONE
+        others = [x for x in (1, 2, 3) if x != late]
+        run.cluster.broker(late).kill()
+        await run.put_back(copy)
+        run.cluster.broker(others[0]).kill()
+        run.cluster.broker(others[0]).start()
+        await run.until_noticed(late)
+        run.states.unclean_asked = True
+        del run.states.topics["later"]
+        error, _ = await run.restored(accept=True, without=(late,))
+        assert error is ErrorCode.NONE
+        await run.until(lambda: run.cluster.active is not None, "active again")
+        await run.until_led(*others)
+        await run.write(5)
+        deleted = run.disks.deleted
+        run.cluster.broker(late).start()
+        (found,) = await run.until_late()
+        assert (found["topic"], found["broker"], found["fate"]) == ("later", late, "comes_back")
+        await run.until_isr(1, 2, 3)
+        # Longer than a stale replica stays.
+        await asyncio.sleep(5)
+        assert run.disks.deleted == deleted
+        assert [x["topic"] for x in await run.until_late()] == ["later"]
+        error, _ = await run.restored(accept=True)
+        assert error is ErrorCode.NONE
+        await run.until(lambda: run.cluster.active is not None, "active again")
+        await run.until(lambda: "later" in run.states.topics, "it is back")
+        final = await read_whole(place, seconds=REST_SECONDS)
+        assert sorted(final.records) == list(range(5))
+        assert (await run.restored(accept=False))[1]["late"] == []
+        assert len(await run.read_at_the_end()) == 15
 
     run_script(story, min_insync_replicas="2")
 

@@ -75,6 +75,7 @@ PROCESSES = (
                             *(5, 6, 7, 8),
                             fences=[REGISTER.InventoryFence(9, 10, 1, 11)],
                             birth=REGISTER.InventoryBirth(12, 13),
+                            record_epoch=6,
                         )
                     ],
                     configs=[REGISTER.InventoryConfig("c", "v")],
@@ -93,13 +94,14 @@ PROCESSES = (
         07
           904e 01 02                          # the last life ended cleanly
           914e 0d 00000003 0000000000000004 00  # controller epoch and store revision seen
-          924e 5a                             # the inventory, 90 bytes
+          924e 61                             # the inventory, 97 bytes
             02 03 746f {ID_A}
               02 00000005 00000006 00000007 0000000000000008
                                               # partition, its epoch, leader epoch, end
-                02 904e 13 02 00000009 0000000a 01 000000000000000b 00
+                03 904e 13 02 00000009 0000000a 01 000000000000000b 00
                                               # a fence: resize epoch, count, kind, offset
                    914e 0d 0000000c 000000000000000d 00  # birth epoch and offset
+                   924e 04 00000006           # leader epoch of the last record
               01 904e 06 02 02 63 02 76 00    # c=v
           934e 04 04 312e35                   # the highest level
           944e 10 {ID_C}                      # directory id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -88,7 +89,10 @@ def test_a_broker_of_a_cluster_shows_that_an_empty_store_is_its_lost_one() -> No
         # It waits for evidence, and there is some.
         waiting = asyncio.ensure_future(created(new, "t"))
         assert (await registered(controller, old, OTHER)).error_code == OK
-        assert (controller.cluster.cluster_id, controller.cluster.founded_as) == (OTHER, founded)
+        assert (controller.cluster.cluster_id, controller.cluster.past.founded_as) == (
+            OTHER,
+            founded,
+        )
         assert (await waiting)[0] == ErrorCode.POLICY_VIOLATION
         error, sentence = await created(old, "t")
         assert error == ErrorCode.POLICY_VIOLATION
@@ -284,3 +288,51 @@ def test_another_controller_that_knows_a_cluster_shows_that_the_store_is_the_wro
 
 def _id(cluster_id: str) -> bytes:
     return json.dumps({"version": "1", "id": cluster_id}).encode()
+
+
+def inventory(name: str, number: int, end: int) -> Any:
+    request = messages.BrokerRegistrationRequest
+    part = request.InventoryPartition(0, 7, 5, end, record_epoch=5)
+    return request.InventoryTopic(name, UUID(int=number), [part])
+
+
+def test_a_broker_that_comes_after_the_acceptance_keeps_what_it_has() -> None:
+    """Before its configurations it has to end its service, by the FULL it has to keep it."""
+
+    async def scenario(world: World) -> None:
+        controller = await unproven(world)
+        first, late = await listening(world, 1), await listening(world, 2)
+        first.inventory = [inventory("t", 91, 3)]
+        assert (await registered(controller, first, OTHER)).error_code == OK
+        await until(lambda: controller.cluster.inventories.get(1) is not None)
+        accept = messages.RestoredStoreRequest(accept=True)
+        assert first.session is not None
+        assert (await first.session.send(accept, 0)).error_code == OK
+        await until(lambda: controller.active)
+        assert (await registered(controller, first, OTHER)).error_code == OK
+        late.inventory = [inventory("u", 92, 4)]
+        assert (await registered(controller, late, OTHER)).error_code == OK
+        await late.told(lambda _: "UpdateMetadata" in late.names())
+        assert late.names()[:4] == [
+            "OpenControlChannel",
+            "StopReplica",
+            "UpdateConfigs",
+            "LeaderAndIsr",
+        ]
+        stopped, full = late.requests[1], late.requests[3]
+        (of_topic,) = stopped.topic_states
+        (part,) = of_topic.partition_states
+        assert (of_topic.topic_id, part.delete_partition) == (UUID(int=92), False)
+        (of_topic,) = full.topic_states
+        (part,) = of_topic.partition_states
+        assert (of_topic.topic_id, part.partition_index) == (UUID(int=92), 0)
+        assert (full.type, part.leader, part.leader_epoch) == (2, -1, -1)
+        assert "replicas_late" in await problems(late)
+        assert late.session is not None
+        assert (await late.session.send(accept, 0)).error_code == OK
+        await until(lambda: controller.active)
+        assert (await registered(controller, late, OTHER)).error_code == OK
+        await until(lambda: "u" in controller.cluster.topics)
+        assert await problems(late) and "replicas_late" not in await problems(late)
+
+    run(scenario)

@@ -16,6 +16,14 @@ from tidelog.cli.refusal import Failed
 from tidelog.client.admin.restored import restored_store
 
 COLUMNS = ("Topic", "TopicId", "Partition", "Broker", "Epoch", "LogEnd")
+LATE_COLUMNS = (*COLUMNS, "Accepted")
+LATE = {
+    "rejoins": "rejoins",
+    "comes_back": "comes back",
+    "ahead": "stays: more records",
+    "in_conflict": "stays: conflict",
+}
+"""What --accept does with a late replica."""
 NUMBERS = ("Partition", "Broker", "Epoch", "LogEnd")
 
 
@@ -60,7 +68,9 @@ def command(
     the election is recorded as unclean. Topics and partitions that the store does not know are
     restored from their replicas, except those named with --drop-unknown: these are quarantined, and
     removed after stale.partition.delete.delay.ms. Start every broker first, also those that joined
-    after the backup. Exit status 1 when the store has gone back and is not accepted.
+    after the backup. What a broker holds that registers after that is kept and not served: it is
+    shown here, and a second --accept takes it back. Exit status 1 when something waits for
+    --accept.
     """
     asked = CommonOptions.of(context)
     brokers = _numbers(without)
@@ -82,7 +92,8 @@ def command(
         return report
 
     report = ask(accept=False)
-    if accept and report["went_back"] is not None:
+    is_due = report["went_back"] is not None or bool(report.get("late"))
+    if accept and is_due:
         if not report.get("unknown_comes_back"):
             raise Failed(
                 "the controller is older than this command, and would discard what its store does "
@@ -96,7 +107,7 @@ def command(
         print_json({**report, "accepted": accept})
     else:
         _print(report, accepted=accept)
-    if report["went_back"] is not None and not accept:
+    if is_due and not accept:
         raise click.exceptions.Exit(1)
 
 
@@ -108,6 +119,9 @@ def _numbers(text: str) -> list[int]:
 
 
 def _print(report: dict[str, Any], *, accepted: bool) -> None:
+    if report["went_back"] is None and report.get("late"):
+        _print_late(report, accepted=accepted)
+        return
     if report["went_back"] is None:
         say("The metadata store has not gone back in time.")
         return
@@ -119,7 +133,7 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
         named = ", ".join(map(str, present))
         say(
             f"Registered: brokers {named}. Start every other broker that has its disk before "
-            "--accept: what only they hold is quarantined and removed after it."
+            "--accept: what only they hold needs a second one."
         )
     elsewhere = [x for x in report["partitions"] if x["replicas"]]
     nowhere = [x for x in report["partitions"] if not x["replicas"]]
@@ -128,7 +142,11 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
         say(f"Replicas on brokers that the store does not assign; they will be added: {named}.")
     if nowhere:
         named = ", ".join(f"{x['topic']}-{x['partition']}" for x in nowhere)
-        say(f"No broker holds a replica of: {named}.")
+        say(
+            f"No broker here holds a replica of: {named}. They will have no leader until a broker "
+            "comes that has one, or tidelog elect-leaders --election-type unclean begins them, "
+            "empty."
+        )
     unknown = [x for x in report["unknown"] if not x["is_being_deleted"]]
     if unknown:
         say("The store does not know these replicas:")
@@ -148,6 +166,40 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
         say("To continue with this store: tidelog doctor restored --accept")
 
 
+def _print_late(report: dict[str, Any], *, accepted: bool) -> None:
+    """The replicas of brokers that registered after the acceptance."""
+    late = report["late"]
+    say(
+        f"The store was accepted before it knew these replicas ({len(late)}). They are kept, and "
+        "not served:"
+    )
+    print_table(LATE_COLUMNS, [_late_row(one) for one in late], right=NUMBERS, spare=["Epoch"])
+    held = [one for one in late if one["fate"] in ("ahead", "in_conflict")]
+    for one in held:
+        named = f"{one['topic']}-{one['partition']}"
+        if one["fate"] == "ahead":
+            way = f"--drop-unknown {named} discards that, and the replica rejoins"
+        else:
+            way = f"--drop-unknown {named if one['is_known'] else one['topic_id']} discards it"
+        say(f"{named} on broker {one['broker']} stays as it is: {one['why']}; {way}.")
+    unknown = [one for one in late if one["fate"] == "comes_back" and not one["is_known"]]
+    topics = {one["topic_id"]: one for one in unknown}
+    _print_configs(list(topics.values()))
+    if accepted:
+        if given_up := report.get("given_up"):
+            say(f"Discarded: {', '.join(given_up)}.")
+        say("Accepted: brokers register again; see `tidelog doctor`.")
+    elif len(held) < len(late):
+        say("To take back the others: tidelog doctor restored --accept")
+
+
+def _late_row(one: dict[str, Any]) -> list[Any]:
+    return [
+        *(one["topic"], one["topic_id"], one["partition"], one["broker"]),
+        *(one["leader_epoch"], one["end_offset"], LATE[one["fate"]]),
+    ]
+
+
 def _print_resized(topics: Iterable[dict[str, Any]]) -> None:
     for topic in topics:
         name = topic["topic"]
@@ -161,7 +213,8 @@ def _print_resized(topics: Iterable[dict[str, Any]]) -> None:
         if topic["lost"]:
             say(
                 f"LOST partitions of {name}, no broker reports a replica: "
-                f"{', '.join(map(str, topic['lost']))}. They begin again, empty."
+                f"{', '.join(map(str, topic['lost']))}. They have no leader until tidelog "
+                "elect-leaders --election-type unclean begins them, empty."
             )
 
 

@@ -275,6 +275,10 @@ def _strays(facts: ClusterFacts) -> list[Finding]:
     unpublished = {
         row["topic"]: range(*row["unpublished"]) for row in (facts.reported or {}).get(RESIZES, ())
     }
+    # The controller has these in a finding of their own.
+    late = [
+        x for x in (facts.reported or {}).get("problems", ()) if x.get("kind") == "replicas_late"
+    ]
     strays = [
         (where, node_id)
         for node_id, dirs in sorted(facts.log_dirs.items())
@@ -284,6 +288,7 @@ def _strays(facts: ClusterFacts) -> list[Finding]:
         if (where, node_id) not in targets
         and where.partition not in unpublished.get(where.topic, ())
         and not any(_is_assigned(view, where, node_id) for view in views)
+        and not any(str(where) in x["partitions"] and node_id in x["brokers"] for x in late)
     ]
     if not strays:
         return []

@@ -139,7 +139,7 @@ async def _check_identity(
 ) -> None:
     """Raise StoreRefused for the store of another cluster, or of one that is not known."""
     if cluster.cluster_id is not None:
-        if belongs_to not in (None, cluster.cluster_id, cluster.founded_as):
+        if belongs_to not in (None, cluster.cluster_id, cluster.past.founded_as):
             raise StoreRefused(_why_not_whose(belongs_to, cluster.cluster_id))
     elif belongs_to is None:
         refused = why_no_id(cluster)

@@ -102,7 +102,7 @@ class Founding:
 
     def _is_own(self, cluster_id: str) -> bool:
         cluster = self._performer.cluster
-        return cluster_id in (cluster.cluster_id, cluster.founded_as)
+        return cluster_id in (cluster.cluster_id, cluster.past.founded_as)
 
     def _note(self, broker: int, cluster_id: str) -> None:
         self._strangers.pop(broker, None)

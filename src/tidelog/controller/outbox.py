@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
@@ -26,9 +26,15 @@ from uuid import UUID
 from tidelog.client.connecting.connection import CONNECT_TIMEOUT_MS, ClientConnection, connect
 from tidelog.client.connecting.patience import GrowingTimeout
 from tidelog.client.errors import ClientError
-from tidelog.controller import requests
+from tidelog.controller import late_commands, requests
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
+from tidelog.controller.decisions.late_replicas import (
+    LateReplica,
+    forget_stale,
+    late_replicas,
+    stops_of_late,
+)
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.pending import Changes
 from tidelog.model.api_keys import ApiKey
@@ -102,12 +108,13 @@ class Outbox:
         self._changes = Changes()
         self._awake = asyncio.Event()
         self._dirty = False
-        self._stopping: asyncio.TimerHandle | None = None
-        self._resending: asyncio.TimerHandle | None = None
+        self._retries: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._revision_timer: asyncio.TimerHandle | None = None
         self._kept_revision = self._revision_to_keep = -1
         """The revision that the broker has on disk, and the one that it should have there."""
         self._kept_at = 0.0
+        self._late: Sequence[LateReplica] = ()
+        """What the broker has to keep by the last FULL, beside what is assigned to it."""
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"control-channel-{broker}"
         )
@@ -123,7 +130,7 @@ class Outbox:
 
     async def close(self) -> None:
         """End the channel."""
-        for timer in (self._stopping, self._resending, self._revision_timer):
+        for timer in (*self._retries.values(), self._revision_timer):
             if timer is not None:
                 timer.cancel()
         while not self._task.done():
@@ -186,6 +193,7 @@ class Outbox:
         opening.channel_key = owner.channel_key(self.broker)
         await self._send(connection, opening, 0)
         await self._wait_for_readable_topics()
+        await self._stop_late(connection)
         revision = owner.cluster.revision
         self._dirty = False
         self._changes = Changes()
@@ -198,6 +206,29 @@ class Outbox:
         metadata = owner.announcements.everything(owner.cluster, owner.sender, self.broker)
         await self._send(connection, metadata, metadata.version)
         self._reached(revision)
+
+    async def _stop_late(self, connection: ClientConnection) -> None:
+        """Have the broker serve none of its late replicas, and keep them (docs/decisions/0103).
+
+        Before the configurations: of their topics the broker would take them to have none.
+        """
+        cluster = self._owner.cluster
+        late = late_replicas(cluster, self.broker)
+        if not late:
+            return
+        for order in requests.stop_replica(
+            cluster, self._owner.sender, self.broker, stops_of_late(late)
+        ):
+            response = await self._send(connection, order, cluster.level.stop_replica)
+            failed = [
+                x
+                for x in response.partition_errors
+                if x.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            ]
+            if failed:
+                raise ChannelRefused(
+                    f"{len(failed)} replicas that are not known are not stopped yet"
+                )
 
     async def _wait_for_readable_topics(self) -> None:
         said = None
@@ -212,7 +243,7 @@ class Outbox:
             await self._awake.wait()
 
     async def _send_full(self, connection: ClientConnection) -> None:
-        pending_deletes, response = await self._send_all(connection, requests.FULL)
+        pending_deletes, commands, response = await self._send_all(connection, requests.FULL)
         # A replica that a FULL leaves out is stale: the broker stops and deletes it, except those
         # that the response names because a disk failed.
         kept = {
@@ -226,28 +257,32 @@ class Outbox:
             for stop in pending_deletes
             if kept.isdisjoint(((stop.topic_id, stop.partition), (NO_ID, stop.partition)))
         ]
+        forget_stale(self._owner.cluster, self.broker, late_commands.named_in(commands), kept)
         if done:
             await self._owner.stopped(self.broker, done)
         if len(done) < len(pending_deletes):
-            self._stop_later()
+            self._retry_later(self._stop_again)
 
     async def _send_all(
         self, connection: ClientConnection, kind: int
-    ) -> tuple[list[Stop], messages.LeaderAndIsrResponse]:
-        """Send every partition; return the replicas that the broker had to stop at that time, and
-        its response."""
+    ) -> tuple[list[Stop], messages.LeaderAndIsrRequest, messages.LeaderAndIsrResponse]:
+        """Send every partition; return the replicas that the broker had to stop at that time, the
+        request and its response."""
         await self._send_changed_configs(connection)
         cluster = self._owner.cluster
         if kind == requests.FULL and (why := requests.why_no_full(cluster)) is not None:
             # Checked again after other tasks ran: the broker deletes what a FULL leaves out.
             raise ChannelRefused(why)
         pending_deletes = stops_of(cluster, self.broker)
+        self._late = late_replicas(cluster, self.broker) if kind == requests.FULL else ()
         commands = requests.leader_and_isr(
             cluster, self._owner.sender, self.broker, cluster.partitions_of(self.broker), kind
         )
+        if self._late:
+            commands = late_commands.with_late(commands, self._late)
         response = await self._send(connection, commands, cluster.level.leader_and_isr)
         self._log_refused(response)
-        return pending_deletes, response
+        return pending_deletes, commands, response
 
     async def _send_changes(self, connection: ClientConnection) -> None:
         await self._until_dirty(connection)
@@ -279,6 +314,7 @@ class Outbox:
         await self._send_changed_configs(connection)
         if part.partitions:
             commands = owner.announcements.commands(owner.cluster, owner.sender, self.broker, part)
+            commands = late_commands.without_places(commands, self._late)
             if commands.topic_states:
                 self._revision_to_keep = revision
                 response = await self._send(
@@ -369,16 +405,19 @@ class Outbox:
         if done:
             await self._owner.stopped(self.broker, done)
         if refused:
-            self._stop_later()
+            self._retry_later(self._stop_again)
 
-    def _stop_later(self) -> None:
-        """Send unconfirmed stops again later."""
-        if self._stopping is None:
+    def _retry_later(self, work: Callable[[], None]) -> None:
+        """Do this after the pause between two attempts, once."""
+        if work not in self._retries:
             loop = asyncio.get_running_loop()
-            self._stopping = loop.call_later(self._delete_retry_ms / 1000, self._stop_again)
+            self._retries[work] = loop.call_later(self._delete_retry_ms / 1000, self._retry, work)
+
+    def _retry(self, work: Callable[[], None]) -> None:
+        del self._retries[work]
+        work()
 
     def _stop_again(self) -> None:
-        self._stopping = None
         self.notice(Changes(all_stops=True))
 
     async def _send(self, connection: ClientConnection, request: Any, version: int) -> Any:
@@ -404,16 +443,10 @@ class Outbox:
             said.add(f"{name}-{error.partition_index}", what, logging.WARNING)
         said.say()
         if any(error.error_code == ErrorCode.KAFKA_STORAGE_ERROR for _, error in found):
-            self._resend_later()
-
-    def _resend_later(self) -> None:
-        """Send all partitions again later: a full disk may have room then (promise 28)."""
-        if self._resending is None:
-            loop = asyncio.get_running_loop()
-            self._resending = loop.call_later(self._delete_retry_ms / 1000, self._resend)
+            self._retry_later(self._resend)
 
     def _resend(self) -> None:
-        self._resending = None
+        """Send all partitions again: a full disk may have room now (promise 28)."""
         self.notice(Changes(partitions=set(self._owner.cluster.all_partitions())))
 
     def _reached(self, revision: int) -> None:

@@ -32,6 +32,7 @@ PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCH = "/tidelog/broker_epoch"
 REVISION = "/tidelog/revision"
 WENT_BACK = "/tidelog/went_back"
+ENDED_DATA = "/tidelog/ended_data"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -164,6 +165,7 @@ _FIXED: dict[str, type[Record]] = {
     BROKER_EPOCH: records.Counter,
     REVISION: records.Counter,
     WENT_BACK: records.WentBack,
+    ENDED_DATA: records.EndedData,
     REASSIGN_PARTITIONS: records.ReassignPartitionsNode,
 }
 

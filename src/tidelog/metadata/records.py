@@ -292,6 +292,17 @@ class WentBack(msgspec.Struct, frozen=True):
     version: int = 1
 
 
+class EndedData(msgspec.Struct, frozen=True):
+    """``/tidelog/ended_data``: what ended in a store since it was accepted as a restored one.
+
+    ``topics`` has the ids of topics that were deleted or given up, the oldest first. An empty list
+    stands for the whole topic, any other names replicas, each as partition and broker.
+    """
+
+    topics: dict[str, list[tuple[int, int]]] = {}
+    version: int = 1
+
+
 class Counter(msgspec.Struct, frozen=True):
     """A node that holds one whole number as text."""
 
@@ -313,5 +324,6 @@ Record = (
     | ClusterId
     | ProducerIdBlock
     | WentBack
+    | EndedData
     | Counter
 )

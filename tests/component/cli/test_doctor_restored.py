@@ -114,3 +114,40 @@ def test_lost_and_retired_partitions_of_resized_topics_are_named(
     assert "t will have 4 partitions, as after its resize 2; the newest one" in ended.out
     assert "Retired partitions of t: 4, 5." in ended.out
     assert "LOST partitions of t, no broker reports a replica: 5." in ended.out
+
+
+def late(topic: str, fate: str, **more: Any) -> dict[str, Any]:
+    held = {"partition": 0, "broker": 3, "leader_epoch": 5, "end_offset": 7, "configs": {}}
+    known = {"topic": topic, "topic_id": "I" * 22, "is_known": True, "fate": fate, "why": ""}
+    return {**held, **known, **more}
+
+
+def test_what_a_store_did_not_know_when_it_was_accepted_is_listed_with_what_becomes_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The replicas of a broker that was late were removed, and the doctor said nothing."""
+    found = [
+        late("t", "rejoins"),
+        late("u", "comes_back", is_known=False, configs={"retention.ms": "-1"}),
+        late("v", "ahead", why="v-0 went on from offset 3 of leader epoch 5"),
+        late("w", "in_conflict", is_known=False, why="another topic has the name since"),
+    ]
+    accepted = REPORT | {"went_back": None, "unknown_comes_back": True}
+    ended, asked = restored(monkeypatch, capsys, accepted | {"late": found})
+    assert (ended.status, asked) == (1, [(False, ())])
+    rows = {line.split()[0]: line for line in ended.out.splitlines() if " 3 " in line}
+    assert [rows[x].split(" 7  ")[1].strip() for x in "tuvw"] == [
+        "rejoins",
+        "comes back",
+        "stays: more records",
+        "stays: conflict",
+    ]
+    assert "v-0 went on from offset 3 of leader epoch 5; --drop-unknown v-0 dis" in ended.out
+    assert f"--drop-unknown {'I' * 22} discards it" in ended.out
+    assert "u will be restored with retention.ms=-1." in ended.out
+    assert "To take back the others: tidelog doctor restored --accept" in ended.out
+    ended, asked = restored(monkeypatch, capsys, accepted | {"late": found}, "--accept")
+    assert (ended.status, asked) == (0, [(False, ()), (True, ())])
+    assert "Accepted" in ended.out
+    ended, asked = restored(monkeypatch, capsys, accepted | {"late": []})
+    assert (ended.status, ended.out) == (0, "The metadata store has not gone back in time.\n")

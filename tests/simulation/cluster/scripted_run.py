@@ -153,21 +153,35 @@ class ScriptedRun(ClusterRun):
         await self.until(lambda: controller.ready and controller.active, "on the old store")
 
     async def restored(
-        self, *, accept: bool, dropped: tuple[str, ...] = ()
+        self, *, accept: bool, dropped: tuple[str, ...] = (), without: tuple[int, ...] = ()
     ) -> tuple[ErrorCode, dict[str, Any]]:
         """Ask what the store does not know, or accept it; the error and the report."""
-        request = messages.RestoredStoreRequest(accept=accept, drop_unknown=list(dropped))
+        request = messages.RestoredStoreRequest(
+            accept=accept, drop_unknown=list(dropped), without_brokers=list(without)
+        )
         answer = await self.outside.until(
             request, lambda found: found.error_code != ErrorCode.REQUEST_TIMED_OUT
         )
         return ErrorCode(answer.error_code), json.loads(answer.report)
 
-    async def until_noticed(self) -> dict[str, Any]:
-        """Wait until the store is known to be old, and what all brokers hold; the report."""
+    async def until_noticed(self, *missing: int) -> dict[str, Any]:
+        """Wait until the store is known to be old, and what all brokers hold that are not missing;
+        the report."""
+        return await self._until_reported(
+            lambda found: found["went_back"] and found["brokers_missing"] == list(missing)
+        )
+
+    async def until_late(self) -> list[dict[str, Any]]:
+        """Wait until replicas are known that an accepted store did not know; these."""
+        found = await self._until_reported(lambda found: found["late"])
+        late: list[dict[str, Any]] = found["late"]
+        return late
+
+    async def _until_reported(self, is_there: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 _, found = await self.restored(accept=False)
-                if found["went_back"] and not found["brokers_missing"]:
+                if is_there(found):
                     return found
                 await asyncio.sleep(0.2)
 

@@ -247,6 +247,16 @@ def test_children_of_a_growth_that_is_not_published_are_no_strays() -> None:
     assert finding.partitions == ["t-2"]
 
 
+def test_late_replicas_have_a_finding_of_their_own() -> None:
+    """ "wait: the controller will have them removed" is the opposite of what becomes of them."""
+    held = {TopicPartition("new", 0): 1, TopicPartition("new", 1): 1}
+    late = {"kind": "replicas_late", "what": "x", "partitions": ["new-0"], "brokers": [1]}
+    dirs = {1: [LogDir("/d", None, held, 1000, 500)]}
+    facts = replace(HEALTHY, log_dirs=dirs, condition={"problems": [late]})
+    found = {each.kind: each.partitions for each in judge(facts) if each.kind}
+    assert (found["replicas_late"], found["strays"]) == (["new-0"], ["new-1"])
+
+
 def test_findings_name_what_they_concern_for_scripts() -> None:
     problem = {"kind": "offline", "what": "x", "partitions": ["t-0"], "brokers": [3]}
     (first, *_) = judge(replace(HEALTHY, condition={"problems": [problem]}))

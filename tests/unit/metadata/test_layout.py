@@ -18,6 +18,7 @@ from tidelog.metadata.records import (
     Counter,
     DeletionMark,
     DeletionNode,
+    EndedData,
     FormerPartition,
     LostRange,
     PartitionNode,
@@ -152,6 +153,11 @@ ROWS: list[tuple[str, str, Record]] = [
         "/tidelog/went_back",
         '{"version":1, "sentence":"It is older than itself.", "founded_as":"A"}',
         WentBack("It is older than itself.", "A"),
+    ),
+    (
+        "/tidelog/ended_data",
+        f'{{"version":1, "topics":{{"{ID}":[], "AAAAAAAAAAAAAAAAAAAAYw":[[3,1],[3,2]]}}}}',
+        EndedData({ID: [], "AAAAAAAAAAAAAAAAAAAAYw": [(3, 1), (3, 2)]}),
     ),
     (
         f"/tidelog/deletions/{ID}",

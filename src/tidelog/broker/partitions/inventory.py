@@ -49,6 +49,7 @@ def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
                     for each in log.fences.entries
                 ],
                 _birth_of(partition),
+                _record_epoch_of(partition),
             )
         )
     return list(found.values())
@@ -68,6 +69,12 @@ def _birth_of(partition: HostedPartition) -> Any:
     fence = log.fences.of(epoch)
     birth = messages.BrokerRegistrationRequest.InventoryBirth
     return birth(epoch, log.start_offset if fence is None else fence.offset)
+
+
+def _record_epoch_of(partition: HostedPartition) -> int:
+    """Return the leader epoch of the last record: a leader that wrote none has a later epoch."""
+    log = partition.log
+    return log.epochs.epoch_at(log.end_offset - 1) if log.end_offset > log.start_offset else -1
 
 
 def failures(

@@ -142,8 +142,8 @@ class HostedPartition:
 
     @property
     def assigned(self) -> bool:
-        """Whether a LeaderAndIsr for this replica was applied since the start of the broker."""
-        return self.state.leader_epoch >= 0
+        """Whether it was commanded since the start of the broker: see ``LeaderAndIsrState``."""
+        return self.state.is_assigned
 
     @property
     def isr(self) -> tuple[int, ...]:

@@ -251,7 +251,8 @@ class Partitions:
         durable: bool = True,
         said: GatheredLines | None = None,
     ) -> None:
-        """Stop serving; quarantine the log, and remove it after a delay (KIP-516), if it has an id.
+        """Stop serving; quarantine the log, and remove it after a delay (KIP-516), if it has an id
+        and is not damaged.
 
         ``said`` gathers the log lines of many. Without ``durable``, call ``syncing_names``, once
         for many, before the response is sent.
@@ -261,9 +262,11 @@ class Partitions:
             return
         self.steps.remove(hosted.key)
         # A missing file proves nothing: the replica may have all there is (promise 20). One without
-        # records has nothing: a kill left it between its folder and its file.
+        # records has nothing: a kill left it between its folder and its file. A damaged one is in
+        # no report, so the controller does not know it.
         is_empty = hosted.offline_reason is None and hosted.end_offset == hosted.start_offset
-        delay_ms = self._quarantine_ms if is_empty or hosted.topic_id != NO_UUID else None
+        is_known = hosted.topic_id != NO_UUID and hosted.log.damaged is None
+        delay_ms = self._quarantine_ms if is_empty or is_known else None
         what = "kept until you remove it" if delay_ms is None else f"removed in {delay_ms} ms"
         lines = said or GatheredLines(logger)
         lines.add(hosted.key, f"quarantined, {what}: {reason}", logging.WARNING)

@@ -73,6 +73,13 @@ class LeaderAndIsrState:
     produce_tags: bytes = field(init=False, compare=False, repr=False)
     """The tags of a producer that sends its count; none while there is no count to send."""
 
+    @property
+    def is_assigned(self) -> bool:
+        """Whether a LeaderAndIsr was applied, and no StopReplica after it: the controller knows the
+        replica, and sends its topic's configurations."""
+        is_stopped = self.leader == NO_LEADER and self.isr_version == NO_VERSION
+        return self.leader_epoch >= 0 and not is_stopped
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", hosts_of(self.replicas, self.targets))
         named = self.undeleted_count, self.resize_epoch, self.partition_epoch

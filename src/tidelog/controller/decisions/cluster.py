@@ -19,6 +19,7 @@ from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
     BrokerNode,
     DeletionNode,
+    EndedData,
     PartitionNode,
     PartitionState,
     ProducerIdBlock,
@@ -46,7 +47,11 @@ class InventoryFence(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where a replica's log ended when its broker registered; its birth and fences (KIP-253)."""
+    """Where a replica's log ended when its broker registered; its birth and fences (KIP-253).
+
+    ``leader_epoch`` is the newest that began in the log, ``record_epoch`` that of its last record:
+    -1 if it has none, or an older version reported it.
+    """
 
     partition_epoch: int
     leader_epoch: int
@@ -54,6 +59,7 @@ class LogEnd(NamedTuple):
     birth_epoch: int = 0
     birth_offset: int = 0
     fences: tuple[InventoryFence, ...] = ()
+    record_epoch: int = -1
 
 
 class FenceReport(NamedTuple):
@@ -62,6 +68,15 @@ class FenceReport(NamedTuple):
     partition_epoch: int
     leader_epoch: int
     resize_epoch: int
+
+
+class StorePast(NamedTuple):
+    """What a store says of its own past: ``founded_as`` is the id under which brokers on empty
+    disks know a cluster whose store was lost, ``ended`` has the topics that ended since the store
+    was accepted as a restored one."""
+
+    founded_as: str = ""
+    ended: EndedData = EndedData()
 
 
 class BrokerShortages(NamedTuple):
@@ -147,7 +162,7 @@ class ClusterState:
 
     ``resizing`` are the topics with the plan of a resize.
     ``went_back`` says why the store must be an older copy of itself, until that was accepted;
-    ``founded_as`` is the id under which brokers on empty disks know a cluster whose store was lost.
+    ``past`` is what the store says of its own past, of a loss and since an acceptance.
     ``moves`` has the targets of every partition that is being reassigned, and ``arrived`` those of
     them whose ISR has all targets. ``plan`` is that of ``/admin/reassign_partitions``.
     ``ephemeral`` are the nodes, with their versions, at a path of a persistent node: they count as
@@ -178,7 +193,7 @@ class ClusterState:
     names_in_metrics: dict[str, str] = field(default_factory=dict)
     resizing: set[str] = field(default_factory=set)
     went_back: str | None = None
-    founded_as: str = ""
+    past: StorePast = field(default_factory=StorePast)
 
     level: Level = LATEST
     confirmed: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
@@ -414,7 +429,7 @@ _DRAFTED = (
     "names_in_metrics",
     "resizing",
     "went_back",
-    "founded_as",
+    "past",
     "confirmed",
     "configs_changed_at",
 )

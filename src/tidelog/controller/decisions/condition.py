@@ -17,6 +17,7 @@ from typing import Any
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, ClusterState
 from tidelog.controller.decisions.cordons import cordoned_dirs, cordoned_entries, is_closed
+from tidelog.controller.decisions.late_replicas import late_steps
 from tidelog.controller.decisions.losses import has_full_record, places_with_loss, totals
 from tidelog.controller.decisions.moves_condition import idle_throttle, of_moves
 from tidelog.controller.decisions.problems import (
@@ -100,6 +101,8 @@ def _copied(cluster: ClusterState) -> ClusterState:
     made.suspected, made.presumed = set(cluster.suspected), set(cluster.presumed)
     made.shutting_down, made.broken = set(cluster.shutting_down), set(cluster.broken)
     made.diskless = set(cluster.diskless)
+    made.inventories, made.names = dict(cluster.inventories), dict(cluster.names)
+    made.held = dict(cluster.held)
     made.retained, made.partition_nodes = dict(cluster.retained), dict(cluster.partition_nodes)
     return made
 
@@ -228,6 +231,7 @@ def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str,
         said = f"Topics without an id, so that brokers get no complete commands: {named(names)}."
         advice = "Start every broker that has replicas of them: it may have the id."
         found.append(problem("topics_without_id", said, advice))
+    found += yield from _of_late_replicas(cluster)
     lost = yield from _without_state(cluster)
     if lost:
         names = yield from _first_of(lost)
@@ -235,6 +239,21 @@ def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str,
         advice = "Start a broker of theirs; if their state was removed, put the node back."
         found.append(problem("partitions_without_state", said, advice, partitions=names))
     return found
+
+
+def _of_late_replicas(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
+    late = yield from late_steps(cluster)
+    if not late:
+        return []
+    brokers = sorted({one.broker for one in late})
+    names = [str(where) for where in sorted({one.where for one in late})]
+    plural = "" if len(late) == 1 else "s"
+    said = (
+        f"{len(late)} replica{plural} on {names_of_brokers(brokers)} that the store does not know "
+        f"since it was accepted, kept and not served: {named(names)}."
+    )
+    advice = "See `tidelog doctor restored`: with --accept they are taken back."
+    return [problem("replicas_late", said, advice, partitions=names, brokers=brokers)]
 
 
 def _without_state(cluster: ClusterState) -> Generator[None, None, list[TopicPartition]]:

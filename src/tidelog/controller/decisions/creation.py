@@ -17,6 +17,7 @@ from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.cordons import open_racks
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
 from tidelog.controller.decisions.entropy import Entropy
+from tidelog.controller.decisions.late_replicas import late_names
 from tidelog.controller.decisions.levels import why_name_is_taken
 from tidelog.controller.decisions.new_partitions import (
     MAX_PARTITIONS,
@@ -106,6 +107,8 @@ class _Batch:
     partition_epoch: int
     earlier: Earlier
     created: int
+    late: Collection[str]
+    """The names of topics that late replicas hold."""
     names: dict[str, str] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
 
@@ -126,7 +129,7 @@ def create_topics(
     start = cluster.counters.get(layout.PARTITION_EPOCH, 0)
     if earlier is None:
         earlier = Earlier.of(asked)
-    batch = _Batch(start, earlier, earlier.created)
+    batch = _Batch(start, earlier, earlier.created, late_names(cluster))
     answers: list[Created] = []
     answered = set(earlier.answered) if earlier.repeated else set()
     for topic in asked:
@@ -213,6 +216,12 @@ def _why_not_name(cluster: ClusterState, name: str, batch: _Batch) -> RequestRef
     if name == METADATA_TOPIC:
         sentence = f"The name {name} is kept for controllers: no topic may have it."
         return RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
+    if name in batch.late:
+        sentence = (
+            f"Brokers hold replicas of a topic {name} that the store does not know since it was "
+            "accepted: see `tidelog doctor restored`."
+        )
+        return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
     taken = why_name_is_taken(cluster, name)
     if taken is not None:
         return taken

@@ -24,7 +24,8 @@ import msgspec
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
-from tidelog.controller.decisions.soft_state import free_topic
+from tidelog.controller.decisions.ended_data import remembered, was_accepted
+from tidelog.controller.decisions.soft_state import forget_replicas, free_topic
 from tidelog.controller.decisions.stops import (
     ANY_PARTITION_EPOCH,
     Stop,
@@ -133,10 +134,23 @@ def take_up(cluster: ClusterState, enabled: bool = True) -> Decision[list[str]]:
 
 
 def note_confirmed(cluster: ClusterState, broker: int, stopped: Iterable[Stop]) -> None:
-    """Remember in memory that a broker's replicas of marked topics are deleted."""
+    """Remember in memory that a broker has deleted replicas."""
+    gone: dict[tuple[UUID, int], set[int]] = {}
     for stop in stopped:
         if stop.name in cluster.marked:
             cluster.confirmed.setdefault(stop.name, set()).add((broker, stop.partition))
+        gone.setdefault((stop.topic_id, stop.partition), set()).add(stop.partition_epoch)
+    if was_accepted(cluster):
+        # In such a store a replica that nothing assigns is kept, and listed: not these.
+        forget_replicas(
+            cluster,
+            broker,
+            lambda topic_id, index, end: (
+                not gone.get((topic_id, index), set()).isdisjoint(
+                    (ANY_PARTITION_EPOCH, end.partition_epoch)
+                )
+            ),
+        )
 
 
 def by_topic(stopped: Iterable[Stop]) -> list[list[Stop]]:
@@ -163,6 +177,8 @@ def confirm(cluster: ClusterState, broker: int, stopped: Collection[Stop]) -> De
         writes += _shortened(cluster, broker, topic_id, gone)
     for name in sorted(names & cluster.marked):
         writes += _finished(cluster, name)
+    # First: as long as it is not written, the deletion is there.
+    writes[:0] = _ended(cluster, writes)
     by_name: dict[str, list[Stop]] = {}
     for stop in stopped:
         by_name.setdefault(stop.name, []).append(stop)
@@ -184,6 +200,18 @@ def _shortened(cluster: ClusterState, broker: int, topic_id: UUID, gone: set[int
     if left == node.partitions:
         return []
     return [Put(path, msgspec.structs.replace(node, partitions=left)) if left else Remove(path)]
+
+
+def _ended(cluster: ClusterState, writes: Iterable[Write]) -> list[Put]:
+    """Return the memory of deletions that end with these writes, in a store that was accepted: a
+    broker that the acceptance did not know may still have replicas (docs/decisions/0103)."""
+    if not was_accepted(cluster):
+        return []
+    removed = [write.path for write in writes if isinstance(write, Remove)]
+    above = [path.rpartition("/") for path in removed]
+    ended = [layout.parse_id(name) or NO_ID for x, _, name in above if x == layout.DELETIONS]
+    ended += [cluster.topic_id(name) for x, _, name in above if x == layout.TOPICS]
+    return remembered(cluster, ended)
 
 
 def _finished(cluster: ClusterState, name: str) -> list[Write]:

@@ -28,6 +28,7 @@ from tidelog.metadata.records import (
     Counter,
     DeletionMark,
     DeletionNode,
+    EndedData,
     PartitionNode,
     PartitionState,
     ProducerIdBlock,
@@ -198,7 +199,9 @@ def _put(cluster: ClusterState, path: str, record: Record) -> None:
             cluster.plan = cluster.plan.read(record)
         case WentBack():
             cluster.went_back = record.sentence
-            cluster.founded_as = record.founded_as
+            cluster.past = cluster.past._replace(founded_as=record.founded_as)
+        case EndedData():
+            cluster.past = cluster.past._replace(ended=record)
         case _:
             # Nodes that only tools and other controllers read.
             pass
@@ -282,7 +285,9 @@ def _remove(cluster: ClusterState, path: str) -> None:
             _note_move(cluster, where, None)
     elif path == layout.WENT_BACK:
         cluster.went_back = None
-        cluster.founded_as = ""
+        cluster.past = cluster.past._replace(founded_as="")
+    elif path == layout.ENDED_DATA:
+        cluster.past = cluster.past._replace(ended=EndedData())
     elif path == layout.REASSIGN_PARTITIONS:
         cluster.plan = WrittenPlan()
     elif above == layout.TOPICS:

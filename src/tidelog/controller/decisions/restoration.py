@@ -11,7 +11,7 @@ stored ISR is used, and every replica of a known topic keeps its records:
 | it is a target of a move | it joins only if it leads; the move goes on (KIP-455) |
 | it was moved away before the backup, and not stopped yet | it joins only if it leads |
 | no replica reported, an assigned broker is away | no leader: that broker may have it |
-| no replica reported, all are present | the first of them leads, empty, flagged |
+| no replica reported, all are present | no leader, no ISR: one that is late may have it |
 
 Data that the store does not know comes back too (``unknown_data``), unless the operator names it to
 be given up. Not the report that precedes it: see ``restoration_report``.
@@ -27,6 +27,7 @@ import msgspec
 
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, Remove, RequestRefusal, Write
+from tidelog.controller.decisions.ended_data import JUMP, remembered
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.losses import most_debts, with_debts
 from tidelog.controller.decisions.restoration_report import (
@@ -39,6 +40,7 @@ from tidelog.controller.decisions.restored_resizes import restored_resize
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.unknown_data import (
     Unknown,
+    by_topic_id,
     coming_back,
     configs_of,
     node_of,
@@ -56,10 +58,6 @@ from tidelog.metadata.records import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-
-JUMP = 1_000_000
-"""The jump of epochs and counters: more than a broker that is away can have seen beyond the others,
-and 2,000 acceptances fit into the 31 bits of an epoch."""
 
 PRODUCER_ID_JUMP = 1_000_000_000
 """A million blocks of producer ids."""
@@ -80,16 +78,16 @@ def accept(
     found = refusal or coming_back(cluster, dropped)
     if isinstance(found, RequestRefusal):
         return Decision(found)
-    unknown, given_up = found
-    before = {**report(cluster), "given_up": given_up}
+    unknown, dropped_data = found
+    before = {**report(cluster), "given_up": [str(x) for x in dropped_data]}
     back = {one.name: one for one in unknown}
-    epochs = _Epochs(_highest_partition_epoch(cluster) + JUMP, bool(missing_brokers(cluster)))
-    writes: list[Write] = []
+    epochs = Epochs(_highest_partition_epoch(cluster) + JUMP, bool(missing_brokers(cluster)))
+    writes: list[Write] = [*remembered(cluster, (), by_topic_id(dropped_data))]
     for name, node in cluster.topics.items():
         if name not in back:
             ends = {x: ends_of(cluster, TopicPartition(name, x)) for x in node.partitions}
             history = cluster.topic_histories.get(name)
-            writes += _topic_of(cluster, name, node, history, ends, _NewPartitions(epochs))
+            writes += topic_of(cluster, name, node, history, ends, RestoredNodes(epochs))
     for one in unknown:
         node, whole = node_of(cluster, one, entropy)
         known = cluster.topics[one.name].partitions if one.is_known else {}
@@ -100,21 +98,21 @@ def accept(
         }
         if not one.is_known:
             writes += _without_former(cluster, one.name, node)
-            writes += _configs(cluster, one)
-        new = _NewPartitions(epochs, node.partitions.keys() - known.keys())
-        writes += _topic_of(cluster, one.name, node, whole, ends, new, is_known=one.is_known)
+            writes += configs_writes(cluster, one)
+        new = RestoredNodes(epochs, node.partitions.keys() - known.keys())
+        writes += topic_of(cluster, one.name, node, whole, ends, new, is_known=one.is_known)
     writes += _jumps(cluster, epochs.last)
     writes.append(Remove(layout.WENT_BACK))
     return Decision(before, tuple(writes), splits=True)
 
 
-def _topic_of(
+def topic_of(
     cluster: ClusterState,
     name: str,
     node: TopicNode,
     history: TopicHistory | None,
     ends: Mapping[int, dict[int, LogEnd]],
-    new: _NewPartitions,
+    new: RestoredNodes,
     *,
     is_known: bool = True,
 ) -> list[Write]:
@@ -132,9 +130,9 @@ def _topic_of(
         jump=JUMP,
     )
     if resized is None:
-        return _restored_topic(cluster, name, node, history, ends, new)
-    own = _NewPartitions(new.epochs, made=resized.partition_nodes)
-    writes = _restored_topic(cluster, name, resized.node, resized.history, resized.ends, own)
+        return restored_topic(cluster, name, node, history, ends, new)
+    own = RestoredNodes(new.epochs, made=resized.partition_nodes)
+    writes = restored_topic(cluster, name, resized.node, resized.history, resized.ends, own)
     for index in sorted(node.partitions.keys() - resized.node.partitions.keys()):
         # Removed since the backup: no broker has a replica of it.
         paths = (layout.state(name, index), layout.partition(name, index))
@@ -143,25 +141,29 @@ def _topic_of(
 
 
 @dataclass
-class _Epochs:
+class Epochs:
+    """The partition epochs that an acceptance gives."""
+
     last: int
     gives_up_brokers: bool = False
 
     def take(self) -> int:
+        """Return the next one."""
         self.last += 1
         return self.last
 
 
 @dataclass(frozen=True)
-class _NewPartitions:
+class RestoredNodes:
     """The partitions that get a node of their own, because the store does not know them."""
 
-    epochs: _Epochs
+    epochs: Epochs
     new: Collection[int] = ()
     made: Mapping[int, PartitionNode] = field(default_factory=dict)
     """The nodes of a resized topic's partitions."""
 
     def of(self, where: TopicPartition, ends: Mapping[int, LogEnd]) -> Iterator[Write]:
+        """Yield the node of a partition, if it gets one."""
         if where.partition in self.made:
             yield Put(layout.partition(*where), self.made[where.partition])
         elif where.partition in self.new:
@@ -170,20 +172,25 @@ class _NewPartitions:
             yield Put(layout.partition(*where), PartitionNode(epoch))
 
 
-def _restored_topic(
+def restored_topic(
     cluster: ClusterState,
     name: str,
     node: TopicNode,
     history: TopicHistory | None,
     ends: Mapping[int, dict[int, LogEnd]],
-    new: _NewPartitions,
+    new: RestoredNodes,
+    *,
+    jump: int = JUMP,
 ) -> list[Write]:
-    """Return the writes of one topic: the newest replica of each partition leads it."""
+    """Return the writes of one topic: the newest replica of each partition of ``ends`` leads it.
+
+    Its other partitions stay as they are; ``jump`` is that of its resize epoch.
+    """
     states: list[Write] = []
     assignment = dict(node.partitions)
     debts: dict[int, UncleanDebt] = {}
     standing = set() if history is None else set(history.unclean)
-    for index in node.partitions:
+    for index in sorted(ends):
         where = TopicPartition(name, index)
         outside = _outside(cluster, where, history, ends[index])
         others = sorted(ends[index].keys() - set(assignment[index]) - outside)
@@ -208,7 +215,7 @@ def _restored_topic(
             debts[index] = UncleanDebt(state.leader, state.leader_epoch)
     # The topic before its partitions: an unfinished acceptance finds its topics again.
     topic = msgspec.structs.replace(node, partitions=assignment)
-    return [*_topic_writes(cluster, name, topic, history, debts), *states]
+    return [*_topic_writes(cluster, name, topic, history, debts, jump), *states]
 
 
 def _outside(
@@ -240,7 +247,8 @@ def _without_former(cluster: ClusterState, name: str, node: TopicNode) -> Iterat
         yield from (Remove(path) for path in paths if path in cluster.versions)
 
 
-def _configs(cluster: ClusterState, one: Unknown) -> Iterator[Write]:
+def configs_writes(cluster: ClusterState, one: Unknown) -> Iterator[Write]:
+    """Yield the write of the configurations with which a topic comes back."""
     path = layout.topic_configs(one.name)
     configs = configs_of(cluster, one)
     if configs:
@@ -290,10 +298,10 @@ def _restored_state(
         best = max(
             able, key=lambda x: (ends[x].leader_epoch, ends[x].end_offset, x in replicas, -x)
         )
-    elif not away and present.intersection(replicas):
-        best = next(broker for broker in replicas if broker in present)
     else:
-        return msgspec.structs.replace(new, isr=away or list(replicas))
+        # What is missing is not new: an unclean election begins an empty partition, if asked for.
+        damaged = [broker for broker in replicas if (broker, where) in cluster.broken]
+        return msgspec.structs.replace(new, isr=away or damaged)
     return msgspec.structs.replace(new, leader=best, isr=[best], is_unclean_leader=True)
 
 
@@ -303,6 +311,7 @@ def _topic_writes(
     node: TopicNode,
     history: TopicHistory | None,
     debts: dict[int, UncleanDebt],
+    jump: int,
 ) -> Iterator[Write]:
     if node != cluster.topics.get(name):
         yield Put(layout.topic(name), node)
@@ -311,7 +320,7 @@ def _topic_writes(
     changed = with_debts(history, debts)
     if history.resize_epoch:
         # No broker can have a higher resize epoch of a topic that was never resized.
-        changed = msgspec.structs.replace(changed, resize_epoch=history.resize_epoch + JUMP)
+        changed = msgspec.structs.replace(changed, resize_epoch=history.resize_epoch + jump)
     if history.pending_stops:
         stops = {
             index: left

@@ -11,10 +11,14 @@ from typing import Any
 from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
+from tidelog.controller.decisions.late_replicas import late_replicas
 from tidelog.controller.decisions.restored_resizes import counted
-from tidelog.controller.decisions.unknown_data import configs_of, find
+from tidelog.controller.decisions.unknown_data import Unknown, configs_of, find
 from tidelog.metadata import layout
 from tidelog.model.topics import TopicPartition
+
+MOST_LATE = 10_000
+"""Late replicas that a report lists: some 3 MB. The others follow when these are settled."""
 
 
 def report(cluster: ClusterState) -> dict[str, Any]:
@@ -27,6 +31,7 @@ def report(cluster: ClusterState) -> dict[str, Any]:
         "unknown_comes_back": True,
         "partitions": list(_partitions(cluster)),
         "resized": list(_resized(cluster)),
+        "late": _late(cluster),
     }
 
 
@@ -111,6 +116,11 @@ def _partitions(cluster: ClusterState) -> Iterator[dict[str, Any]]:
                 continue
             held = [_replica(broker, index, end) for broker, end in sorted(ends.items())]
             yield {"topic": name, "partition": index, "assigned": replicas, "replicas": held}
+    for one in find(cluster):
+        known = cluster.topics[one.name].partitions if one.is_known else {}
+        # Partition numbers have no gaps: some broker has these, or had them.
+        for index in sorted(set(range(max(one.ends))) - one.ends.keys() - known.keys()):
+            yield {"topic": one.name, "partition": index, "assigned": [], "replicas": []}
 
 
 def _resized(cluster: ClusterState) -> Iterator[dict[str, Any]]:
@@ -137,6 +147,26 @@ def _resized(cluster: ClusterState) -> Iterator[dict[str, Any]]:
                 "retired": sorted(counts.sealed_by),
                 "lost": list(counts.lost),
             }
+
+
+def _late(cluster: ClusterState) -> list[dict[str, Any]]:
+    """Return the replicas that an accepted store does not know, see ``late_replicas``."""
+    found = []
+    for one in late_replicas(cluster)[:MOST_LATE]:
+        is_known = one.topic_id in cluster.names
+        unknown = Unknown(one.topic, one.topic_id, is_known)
+        found.append(
+            {
+                "topic": one.topic,
+                "topic_id": layout.id_text(one.topic_id),
+                "is_known": is_known,
+                **_replica(one.broker, one.partition, one.end),
+                "fate": one.fate.value,
+                "why": one.why,
+                "configs": configs_of(cluster, unknown),
+            }
+        )
+    return found
 
 
 def _replica(broker: int, partition: int, end: LogEnd) -> dict[str, int]:

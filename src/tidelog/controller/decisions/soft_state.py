@@ -7,7 +7,7 @@ controller learns it again. Which elections follow: see ``registration``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -19,6 +19,7 @@ from tidelog.controller.decisions.cluster import (
     ByteRate,
     ClusterState,
     FenceReport,
+    LogEnd,
     Retained,
 )
 from tidelog.controller.decisions.reassignments import Answered
@@ -91,6 +92,17 @@ def take_configs(
         known = cluster.kept_configs.get(topic_id)
         if topic_id not in cluster.names and (known is None or known[0] <= seen):
             cluster.kept_configs[topic_id] = seen, configs
+
+
+def forget_replicas(
+    cluster: ClusterState, broker: int, gone: Callable[[UUID, int, LogEnd], bool]
+) -> None:
+    """Forget the replicas that a broker reported and has removed since. O(its replicas)."""
+    known = cluster.inventories.get(broker, {})
+    left = {key: end for key, end in known.items() if not gone(*key, end)}
+    if len(left) < len(known):
+        # Another map: a report may be reading this one in steps.
+        cluster.inventories[broker] = left
 
 
 def _take_held(cluster: ClusterState, held: Mapping[UUID, str]) -> None:

@@ -16,7 +16,7 @@ up (docs/decisions/0029):
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -53,6 +53,28 @@ class Unknown:
         if not self.is_known and text in (self.name, layout.id_text(self.topic_id)):
             return set(self.ends)
         return {index for index in self.ends if text == f"{self.name}-{index}"}
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A partition whose unknown replicas an operator gives up."""
+
+    name: str
+    topic_id: UUID
+    partition: int
+    brokers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.partition} of {layout.id_text(self.topic_id)}"
+
+
+def by_topic_id(given_up: Iterable[GivenUp]) -> dict[UUID, list[tuple[int, int]]]:
+    """Return the replicas that are given up, as partition and broker, by the id of their topic."""
+    found: dict[UUID, list[tuple[int, int]]] = {}
+    for one in given_up:
+        places = [(one.partition, broker) for broker in one.brokers]
+        found.setdefault(one.topic_id, []).extend(places)
+    return found
 
 
 def find(cluster: ClusterState) -> list[Unknown]:
@@ -92,13 +114,13 @@ def _was_removed(cluster: ClusterState, name: str, index: int, end: LogEnd) -> b
 
 def coming_back(
     cluster: ClusterState, dropped: Collection[str]
-) -> tuple[list[Unknown], list[str]] | RequestRefusal:
-    """Return the data that comes back and the partitions that are given up, or a refusal.
+) -> tuple[list[Unknown], list[GivenUp]] | RequestRefusal:
+    """Return the data that comes back and what is given up, or a refusal.
 
     ``dropped``: topics, topic ids, or partitions as topic-partition, each of them unknown.
     """
     unknown = find(cluster)
-    given_up: list[str] = []
+    given_up: list[GivenUp] = []
     for text in dict.fromkeys(dropped):
         hits = [(one, one.named_by(text)) for one in unknown]
         if not any(indexes for _, indexes in hits):
@@ -106,8 +128,8 @@ def coming_back(
             return RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
         for one, indexes in hits:
             for index in sorted(indexes):
-                del one.ends[index]
-                given_up.append(f"{one.name}-{index} of {layout.id_text(one.topic_id)}")
+                brokers = tuple(one.ends.pop(index))
+                given_up.append(GivenUp(one.name, one.topic_id, index, brokers))
     kept = [one for one in unknown if one.ends]
     times = Counter(one.name for one in kept)
     for one in kept:

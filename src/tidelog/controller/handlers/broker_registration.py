@@ -175,7 +175,11 @@ def _log_end(part: messages.BrokerRegistrationRequest.InventoryPartition) -> Log
     )
     birth = part.birth
     births = (0, 0) if birth is None else (birth.birth_epoch, birth.birth_offset)
-    return LogEnd(part.partition_epoch, part.leader_epoch, part.end_offset, *births, fences)
+    return LogEnd(
+        *(part.partition_epoch, part.leader_epoch, part.end_offset, *births),
+        fences,
+        part.record_epoch,
+    )
 
 
 def _registration(request: messages.BrokerRegistrationRequest) -> Registration:

@@ -39,7 +39,7 @@ async def handle(
         cluster_id=cluster.cluster_id or "",
         controller_id=controller.configs.node_id,
         brokers=brokers,
-        founded_as=cluster.founded_as if request.broker_id >= 0 else "",
+        founded_as=cluster.past.founded_as if request.broker_id >= 0 else "",
     )
 
 
