@@ -12,9 +12,12 @@ import pytest
 from tests.support.group_broker import done
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
+from tests.support.storage_logs import records_of
 from tidelog.broker.handlers import metadata
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError, Refused
+from tidelog.client.producing import flights
+from tidelog.client.producing.lanes import Lane
 from tidelog.client.producing.produce_requests import wait_for_replicas_ms
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
@@ -104,8 +107,8 @@ def test_a_slow_partition_does_not_close_the_connection_of_the_others(tmp_path: 
             goes = await sender.send("fast", b"1")
             flushing = asyncio.create_task(sender.flush())
             await until(lambda: sender.delivery.connections)
-            connection = sender.delivery.connections[1]
-            # One request for both: its answer comes when the slow one's time is over.
+            connection = sender.delivery.connections[Lane(1)]
+            # One request for both, and its answer comes when the slow one's time is over.
             assert (await goes).offset == 0
             assert not waits.done()
             assert not connection.closed
@@ -113,6 +116,38 @@ def test_a_slow_partition_does_not_close_the_connection_of_the_others(tmp_path: 
             lone.lead("slow", isr=(1,), replicas=(1,), epoch=1)
             assert (await waits).offset == 0
             await flushing
+            await sender.close()
+        await lone.stop()
+
+    asyncio.run(story())
+
+
+def test_a_partition_that_waits_for_its_replicas_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All partitions of a leader waited with the one whose follower is stopped."""
+    monkeypatch.setattr(flights, "LATE_S", 0.02)
+
+    async def story() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        logs = {"fast": lone.lead("fast").log}
+        logs["slow"] = lone.lead("slow", isr=(1, 2), replicas=(1, 2)).log
+        async with asyncio.timeout(DEADLINE_S), Cluster(lone.bootstrap) as cluster:
+            sender = RecordSender(cluster, SendSettings(linger_ms=0))
+            sent: dict[str, list[asyncio.Future[Any]]] = {"fast": [], "slow": []}
+            for number in range(20):
+                for name, futures in sent.items():
+                    futures.append(await sender.send(name, b"%d" % number))
+                await asyncio.sleep(0)
+            await asyncio.gather(*sent["fast"])
+            assert not any(each.done() for each in sent["slow"])
+            lone.lead("slow", isr=(1,), replicas=(1,), epoch=1)
+            await asyncio.gather(*sent["slow"])
+            for name, futures in sent.items():
+                assert [each.result().offset for each in futures] == list(range(20))
+                values = [record.value for record in records_of(logs[name])]
+                assert values == [b"%d" % number for number in range(20)], "each once, in order"
             await sender.close()
         await lone.stop()
 

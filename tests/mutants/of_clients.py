@@ -14,6 +14,7 @@ COMMITS = "tests/component/client/test_committed_offsets.py"
 HELD = "tests/component/client/test_held_records.py"
 FROZEN_PRODUCE = "tests/simulation/test_frozen_peers.py::test_another_broker_is_asked_soon[Produce]"
 STUCK = "tests/component/client/test_stuck_partitions.py"
+LANES = "tests/component/client/test_lanes.py"
 DELIVERY = "tests/component/client/test_delivery.py"
 CONSUMER = "tests/component/aio/test_consumer.py"
 SUBSCRIPTIONS = "tests/component/aio/test_subscriptions.py"
@@ -68,6 +69,41 @@ MUTANTS = (
         "        timer.cancel()\n",
         "        pass\n",
         "tests/component/client/test_giving_up.py",
+    ),
+    Mutant(
+        "a response that is late divides no broker",
+        "src/tidelog/client/producing/unanswered.py::Unanswered._look_for_late",
+        "            elif self._flights.held_up(node_id, self._cluster.view):\n",
+        "            elif False:\n",
+        LANES,
+    ),
+    Mutant(
+        "partitions on the same brokers are divided",
+        "src/tidelog/client/producing/flights.py::Flights.held_up",
+        " if is_mixed((queue.partition for queue in queues), view) else []\n",
+        "\n",
+        LANES,
+    ),
+    Mutant(
+        "a broker that does not greet gets everything twice",
+        "src/tidelog/client/producing/unanswered.py::Unanswered._divide",
+        "            await self._cluster.connection(node_id, Lane(node_id, 1).purpose)\n",
+        "",
+        LANES,
+    ),
+    Mutant(
+        "a broker stays divided for ever",
+        "src/tidelog/client/producing/unanswered.py::Unanswered._look_for_late",
+        "        lanes.join(now)\n",
+        "",
+        LANES,
+    ),
+    Mutant(
+        "a partition has batches on two connections",
+        "src/tidelog/client/producing/send_queue.py::SendQueue.may_go_to",
+        "lane == self._lane\n",
+        "lane.node_id == self._lane.node_id\n",
+        "tests/component/client/test_send_queue.py",
     ),
     Mutant(
         "a member reads from a reset that it has not committed",
@@ -141,8 +177,8 @@ MUTANTS = (
     ),
     Mutant(
         "a producer asks for no metadata while a leader is silent",
-        "src/tidelog/client/producing/delivery.py::BatchDelivery._look_for_silent",
-        '            self.work.run("silent", partial(self._ask_others, silent))\n',
+        "src/tidelog/client/producing/unanswered.py::Unanswered._look_for_silent",
+        '            self._work.run("silent", partial(self._ask_others, silent))\n',
         "            pass\n",
         FROZEN_PRODUCE,
     ),

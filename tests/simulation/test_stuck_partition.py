@@ -1,4 +1,4 @@
-"""One partition is stuck while its topic is resized: how long keys of other partitions wait.
+"""One partition is stuck, mostly while its topic is resized: how long other keys wait.
 
 In virtual time, with default settings of the producer. The bound is the producer's and the
 controller's together: the resize itself is refused or undone, and then nothing waits for the stuck
@@ -8,7 +8,7 @@ partition except what may have its keys.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -70,12 +70,20 @@ class Writing:
         self.waits[place].append(now_s() - self.since[place].pop(number))
         self.order[place].append(number)
 
+    async def end(self, work: asyncio.Task[None]) -> None:
+        """Write no longer, and wait until all is written and in sync."""
+        self.ends = True
+        await work
+        for numbers in self.order.values():
+            assert numbers == sorted(numbers), "a key overtook itself"
+        await self.run.until(self.run.faults.all_in_sync, "in sync")
+
     def longest(self, is_stuck: Callable[[int], bool]) -> tuple[float, float]:
         """Return the longest wait of stuck keys and of the others, with those that still wait."""
         found = {True: 0.0, False: 0.0}
         for place, waits in self.waits.items():
             now = [now_s() - begun for begun in self.since[place].values()]
-            stuck = is_stuck(place % COUNT)
+            stuck = is_stuck(place)
             found[stuck] = max(found[stuck], *waits, *now)
         return found[True], found[False]
 
@@ -110,34 +118,59 @@ async def stuck(run: ScriptedRun, replicas: int, is_killed: bool) -> tuple[float
         node.process.pause()
     growth = asyncio.create_task(grow(run))
     await asyncio.sleep(AFTER_S)
-    found = writing.longest(lambda place: place not in others)
+    found = writing.longest(lambda place: place % COUNT not in others)
     if is_killed:
         node.start()
     else:
         node.process.resume()
     await growth
-    writing.ends = True
-    await work
-    for numbers in writing.order.values():
-        assert numbers == sorted(numbers), "a key overtook itself"
-    await run.until(run.faults.all_in_sync, "in sync")
+    await writing.end(work)
     return found
 
 
-def played(replicas: int, is_killed: bool, seed: int) -> tuple[float, float]:
+async def elsewhere(run: ScriptedRun) -> tuple[float, float]:
+    """Write, and stop a broker; return the longest waits of keys with a replica there, and of the
+    others, of which a leader has partitions of both kinds."""
+    await run.admin.create("s", 2 * COUNT, 3, {"min.insync.replicas": "1"})
+    writing = Writing(run)
+    work = asyncio.create_task(writing.write())
+    await asyncio.sleep(3)
+    topic = await run.outside.topic("s")
+    leaders = {part.partition_index: part.leader_id for part in topic.partitions}
+    holds = {part.partition_index: set(part.replica_nodes) for part in topic.partitions}
+
+    def mixes(broker: int) -> bool:
+        waiting = {leaders[place] for place, on in holds.items() if broker in on}
+        return any(broker not in on and leaders[place] in waiting for place, on in holds.items())
+
+    stopped = next(node for node in run.cluster.brokers if mixes(node.node_id))
+    run.faults.unquiet_until = now_s() + 60
+    assert stopped.process is not None
+    stopped.process.pause()
+    await asyncio.sleep(AFTER_S)
+    found = writing.longest(lambda place: stopped.node_id in holds[place])
+    stopped.process.resume()
+    await writing.end(work)
+    return found
+
+
+def played(
+    seed: int, of: Callable[[ScriptedRun], Awaitable[tuple[float, float]]], brokers: int = 3
+) -> tuple[float, float]:
     found: list[tuple[float, float]] = []
 
     async def script(run: ScriptedRun) -> None:
-        found.append(await stuck(run, replicas, is_killed))
+        found.append(await of(run))
 
-    result = ScriptedRun(seed, script, "replicated", {"min.insync.replicas": "2"}).run()
+    configs = {"min.insync.replicas": "2"}
+    result = ScriptedRun(seed, script, "replicated", configs, brokers=brokers).run()
     assert not result.violations, result.report()
     return found[0]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_only_replica_of_a_partition_is_gone(seed: int) -> None:
-    of_stuck, of_others = played(1, True, seed)
+    of_stuck, of_others = played(seed, partial(stuck, replicas=1, is_killed=True))
     print(f"keys of the stuck partitions: {of_stuck:.1f} s, others: {of_others:.2f} s")
     assert of_stuck > AFTER_S - 1, "they wait until it is back"
     assert of_others < OTHERS_S
@@ -145,6 +178,15 @@ def test_the_only_replica_of_a_partition_is_gone(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_leader_of_a_partition_is_frozen(seed: int) -> None:
-    of_stuck, of_others = played(3, False, seed)
+    of_stuck, of_others = played(seed, partial(stuck, replicas=3, is_killed=False))
     print(f"keys of the frozen leader: {of_stuck:.1f} s, others: {of_others:.2f} s")
     assert max(of_stuck, of_others) < FROZEN_S
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_broker_is_frozen_that_has_no_replica_of_a_partition(seed: int) -> None:
+    """They waited, too, when their leader had another partition with a replica there."""
+    of_held, of_others = played(seed, elsewhere, brokers=4)
+    print(f"keys with a replica on the frozen broker: {of_held:.1f} s, others: {of_others:.2f} s")
+    assert OTHERS_S < of_held < FROZEN_S, "until it has left the ISR"
+    assert of_others < OTHERS_S

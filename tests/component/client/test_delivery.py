@@ -14,6 +14,7 @@ from tests.support.stories import story
 from tests.support.turns import LATER_MS, now
 from tidelog.client.errors import ConnectionLost, GaveUp, Refused
 from tidelog.client.producing.batch_times import BatchTimes
+from tidelog.client.producing.lanes import Lane
 from tidelog.client.producing.send_queue import SendQueue
 from tidelog.client.producing.sender import RECORD_OVERHEAD_BYTES, RecordSender
 from tidelog.client.producing.settings import SendSettings
@@ -314,7 +315,9 @@ def test_a_batch_that_expires_in_flight_is_counted_once() -> None:
         await turns()
         figures = sending.sender.delivery.figures
         assert (figures.records_failed, figures.records_retried) == (1, 0)
-        assert sending.sender.memory.used == 0 and sending.sender.delivery.flights.counts[1] == 0
+        assert (
+            sending.sender.memory.used == 0 and sending.sender.delivery.flights.counts[Lane(1)] == 0
+        )
         await sending.sender.close()
 
     story(of)
@@ -400,10 +403,10 @@ def test_a_lost_connection_is_opened_again_and_the_batch_goes_to_the_next_leader
         await until(lambda: sending.waiting)
         _, future = sending.waiting.pop()
         sending.cluster.described = view_of(topic("t", [2], ordered=False, leader_epoch=4))
-        sending.sender.delivery.connections[1].closed = True  # type: ignore[misc]
+        sending.sender.delivery.connections[Lane(1)].closed = True  # type: ignore[misc]
         future.set_exception(ConnectionLost("gone"))
         await until(lambda: sending.sender.delivery.leader_of(TopicPartition("t", 0)) == 2)
-        assert sending.sender.delivery.flights.counts[1] == 0
+        assert sending.sender.delivery.flights.counts[Lane(1)] == 0
         sending.queue().not_before = 0.0
         sending.sender.delivery.drain()
         await until(lambda: sending.waiting)

@@ -137,7 +137,7 @@ def test_at_the_end_of_a_turn_queues_of_former_incarnations_are_let_go_when_they
         batch = waits.open(stamp=Stamp(UUID(int=9), 2, 0))
         batch.builder.append(0, b"k", b"v", [])
         assert waits.next(ONE) is batch
-        waits.sent(batch, 1)
+        waits.sent(batch)
         waits.answered(batch, BatchResult(ConnectionLost("gone")))
         sender.queues.get(TopicPartition("other", 1), 8)
         reborn = replace(partitions[1], partition_epoch=6)
@@ -274,7 +274,7 @@ def test_while_metadata_are_newer_no_broker_is_asked() -> None:
         batch = queue.open(stamp=epochs.stamp)
         batch.builder.append(0, b"k", b"v", [])
         assert queue.next(ONE) is batch
-        queue.sent(batch, 0)
+        queue.sent(batch)
         await turns.grow()
         assert epochs.is_turning
         assert turns.sender.delivery.work.task(("resized", NAME)) is None

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from tidelog.client.errors import ConnectionLost, Refused
+from tidelog.client.producing.lanes import Lane
 from tidelog.client.producing.send_queue import BatchResult, ProducerBatch, SendQueue
 from tidelog.client.stamps import Stamp
 from tidelog.model.errors import ErrorCode
@@ -404,19 +405,22 @@ def test_what_was_sent_before_a_place_is_known(loop: asyncio.AbstractEventLoop) 
     assert not sending.queue.has_before((first.number[0] + 1,))
 
 
-def test_batches_in_flight_are_with_one_broker(loop: asyncio.AbstractEventLoop) -> None:
+def test_batches_in_flight_are_with_one_broker_on_one_connection(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
     sending = Sending(loop)
     first, second = sending.add(), sending.add()
-    assert sending.queue.may_go_to(2)
+    assert sending.queue.may_go_to(Lane(2))
     for batch in (first, second):
         assert sending.queue.next(ONE) is batch
-        sending.queue.sent(batch, 1)
+        sending.queue.sent(batch, Lane(1))
         sending.queue.is_known = True
-    assert sending.queue.may_go_to(1) and not sending.queue.may_go_to(2)
+    assert sending.queue.may_go_to(Lane(1)) and not sending.queue.may_go_to(Lane(2))
+    assert not sending.queue.may_go_to(Lane(1, 1))
     sending.queue.answered(first, LOST)
-    assert not sending.queue.may_go_to(2)
+    assert not sending.queue.may_go_to(Lane(2))
     sending.queue.answered(second, LOST)
-    assert sending.queue.may_go_to(2)
+    assert sending.queue.may_go_to(Lane(2))
     assert sending.queue.next(ONE) is first
 
 
@@ -451,7 +455,7 @@ def test_another_leader_and_another_identity_are_to_be_known_first(
     def send(node_id: int, identity: Producer = ONE) -> ProducerBatch | None:
         batch = queue.next(identity)
         if batch is not None:
-            queue.sent(batch, node_id)
+            queue.sent(batch, Lane(node_id))
         return batch
 
     assert send(1) is batches[0]

@@ -69,7 +69,7 @@ def test_batches_of_a_deleted_topic_and_of_the_next_one_are_not_in_one_request()
         (queue,) = turns.sender.queues
         (batch,) = queue.waiting
         queue.next(ONE)
-        queue.sent(batch, -1)
+        queue.sent(batch)
         queue.answered(batch, BatchResult(ConnectionLost("gone")))
         led = {index: replace(each, leader=0) for index, each in turns.topic.partitions.items()}
         moved = {index: replace(each, partition_epoch=9 + index) for index, each in led.items()}

@@ -75,7 +75,7 @@ class Topics:
     def on_its_way(self, batch: ProducerBatch) -> SendQueue:
         queue = self.turning.queue_of(self.epochs, batch.partition.partition)
         assert queue.next(ONE) is batch
-        queue.sent(batch, 1)
+        queue.sent(batch)
         return queue
 
     def record(self, value: bytes, key: bytes | None, deadline: float = 9.0) -> HeldRecord:

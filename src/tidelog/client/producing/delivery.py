@@ -3,10 +3,10 @@
 Owns the way of a batch from its queue to its outcome: leaders, connections, requests, the
 producer's identity. Not what is put into batches: see ``sender``. Not order and sequence numbers of
 one partition: see ``send_queue``. Not what follows when a topic is resized: see
-``topic_follower``.
+``topic_follower``. Not when a request has waited for too long: see ``unanswered``.
 
-Bounds: ``max_in_flight`` requests per broker. Work per wake-up grows with the partitions that have
-records.
+Bounds: ``max_in_flight`` requests per connection; a broker has one, or a few (``lanes``). Work per
+wake-up grows with the partitions that have records.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tidelog.client.producing.broker_work import BrokerWork
 from tidelog.client.producing.earliest_timer import EarliestTimer
 from tidelog.client.producing.figures import SendFigures
 from tidelog.client.producing.flights import Flight, Flights, SentBatch
+from tidelog.client.producing.lanes import Lane
 from tidelog.client.producing.produce_requests import produce_request, read_answer
 from tidelog.client.producing.producer_identity import next_identity
 from tidelog.client.producing.send_memory import SendMemory
 from tidelog.client.producing.send_queue import BatchResult, ProducerBatch, SendQueue
 from tidelog.client.producing.send_queues import SendQueues
 from tidelog.client.producing.settings import SendSettings
+from tidelog.client.producing.unanswered import Unanswered
 from tidelog.client.producing.waiters import Waiters
 from tidelog.client.stamps import Stamp
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.builder import Producer
-
-PURPOSE = "produce"
 
 CLOSED = "the producer was closed before this was written"
 TRIED = "the producer was closed before this was acknowledged: it may be written"
@@ -102,11 +102,11 @@ class BatchDelivery:
         self.times = BatchTimes(self._expire)
         self.timer = EarliestTimer(self.drain)
         """When the first batch is due that lingers, or waits after a refusal."""
-        self.connections: dict[int, ClientConnection] = {}
+        self.connections: dict[Lane, ClientConnection] = {}
         self.owes_turn = False
         """Whether a batch was filled since callers last gave the loop a turn to send it."""
         self._cluster = cluster
-        self._watch = EarliestTimer(self._look_for_silent)
+        self._unanswered = Unanswered(cluster, settings, self.flights, self.work, self._give_up)
         self._idle = Waiters()
         """The waits for outcomes."""
         self._flushing = 0
@@ -170,7 +170,7 @@ class BatchDelivery:
         self._closed = True
         self.work.close()
         self.timer.stop()
-        self._watch.stop()
+        self._unanswered.stop()
         for queue in self.queues:
             for batch in (*queue.waiting, *queue.in_flight):
                 queue.fail(batch, WrongState(TRIED if batch.attempts else CLOSED))
@@ -187,7 +187,7 @@ class BatchDelivery:
         self.topics.look()
         self._give_up_moved()
         now = asyncio.get_running_loop().time()
-        groups: dict[int, list[SendQueue]] = {}
+        groups: dict[Lane, list[SendQueue]] = {}
         lost: list[SendQueue] = []
         next_look: float | None = None
         hurry = self._flushing > 0 or self.memory.is_awaited
@@ -206,12 +206,14 @@ class BatchDelivery:
             leader = self.leader_of(queue.partition)
             if leader == NO_LEADER:
                 lost.append(queue)
-            elif queue.may_go_to(leader):
-                groups.setdefault(leader, []).append(queue)
+                continue
+            lane = self.flights.lanes.of(leader, queue.partition, self._cluster.view)
+            if queue.may_go_to(lane):
+                groups.setdefault(lane, []).append(queue)
         if lost:
             self.work.run("leaders", partial(self._find_leaders, lost))
-        for node_id, queues in groups.items():
-            self._send_to(node_id, queues)
+        for lane, queues in groups.items():
+            self._send_to(lane, queues)
         if next_look is not None:
             self.timer.set(next_look)
 
@@ -221,12 +223,12 @@ class BatchDelivery:
         listed = view.partition(partition)
         return NO_LEADER if listed is None or listed.leader not in view.brokers else listed.leader
 
-    def _send_to(self, node_id: int, queues: list[SendQueue]) -> None:
-        connection = self.connections.get(node_id)
+    def _send_to(self, lane: Lane, queues: list[SendQueue]) -> None:
+        connection = self.connections.get(lane)
         if connection is None or connection.closed:
-            self.work.run(("connection", node_id), partial(self._connect, node_id))
+            self.work.run(("connection", lane), partial(self._connect, lane))
             return
-        while queues and self.flights.counts[node_id] < self.settings.max_in_flight:
+        while queues and self.flights.counts[lane] < self.settings.max_in_flight:
             batches: list[tuple[SendQueue, ProducerBatch, bytes]] = []
             size = 0
             left: list[SendQueue] = []
@@ -242,17 +244,17 @@ class BatchDelivery:
                     continue
                 listed = self._cluster.view.partition(queue.partition)
                 epoch = -1 if listed is None else listed.leader_epoch
-                data = queue.sent(batch, node_id, epoch)
+                data = queue.sent(batch, lane, epoch)
                 self.times.went(batch)
                 size += len(data)
                 batches.append((queue, batch, data))
             if batches:
-                self._submit(node_id, connection, batches)
+                self._submit(lane, connection, batches)
             queues = left
 
     def _submit(
         self,
-        node_id: int,
+        lane: Lane,
         connection: ClientConnection,
         batches: list[tuple[SendQueue, ProducerBatch, bytes]],
     ) -> None:
@@ -269,15 +271,15 @@ class BatchDelivery:
         self.figures.sent(len(batches), sum(len(data) for _, _, data in batches))
         sent_at = asyncio.get_running_loop().time()
         open_ones = [SentBatch(queue, batch, batch.attempts) for queue, batch in sent]
-        flight = Flight(node_id, connection, sent_at, open_ones)
+        flight = Flight(lane, connection, sent_at, open_ones)
         self.flights.began(flight)
         answer.add_done_callback(partial(self._answered, flight))
-        self._watch_silent()
+        self._unanswered.watch()
 
     def _answered(
         self, flight: Flight, answer: asyncio.Future[messages.ProduceResponse | None]
     ) -> None:
-        node_id = flight.node_id
+        node_id = flight.lane.node_id
         self.flights.ended(flight)
         error = answer.exception()
         self.figures.answered(asyncio.get_running_loop().time() - flight.sent_at)
@@ -298,41 +300,22 @@ class BatchDelivery:
             self._settle(queue, batch, results.get(queue.partition) or BatchResult(missing))
         self.drain()
 
-    # Brokers that are silent
-
-    def _watch_silent(self) -> None:
-        """Ask for metadata when a broker does not answer: another one may lead by then."""
-        waits = self.settings.idempotent or self.settings.acks == 0 or self.flights.connecting
-        if self._watch.at is None and waits:
-            now = asyncio.get_running_loop().time()
-            if (look_at := self.flights.next_look(now)) is not None:
-                self._watch.set(look_at)
-
-    def _look_for_silent(self) -> None:
-        silent = self.flights.silent(asyncio.get_running_loop().time())
-        if silent and not self._closed:
-            self.work.run("silent", partial(self._ask_others, silent))
-        self._watch_silent()
-
-    async def _ask_others(self, silent: set[int]) -> None:
-        """Ask other brokers than those that are silent for metadata."""
-        for node_id in silent:
-            if (broker := self._cluster.view.brokers.get(node_id)) is not None:
-                self._cluster.note_silent(broker.peer)
-        await self._cluster.refresh()
-
     def _give_up_moved(self) -> None:
         """Give up what is with a former leader; what its connection brings is not read then."""
         for queue in self.flights.taken_over(self._cluster.view):
             why = f"the leader of {queue.partition} did not respond, and another one leads now"
             if self.settings.acks == 0:
                 # What was written counts as sent, as always: it is not written twice.
-                for node_id in self.flights.brokers_of(queue):
-                    self._cluster.close_connection(node_id, PURPOSE, why)
+                for lane in self.flights.lanes_of(queue):
+                    self._cluster.close_connection(lane.node_id, lane.purpose, why)
                 continue
-            self.figures.records_retried += queue.give_up(TakenOver(why))
-            for node_id in self.flights.abandoned():
-                self._cluster.close_connection(node_id, PURPOSE, why)
+            self._give_up(queue, why)
+            for lane in self.flights.abandoned():
+                self._cluster.close_connection(lane.node_id, lane.purpose, why)
+
+    def _give_up(self, queue: SendQueue, why: str) -> None:
+        """Let what a queue has in flight be sent again."""
+        self.figures.records_retried += queue.give_up(TakenOver(why))
 
     def _settle(self, queue: SendQueue, batch: ProducerBatch, result: BatchResult) -> None:
         if self.topics.took_back(queue, batch, result):
@@ -397,17 +380,17 @@ class BatchDelivery:
             queue.fail(batch, error)
             self.finish(batch)
 
-    async def _connect(self, node_id: int) -> None:
-        self.flights.connecting[node_id] = asyncio.get_running_loop().time()
-        self._watch_silent()
+    async def _connect(self, lane: Lane) -> None:
+        self.flights.connecting[lane] = asyncio.get_running_loop().time()
+        self._unanswered.watch()
         try:
-            self.connections[node_id] = await self._cluster.connection(node_id, PURPOSE)
+            self.connections[lane] = await self._cluster.connection(lane.node_id, lane.purpose)
         except ConnectionLost:
             # The leader may have changed.
             await self._cluster.refresh()
             raise
         finally:
-            del self.flights.connecting[node_id]
+            del self.flights.connecting[lane]
 
     async def _find_leaders(self, queues: list[SendQueue]) -> None:
         """Find the leaders of these partitions; a final error fails only its partition.

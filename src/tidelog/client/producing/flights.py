@@ -1,7 +1,8 @@
 """Requests of a producer that are in flight, and those that their broker leaves unanswered.
 
 Owns which batches a request has, when a broker counts as silent, and which batches are given up
-because another leader has taken over. Not their way before and after: see ``delivery``.
+because another leader has taken over, or because they wait for others. Not their way before and
+after: see ``delivery``; not how a broker's partitions are divided: see ``lanes``.
 
 With idempotence a batch that is given up goes to the new leader at once, under its numbers: if the
 former leader has replicated it, the new one answers with its offset. What the former one appended
@@ -20,6 +21,7 @@ from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.connecting.first_answer import SILENT_S
 from tidelog.client.connecting.giving_up import pause_s
 from tidelog.client.metadata import NO_LEADER, ClusterMetadata
+from tidelog.client.producing.lanes import LATE_S, Lane, Lanes, is_mixed
 from tidelog.client.producing.send_queue import ProducerBatch, SendQueue
 
 
@@ -40,7 +42,7 @@ class SentBatch(NamedTuple):
 class Flight:
     """A request that has no response yet."""
 
-    node_id: int
+    lane: Lane
     connection: ClientConnection
     sent_at: float
     sent: list[SentBatch]
@@ -56,10 +58,11 @@ class Flights:
     """The requests in flight of one producer, and its attempts to connect."""
 
     under_way: list[Flight] = field(default_factory=list)
-    counts: Counter[int] = field(default_factory=Counter)
-    """How many of them each broker has."""
-    connecting: dict[int, float] = field(default_factory=dict)
+    counts: Counter[Lane] = field(default_factory=Counter)
+    """How many of them each connection has."""
+    connecting: dict[Lane, float] = field(default_factory=dict)
     """When the attempt to connect to a broker began."""
+    lanes: Lanes = field(default_factory=Lanes)
     looks: int = 0
     """How many looks there were since the oldest of them is late."""
     _seen: ClusterMetadata | None = None
@@ -67,12 +70,12 @@ class Flights:
     def began(self, flight: Flight) -> None:
         """Count a request that was sent."""
         self.under_way.append(flight)
-        self.counts[flight.node_id] += 1
+        self.counts[flight.lane] += 1
 
     def ended(self, flight: Flight) -> None:
         """Count a request no longer: it has its response, or none will come."""
         self.under_way.remove(flight)
-        self.counts[flight.node_id] -= 1
+        self.counts[flight.lane] -= 1
 
     def waits_since(self) -> float | None:
         """Return when the oldest request or attempt began that is open; None without one."""
@@ -88,18 +91,40 @@ class Flights:
         self.looks += 1
         return now + pause_s(self.looks)
 
+    def next_late(self, now: float) -> float:
+        """Return when to look next for a response that is late."""
+        soon = [f.sent_at for f in self.under_way if f.sent_at + LATE_S > now and f.is_open]
+        return max(min(soon, default=now) + LATE_S, now + LATE_S / 8)
+
     def silent(self, now: float) -> set[int]:
         """Return the brokers that have not answered for so long, and send nothing."""
-        late = {
-            flight.node_id
-            for flight in self.under_way
-            if flight.is_open
-            and flight.sent_at + SILENT_S <= now
-            and not flight.connection.is_receiving
-        }
+        late = {flight.lane.node_id for flight in self._late(now - SILENT_S)}
         return late | {
-            node_id for node_id, begun in self.connecting.items() if begun + SILENT_S <= now
+            lane.node_id for lane, begun in self.connecting.items() if begun + SILENT_S <= now
         }
+
+    def late(self, now: float) -> set[int]:
+        """Return the brokers with a response that is late on any of their connections."""
+        return {flight.lane.node_id for flight in self._late(now - LATE_S)}
+
+    def held_up(self, node_id: int, view: ClusterMetadata) -> list[SendQueue]:
+        """Return the queues of which a batch may wait for other partitions of a broker only; none
+        where all are on the same brokers."""
+        queues = dict.fromkeys(
+            one.queue
+            for flight in self.under_way
+            if flight.lane == Lane(node_id)
+            for one in flight.sent
+            if one.is_open
+        )
+        return list(queues) if is_mixed((queue.partition for queue in queues), view) else []
+
+    def _late(self, since: float) -> Iterable[Flight]:
+        return (
+            flight
+            for flight in self.under_way
+            if flight.sent_at <= since and flight.is_open and not flight.connection.is_receiving
+        )
 
     def taken_over(self, view: ClusterMetadata) -> list[SendQueue]:
         """Return the queues whose batches are with a former leader, once for each metadata."""
@@ -111,18 +136,18 @@ class Flights:
         )
         return [queue for queue in queues if _is_led_elsewhere(queue, view)]
 
-    def brokers_of(self, queue: SendQueue) -> set[int]:
-        """Return the brokers that have open batches of a queue."""
+    def lanes_of(self, queue: SendQueue) -> set[Lane]:
+        """Return the connections that have open batches of a queue."""
         return {
-            flight.node_id
+            flight.lane
             for flight in self.under_way
             if any(one.queue is queue and one.is_open for one in flight.sent)
         }
 
-    def abandoned(self) -> Iterable[int]:
-        """Return the brokers of whose requests in flight no outcome depends on the response."""
-        needed = {flight.node_id for flight in self.under_way if flight.is_open}
-        return {flight.node_id for flight in self.under_way} - needed
+    def abandoned(self) -> Iterable[Lane]:
+        """Return the connections with requests in flight on whose responses no outcome depends."""
+        needed = {flight.lane for flight in self.under_way if flight.is_open}
+        return {flight.lane for flight in self.under_way} - needed
 
 
 def _is_led_elsewhere(queue: SendQueue, view: ClusterMetadata) -> bool:
@@ -132,4 +157,4 @@ def _is_led_elsewhere(queue: SendQueue, view: ClusterMetadata) -> bool:
     if queue.partition_epoch not in (-1, listed.partition_epoch):
         return False
     # Without an epoch, metadata may be older than the request.
-    return not queue.may_go_to(listed.leader) and listed.leader_epoch > queue.leader_epoch
+    return queue.is_with_another(listed.leader) and listed.leader_epoch > queue.leader_epoch

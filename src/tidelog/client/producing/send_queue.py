@@ -15,8 +15,9 @@ is always one of the last five that were sent, also while later ones are acknowl
 acknowledges those, and the former one has not answered yet. Otherwise its retry would be refused as
 out of order, and be written a second time under a new identity.
 
-All batches in flight are with one broker, and only one is until that broker has acknowledged one of
-this identity since the last failure. When another broker leads, they are given up and go there. A
+All batches in flight are with one broker, on one connection, and only one is until that broker has
+acknowledged one of this identity since the last failure. When another broker leads, they are given
+up and go there; so they do when they wait for another partition's replicas (``lanes``). A
 leader that does not know the producer may take any first sequence number: a later batch would
 otherwise be written before one that a former leader has not answered, or that this one has refused,
 and that one be refused as out of order for good.
@@ -37,6 +38,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
+from tidelog.client.producing.lanes import NOWHERE, Lane
 from tidelog.client.producing.record_metadata import (
     CREATE_TIME,
     LOG_APPEND_TIME,
@@ -187,8 +189,8 @@ class SendQueue:
         self._codec = codec
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
-        self._node_id = -1
-        """The broker that was sent the last batch."""
+        self._lane = NOWHERE
+        """The broker and the connection that the last batch was sent to."""
         self.leader_epoch = -1
         """The leader epoch in which it was sent."""
         self.is_known = False
@@ -311,9 +313,13 @@ class SendQueue:
             self.is_known = False
         return None if self._would_push_out_another(self.waiting[0]) else self.waiting[0]
 
-    def may_go_to(self, node_id: int) -> bool:
-        """Whether no other broker has batches in flight."""
-        return not self.in_flight or node_id == self._node_id
+    def may_go_to(self, lane: Lane) -> bool:
+        """Whether no other broker or connection has batches in flight."""
+        return not self.in_flight or lane == self._lane
+
+    def is_with_another(self, node_id: int) -> bool:
+        """Whether another broker has batches in flight."""
+        return bool(self.in_flight) and node_id != self._lane.node_id
 
     def _would_push_out_another(self, batch: ProducerBatch) -> bool:
         """Whether brokers would forget a batch whose outcome is open, if they appended this one."""
@@ -332,7 +338,7 @@ class SendQueue:
     def give_up(self, error: ClientError) -> int:
         """Take the batches in flight back into the queue; return how many records they have.
 
-        Another broker leads now: it is sent the same batches, under their numbers.
+        Another broker, or another connection, is sent the same batches under their numbers.
         """
         if not self._idempotent or any(each.attempts > self._retries for each in self.in_flight):
             return 0
@@ -344,11 +350,12 @@ class SendQueue:
                 self._requeue(batch)
         return sum(batch.builder.count for batch in given_up if not batch.done)
 
-    def sent(self, batch: ProducerBatch, node_id: int = -1, leader_epoch: int = -1) -> bytes:
+    def sent(self, batch: ProducerBatch, lane: Lane = NOWHERE, leader_epoch: int = -1) -> bytes:
         """Move a batch that ``next`` returned into flight to a broker and return its bytes."""
         self.leader_epoch = leader_epoch
-        if node_id != self._node_id:
-            self._node_id, self.is_known = node_id, False
+        if lane.node_id != self._lane.node_id:
+            self.is_known = False
+        self._lane = lane
         self.waiting.remove(batch)
         if self._idempotent and batch.producer is None:
             assert self._identity is not None
