@@ -74,7 +74,7 @@ SAID: dict[str, tuple[str, list[str], str]] = {
     "data/t-0/00000000000000000004.log": ("56", ["offline_damaged"], "below its recovery point 5"),
     # It may be of a former topic of that name: it does not serve, and is not removed.
     "data/t-0/partition.metadata": ("0 to 0", ["unclean"], "kept until you remove it: it has no"),
-    "data/meta.properties": ("refused", [], "has replicas and no meta.properties: restore it"),
+    "data/meta.properties": ("refused", [], "has replicas and no meta.properties: check"),
     "metadata.sqlite": ("waits", [], "tidelog doctor restored"),
 }
 """By file: the offsets that are served, or an error code; the doctor's problems; a line."""
@@ -208,6 +208,45 @@ def test_each_missing_node_is_named_or_made_again(
         nodes = store.execute("SELECT path FROM nodes WHERE data != x''").fetchall()
     assert {path for (path,) in nodes} == NODES_SAID.keys()
     check(whole, caplog, NODES_SAID, start_without_node)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_the_folder_above_a_log_directory_is_refused_and_nothing_in_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, by_hand: bool
+) -> None:
+    """A cluster's ``broker-1`` was taken for partition 1 of a topic "broker", and removed."""
+    folder = tmp_path / "folder"
+    asyncio.run(at_work(folder, fill))
+    made = folder / "data"
+    made.rename(folder / "moved")
+    made.mkdir()
+    (folder / "moved").rename(made / "broker-1")
+    if by_hand:
+        # The error's advice had been to write it.
+        shutil.copy(made / "broker-1" / "meta.properties", made)
+    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    assert started(folder) == ("refused", [])
+    assert f"set log.dirs={made}/broker-1" in caplog.text
+    (made / ".lock").unlink()
+    assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("file", "said"), [(None, "removed in"), ("notes.txt", "kept until you")])
+def test_an_empty_replica_of_unknown_origin_is_kept_if_its_folder_has_anything_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str | None, said: str
+) -> None:
+    """Without records it seemed to have nothing."""
+    folder = tmp_path / "folder"
+    asyncio.run(at_work(folder, fill))
+    shutil.rmtree(folder / "data" / "t-0")
+    for path in (folder / "data").glob("*-checkpoint"):
+        path.unlink()
+    (folder / "data" / "t-0").mkdir()
+    if file is not None:
+        (folder / "data" / "t-0" / file).touch()
+    started(folder)
+    assert f"t-0: quarantined, {said}" in caplog.text
+    assert len(list((folder / "data").glob("t-0.*-stray"))) == 1
 
 
 def check(

@@ -50,9 +50,9 @@ MUTANTS = (
     ),
     Mutant(
         "T11: a stale replica is removed at once",
-        "src/tidelog/broker/partitions/registry.py::Partitions.quarantine",
-        "self._quarantine_ms if is_empty or is_known else None\n",
-        "0\n",
+        "src/tidelog/broker/partitions/registry.py::Partitions._kept_ms",
+        "        return self._quarantine_ms, f",
+        "        return 0, f",
         "tests/broker/test_control_channel.py",
     ),
     Mutant(

@@ -31,7 +31,7 @@ MUTANTS = (
     ),
     Mutant(
         "a damaged replica that no command names is removed after a delay",
-        "src/tidelog/broker/partitions/registry.py::Partitions.quarantine",
+        "src/tidelog/broker/partitions/registry.py::Partitions._kept_ms",
         "hosted.topic_id != NO_UUID and hosted.log.damaged is None\n",
         "hosted.topic_id != NO_UUID\n",
         "tests/broker/test_late_replicas.py",

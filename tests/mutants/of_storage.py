@@ -477,8 +477,22 @@ MUTANTS = (
         "tests/broker/test_missing_files.py",
     ),
     Mutant(
+        "31: a log directory within another one is taken for a partition",
+        "src/tidelog/storage/directory/identity.py::_written",
+        "    if inner is not None:\n",
+        "    if inner is None and inner:\n",
+        "tests/unit/storage/test_foreign.py",
+    ),
+    Mutant(
+        "31: a directory is removed by its name alone",
+        "src/tidelog/storage/removals.py::Removal._remove",
+        "            elif (why := why_kept(self.disk, path)) is None:\n",
+        "            elif (why := why_kept(self.disk, path)) is None or why:\n",
+        "tests/unit/storage/test_foreign.py",
+    ),
+    Mutant(
         "K4: a replica without partition.metadata is removed after a delay",
-        "src/tidelog/broker/partitions/registry.py::Partitions.quarantine",
+        "src/tidelog/broker/partitions/registry.py::Partitions._kept_ms",
         "hosted.topic_id != NO_UUID and hosted.log.damaged is None\n",
         "hosted.log.damaged is None\n",
         "tests/broker/test_missing_files.py",

@@ -30,7 +30,7 @@ from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.restarts import Restarts
 from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import Address, ClusterPlan, why_invalid_config, why_not_config
-from tidelog.cli.up_held import why_held
+from tidelog.cli.up_held import why_held, why_not_folder
 from tidelog.model.configs.types import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
 from tidelog.runtime.disk import RealDisk, holder, keep_from_others, said_of_holder
@@ -83,6 +83,8 @@ def command(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Failed(f"the data folder {data} cannot be created: {error.strerror}") from None
+    if (why_not := why_not_folder(folder, RealDisk())) is not None:
+        raise Failed(why_not)
     try:
         held = RealDisk().lock(str(folder / "up.lock"))
     except OSError as error:

@@ -1,12 +1,13 @@
-"""What other processes hold of a development cluster, looked at before any child of it starts.
+"""What others have of a development cluster's folder and ports, looked at before any child starts.
 
-Owns the check and its one line. Not what a child checks itself: see ``preflight``.
+Owns the checks and their lines. Not what a child checks itself: see ``preflight``.
 
 | checked | held by |
 |---|---|
 | the log directory of each broker | a child that was started by hand, or that has yet to end |
 | the SQLite store | such a child |
 | the port of each broker | any process |
+| the folder itself | a server whose log directory it is, running or not |
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tidelog.cli.up_files import HOST, ClusterPlan
 from tidelog.metadata.sqlite import LOCK_ENDING
 from tidelog.network import ports
 from tidelog.runtime.disk import Disk, holder
+from tidelog.storage.foreign import why_other_data
 from tidelog.storage.names import LOCK
 
 
@@ -42,6 +44,18 @@ def why_held(plan: ClusterPlan, disk: Disk) -> str | None:
             said = ports.sentence(f"broker {member.node_id} PLAINTEXT", HOST, member.port, error)
             return f"{said}; use another --port (no process was started)"
     return None
+
+
+def why_not_folder(folder: Path, disk: Disk) -> str | None:
+    """Return one line if a folder has a server's data: its next start would find ``broker-1`` among
+    its partitions. Changes nothing."""
+    try:
+        why = why_other_data(disk, str(folder))
+    except OSError as error:
+        return f"the data folder {folder} cannot be read: {error.strerror}"
+    if why is None:
+        return None
+    return f"{folder} is the log directory of a server: {why}; use another --data"
 
 
 def _locks(plan: ClusterPlan) -> Iterator[tuple[Path, str]]:

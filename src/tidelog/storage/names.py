@@ -51,6 +51,14 @@ UNAWARE_WRITERS = "tidelog.unaware-writers"
 LIFE = "tidelog.life"
 """Our own: the boot id of the operating system, and the durability of the process that wrote it."""
 
+OF_LOG_DIRECTORIES = frozenset(
+    {META_PROPERTIES, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS, LIFE}
+)
+"""Files that a log directory has, and nothing else."""
+
+_OF_PARTITIONS = (EPOCH_CHECKPOINT, FENCE_CHECKPOINT, PARTITION_METADATA, "tidelog.")
+"""How the names of a partition's files begin, beside those of its segments."""
+
 MAX_DIRECTORY_LENGTH = 255
 """Longest name in a directory, in bytes (NAME_MAX); topic names are ASCII."""
 
@@ -75,6 +83,15 @@ def offset_of(name: str, suffix: str) -> int | None:
     if stem == name or len(stem) != _DIGITS or not (stem.isascii() and stem.isdigit()):
         return None
     return int(stem)
+
+
+def is_of_partition(name: str) -> bool:
+    """Whether a partition's directory has files of this name; a draft has its file's name, too."""
+    if name in OF_LOG_DIRECTORIES:
+        return False
+    number, dot, _ = name.partition(".")
+    is_segment = dot and len(number) == _DIGITS and number.isascii() and number.isdigit()
+    return bool(is_segment) or name.startswith(_OF_PARTITIONS)
 
 
 class InvalidName(ValueError):

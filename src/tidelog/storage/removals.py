@@ -1,7 +1,8 @@
 """Delayed removals of quarantined directories and of the files of deleted segments.
 
 Owns what is removed, and when. A path is added once its renaming is durable, not before. Removing a
-large log takes long, so a removal is a value that any thread can run. A path that an operator has
+large log takes long, so a removal is a value that any thread can run. A directory is removed only
+if its content is a partition's: a name proves nothing. A path that an operator has
 removed in the meantime, to make room, counts as removed.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidelog.runtime.disk import Disk
+from tidelog.storage.foreign import why_kept
 
 
 @dataclass(slots=True)
@@ -22,6 +24,8 @@ class Removal:
     paths: Sequence[str]
     left: list[str] = field(default_factory=list)
     """Paths that could not be removed, or not completely."""
+    kept: list[str] = field(default_factory=list)
+    """Sentences about directories that are none of a partition: they stay."""
     error: OSError | None = None
 
     def run(self) -> None:
@@ -37,10 +41,12 @@ class Removal:
 
     def _remove(self, path: str) -> None:
         try:
-            if self.disk.is_directory(path):
+            if not self.disk.is_directory(path):
+                self.disk.remove(path)
+            elif (why := why_kept(self.disk, path)) is None:
                 self.disk.remove_tree(path)
             else:
-                self.disk.remove(path)
+                self.kept.append(f"{path} is not removed: {why}; remove it yourself")
         except FileNotFoundError:
             if self.disk.exists(path):
                 raise

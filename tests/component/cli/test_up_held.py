@@ -12,7 +12,7 @@ import pytest
 from tidelog.cli import failures
 from tidelog.cli.up import command
 from tidelog.cli.up_files import ClusterPlan
-from tidelog.cli.up_held import why_held
+from tidelog.cli.up_held import why_held, why_not_folder
 from tidelog.runtime.disk import RealDisk
 from tidelog.storage.names import LOCK
 
@@ -64,3 +64,29 @@ def test_a_port_in_use_is_named_with_its_broker(tmp_path: Path) -> None:
         said = why_held(ClusterPlan(tmp_path, port=port), DISK)
     assert said is not None and f"127.0.0.1:{port}: " in said
     assert "broker 1" in said and "--port" in said
+
+
+@pytest.mark.parametrize("kept", ["meta.properties", "orders-0/00000000000000000000.log"])
+def test_a_servers_log_directory_is_no_folder_of_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str
+) -> None:
+    """Its next start would have found the folder `broker-1` among its partitions."""
+    (tmp_path / kept).parent.mkdir(exist_ok=True)
+    (tmp_path / kept).write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    assert failures.run(command, ["--data", str(tmp_path), "--port", "0"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    said = f"it has {kept.partition('/')[0]}; use another --data"
+    assert line == f"error: {tmp_path} is the log directory of a server: {said}"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_folder_of_an_earlier_up_is_taken_again(tmp_path: Path) -> None:
+    for file in ("cluster.json", "up.lock", "metadata.sqlite", "node-1.properties", "broker-2/x"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("")
+    for file in ("meta.properties", "orders-0/00000000000000000000.log"):
+        (tmp_path / "broker-1" / file).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "broker-1" / file).write_text("")
+    (tmp_path / "broker-3").mkdir()
+    assert why_not_folder(tmp_path, DISK) is None

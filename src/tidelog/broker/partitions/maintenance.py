@@ -242,6 +242,8 @@ class Maintenance:
             if removal is not None:
                 await self._in_thread(removal.run)
                 directory.removed(removal)
+                for sentence in removal.kept:
+                    logger.warning("%s", sentence)
 
     async def _flush(self) -> None:
         """Sync logs whose ``flush.ms`` is over, and closed segments that were never synced."""

@@ -162,10 +162,11 @@ class Partitions:
             if is_meant and may_be_of(*epochs):
                 decided = other
                 continue
-            delay_ms, why = self._quarantine_ms, f"the topic of that name is {state.topic_id}"
+            delay_ms, what = self._kept_ms(other)
+            why = f"the topic of that name is {state.topic_id}"
             logger.warning(
-                "%(path)s: quarantined, removed in %(delay_ms)d ms: %(why)s",
-                {"path": other.log.path, "delay_ms": delay_ms, "why": why},
+                "%(path)s: quarantined, %(what)s: %(why)s",
+                {"path": other.log.path, "what": what, "why": why},
             )
             directory = self.directory_of(other)
             try:
@@ -261,13 +262,7 @@ class Partitions:
         if hosted is None:
             return
         self.steps.remove(hosted.key)
-        # A missing file proves nothing: the replica may have all there is (promise 20). One without
-        # records has nothing: a kill left it between its folder and its file. A damaged one is in
-        # no report, so the controller does not know it.
-        is_empty = hosted.offline_reason is None and hosted.end_offset == hosted.start_offset
-        is_known = hosted.topic_id != NO_UUID and hosted.log.damaged is None
-        delay_ms = self._quarantine_ms if is_empty or is_known else None
-        what = "kept until you remove it" if delay_ms is None else f"removed in {delay_ms} ms"
+        delay_ms, what = self._kept_ms(hosted)
         lines = said or GatheredLines(logger)
         lines.add(hosted.key, f"quarantined, {what}: {reason}", logging.WARNING)
         if said is None:
@@ -276,6 +271,19 @@ class Partitions:
             hosted,
             lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms, durable=durable),
         )
+
+    def _kept_ms(self, hosted: HostedPartition) -> tuple[int | None, str]:
+        """Return how long a quarantined replica is kept, None for ever, and the words for it."""
+        # A missing file proves nothing: the replica may have all there is (promise 20). A damaged
+        # one is in no report, so the controller does not know it. One without records has nothing,
+        # if its folder has nothing else: a kill left it between its folder and its file.
+        is_empty = hosted.offline_reason is None and hosted.end_offset == hosted.start_offset
+        if is_empty and hosted.topic_id == NO_UUID:
+            is_empty = hosted.key not in self.directory_of(hosted).strange
+        is_known = hosted.topic_id != NO_UUID and hosted.log.damaged is None
+        if not is_empty and not is_known:
+            return None, "kept until you remove it"
+        return self._quarantine_ms, f"removed in {self._quarantine_ms} ms"
 
     def quarantine_for_repair(self, hosted: HostedPartition) -> tuple[LogDirectory, str]:
         """Stop serving; quarantine the log without a time limit. Return its directory and path.

@@ -20,6 +20,7 @@ from tidelog.storage.checkpoints import (
     decode_properties,
     encode_meta_properties,
 )
+from tidelog.storage.foreign import log_directory_within
 
 
 class LastStop(StrEnum):
@@ -106,16 +107,22 @@ def _in_use(disk: Disk, path: str) -> DirectoryRefused:
 def _written(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
     """Return what ``meta.properties`` says, None for a fresh directory."""
     file = f"{path}/{names.META_PROPERTIES}"
-    try:
-        meta = decode_meta_properties(disk.read(file))
-    except FileNotFoundError:
+    is_new = not disk.exists(file)
+    inner = log_directory_within(disk, path, is_new=is_new)
+    if inner is not None:
+        return DirectoryRefused(
+            f"{inner} is itself a log directory, in log.dirs={path}: set log.dirs={inner}, or, if "
+            f"{path} is meant, move {inner} out of it"
+        )
+    if is_new:
         if not _has_replicas(disk, path):
             return None
         return DirectoryRefused(
-            f"{path} has replicas and no {names.META_PROPERTIES}: restore it from a backup, write "
-            "it (version=1, cluster.id as on other brokers, node.id, a base64 directory.id), "
-            "or move the replicas away"
+            f"{path} has replicas and no {names.META_PROPERTIES}: check that log.dirs names this "
+            "server's directory, then restore the file from a backup, or move the replicas away"
         )
+    try:
+        meta = decode_meta_properties(disk.read(file))
     except DamagedFile as error:
         return DirectoryRefused(f"{file} cannot be read ({error}): restore it from a backup")
     if meta.node_id != node_id:

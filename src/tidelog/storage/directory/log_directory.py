@@ -38,6 +38,7 @@ from tidelog.storage.directory.identity import LastStop as LastStop
 from tidelog.storage.directory.identity import claim
 from tidelog.storage.directory.side_by_side import Opening
 from tidelog.storage.directory.unaware_note import UnawareNote
+from tidelog.storage.foreign import strange_in
 from tidelog.storage.loaded import Loaded as Loaded
 from tidelog.storage.log.checking import Checks
 from tidelog.storage.log.closing import close_all
@@ -75,6 +76,8 @@ class LogDirectory:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.futures: dict[TopicPartition, str] = {}
         """The ``-future`` directories here: copies of replicas in other log directories."""
+        self.strange: set[TopicPartition] = set()
+        """Replicas without an id in whose directories is what no partition has."""
         self.arriving: dict[TopicPartition, PartitionLog] = {}
         """Logs of which such a copy is complete: the checkpoint files name them already."""
         self.resources = Resources.of(seams.disk, open_files)
@@ -190,6 +193,8 @@ class LogDirectory:
         found.compared += log.recovered.compared
         if log.damaged is not None:
             found.damaged.append((partition, log.damaged))
+        if log.metadata is None and strange_in(self._disk, path) is not None:
+            self.strange.add(partition)
 
     def _offsets(self, name: str, found: Loaded) -> Offsets:
         try:

@@ -132,7 +132,8 @@ def _tidy(resources: Resources, directory: str) -> None:
     disk = resources.disk
     found = disk.list(directory)
     for name in found:
-        if name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY)):
+        is_draft = name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY))
+        if is_draft and names.is_of_partition(name):
             disk.remove(f"{directory}/{name}")
     swaps = [
         offset

@@ -1,0 +1,137 @@
+"""What has a partition's name and is none: never removed, whatever its name says (promise 20)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.support.storage_logs import NOW_MS, batch, removed_now, resolve
+from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.disk import RealDisk
+from tidelog.runtime.seams import Seams
+from tidelog.storage import names
+from tidelog.storage.checkpoints import PartitionMetadata
+from tidelog.storage.directory.identity import DirectoryRefused, look
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
+from tidelog.storage.foreign import is_log_directory, log_directory_within, strange_in
+
+DISK = RealDisk()
+KEY = TopicPartition("broker", 1)
+METADATA = PartitionMetadata(UUID(int=9), 4, ())
+
+
+def put(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+
+
+def opened(path: Path) -> LogDirectory:
+    seams = Seams()
+    found = open_directory(seams, str(path), cluster_id="c", node_id=1, boot_id="b")
+    assert isinstance(found, LogDirectory), found
+    found.load(resolve)
+    return found
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[LogDirectory]:
+    found = opened(tmp_path / "data")
+    yield found
+    found.close()
+
+
+def test_all_that_a_log_keeps_is_a_partitions(directory: LogDirectory) -> None:
+    log = directory.create(KEY, TopicConfigs(segment_bytes=200), METADATA)
+    for _ in range(9):
+        log.append_as_leader(batch(2), 1, NOW_MS)
+    log.sync()
+    assert len(DISK.list(log.path)) > 9
+    assert strange_in(DISK, log.path) is None
+    assert not is_log_directory(DISK, log.path)
+
+
+@pytest.mark.parametrize("found", [*sorted(names.OF_LOG_DIRECTORIES), "orders-0/x", "a-b-1/x"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_log_directory_is_no_partition(tmp_path: Path, found: str, is_new: bool) -> None:
+    put(tmp_path / "broker-1" / found)
+    put(tmp_path / "orders-0" / "00000000000000000000.log")
+    put(tmp_path / "logs" / "meta.properties")
+    assert log_directory_within(DISK, str(tmp_path), is_new=is_new) == f"{tmp_path}/broker-1"
+    if not is_new:
+        put(tmp_path / "meta.properties")
+    refused = look(DISK, str(tmp_path), 1)
+    assert (
+        isinstance(refused, DirectoryRefused) and f"log.dirs={tmp_path}/broker-1" in refused.reason
+    )
+
+
+def test_other_names_count_where_nothing_says_whose_a_directory_is(tmp_path: Path) -> None:
+    put(tmp_path / "logs" / "meta.properties")
+    put(tmp_path / "lost+found" / "0")
+    assert log_directory_within(DISK, str(tmp_path), is_new=True) == f"{tmp_path}/logs"
+    assert log_directory_within(DISK, str(tmp_path), is_new=False) is None
+
+
+@pytest.mark.parametrize("ending", [names.DELETE_DIRECTORY, names.STRAY_DIRECTORY])
+@pytest.mark.parametrize(
+    ("strange", "metadata", "goes"),
+    [
+        (None, None, True),
+        (None, METADATA, True),
+        ("notes.txt", METADATA, True),
+        ("notes.txt", None, False),
+        ("meta.properties", None, False),
+        ("orders-0/00000000000000000000.log", None, False),
+        ("orders-0/00000000000000000000.log", METADATA, False),
+    ],
+)
+def test_nothing_is_removed_by_its_name_alone(
+    directory: LogDirectory,
+    ending: str,
+    strange: str | None,
+    metadata: PartitionMetadata | None,
+    goes: bool,
+) -> None:
+    log = directory.create(KEY, TopicConfigs(), metadata)
+    if strange is not None:
+        put(Path(log.path) / strange)
+    if ending == names.STRAY_DIRECTORY:
+        directory.mark_stray(KEY, remove_after_ms=0)
+    else:
+        directory.delete(KEY, delay_ms=0)
+    assert removed_now(directory) == 1, "it is due once, and never again"
+    left = [name for name in DISK.list(directory.path) if name.endswith(ending)]
+    assert bool(left) is not goes
+    assert all((Path(directory.path) / name / str(strange)).exists() for name in left)
+
+
+def test_a_deleted_directory_of_an_earlier_process_is_looked_into(tmp_path: Path) -> None:
+    kept = tmp_path / "data" / "broker-1.0f-delete" / "orders-0" / "00000000000000000000.log"
+    gone = tmp_path / "data" / "orders-0.0f-delete" / "00000000000000000000.log"
+    put(kept)
+    put(gone)
+    found = open_directory(Seams(), str(tmp_path / "data"), cluster_id="c", node_id=1, boot_id="b")
+    assert isinstance(found, LogDirectory)
+    found.load(lambda _: TopicConfigs(file_delete_delay_ms=0))
+    removal = found.due_removal()
+    assert removal is not None
+    removal.run()
+    assert kept.exists() and not gone.exists()
+    (sentence,) = removal.kept
+    assert sentence.endswith("it has orders-0, which no partition has; remove it yourself")
+    found.close()
+
+
+def test_what_no_partition_has_is_known_and_not_tidied_up(tmp_path: Path) -> None:
+    opened(tmp_path / "data").close()
+    put(tmp_path / "data" / "broker-1" / "mine.tmp")
+    put(tmp_path / "data" / "broker-2" / "00000000000000000000.log.deleted")
+    found = opened(tmp_path / "data")
+    assert found.strange == {KEY}
+    assert (tmp_path / "data" / "broker-1" / "mine.tmp").exists()
+    assert not list((tmp_path / "data" / "broker-2").glob("*.deleted"))
+    found.close()
