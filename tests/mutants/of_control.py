@@ -506,6 +506,13 @@ MUTANTS = (
         "tests/broker/test_process.py",
     ),
     Mutant(
+        "while the store does not answer brokers are suspected",
+        "src/tidelog/controller/session_watch.py::SessionWatch.judge",
+        "        if self._waits_for_store(now):\n            return\n",
+        "",
+        "tests/wire/test_controller_sessions.py",
+    ),
+    Mutant(
         "K4: the first change of an empty store does not wait for the brokers of a former life",
         "src/tidelog/controller/serving.py::served.if_active",
         "                    await controller.founding.settled()\n",

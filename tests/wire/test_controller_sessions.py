@@ -14,6 +14,7 @@ from tests.support.lone_controller import LoneController
 from tests.support.standing_clock import silence, stand_still
 from tidelog.client.connecting.connection import connect
 from tidelog.controller.decisions import losses, registration
+from tidelog.controller.session_watch import SEEK_MS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -57,6 +58,57 @@ def test_heartbeats_and_isr_changes_of_another_connection_do_not_count() -> None
         # The old one's end is no sign of the broker's.
         assert (await one.heartbeat()).error_code == 0
         assert controller.cluster.suspected == set()
+
+    run(scenario)
+
+
+def test_a_wait_for_the_store_is_no_broker_s_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """Heartbeats were refused and registrations accepted, in turns: each broker came and was
+    suspected, four times a second, as long as the store was away."""
+    caplog.set_level("INFO")
+
+    async def scenario(world: World) -> None:
+        controller, one, _, _ = await on_two(world)
+        clock = stand_still(controller)
+        controller.store.reachable = False
+        assert (await one.heartbeat()).error_code == ErrorCode.NOT_CONTROLLER
+        assert one.session is not None
+        one.session.close()
+        again = await one.register(controller.listener_port)
+        assert again.error_code == ErrorCode.NOT_CONTROLLER
+        await silence(controller, clock, 60_000)
+        assert controller.cluster.suspected == set()
+        assert controller.cluster.brokers.keys() == {1, 2}
+        assert controller.cluster.states[T0].isr == [1, 2]
+        assert caplog.text.count("no broker is suspected meanwhile") == 1
+        controller.store.reachable = True
+        # Broker 2 has its connection still, 1 has the time of its longest pause to come back.
+        await silence(controller, clock, SEEK_MS, 100)
+        assert controller.cluster.suspected == set()
+        assert (await one.register(controller.listener_port)).error_code == 0
+        assert (await one.heartbeat()).error_code == 0
+        # One that does not is suspected like any other.
+        one.session.close()
+        await until(lambda: controller.session_watch.sessions.by_broker[1].closed_ms is not None)
+        await silence(controller, clock, 300, 100)
+        assert controller.cluster.suspected == {1}
+
+    run(scenario)
+
+
+def test_a_broker_that_died_while_the_store_was_away_is_suspected_soon_after() -> None:
+    async def scenario(world: World) -> None:
+        controller, one, _, _ = await on_two(world)
+        clock = stand_still(controller)
+        controller.store.reachable = False
+        assert one.session is not None
+        one.session.close()
+        await until(lambda: controller.session_watch.sessions.by_broker[1].closed_ms is not None)
+        await silence(controller, clock, 1_000)
+        controller.store.reachable = True
+        await silence(controller, clock, SEEK_MS + 400, 100)
+        assert controller.cluster.suspected == {1}
+        assert controller.cluster.states[T0].leader == 2
 
     run(scenario)
 

@@ -2,7 +2,9 @@
 
 Owns the connection of each broker's session, and the watch over all of them: it replaces suspected
 brokers where that is safe, and expires dead ones. What silence means: see ``decisions.sessions``.
-It checks the event loop too: a blocked loop receives no heartbeats. Registrations, heartbeats and
+It checks the event loop too: a blocked loop receives no heartbeats. While the store does not answer
+it suspects no broker: heartbeats are refused then, so that brokers look for another controller.
+Registrations, heartbeats and
 AlterIsr count only on the connection that the broker registered on: requests on an older connection
 belong to a session that ended.
 """
@@ -20,6 +22,7 @@ from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.sessions import Patience, Sessions
 from tidelog.controller.outbox import ChannelOwner, Outbox
 from tidelog.controller.performing import NotActive, Performer
+from tidelog.metadata.store import MetadataStore
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.network.router import Peer
 from tidelog.runtime.seams import Seams
@@ -35,6 +38,10 @@ LISTEN_S = 0.1
 LISTEN_TURNS = 4
 """Turns of the loop after that: one reads and the next serves, whatever time each takes."""
 
+SEEK_MS = 1_000
+"""How long a broker may take to come back once the store answers again: twice the longest pause of
+a broker that seeks its controller."""
+
 RETRY_S = 0.5
 """The pause before a failed check is tried again."""
 
@@ -45,6 +52,8 @@ class SessionOwner(Performer, ChannelOwner, Protocol):
     configs: ServerConfigs
     seams: Seams
     outboxes: dict[int, Outbox]
+
+    store: MetadataStore
 
     def when_sent(self) -> None:
         """Let requests go on that wait until brokers have been sent a revision."""
@@ -68,6 +77,7 @@ class SessionWatch:
         self._judged_ms = 0
         """The time of the last check of the sessions."""
 
+        self._without_store = False
         self._next_look: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -85,6 +95,7 @@ class SessionWatch:
             self._next_look.cancel()
         self._peers.clear()
         self.sessions.clear()
+        self._without_store = False
 
     async def opened(self, broker: int, peer: Peer, new_channel: bool) -> None:
         """Begin the session of a broker that registered on ``peer``, and its channel if it is new.
@@ -168,6 +179,8 @@ class SessionWatch:
 
     def _until_next_change_s(self) -> float:
         sessions = self.sessions
+        if self._without_store:
+            return sessions.patience.look_ms / 1000
         now = self._now_ms()
         # As of the last check: changes while it acted are still to be judged.
         judged = self._judged_ms
@@ -195,6 +208,8 @@ class SessionWatch:
         """Replace suspected brokers and expire dead ones. Raises NotActive."""
         self._look()
         now = self._judged_ms = self._now_ms()
+        if self._waits_for_store(now):
+            return
         lost = self.sessions.without_connection(now) - self._controller.cluster.suspected
         if lost:
             await self._replace(lost, "the connection of its session is closed")
@@ -209,6 +224,17 @@ class SessionWatch:
             await self._listen()
             if self.sessions.to_expire(self._now_ms()):
                 await self._expire()
+
+    def _waits_for_store(self, now_ms: int) -> bool:
+        """Return whether the store does not answer: nothing could be decided then."""
+        was_without = self._without_store
+        self._without_store = not self._controller.store.reachable
+        if self._without_store and not was_without:
+            logger.warning("the metadata store does not answer: no broker is suspected meanwhile")
+        elif was_without and not self._without_store:
+            logger.info("the metadata store answers again: silences count from now")
+            self.sessions.excuse(now_ms, SEEK_MS)
+        return self._without_store
 
     async def _replace(self, brokers: set[int], why: str) -> None:
         controller = self._controller

@@ -41,7 +41,10 @@ def test_after_listening_the_sessions_are_judged_as_of_then(dead: bool) -> None:
     sessions, clock = Asked(dead=dead), [1_000]
     watch = SessionWatch.__new__(SessionWatch)
     watch.sessions = sessions  # type: ignore[assignment]
-    watch._controller = SimpleNamespace(cluster=SimpleNamespace(suspected=set()))  # type: ignore
+    watch._controller = SimpleNamespace(  # type: ignore[assignment]
+        cluster=SimpleNamespace(suspected=set()), store=SimpleNamespace(reachable=True)
+    )
+    watch._without_store = False
     watch._look = lambda: None  # type: ignore[method-assign]
     watch._now_ms = lambda: clock[0]  # type: ignore[method-assign]
 

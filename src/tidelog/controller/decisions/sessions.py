@@ -15,6 +15,7 @@ times out.
 | silent for ``timeout_ms`` | dead: it must register again |
 | silent for half of it, its connection open | no session expires until that is settled |
 | the controller's own loop was blocked | every suspicion counts from that moment |
+| the store did not answer, and does again | the same; without a connection: ``seek_ms`` later |
 
 Doubts are for silences with one cause (decisions 0010, 0033): a controller that received nothing
 for a while would suspect, or expire, the brokers one after another, and each would leave the ISR in
@@ -167,6 +168,19 @@ class Sessions:
                 closed_ms=None if session.closed_ms is None else now_ms,
             )
         return stood_ms
+
+    def excuse(self, now_ms: int, seek_ms: int) -> None:
+        """Count every silence from now: until now this controller refused heartbeats.
+
+        A broker without a connection has ``seek_ms`` to come back before its grace begins.
+        """
+        for broker, session in self.by_broker.items():
+            self.by_broker[broker] = replace(
+                session,
+                received_ms=now_ms,
+                counted_ms=now_ms,
+                closed_ms=None if session.closed_ms is None else now_ms + seek_ms,
+            )
 
     def in_condition(self, wanted: Condition, now_ms: int) -> set[int]:
         """Return the brokers that are in one condition now."""

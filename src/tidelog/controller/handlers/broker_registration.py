@@ -12,6 +12,7 @@
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
   INVALID_REGISTRATION (no listener, a name in the inventory that no topic can have, an epoch or a
   revision that leaves no room above it). An empty cluster id, of a new disk, is accepted.
+- NOT_CONTROLLER while the store does not answer, as to heartbeats: the broker seeks another one.
 - Another cluster id, where nothing was ever created: this is the lost store of that cluster, and is
   loaded again as such, with NOT_CONTROLLER meanwhile (``founding``).
 """
@@ -56,6 +57,8 @@ logger = logging.getLogger(__name__)
 async def handle(
     controller: Controller, request: messages.BrokerRegistrationRequest, context: RequestContext
 ) -> messages.BrokerRegistrationResponse:
+    if not controller.store.reachable:
+        raise NotActive
     unfit = invalid_name(request) or _no_room(request)
     if unfit is not None:
         logger.warning(
