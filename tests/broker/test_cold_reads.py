@@ -15,7 +15,6 @@ from tests.support.produce_fetch import fetch
 from tests.support.set_clock import burn
 from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile, batch, new_log, reopen
 from tidelog.broker.handlers import fetch as fetch_handler
-from tidelog.broker.handlers.fetch import AT_ONCE
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.records.batch import Rejected, walk
 from tidelog.runtime import pace
@@ -123,15 +122,15 @@ def test_many_partitions_are_read_in_steps_after_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_wait_ms: int
 ) -> None:
     """After the thread had read, and after the wait, all of them were read in one turn."""
-    partitions = 2 * AT_ONCE + 50
+    partitions = 2 * pace.PART + 50
     read_at_once: list[int] = []
-    read = fetch_handler._FetchResponse.read
+    read = fetch_handler._FetchResponse.read_some
 
-    def noted(answer: Any, among: list[Any] | None = None, **options: Any) -> Any:
-        read_at_once.append(partitions if among is None else len(among))
-        return read(answer, among, **options)
+    def noted(answer: Any, part: Any, found: Any) -> None:
+        read_at_once.append(len(part))
+        read(answer, part, found)
 
-    monkeypatch.setattr(fetch_handler._FetchResponse, "read", noted)
+    monkeypatch.setattr(fetch_handler._FetchResponse, "read_some", noted)
 
     async def work() -> None:
         disk = ColdDisk()
@@ -143,7 +142,7 @@ def test_many_partitions_are_read_in_steps_after_the_disk(
             (topic,) = answer.responses
             assert sum(len(part.records) > 0 for part in topic.partitions) == partitions
             assert disk.waits and threading.get_ident() not in {each[0] for each in disk.waits}
-            assert len(read_at_once) >= 6 and max(read_at_once) == AT_ONCE
+            assert len(read_at_once) >= 6 and max(read_at_once) == pace.PART
         finally:
             await lone.stop()
 
@@ -153,12 +152,12 @@ def test_many_partitions_are_read_in_steps_after_the_disk(
 def test_files_are_let_go_when_the_client_goes_before_they_are_read(tmp_path: Path) -> None:
     async def work() -> None:
         disk = ColdDisk()
-        lone = await lone_with_cold(tmp_path, disk, 6 * AT_ONCE)
+        lone = await lone_with_cold(tmp_path, disk, 12 * pace.PART)
         files = next(iter(lone.broker.partitions.all())).log.resources.files
         peer = await Peer.connect(lone.port)
         try:
-            disk.question_s = pace.REQUESTS_MS / 1000 / AT_ONCE * 2
-            peer.send(fetch(0, range(6 * AT_ONCE)), 12)
+            disk.question_s = pace.REQUESTS_MS / 1000 / pace.PART * 2
+            peer.send(fetch(0, range(12 * pace.PART)), 12)
             await until(lambda: disk.questions)
             assert files._pins
             peer.writer.transport.abort()

@@ -16,10 +16,11 @@ from tests.support.fetch_steps import Context, asked, finished
 from tests.support.follower_fetches import LIFE, ask, session_of, told
 from tests.support.led_partition import append, lead, running
 from tests.support.session_client import Client
-from tidelog.broker.fetching.client_sessions import AT_ONCE, FINAL_EPOCH, FetchPlan, FetchSessions
+from tidelog.broker.fetching.client_sessions import FINAL_EPOCH, FetchPlan, FetchSessions
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
+from tidelog.runtime import pace
 
 MANY = 60_000
 LONGEST_S = 0.1
@@ -97,7 +98,7 @@ def one_session(count: int) -> tuple[FetchSessions, Client, FetchPlan]:
 def test_a_session_is_nobodys_while_a_request_is_taken_over() -> None:
     sessions, client, plan = one_session(10)
     assert plan.session is not None
-    request = consumer(plan.session.id, 1, range(3 * AT_ONCE), range(5))
+    request = consumer(plan.session.id, 1, range(3 * pace.PART), range(5))
     steps = sessions.plan(request, 0, client)
     next(steps)
     for epoch in (1, 2):
@@ -105,7 +106,7 @@ def test_a_session_is_nobodys_while_a_request_is_taken_over() -> None:
         assert again is ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert sessions.held == client.account.used
     grown = finished(steps)
-    assert isinstance(grown, FetchPlan) and len(grown.wanted) == 3 * AT_ONCE - 5
+    assert isinstance(grown, FetchPlan) and len(grown.wanted) == 3 * pace.PART - 5
     assert sessions.held == client.account.used == plan.session.held
     assert isinstance(
         finished(sessions.plan(consumer(plan.session.id, 2, range(1)), 0, client)), FetchPlan
@@ -116,7 +117,7 @@ def test_a_session_is_nobodys_while_a_request_is_taken_over() -> None:
 def test_a_session_that_ends_while_a_request_is_taken_over_holds_nothing(how: str) -> None:
     sessions, client, plan = one_session(10)
     assert plan.session is not None
-    steps = sessions.plan(consumer(plan.session.id, 1, range(3 * AT_ONCE)), 0, client)
+    steps = sessions.plan(consumer(plan.session.id, 1, range(3 * pace.PART)), 0, client)
     next(steps)
     assert sessions.held > 0
     if how == "given up":

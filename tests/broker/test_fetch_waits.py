@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from tidelog.broker.fetching.delayed_requests import DelayedFetch, Departures
 from tidelog.broker.handlers import fetch as handler
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
+from tidelog.network.router import begun
 from tidelog.runtime import pace
 
 LONG_MS = 3_600_000
@@ -43,15 +45,15 @@ Change = Callable[[LoneBroker, int], None]
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two partitions in a step."""
-    monkeypatch.setattr(handler, "AT_ONCE", TOGETHER)
-    monkeypatch.setattr(follower_sessions, "AT_ONCE", TOGETHER)
     monkeypatch.setattr(pace, "PART", TOGETHER)
+    monkeypatch.setattr(follower_sessions, "AT_ONCE", TOGETHER)
 
 
 def begin(lone: LoneBroker, request: Any) -> Any:
     """The steps of a fetch, the first one done, or what it returns."""
     context: Any = Context()
-    return handler.handle(lone.broker, request, context)
+    begins = handler.handle(lone.broker, request, context)
+    return begun(begins) if inspect.isgenerator(begins) else begins
 
 
 async def answered_now(future: Any) -> Any:
@@ -294,6 +296,8 @@ def test_a_log_that_is_cut_before_a_consumer_waits_is_looked_at_again(
         async with running(tmp_path) as lone:
             followed(lone)
             steps = begin(lone, at_a_follower(range(PARTITIONS)))
+            for _ in range(3):
+                next(steps)  # until the first partitions are read
             change(lone, 0)
             answer = await answered_now(finished(steps))
             cut_short = change is it_is_cut
@@ -315,6 +319,8 @@ def test_bytes_that_come_before_it_waits_count_for_the_least_that_it_wants(tmp_p
                 others = fetch(0, range(1, PARTITIONS), max_wait_ms=LONG_MS).topics[0].partitions
                 request.topics[0].partitions += others
                 steps = begin(lone, request)
+                for _ in range(3):
+                    next(steps)  # until the first partitions are read
                 append(partition(lone, 0), came)
                 future = finished(steps)
                 for missing in range(3 - came, 0, -1):
@@ -365,11 +371,11 @@ def test_a_fetch_whose_wait_ends_before_it_waits_everywhere_is_answered(tmp_path
 
     async def main() -> None:
         async with running(tmp_path) as lone:
-            lead(lone, (1,), partitions=3 * handler.AT_ONCE)
+            lead(lone, (1,), partitions=3 * pace.PART)
             for how in ("time", "records"):
                 at = partition(lone, 0).end_offset
                 request = fetch(at, [0], max_wait_ms=1 if how == "time" else LONG_MS)
-                rest = fetch(0, range(1, 3 * handler.AT_ONCE)).topics[0].partitions
+                rest = fetch(0, range(1, 3 * pace.PART)).topics[0].partitions
                 request.topics[0].partitions += rest
                 steps = begin(lone, request)
                 while not partition(lone, 0).waiting.readers:
@@ -380,9 +386,9 @@ def test_a_fetch_whose_wait_ends_before_it_waits_everywhere_is_answered(tmp_path
                     append(partition(lone, 0))
                 await until(waiter.future.done)
                 future = finished(steps)
-                assert not partition(lone, 3 * handler.AT_ONCE - 1).waiting.readers
+                assert not partition(lone, 3 * pace.PART - 1).waiting.readers
                 answer = await answered_now(future)
-                assert len(parts_of(answer)) == 3 * handler.AT_ONCE
+                assert len(parts_of(answer)) == 3 * pace.PART
                 assert bool(len(parts_of(answer)[0].records)) == (how == "records")
                 await until(lambda: nobody_waits(lone))
 
@@ -454,7 +460,7 @@ def test_ten_thousand_partitions_are_waited_for_and_left_in_turns(tmp_path: Path
                 patch.setattr(DelayedFetch, "join", noted)
                 answer, turns = await asked(lone, fetch(0, range(MANY), max_wait_ms=1))
             assert len(parts_of(answer)) == MANY
-            assert max(joined) <= handler.AT_ONCE
+            assert max(joined) <= pace.PART
             assert turns.longest_s < LONGEST_S
             await until(lambda: not lone.broker.departures)
             assert nobody_waits(lone)
@@ -477,7 +483,7 @@ def test_partitions_without_new_records_gather_no_waiting_requests(tmp_path: Pat
 
     async def main() -> None:
         async with running(tmp_path) as lone:
-            count = 4 * handler.AT_ONCE
+            count = 4 * pace.PART
             lead(lone, (1,), partitions=count)
             peer = await Peer.connect(lone.port)
             idle = partition(lone, count - 1)
@@ -500,10 +506,8 @@ def test_partitions_without_new_records_gather_no_waiting_requests(tmp_path: Pat
 def test_a_partition_that_goes_while_it_is_waited_for_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as lone:
-            lead(lone, (1,), partitions=3 * handler.AT_ONCE)
-            future = finished(
-                begin(lone, fetch(0, range(3 * handler.AT_ONCE), max_wait_ms=LONG_MS))
-            )
+            lead(lone, (1,), partitions=3 * pace.PART)
+            future = finished(begin(lone, fetch(0, range(3 * pace.PART), max_wait_ms=LONG_MS)))
             gone = partition(lone, 5)
             it_is_deleted(lone, 5)
             answer = await answered_now(future)

@@ -11,11 +11,11 @@ import pytest
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import batch, fetch, offsets, run, running
 from tests.support.resized import EPOCH, LIFE, OLDER, OWN, count_in, fence, put, show
-from tidelog.broker.handlers import fetch as handler
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
 from tidelog.replication.resize_rules import NOT_NAMED, Named
+from tidelog.runtime import pace
 
 LONG_MS = 3_600_000
 FENCE_AT, END = 2, 4
@@ -110,7 +110,7 @@ def test_another_partition_ends_the_wait_of_a_fetch_that_stands_at_a_fence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_steps: bool
 ) -> None:
     if small_steps:
-        monkeypatch.setattr(handler, "AT_ONCE", 1)
+        monkeypatch.setattr(pace, "PART", 1)
 
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):

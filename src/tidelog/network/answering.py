@@ -22,7 +22,7 @@ import msgspec
 from tidelog.network import frames
 from tidelog.network.limits import ALL_ANSWERS
 from tidelog.network.outgoing import CLOSED, WRITE_HIGH_BYTES, Outgoing, bytes_of
-from tidelog.network.router import CloseConnection, Route, Steps
+from tidelog.network.router import CloseConnection, Route, Steps, begun
 from tidelog.protocol.primitives import Buffer
 from tidelog.runtime import pace
 
@@ -373,7 +373,7 @@ class Answering(Outgoing):
                 logger.error("%s failed", route.handler.api_key.name, exc_info=future.exception())
             return
         try:
-            answer = future.result()
+            answer = begun(future.result())
         except asyncio.CancelledError:
             self.close("its request was cancelled")
             return

@@ -29,7 +29,7 @@ from tidelog.network import api_versions, frames, proving
 from tidelog.network.answering import Answering
 from tidelog.network.buffer import ReceiveBuffer
 from tidelog.network.outgoing import CLOSED, WRITE_HIGH_BYTES
-from tidelog.network.router import CloseConnection, RequestContext, Route, Router, Steps
+from tidelog.network.router import CloseConnection, RequestContext, Route, Router, Steps, begun
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import TooManyElements
@@ -355,7 +355,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             return False
         context = RequestContext(self, route.version, header[2], client_id, self.principal)
         try:
-            result = route.handle(self._context, request, context)
+            result = begun(route.handle(self._context, request, context))
         except CloseConnection as error:
             self.close(str(error))
             return False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from types import GeneratorType
 from typing import Any, Protocol
 
 import msgspec
@@ -142,8 +143,13 @@ Steps = Generator[int, None, Any]
 """Work in steps: it yields by how many bytes the response has grown, and returns it."""
 
 
-def begun(steps: Steps) -> Any:
-    """Run steps up to their first ``yield``; return the result if they have ended, or the rest."""
+def begun(steps: Any) -> Any:
+    """Run steps up to their first ``yield``; return the result if they have ended, or the rest.
+
+    What a handler has returned without steps is returned as it is.
+    """
+    if steps.__class__ is not GeneratorType:
+        return steps
     try:
         grown = next(steps)
     except StopIteration as end:

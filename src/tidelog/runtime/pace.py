@@ -20,7 +20,7 @@ A plain coroutine that awaits something between its steps uses a ``Turn``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
@@ -63,10 +63,12 @@ def finish(work: Generator[object, None, Result]) -> Result:
         return result
 
 
-def parts(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+def parts(items: Sequence[Item]) -> Sequence[Sequence[Item]]:
     """Cut items into parts of ``PART``."""
-    for first in range(0, len(items), PART):
-        yield items[first : first + PART]
+    if len(items) <= PART:
+        # Nearly always in a request: without a generator of its own.
+        return (items,) if items else ()
+    return [items[first : first + PART] for first in range(0, len(items), PART)]
 
 
 class Turn:

@@ -28,6 +28,7 @@ from tidelog.broker.partitions.resize_checks import named_by
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Steps
 from tidelog.replication.resize_rules import Named
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -44,9 +45,6 @@ EVICTION_MS = 120_000
 
 EXPIRY_MS = 300_000
 """A session not used for this time ends: its client is gone, or begins another one."""
-
-AT_ONCE = 1000
-"""Partitions of a request that are applied to a session in one step."""
 
 UNUSABLE = -2
 """The epoch of a session while a request is applied to it: no request with it is served."""
@@ -181,8 +179,8 @@ class ClientFetchSession:
         self.client_host = client.client_host
 
     def update(self, request: messages.FetchRequest) -> Generator[int, None, int]:
-        """Add, change and forget partitions as an incremental request says. Yields after each
-        ``AT_ONCE`` partitions, and returns at the end, by how many bytes the session has grown."""
+        """Add, change and forget partitions as an incremental request says. Yields now and then,
+        and returns at the end, by how many bytes the session has grown."""
         grown = seen = 0
         for topic in request.topics:
             by, topic_id = named_by_request(topic, self.by_id)
@@ -195,7 +193,7 @@ class ClientFetchSession:
                 else:
                     known.update(topic_id, asked, named)
                 seen += 1
-                if not seen % AT_ONCE:
+                if not seen % pace.PART:
                     yield grown
                     grown = 0
         for forgotten in request.forgotten_topics_data:
@@ -204,7 +202,7 @@ class ClientFetchSession:
                 if self.wanted.pop((by, index), None) is not None:
                     grown -= bytes_of(by)
                 seen += 1
-                if not seen % AT_ONCE:
+                if not seen % pace.PART:
                     yield grown
                     grown = 0
         return grown
@@ -276,7 +274,7 @@ class FetchSessions:
                     named = named_in(topic, asked)
                     wanted[by, asked.partition] = Wanted(topic.topic, topic_id, asked, named, by)
                     seen += 1
-                    if not seen % AT_ONCE:
+                    if not seen % pace.PART:
                         yield 0
             session = None
             if epoch == INITIAL_EPOCH and wanted:

@@ -33,6 +33,7 @@ from tidelog.protocol.primitives import NO_UUID, records_size
 from tidelog.records.batch import Rejected, walk
 from tidelog.replication.closest import Candidate, closest
 from tidelog.replication.resize_rules import NOT_NAMED
+from tidelog.runtime import pace
 from tidelog.storage.log.cold import ColdRead, cold_read, run_all
 from tidelog.storage.log.region import FileRegion, find_region
 
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.throttles import Throttles
     from tidelog.network.router import Peer, RequestContext, Steps
     from tidelog.storage.log.partition_log import PartitionLog
-
-ADDED_AT_ONCE = 1000
-"""Partitions added to a response in one step."""
 
 READ_COMMITTED = 1
 DEBUGGING_CONSUMER = -2
@@ -397,7 +395,7 @@ def respond(
     """
     topics: dict[str | bytes, Any] = {}
     for seen, (wanted, part) in enumerate(found):
-        if seen and not seen % ADDED_AT_ONCE:
+        if seen and not seen % pace.PART:
             yield 0
         if note is not None and not note(wanted, part):
             return None

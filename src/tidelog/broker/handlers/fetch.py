@@ -28,7 +28,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching import fetch_fast_path
@@ -40,14 +41,13 @@ from tidelog.broker.fetching.partition_reads import (
     note_follower,
     put_into,
     refusal,
-    respond,
 )
 from tidelog.broker.fetching.read_positions import ReadPosition, arrived_since, read_position
 from tidelog.broker.fetching.topic_ids import BY_ID_SINCE, add_names, find_by_id
 from tidelog.broker.metadata.leader_hints import FIRST_FETCH_VERSION
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope, Steps, begun
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
 from tidelog.runtime import pace
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
 
 FIRST_VERSION_WITH_SESSIONS = 7
-
-AT_ONCE = 100
-"""Partitions read in one step."""
 
 ANSWER_BYTES = 300
 """Memory of a partition in a response under construction, without its records."""
@@ -84,7 +81,7 @@ def handle(broker: Broker, request: messages.FetchRequest, context: RequestConte
             return answer
     if context.version >= BY_ID_SINCE:
         add_names(request, broker.metadata.names)
-    return begun(_serve(broker, request, context))
+    return _serve(broker, request, context)
 
 
 def _serve(broker: Broker, request: messages.FetchRequest, context: RequestContext) -> Steps:
@@ -97,21 +94,16 @@ def _serve(broker: Broker, request: messages.FetchRequest, context: RequestConte
     if request.replica_id >= 0:
         yield from _note_follower(broker, request, plan)
     answering = _FetchResponse(broker, request, context, plan)
-    if len(plan.wanted) <= AT_ONCE:
-        found = answering.read()
-    else:
-        try:
-            found = yield from answering.read_in_steps()
-        except BaseException:
-            # The client disconnected between two steps: the cold reads are not needed.
-            answering.reading.forget_cold()
-            raise
+    try:
+        found = yield from answering.read()
+    except BaseException:
+        # The client disconnected between two steps: the cold reads are not needed.
+        answering.reading.forget_cold()
+        raise
     if answering.reading.cold:
         return answering.warmed()
     if not answering.is_due():
         return (yield from answering.later())
-    if len(plan.wanted) <= AT_ONCE:
-        return answering.respond_at_once(found)
     return (yield from answering.respond(found))
 
 
@@ -136,18 +128,34 @@ class _FetchResponse:
         self._positions: list[ReadPosition] = []
         """The state of each when it was read, after a read in steps that is followed by a wait."""
 
-    def read(
-        self, among: list[Wanted] | None = None, *, begin: bool = True
-    ) -> list[tuple[Wanted, Any]]:
-        """Read all partitions once, or those in ``among``; unchanged ones of a session are left
-        out."""
-        self._hosted.clear()
+    def read(self) -> Steps:
+        """Read all partitions once; unchanged ones of a session are left out."""
+        found: list[tuple[Wanted, Any]] = []
+        self._hosted, self._positions = [], []
+        committed = not self.reading.follower
+        self.reading.begin()
+        wanted, before = self._plan.wanted, 0
+        if len(wanted) <= pace.PART:
+            self.read_some(wanted, found)
+            return found
+        for number, part in enumerate(pace.parts(wanted)):
+            if number:
+                yield ANSWER_BYTES * len(part) + self.reading.size - before
+                before = self.reading.size
+            at = len(self._hosted)
+            self.read_some(part, found)
+            if not self.is_due():
+                # Before the yield: an append from now on is noticed by ``later``.
+                self._positions += [
+                    read_position(each, committed=committed) for each in self._hosted[at:]
+                ]
+        return found
+
+    def read_some(self, part: Sequence[Wanted], found: list[tuple[Wanted, Any]]) -> None:
+        """Read some partitions once, and add what is to be in the response."""
         broker, reading, full = self._broker, self.reading, self._plan.full
-        if begin:
-            reading.begin()
         by_topic = broker.partitions.by_topic
-        found = []
-        for wanted in self._plan.wanted if among is None else among:
+        for wanted in part:
             partition: HostedPartition | ErrorCode | None
             if wanted.by_id:
                 partition = find_by_id(wanted, by_topic, broker.metadata.names, broker.leader_hints)
@@ -164,7 +172,6 @@ class _FetchResponse:
             answer = reading.read(wanted, partition)
             if full or has_changed(wanted, answer):
                 found.append((wanted, answer))
-        return found
 
     def is_due(self) -> bool:
         """Whether to respond now, without a wait for more records."""
@@ -182,18 +189,19 @@ class _FetchResponse:
         # Copies: the response may read again before all partitions are joined.
         hosted, positions, fenced = self._hosted, self._positions, dict(self.reading.fenced)
         try:
-            for first in range(0, len(hosted), AT_ONCE):
-                if first:
+            parts = zip_longest(pace.parts(hosted), pace.parts(positions), fillvalue=())
+            for number, (part, at_read) in enumerate(parts):
+                if number:
                     yield 0
                 if delayed.is_woken:
                     break
-                part: Any = hosted[first : first + AT_ONCE]
-                delayed.join(
+                places: list[Any] = (
                     [each.waiting.followers if follower else each.waiting.readers for each in part]
                     if not fenced
                     else [place for each in part for place in self._places(each, fenced)]
                 )
-                for each, before in zip(part, positions[first : first + AT_ONCE], strict=False):
+                delayed.join(places)
+                for each, before in zip(part, at_read, strict=False):
                     arrived = arrived_since(before, read_position(each, committed=not follower))
                     if arrived is not None and not (arrived and each in fenced):
                         delayed.more(arrived)
@@ -215,37 +223,10 @@ class _FetchResponse:
             return partition.waiting.fenced, shown.waiters(partition.topic)
         return (partition.waiting.readers,)
 
-    def read_in_steps(self) -> Steps:
-        """Do as ``read``, and yield after ``AT_ONCE`` partitions."""
-        found: list[tuple[Wanted, Any]] = []
-        hosted: list[HostedPartition] = []
-        positions: list[ReadPosition] = []
-        committed = not self.reading.follower
-        self.reading.begin()
-        wanted, before = self._plan.wanted, 0
-        for first in range(0, len(wanted), AT_ONCE):
-            self._hosted = []
-            part = self.read(wanted[first : first + AT_ONCE], begin=False)
-            found += part
-            hosted += self._hosted
-            if not self.is_due():
-                # Before the yield: an append from now on is noticed by ``later``.
-                positions += [read_position(each, committed=committed) for each in self._hosted]
-            yield ANSWER_BYTES * len(part) + self.reading.size - before
-            before = self.reading.size
-        self._hosted, self._positions = hosted, positions
-        return found
-
-    def _finish(self) -> Any:
+    def _finish(self) -> Steps:
         """Read again after the wait and respond with the records that there are."""
         self.reading.again()
-        if len(self._plan.wanted) <= AT_ONCE:
-            return self.respond_at_once(self.read())
-        return begun(self._finished())
-
-    def _finished(self) -> Steps:
-        found = yield from self.read_in_steps()
-        return (yield from self.respond(found))
+        return (yield from self.respond((yield from self.read())))
 
     async def warmed(self) -> Any:
         """Respond after a thread has read the parts that are not in the page cache."""
@@ -253,33 +234,27 @@ class _FetchResponse:
         found: list[tuple[Wanted, Any]] = []
         while self.reading.cold:
             await self.reading.warm_up()
-            found = await pace.run(self.read_in_steps(), clock)
+            found = await pace.run(self.read(), clock)
         if self.is_due():
-            return begun(self.respond(found))
+            return self.respond(found)
         return await (await pace.run(self.later(), clock))
 
     def respond(self, found: list[tuple[Wanted, Any]]) -> Steps:
         """Build the response, and update the session with what it contains."""
-        session = self._plan.session
-        if self._plan.superseded:
-            return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        if session is None:
-            return self._with_leaders((yield from respond(0, found, None)))
-        response = yield from respond(session.id, found, self._note_sent)
-        if response is None or self._plan.superseded:
-            return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        return self._with_leaders(response)
-
-    def respond_at_once(self, found: list[tuple[Wanted, Any]]) -> Any:
-        """Do as ``respond`` in one step, for few partitions."""
-        session = self._plan.session
-        if self._plan.superseded:
-            return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        plan, session = self._plan, self._plan.session
         topics: dict[str | bytes, Any] = {}
-        for wanted, part in found:
-            if session is not None:
-                self._note_sent(wanted, part)
-            put_into(topics, wanted, part)
+        superseded = plan.superseded
+        for seen, (wanted, answer) in enumerate(found):
+            if seen and not seen % pace.PART:
+                yield 0
+                superseded = plan.superseded
+            if superseded:
+                break
+            if session is not None and len(answer.records):
+                session.move_last(wanted)
+            put_into(topics, wanted, answer)
+        if superseded:
+            return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         session_id = 0 if session is None else session.id
         response = _Response(session_id=session_id, responses=list(topics.values()))
         return self._with_leaders(response)
@@ -291,20 +266,12 @@ class _FetchResponse:
             return response
         return self._broker.leader_hints.name_leaders_of_fetch(response, context.listener_name)
 
-    def _note_sent(self, wanted: Wanted, part: Any) -> bool:
-        session = self._plan.session
-        if session is None or self._plan.superseded:
-            return False
-        if len(part.records):
-            session.move_last(wanted)
-        return True
-
 
 def _note_follower(broker: Broker, request: messages.FetchRequest, plan: FetchPlan) -> Steps:
     """Note the fetch offsets of a follower without a session. O(partitions of the request)."""
     now_ms = broker.clock.monotonic_ms()
     for at, wanted in enumerate(plan.wanted):
-        if at and not at % AT_ONCE:
+        if at and not at % pace.PART:
             yield 0
         partition = broker.partitions.get(wanted.topic, wanted.index)
         if partition is not None:
