@@ -56,7 +56,7 @@ def test_both_clients_have_the_same_methods() -> None:
     def methods(kind: type[Any]) -> dict[str, inspect.Signature]:
         return {
             name: inspect.signature(each)
-            for name, each in vars(kind).items()
+            for name, each in inspect.getmembers(kind, inspect.isfunction)
             if not name.startswith("_") and name != "start"
         }
 

@@ -25,7 +25,6 @@ INTERFACE = "the methods of a public interface, each of which goes to its part"
 
 LARGER: dict[tuple[str, str], tuple[Figures, str]] = {
     ("tidelog/aio/consumer.py", "Consumer"): (Figures(25, 60, 604), INTERFACE),
-    ("tidelog/blocking/consumer.py", "Consumer"): (Figures(7, 41, 317), INTERFACE),
     ("tidelog/broker/control_plane/session.py", "ControllerSession"): (Figures(28, 20, 305), WIDE),
     ("tidelog/broker/partitions/partition.py", "HostedPartition"): (Figures(23, 39, 440), STATE),
     ("tidelog/client/cluster.py", "Cluster"): (Figures(12, 41, 487), WIDE),

@@ -294,8 +294,7 @@ class Consumer(ConsumerCommits):
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
         """Return the next record of these partitions, or of any; wait for it."""
         while True:
-            found = await self._polled(partitions, 60_000, 1)
-            for records in found.values():
+            for records in (await self._polled(partitions, 60_000, 1)).values():
                 return records[0]
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
@@ -315,16 +314,14 @@ class Consumer(ConsumerCommits):
         only = places(only)
         deadline = self._now() + milliseconds(timeout_ms) / 1000
         while True:
-            if not self.is_due():
-                found = self.take(most, only)
-                if found:
-                    return found
+            if not self.is_due() and (records := self.take(most, only)):
+                return records
             left_ms = max(0.0, (deadline - self._now()) * 1000)
             await self.attend(left_ms, only)
-            found = self.take(most, only)
+            records = self.take(most, only)
             # Less than a millisecond is no time to wait for.
-            if found or left_ms < 1:
-                return found
+            if records or left_ms < 1:
+                return records
 
     def is_due(self) -> bool:
         """Whether ``attend`` must be called before more records are returned."""
@@ -405,9 +402,8 @@ class Consumer(ConsumerCommits):
 
     def interrupt(self) -> None:
         """Let an ``attend`` that waits return."""
-        reader = self._reader
-        if reader is not None:
-            reader.wake()
+        if self._reader is not None:
+            self._reader.wake()
 
     # Positions
 
@@ -453,12 +449,15 @@ class Consumer(ConsumerCommits):
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record of an assigned partition, once it is known."""
-        partition = place(partition)
-        reader = await self._assigned_ready()
+        partition, reader = place(partition), await self._assigned_ready()
         return await reader.placed(partition, self.settings.default_api_timeout_ms)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these partitions until ``resume``; the group stays as it is."""
+        """Return no records of these partitions until ``resume``; the group stays as it is.
+
+        As in Kafka, a rebalance that revokes all partitions ends it, and a resize causes one: with
+        cooperative-sticky it lasts.
+        """
         self._set_paused(self._paused | set(places(partitions)))
 
     def resume(self, *partitions: TopicPartition) -> None:
