@@ -232,6 +232,8 @@ def test_a_topic_node_that_is_gone_deletes_nothing() -> None:
     gone += [Delete(layout.partitions("t")), Delete(layout.topic("t"))]
     taken = outside(world, *gone)
     assert "it is missing, but /tidelog/topics/t is there" in taken.errors[0]
+    # An advice to remove the other node was one to delete the topic.
+    assert "is removed too, the topic is deleted with its records" in taken.errors[0]
     assert "/brokers/topics/t" in (requests.why_no_full(world.cluster) or "")
     outside(world, Delete(layout.topic_history("t")))
     assert requests.why_no_full(world.cluster) is None

@@ -38,7 +38,7 @@ from tidelog.controller.decisions.settlement import settle_all
 from tidelog.controller.decisions.soft_state import take_report
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionNode, TopicHistory, UncleanDebt
+from tidelog.metadata.records import PartitionNode, TopicHistory, UncleanDebt, WentBack
 from tidelog.metadata.store import Node
 from tidelog.model.errors import ErrorCode
 from tidelog.model.registration import FormerRegistration
@@ -174,6 +174,20 @@ def test_a_topic_that_was_deleted_since_is_stale() -> None:
     assert kept(world, 3) == []
     world.create(TopicToCreate("t", 1, 2))
     assert kept(world, 3) == []
+
+
+def test_a_later_acceptance_of_a_copy_brings_back_nothing_that_ended() -> None:
+    world = accepted({(T, 0): end()}, {})
+    cluster = world.cluster
+    world.do(delete_topics(cluster, [PendingDelete("t")]))
+    stops = stops_of(cluster, 1)
+    note_confirmed(cluster, 1, stops)
+    world.do(confirm(cluster, 1, stops))
+    world.commit((Put(layout.WENT_BACK, WentBack("why")),))
+    comes(world, 3, {(T, 0): end(), (U, 0): end()})
+    assert [x["topic"] for x in report(cluster)["unknown"]] == ["u"]
+    assert isinstance(world.do(accept(cluster, (), (), world.chance)), dict)
+    assert set(cluster.topics) == {"u"} and kept(world, 3) == []
 
 
 def test_the_memory_of_deletions_has_a_limit_and_forgets_to_the_safe_side(

@@ -117,7 +117,13 @@ def late_names(cluster: ClusterState) -> set[str]:
     """Return the names of topics that late replicas hold and the store does not know."""
     if not was_accepted(cluster):
         return set()
-    unknown = {x: name for x, name in cluster.held.items() if x not in cluster.names}
+    # A topic that was deleted costs no walk over all replicas.
+    ended = cluster.past.ended.topics
+    unknown = {
+        topic_id
+        for topic_id in cluster.held.keys() - cluster.names.keys()
+        if topic_id not in cluster.deletions and ended.get(layout.id_text(topic_id)) != []
+    }
     if not unknown:
         return set()
     return {x.topic for x in late_replicas(cluster) if x.topic_id in unknown}

@@ -136,7 +136,10 @@ def check_topic(cluster: ClusterState, name: str, known: Mapping[str, list[int]]
         if name in cluster.topic_histories:
             history = layout.topic_history(name)
             lost = "only an ephemeral one is left" if path in cluster.ephemeral else "it is missing"
-            why = f"{lost}, but {history} is there: put it back, or remove that node too"
+            why = (
+                f"{lost}, but {history} is there: put it back, for example from a backup of the "
+                "store. If that node is removed too, the topic is deleted with its records"
+            )
             cluster.damaged[path] = Damaged(path, why)
         return
     lacking = [index for index in known.get(name, ()) if index not in node.partitions]

@@ -11,6 +11,7 @@ up (docs/decisions/0029):
 | a topic whose name another topic without replicas has | the place of that topic |
 | a partition above one without replicas | that one too: empty, flagged, on the same brokers |
 | a topic that the store is deleting | nothing: its deletion goes on |
+| a topic that ended since an earlier acceptance (``ended_data``) | nothing |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import msgspec
 
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, LogEnd
 from tidelog.controller.decisions.decision import RequestRefusal
+from tidelog.controller.decisions.ended_data import has_ended
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.new_partitions import MAX_PARTITIONS
 from tidelog.metadata import layout
@@ -96,7 +98,9 @@ def find(cluster: ClusterState) -> list[Unknown]:
 
     for broker in sorted(cluster.inventories.keys() & cluster.brokers.keys()):
         for (topic_id, index), end in sorted(cluster.inventories[broker].items()):
-            if topic_id not in cluster.deletions:
+            # Also in a copy of a store that was accepted before.
+            is_over = topic_id in cluster.deletions or has_ended(cluster, topic_id, index, broker)
+            if not is_over:
                 name = cluster.names.get(topic_id) or cluster.held.get(topic_id, "?")
                 add(name, topic_id, index, broker, end)
         for where, end in sorted(cluster.nameless.get(broker, {}).items()):
