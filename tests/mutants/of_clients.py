@@ -71,6 +71,20 @@ MUTANTS = (
         "tests/component/client/test_giving_up.py",
     ),
     Mutant(
+        "a repeated deletion of a group is refused as if it were the first",
+        "src/tidelog/client/admin/groups.py::_delete",
+        "        if attempts == 1 or refused.code",
+        "        if attempts or refused.code",
+        "tests/component/client/test_group_deletion.py",
+    ),
+    Mutant(
+        "a deletion of offsets that was late is not tried again",
+        "src/tidelog/client/admin/groups.py::_error_of_offsets",
+        "answer.error_code or next(passing, 0)",
+        "answer.error_code",
+        "tests/component/client/test_group_deletion.py",
+    ),
+    Mutant(
         "a response that is late divides no broker",
         "src/tidelog/client/producing/unanswered.py::Unanswered._look_for_late",
         "            elif self._flights.held_up(node_id, self._cluster.view):\n",

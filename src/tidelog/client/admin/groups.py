@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.connecting.giving_up import unless_taken_over
 from tidelog.client.coordinators import ask_coordinator
-from tidelog.client.errors import ConnectionLost, Refused, TakenOver
+from tidelog.client.errors import ConnectionLost, Refused, TakenOver, error_code
 from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from tidelog.client.metadata import NO_LEADER, ClusterMetadata
 from tidelog.model.errors import ErrorCode
@@ -24,6 +25,8 @@ from tidelog.protocol import messages
 SILENT_COORDINATOR_S = 3.0
 """So long a list of groups waits at most for a broker that is silent: others replace it within 2 s,
 if there are others."""
+
+REPEATED = "the request was repeated, and the first one may have deleted the group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +189,41 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
 
 
 async def delete_group(cluster: Cluster, group: str) -> None:
-    """Delete a group without members, its offsets included. Raises Refused."""
+    """Delete a group without members, its offsets included.
+
+    Raises Refused; the reason of a GROUP_ID_NOT_FOUND says when an earlier attempt may have
+    deleted it.
+    """
     request = messages.DeleteGroupsRequest(groups_names=[group])
-    await ask_coordinator(cluster, group, request, lambda answer: int(answer.results[0].error_code))
+    await _delete(cluster, group, request, lambda answer: int(answer.results[0].error_code))
+
+
+async def _delete(
+    cluster: Cluster, group: str, request: Any, error_of: Callable[[Any], int]
+) -> Any:
+    """Send a deletion to the coordinator of a group; it may be carried out twice."""
+    attempts = 0
+
+    def again() -> Any:
+        nonlocal attempts
+        attempts += 1
+        return request
+
+    try:
+        return await ask_coordinator(cluster, group, again, error_of)
+    except Refused as refused:
+        if attempts == 1 or refused.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        raise Refused(refused.code, refused.subject, REPEATED) from None
 
 
 async def delete_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Refused | None]:
-    """Delete a group's committed offsets; return the outcome of each partition. Raises Refused."""
+    """Delete a group's committed offsets; return the outcome of each partition.
+
+    What the coordinator could not do now is asked for again. Raises Refused as ``delete_group``.
+    """
     delete = messages.OffsetDeleteRequest
     topics = topics_field(
         partitions,
@@ -202,8 +231,8 @@ async def delete_offsets(
         lambda where: delete.OffsetDeleteRequestPartition(where.partition),
     )
     request = delete(group_id=group, topics=topics)
-    answer: messages.OffsetDeleteResponse = await ask_coordinator(
-        cluster, group, request, lambda answer: int(answer.error_code)
+    answer: messages.OffsetDeleteResponse = await _delete(
+        cluster, group, request, _error_of_offsets
     )
     outcomes: dict[TopicPartition, Refused | None] = {}
     for found in answer.topics:
@@ -212,3 +241,10 @@ async def delete_offsets(
             refused = Refused(item.error_code, str(where)) if item.error_code else None
             outcomes[where] = refused
     return outcomes
+
+
+def _error_of_offsets(answer: messages.OffsetDeleteResponse) -> int:
+    """Return the error of a whole response, or one of a partition that is worth another try."""
+    parts = [item for topic in answer.topics for item in topic.partitions]
+    passing = (item.error_code for item in parts if error_code(item.error_code).retriable)
+    return int(answer.error_code or next(passing, 0))
