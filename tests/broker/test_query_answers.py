@@ -4,6 +4,7 @@ controllers: answered as by a Kafka broker with the feature off."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tidelog.broker.control_plane.session import ControllerSession
 from tidelog.broker.handlers import (
     describe_acls,
     describe_client_quotas,
+    describe_condition,
     describe_producers,
     describe_quorum,
     describe_user_scram_credentials,
@@ -34,6 +36,7 @@ from tidelog.records.builder import Producer
 QUERIES = (
     describe_acls,
     describe_client_quotas,
+    describe_condition,
     describe_producers,
     describe_quorum,
     describe_user_scram_credentials,
@@ -201,6 +204,39 @@ def test_the_controllers_are_one_voter_and_observers(tmp_path: Path) -> None:
             await world.close()
 
     asyncio.run(work())
+
+
+def test_every_controller_says_of_itself_what_it_does(tmp_path: Path) -> None:
+    """The doctor said that all was well with one of three controllers killed."""
+
+    async def work() -> None:
+        world = World()
+        try:
+            one = await world.controller()
+            two = await world.controller(one.store.tree, **{"node.id": "102"})
+            (nowhere,) = free_ports(1)
+            asked = messages.DescribeConditionRequest(subjects=["controllers"])
+            async with asking(tmp_path) as (lone, peer):
+                ports = nowhere, two.listener_port, one.listener_port
+                lone.session = session(*ports)
+
+                async def said() -> list[tuple[Any, ...]]:
+                    answer = await peer.ask(asked, 0)
+                    found = json.loads(answer.condition)["controllers"]
+                    at = [f"127.0.0.1:{port}" for port in ports]
+                    assert [each["address"] for each in found] == at
+                    return [(x["controller_id"], x["active"], x["why"]) for x in found]
+
+                silent = None, None, None
+                assert await said() == [silent, (102, False, None), (101, True, None)]
+                one.store.reachable = False
+                why = f"the metadata store {one.configs.metadata_store} does not answer"
+                assert (await said())[2] == (101, True, why)
+                one.store.reachable = True
+        finally:
+            await world.close()
+
+    run_work(work())
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -29,6 +29,7 @@ from tidelog.client.admin.nodes import (
     RESIZES,
     describe_cluster,
     describe_condition,
+    describe_controllers,
     describe_itself,
     describe_log_dirs,
 )
@@ -81,6 +82,7 @@ def command(context: click.Context, /, **_flags: Any) -> None:
                     name: topic_id_text(each.topic_id) for name, each in facts.topics.items()
                 },
                 "brokers": brokers_shown(facts),
+                "controllers": list(facts.controllers),
                 "condition": facts.reported,
             }
         )
@@ -193,6 +195,7 @@ async def look(cluster: Cluster) -> ClusterFacts:
     # The controller first: while it does not respond, other requests may wait for it in vain.
     asked = describe_condition(cluster, subjects=[REASSIGNMENTS, RESIZES])
     condition = await in_time(asked, "the controller")
+    controllers = await in_time(describe_controllers(cluster), "a broker")
     described = await describe_cluster(cluster)
     view = await cluster.all_topics()
     nodes = [b.node_id for b in described.brokers if not _is_suspected(condition, b.node_id)]
@@ -208,6 +211,7 @@ async def look(cluster: Cluster) -> ClusterFacts:
         log_dirs=dict(zip(nodes, dirs, strict=True)),
         own=dict(zip(nodes, own, strict=True)),
         condition=condition,
+        controllers=() if isinstance(controllers, ClientError) else controllers or (),
         topics_later=later.topics,
     )
     listed = await ask_each(nodes, lambda node_id: groups_of(cluster, node_id), "broker")

@@ -79,6 +79,8 @@ class ClusterFacts:
     """Each broker's description of itself; None when it does not serve that request."""
     condition: Mapping[str, Any] | ClientError | None = None
     """The active controller's report; None when that request is not served."""
+    controllers: Sequence[Mapping[str, Any]] = ()
+    """What each configured controller says of itself; empty when that is not served."""
     topics_later: Mapping[str, Topic] | None = None
     """The topics after the log directories were read; None when not read again."""
 
@@ -98,6 +100,7 @@ def judge(facts: ClusterFacts) -> list[Finding]:
     """Return the findings, the worst first."""
     found = [
         *_condition(facts),
+        *_controllers(facts),
         *_brokers(facts),
         *_partitions(facts),
         *_single_replicas(facts),
@@ -115,6 +118,11 @@ def judge(facts: ClusterFacts) -> list[Finding]:
 def _condition(facts: ClusterFacts) -> list[Finding]:
     """The problems in the controller's report."""
     if isinstance(facts.condition, ClientError):
+        reasons = sorted({str(each["why"]) for each in facts.controllers if each.get("why")})
+        if reasons:
+            what = f"no controller can be active: {named(reasons)}"
+            advice = "start the store; the controllers run and go on by themselves"
+            return [Finding(Severity.BAD, what, advice, "store_silent")]
         what = f"the controller does not respond: {facts.condition}"
         advice = "start a process with the role controller, and read its log"
         return [Finding(Severity.BAD, what, advice, "controller_silent")]
@@ -131,6 +139,23 @@ def _condition(facts: ClusterFacts) -> list[Finding]:
         )
         for problem in facts.condition.get("problems", ())
     ]
+
+
+def _controllers(facts: ClusterFacts) -> list[Finding]:
+    """The controllers that brokers' files name: which one is active, and which are missing."""
+    silent = [str(each["address"]) for each in facts.controllers if each["active"] is None]
+    if silent:
+        what = f"{len(silent)} of {len(facts.controllers)} controllers do not respond: "
+        advice = (
+            "start them, or correct controller.quorum.bootstrap.servers: with none left leaders "
+            "are not replaced"
+        )
+        return [Finding(Severity.BAD, what + named(silent), advice, "controllers_silent")]
+    standing = [each for each in facts.controllers if not each["active"]]
+    if not standing:
+        return []
+    ids = [each["controller_id"] or each["address"] for each in standing]
+    return [Finding(Severity.GOOD, f"controllers that stand by: {named(ids)}")]
 
 
 def _brokers(facts: ClusterFacts) -> list[Finding]:

@@ -103,6 +103,31 @@ def test_a_silent_controller_does_not_hide_the_rest() -> None:
     assert "t-0: no leader" in said(facts, Severity.BAD)
 
 
+def controller(node_id: int, active: bool | None, why: str | None = None) -> dict[str, Any]:
+    known = None if active is None else node_id
+    return {"address": f"h:{node_id}", "controller_id": known, "active": active, "why": why}
+
+
+def test_controllers_that_stand_by_or_are_missing_are_named() -> None:
+    three = [controller(101, True), controller(102, False), controller(103, False)]
+    well = replace(HEALTHY, controllers=three)
+    assert "controllers that stand by: 102, 103" in said(well, Severity.GOOD)
+    assert not said(well, Severity.BAD)
+    facts = replace(HEALTHY, controllers=[*three[:2], controller(103, None)])
+    (found,) = [each for each in judge(facts) if each.kind == "controllers_silent"]
+    assert found.level is Severity.BAD
+    assert found.what == "1 of 3 controllers do not respond: h:103"
+
+
+def test_a_store_that_does_not_answer_is_named_and_not_its_controllers() -> None:
+    why = "the metadata store zookeeper://z:2181 does not answer"
+    three = [controller(101, True, why), controller(102, False, why), controller(103, False, why)]
+    facts = replace(HEALTHY, condition=ConnectionLost("gone"), controllers=three)
+    (found,) = [each for each in judge(facts) if each.level is Severity.BAD]
+    assert (found.kind, found.what) == ("store_silent", f"no controller can be active: {why}")
+    assert "role controller" not in found.advice
+
+
 def test_unassigned_replicas() -> None:
     def held(*places: TopicPartition) -> ClusterFacts:
         entry = LogDir("/d", None, dict.fromkeys(places, 10), 1000, 500)

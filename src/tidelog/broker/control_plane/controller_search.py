@@ -140,17 +140,25 @@ class ControllerSearch:
 
         On connections of its own: O(controllers).
         """
+        found = await self.ask_each(request, version, timeout_ms)
+        return [response for _, response in found if response is not None]
+
+    async def ask_each(
+        self, request: Any, version: int, timeout_ms: int
+    ) -> list[tuple[str, Any | None]]:
+        """Do as ``ask_all``; return each address with its response, None where there is none."""
         asked = (self._ask(each, request, version, timeout_ms) for each in self._addresses)
-        found: list[Any] = []
         tasks = [asyncio.ensure_future(each) for each in asked]
         try:
             await asyncio.wait(tasks, timeout=timeout_ms / 1000)
-            found += (task.result() for task in tasks if task.done() and task.result() is not None)
+            return [
+                (f"{host}:{port}", task.result() if task.done() else None)
+                for (host, port), task in zip(self._addresses, tasks, strict=True)
+            ]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return found
 
     async def _is_active(self, address: tuple[str, int]) -> bool:
         response = await self._ask(address, messages.DescribeClusterRequest(), 0, self.least_ms)

@@ -1,4 +1,4 @@
-"""The controllers of the cluster, by their own responses to DescribeQuorum.
+"""The controllers of the cluster, by their own responses to DescribeQuorum and DescribeCondition.
 
 Owns the round of requests to all of them, and how the responses make one. Not the connections: see
 ``controller_search``.
@@ -7,7 +7,8 @@ Owns the round of requests to all of them, and how the responses make one. Not t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from tidelog.model.errors import ErrorCode
@@ -29,6 +30,10 @@ class AsksControllers(Protocol):
 
     async def ask_controllers(self, request: Any, version: int, timeout_ms: int) -> list[Any]: ...
 
+    async def ask_each_controller(
+        self, request: Any, version: int, timeout_ms: int
+    ) -> list[tuple[str, Any | None]]: ...
+
 
 class Quorum:
     """What the controllers say. Requests that arrive during a round share it, so that clients
@@ -36,18 +41,53 @@ class Quorum:
 
     def __init__(self, session: AsksControllers) -> None:
         self._session = session
-        self._asking: asyncio.Task[list[Any]] | None = None
+        self._asking: dict[str, asyncio.Task[list[Any]]] = {}
 
     async def answers(self) -> list[Any]:
         """Return the responses of the round that is under way, or of one that begins now."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._round())
-        return await asyncio.shield(self._asking)
+        return await self._shared("quorum", self._round)
+
+    async def conditions(self) -> list[dict[str, Any]]:
+        """Return what each configured controller says of itself, also while it is not active.
+
+        ``controller_id`` and ``active`` are null where it does not respond; ``why`` says why it
+        cannot be active, if it does.
+        """
+        return await self._shared("conditions", self._look)
+
+    async def _shared(
+        self, kind: str, ask: Callable[[], Coroutine[Any, Any, list[Any]]]
+    ) -> list[Any]:
+        under_way = self._asking.get(kind)
+        if under_way is None or under_way.done():
+            under_way = asyncio.get_running_loop().create_task(ask())
+            self._asking[kind] = under_way
+        return await asyncio.shield(under_way)
+
+    async def _look(self) -> list[Any]:
+        request = messages.DescribeConditionRequest(subjects=["controller"])
+        found = await self._session.ask_each_controller(request, 0, CONTROLLERS_MS)
+        return [{"address": address, **_of_itself(said)} for address, said in found]
 
     async def _round(self) -> list[Any]:
         topic = _Request.TopicData(METADATA_TOPIC, [_Request.PartitionData(0)])
         request = _Request(topics=[topic])
         return await self._session.ask_controllers(request, VERSION, CONTROLLERS_MS)
+
+
+def _of_itself(said: Any | None) -> dict[str, Any]:
+    """Return what a controller says of itself; older code refuses while it is not active."""
+    found: Any = {}
+    if said is not None and said.error_code == ErrorCode.NONE:
+        found = json.loads(said.condition)
+    elif said is not None:
+        found = {"active": False}
+    is_active = found.get("active", True) if found else None
+    return {
+        "controller_id": found.get("controller_id"),
+        "active": is_active,
+        "why": found.get("why"),
+    }
 
 
 def refused(index: int, error: ErrorCode) -> Any:

@@ -264,6 +264,12 @@ class ControllerSession:
         """Send a request to every controller, active or not; return the responses in time."""
         return await self._search.ask_all(request, version, timeout_ms)
 
+    async def ask_each_controller(
+        self, request: Any, version: int, timeout_ms: int
+    ) -> list[tuple[str, Any | None]]:
+        """Do as ``ask_controllers``, with every address, None where there is no response."""
+        return await self._search.ask_each(request, version, timeout_ms)
+
     async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
         """Forward a client's request: see ``Envelopes.forward``. Raises as ``request`` does."""
         return await self._envelopes.forward(inner, client_host, timeout_ms)

@@ -5,6 +5,9 @@
   quarantined replicas, each with its ``path`` and ``removed_at_ms`` (null: never removed).
 - ``subjects`` ["group", GROUP, TOPIC…]: the progress of a group that this broker coordinates, in
   these topics, as JSON (``groups.progress``), with the ``role`` "coordinator".
+- ``subjects`` ["controllers"]: all controllers that this broker's file names, as JSON: each has
+  its ``address``, ``controller_id``, ``active`` (null: it does not respond) and ``why`` it cannot
+  be active.
 - Other ``subjects`` go to the controller: see its handler. An older broker forwards these, too,
   and the response has the ``role`` "controller" (docs/decisions/0057).
 """
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from tidelog.runtime.disk import Disk
     from tidelog.storage.directory.log_directory import LogDirectory
 
-BROKER, GROUP = "broker", "group"
+BROKER, GROUP, CONTROLLERS = "broker", "group", "controllers"
 
 MOST_QUARANTINED = 1_000
 """Most quarantined replicas in a response; the directory itself shows the rest."""
@@ -46,6 +49,8 @@ def handle(
     """Describe this broker, or forward the request."""
     if request.subjects == [BROKER]:
         return _own(broker)
+    if request.subjects == [CONTROLLERS]:
+        return _controllers(broker)
     if request.subjects[:1] == [GROUP] and len(request.subjects) > 1:
         return _progress(broker, request.subjects[1], request.subjects[2:])
     return forward(broker, ApiKey.DESCRIBE_CONDITION, request, context)
@@ -68,6 +73,11 @@ async def _own(broker: Broker) -> messages.DescribeConditionResponse:
             for directory, path in paths
         ],
     }
+    return messages.DescribeConditionResponse(condition=json.dumps(found))
+
+
+async def _controllers(broker: Broker) -> messages.DescribeConditionResponse:
+    found = {"role": "broker", "controllers": await broker.session.quorum.conditions()}
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 

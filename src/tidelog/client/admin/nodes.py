@@ -181,6 +181,19 @@ async def describe_itself(cluster: Cluster, node_id: int) -> dict[str, Any] | No
     return found if found is not None and found.get("role") == "broker" else None
 
 
+async def describe_controllers(cluster: Cluster) -> list[dict[str, Any]] | None:
+    """Return what the controllers of a broker's file say of themselves, active or not.
+
+    Each has ``address``, ``controller_id``, ``active`` (None: no response) and ``why``. None from a
+    broker that does not serve that. Raises as ``describe_condition`` does.
+    """
+    found = await cluster.ask_any(
+        lambda each: _condition_from(each, CONDITION_TIMEOUT_MS, ["controllers"]),
+        purpose="controllers",
+    )
+    return None if found is None else found.get("controllers")
+
+
 async def _condition_from(
     connection: ClientConnection, timeout_ms: int, subjects: Sequence[str]
 ) -> dict[str, Any] | None:

@@ -16,6 +16,8 @@
 - ``subjects`` ["resize", TOPIC…]: only ``topics``, by name: what the resize of each waits for, in
   how many ms it is undone, the last undo, and writers without a count (KIP-253; null: no such
   topic). It costs little, so a command may ask for it repeatedly.
+- ``subjects`` ["controller"]: this controller, also while it is not the active one, which is all
+  that it says then: ``controller_id``, ``active``, and ``why`` it cannot be active, or null.
 - Brokers forward it in an Envelope, so that a client may send it to any of them.
 """
 
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterable
+from dataclasses import replace
 from typing import Any
 
 from tidelog.controller.controller import Controller
@@ -42,6 +45,7 @@ from tidelog.protocol import messages
 from tidelog.runtime import pace
 from tidelog.version import __version__
 
+CONTROLLER = "controller"
 UNCLEAN = "unclean"
 REASSIGNMENTS = "reassignments"
 RESIZES, RESIZE = "resizes", "resize"
@@ -101,4 +105,24 @@ def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
     return found
 
 
-HANDLER = served_for_brokers(ApiKey.DESCRIBE_CONDITION, handle)
+IF_ACTIVE = served_for_brokers(ApiKey.DESCRIBE_CONDITION, handle)
+
+
+async def _served(
+    controller: Controller, request: messages.DescribeConditionRequest, context: RequestContext
+) -> Any:
+    if request.subjects != [CONTROLLER]:
+        return await IF_ACTIVE.handle(controller, request, context)
+    configs, why = controller.configs, None
+    if not controller.store.reachable:
+        why = f"the metadata store {configs.metadata_store} does not answer"
+    found = {
+        "role": "controller",
+        "controller_id": configs.node_id,
+        "active": controller.active,
+        "why": why,
+    }
+    return messages.DescribeConditionResponse(condition=json.dumps(found))
+
+
+HANDLER = replace(IF_ACTIVE, handle=_served)
