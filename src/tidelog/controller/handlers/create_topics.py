@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from tidelog.controller.controller import Controller
@@ -33,9 +32,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
-
-ANSWERED_AT_ONCE = 50
-"""Topics whose results are built before other tasks run: each may have its own 40 rows."""
+from tidelog.runtime import pace
 
 
 async def handle(
@@ -73,10 +70,11 @@ async def handle(
         is_sent = await controller.reached(revision, ends_ms - clock.monotonic_ms())
     rows: dict[int, list[Any]] = {}
     results = []
+    turn = pace.Turn(clock)
     for answer in answers:
         results.append(_result(answer, is_sent, rows))
-        if not len(results) % ANSWERED_AT_ONCE:
-            await asyncio.sleep(0)
+        if turn.is_over:
+            await turn.give_way()
     return messages.CreateTopicsResponse(topics=results)
 
 
