@@ -9,10 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tidelog.storage.log.state import LogState
+from typing import Protocol
 
 
 class LogChange(enum.Enum):
@@ -34,8 +31,14 @@ HOLDS_SYNCS = (LogChange.CUT, LogChange.MOVE)
 """Nothing is synced until these end."""
 
 
+class Changing(Protocol):
+    """What has at most one change at a time: a log's state."""
+
+    change: LogChange | None
+
+
 @contextlib.contextmanager
-def during(log: LogState, change: LogChange) -> Iterator[None]:
+def during(log: Changing, change: LogChange) -> Iterator[None]:
     """Have the log say what is done to it, until that ends in any way."""
     assert log.change is None, log.change
     log.change = change
