@@ -513,6 +513,20 @@ MUTANTS = (
         "tests/wire/test_controller_sessions.py",
     ),
     Mutant(
+        "a broker that asked to leave and has left is suspected in the report",
+        "src/tidelog/controller/decisions/condition.py::_of_brokers",
+        "cluster.suspected - cluster.shutting_down",
+        "cluster.suspected",
+        "tests/wire/test_controller_sessions.py",
+    ),
+    Mutant(
+        "a controller that does not respond counts as one that stands by",
+        "src/tidelog/broker/control_plane/quorum.py::_of_itself",
+        'is_active = found.get("active", True) if found else None',
+        'is_active = found.get("active", True) if found else False',
+        "tests/broker/test_query_answers.py",
+    ),
+    Mutant(
         "K4: the first change of an empty store does not wait for the brokers of a former life",
         "src/tidelog/controller/serving.py::served.if_active",
         "                    await controller.founding.settled()\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from typing import Any
 
@@ -19,6 +20,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
+CONDITION = messages.DescribeConditionRequest()
 T0 = TopicPartition("t", 0)
 
 
@@ -92,6 +94,35 @@ def test_a_wait_for_the_store_is_no_broker_s_silence(caplog: pytest.LogCaptureFi
         await until(lambda: controller.session_watch.sessions.by_broker[1].closed_ms is not None)
         await silence(controller, clock, 300, 100)
         assert controller.cluster.suspected == {1}
+
+    run(scenario)
+
+
+def test_a_broker_that_asked_to_leave_is_not_suspected_in_what_people_see(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(world: World) -> None:
+        controller, one, two, _ = await on_two(world)
+        clock = stand_still(controller)
+        assert (await one.heartbeat(want_shut_down=True)).should_shut_down
+        assert one.session is not None
+        one.session.close()
+        await until(lambda: controller.session_watch.sessions.by_broker[1].closed_ms is not None)
+        await silence(controller, clock, 300, 100)
+        # It leads nothing, like a suspected one.
+        assert controller.cluster.suspected == {1}
+        found = json.loads((await two.forward(CONDITION, 0)).condition)
+        kinds = {each["kind"]: each["level"] for each in found["problems"]}
+        assert kinds["brokers_shutting_down"] == "notice" and "brokers_suspected" not in kinds
+        assert found["brokers"]["1"]["condition"] == "shutting_down"
+        assert [x for x in caplog.messages if "is suspected" in x] == []
+        assert [x.levelname for x in caplog.records if "has left" in x.getMessage()] == ["INFO"]
+        # A session that times out is a dead broker, whatever it had asked.
+        await silence(controller, clock, 120_000)
+        found = json.loads((await two.forward(CONDITION, 0)).condition)
+        assert "brokers_dead" in {each["kind"] for each in found["problems"]}
 
     run(scenario)
 

@@ -245,7 +245,7 @@ def _is_suspected(condition: dict[str, Any] | ClientError | None, node_id: int) 
     if not isinstance(condition, dict):
         return False
     reported = condition.get("brokers", {}).get(str(node_id), {})
-    return bool(reported.get("condition") == "suspected")
+    return reported.get("condition") in ("suspected", "shutting_down")
 
 
 async def _minimums(cluster: Cluster, topics: list[str]) -> dict[str, int]:

@@ -239,8 +239,12 @@ class SessionWatch:
     async def _replace(self, brokers: set[int], why: str) -> None:
         controller = self._controller
         for broker in sorted(brokers):
-            logger.warning(
-                "broker %(broker)s is suspected: %(why)s", {"broker": broker, "why": why}
+            # One that asked to leave has left: that is no fault of its.
+            is_leaving = broker in controller.cluster.shutting_down
+            logger.log(
+                logging.INFO if is_leaving else logging.WARNING,
+                f"broker %(broker)s {'has left' if is_leaving else 'is suspected'}: %(why)s",
+                {"broker": broker, "why": why},
             )
         soft_state.suspect(controller.cluster, brokers)
         await controller.perform(registration.replace_unfit)

@@ -219,7 +219,7 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
         "or it was silent: broker 2",
         "log",
     ),
-    (leaving, "brokers_shutting_down", "notice", "About to shut down: broker 2", "Nothing"),
+    (leaving, "brokers_shutting_down", "notice", "or stopped by that: broker 2", "Nothing"),
     (
         presumed,
         "brokers_presumed",

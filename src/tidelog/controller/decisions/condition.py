@@ -160,7 +160,7 @@ def _judge(
 def _counts(cluster: ClusterState, looked: _Looked) -> dict[str, int]:
     return {
         "brokers": len(cluster.brokers),
-        "brokers_suspected": len(cluster.suspected),
+        "brokers_suspected": len(cluster.suspected - cluster.shutting_down),
         "brokers_dead": len(looked.assigned - cluster.brokers.keys()),
         "topics": len(cluster.topics),
         "partitions": len(cluster.states),
@@ -192,7 +192,7 @@ def _brokers(cluster: ClusterState, looked: _Looked) -> dict[str, Any]:
 
 
 def _condition_of(cluster: ClusterState, broker: int) -> str:
-    for name in ("suspected", "shutting_down", "presumed"):
+    for name in ("shutting_down", "suspected", "presumed"):
         if broker in getattr(cluster, name):
             return name
     return "alive"
@@ -283,7 +283,8 @@ def _of_brokers(cluster: ClusterState, looked: _Looked) -> Iterator[dict[str, An
         (
             "brokers_suspected",
             BAD,
-            cluster.suspected,
+            # One that asked to leave and has left is no fault, as long as its session lasts.
+            cluster.suspected - cluster.shutting_down,
             "Suspected, because its connection closed or it was silent",
             "See whether it runs, and its log; it counts as dead when its session times out.",
         ),
@@ -291,8 +292,8 @@ def _of_brokers(cluster: ClusterState, looked: _Looked) -> Iterator[dict[str, An
             "brokers_shutting_down",
             NOTICE,
             cluster.shutting_down,
-            "About to shut down",
-            "Nothing: leadership moves away first.",
+            "About to shut down, or stopped by that",
+            "Nothing: leadership moves away first; start it again before its session times out.",
         ),
         (
             "brokers_presumed",
