@@ -13,6 +13,7 @@ POSITIONS = "tests/unit/client/test_reader_positions.py"
 COMMITS = "tests/component/client/test_committed_offsets.py"
 HELD = "tests/component/client/test_held_records.py"
 FROZEN_PRODUCE = "tests/simulation/test_frozen_peers.py::test_another_broker_is_asked_soon[Produce]"
+TURNING = "tests/unit/client/test_topic_turning.py"
 STUCK = "tests/component/client/test_stuck_partitions.py"
 LANES = "tests/component/client/test_lanes.py"
 DELIVERY = "tests/component/client/test_delivery.py"
@@ -216,6 +217,27 @@ MUTANTS = (
         " and listed.leader_epoch > queue.leader_epoch\n",
         "\n",
         "tests/component/client/test_turning.py",
+    ),
+    Mutant(
+        "a refusal that metadata have explained holds its whole topic",
+        "src/tidelog/client/producing/turning.py::TopicTurning.refused",
+        "        if is_unexplained:\n",
+        "        if True:\n",
+        TURNING,
+    ),
+    Mutant(
+        "what was taken back last is hashed first",
+        "src/tidelog/client/producing/turning.py::TopicTurning._go_on",
+        "sorted(epochs.held, key=lambda record: record.number), []",
+        "epochs.held, []",
+        TURNING,
+    ),
+    Mutant(
+        "a batch of a partition that was removed is waited for",
+        "src/tidelog/client/producing/turning.py::TopicTurning._let_go",
+        "            elif was_removed(queue, batch, epochs.seen):\n",
+        "            elif False:\n",
+        TURNING,
     ),
     Mutant(
         "a record without a key waits for a partition that is stuck",

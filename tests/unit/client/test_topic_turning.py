@@ -180,6 +180,23 @@ def test_a_refusal_that_metadata_have_explained_holds_nothing_further() -> None:
     assert topics.waiting() == {3: [b"0"]}
 
 
+def test_batches_that_are_refused_in_any_order_are_hashed_in_the_order_of_send() -> None:
+    topics, key = Topics(), key_of(3, 4)
+    first = topics.send(b"0", key)
+    queue = topics.on_its_way(first)
+    # After its acknowledgement several may be on their way.
+    queue.answered(first, BatchResult(None, 0))
+    batches = []
+    for value in (b"1", b"2"):
+        batches.append(topics.send(value, key))
+        topics.on_its_way(batches[-1])
+    topics.saw(FOUR)
+    for batch in reversed(batches):
+        topics.refuse(queue, batch)
+    topics.saw(FOUR)
+    assert topics.waiting() == {3: [b"1", b"2"]}
+
+
 def test_a_batch_whose_partition_was_removed_is_lost() -> None:
     topics = Topics(FOUR)
     batch = topics.send(b"0", key_of(3, 4))
