@@ -312,6 +312,23 @@ def test_a_takeover_is_found_in_the_midst_of_a_long_wait(caplog: pytest.LogCaptu
     assert waited(caplog, ports[0])[2] < 2_400
 
 
+def test_a_refused_registration_is_said_once_with_the_way_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It was a line twice a second for ever, and the way out in the controller's log alone."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        (only,) = controllers
+        only.registration_errors = [int(ErrorCode.DUPLICATE_BROKER_REGISTRATION)] * 4
+        await until(lambda: session.registrations == 1)
+        assert only.registrations == 5
+
+    run(story, count=1)
+    (line,) = [each for each in caplog.messages if "refused the registration" in each]
+    assert "DUPLICATE_BROKER_REGISTRATION: the node id is taken" in line
+    assert "another node.id" in line and "log.dirs" in line
+
+
 @pytest.mark.parametrize(("asked_ms", "warnings"), [(666, 0), (20, 1), (-1, 0)])
 def test_times_that_differ_from_the_controllers_are_said_once(
     asked_ms: int, warnings: int, caplog: pytest.LogCaptureFixture

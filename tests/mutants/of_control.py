@@ -49,6 +49,13 @@ MUTANTS = (
         "tests/unit/controller/test_elections.py",
     ),
     Mutant(
+        "31: a refused registration is a line of the log twice a second",
+        "src/tidelog/observe/repeated_line.py::RepeatedLine.add",
+        "            if now_s - self._said[1] < EVERY_S:\n",
+        "            if now_s - self._said[1] < 0:\n",
+        "tests/unit/observe/test_repeated_line.py",
+    ),
+    Mutant(
         "T11: a stale replica is removed at once",
         "src/tidelog/broker/partitions/registry.py::Partitions._kept_ms",
         "        return self._quarantine_ms, f",

@@ -32,6 +32,7 @@ from tidelog.model.configs.addresses import Listener
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
 from tidelog.model.registration import FormerRegistration
+from tidelog.observe.repeated_line import RepeatedLine
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.backoff import steady
@@ -59,6 +60,16 @@ HIGHEST_LEVEL = HIGHEST.name
 REGISTRATION_VERSION = HEARTBEAT_VERSION = 0
 
 UNPROVEN = ": it asks for a proof of the cluster secret, set cluster.secret.file to the same file"
+
+ADVICE = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: UNPROVEN,
+    ErrorCode.DUPLICATE_BROKER_REGISTRATION: (
+        ": the node id is taken, a broker with another directory is registered under it and not "
+        "dead; give this one another node.id, or its former log.dirs, or stop the other broker: "
+        "this one registers once the session of that one has ended"
+    ),
+}
+"""What the line of a refused registration adds to the name of the error: the way out."""
 
 FATAL = frozenset(
     {
@@ -166,6 +177,8 @@ class ControllerSession:
         """Has a result, one line, once the controller has refused this broker for good."""
         self.refused: str | None = None
         """Why the controller refused the last registration for good; None while it did not."""
+        self._refusals = RepeatedLine(logger)
+        """Registrations that were refused for a while, each tried again twice a second."""
         self.founded_as = ""
         """Of ``discover_cluster_id``: what the cluster was called before it was known."""
 
@@ -314,6 +327,7 @@ class ControllerSession:
         if error is ErrorCode.NONE:
             self.registrations += 1
             self.refused = None
+            self._refusals.over()
             self._connection = connection
             logger.info(
                 "registered with %(controller)s, broker epoch %(broker_epoch)s",
@@ -326,16 +340,15 @@ class ControllerSession:
         why = f"{connection.peer} refused the registration of broker {request.broker_id}: "
         if error is ErrorCode.INCONSISTENT_CLUSTER_ID and await self._has_taken_id(connection):
             return False
+        sentence = f"{why}{error.name}{ADVICE.get(error, '')}"
         if error in FATAL:
-            advice = UNPROVEN if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ""
-            sentence = f"{why}{error.name}{advice}"
             if self.refused != sentence:
                 self.refused = sentence
                 logger.error("%s", sentence)
             if not self.failed.done():
                 self.failed.set_result(sentence)
         elif error is not ErrorCode.NOT_CONTROLLER:
-            logger.warning("%s%s", why, error.name)
+            self._refusals.add(sentence, asyncio.get_running_loop().time())
         return False
 
     async def _has_taken_id(self, connection: ClientConnection) -> bool:
