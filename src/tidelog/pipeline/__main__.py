@@ -21,6 +21,12 @@ _INTERRUPTED = 130  # a shell's status for what Ctrl-C ended
 # The packages of the extra `spark`; the base install has the server, the commands, the client.
 _EXTRA = frozenset({"numpy", "pandas", "pyarrow", "py4j", "pyspark"})
 
+# No index has the package: whoever takes its name on one must not be installed.
+_INSTALL = (
+    "install the extra `spark` of a checkout or its wheel by its path, as in "
+    "pip install '/path/to/tidelog[spark]' (docs/operating/pipeline.md)"
+)
+
 # Options of the source that a job decides itself (in lower case), and what to use instead.
 _OF_BOTH = {
     "kafka.bootstrap.servers": "use --bootstrap-server",
@@ -52,7 +58,13 @@ def main() -> None:
 def _source_options(function: Any) -> Any:
     """The arguments that every job has."""
     for option in (
-        click.option("-b", "--bootstrap-server", required=True, help="host:port,…"),
+        click.option(
+            "-b",
+            "--bootstrap-server",
+            required=True,
+            envvar="TIDELOG_BOOTSTRAP_SERVER",
+            help="host:port,…",
+        ),
         click.option("--lake", required=True, help="Folder of the Parquet lake."),
         click.option("--master", help="Spark master; default local[*], or spark-submit's."),
         click.option(
@@ -238,8 +250,7 @@ def run(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _EXTRA:
             raise
-        line = f"error: {error.name} is not installed: pip install 'tidelog[spark]'"
-        print(line, file=sys.stderr)
+        print(f"error: {error.name} is not installed: {_INSTALL}", file=sys.stderr)
         return _FAILED
     except click.Abort:
         print("error: stopped before the job started", file=sys.stderr)
