@@ -87,7 +87,11 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="A configuration (--create).")
 @click.option("--if-not-exists", is_flag=True, help="With --create: accept an existing topic.")
 @click.option("--if-exists", is_flag=True, help="Accept a missing topic.")
-@click.option("--force", is_flag=True, help="With --alter: shrink in spite of the policy.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Shrink in spite of the policy (--alter), delete an internal topic.",
+)
 @click.option("--dry-run", is_flag=True, help="With --alter: show what it would do.")
 @click.option("--wait", is_flag=True, help="With --alter: wait until it is done, show progress.")
 @click.option("--yes", is_flag=True, help="With --delete: do not ask when a pattern matches.")
@@ -135,7 +139,9 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     only = [f"--{flag.replace('_', '-')}" for flag in ONLY if flags[flag]]
     if only and action != "--describe":
         raise WrongUsage(f"{only[0]} goes with --describe, not with {action}")
-    for flag in ("force", "dry_run", "wait"):
+    if flags["force"] and action not in ("--alter", "--delete"):
+        raise WrongUsage(f"--force goes with --alter and --delete, not with {action}")
+    for flag in ("dry_run", "wait"):
         if flags[flag] and action != "--alter":
             said = f"--{flag.replace('_', '-')}"
             raise WrongUsage(f"{said} goes with --alter, not with {action}")
@@ -373,14 +379,19 @@ async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
 
 
 async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
-    found, left_out, by_pattern = topics_to_delete(await _matching(cluster, flags), flags["topic"])
+    matching = await _matching(cluster, flags)
+    found, left_out, by_pattern = topics_to_delete(matching, flags["topic"])
+    internal = [each.name for each in matching if each.internal and each.name in found]
     if left_out:
         note(f"internal topics are skipped unless they are named: {', '.join(left_out)}")
     if not found:
         if not left_out:
             await _missing(cluster, flags)
         return
-    if len(by_pattern) > 1 and not flags["yes"]:
+    if internal and not flags["force"]:
+        what = f"{internal[0]} is internal (__consumer_offsets has the offsets of all groups)"
+        raise Failed(f"{what}: add --force to delete it")
+    if by_pattern and not flags["yes"]:
         _ask_whether_to_delete(by_pattern, flags["topic"])
     outcomes = await admin.delete_topics(cluster, found)
     refused = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
@@ -409,13 +420,13 @@ def topics_to_delete(
 
 def _ask_whether_to_delete(names: Sequence[str], text: str) -> None:
     """List the topics that a pattern matches and ask for confirmation. Raises Failed."""
+    many = f"{len(names)} topic{'' if len(names) == 1 else 's'}"
     if not sys.stdin.isatty():
         shown = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
-        raise Failed(f"{text!r} matches {len(names)} topics ({shown}): add --yes to delete them")
-    click.echo(f"The pattern {text!r} matches {len(names)} topics:", err=True)
-    for name in names:
-        click.echo(f"  {name}", err=True)
-    if not click.confirm("Delete them with all their records?", err=True):
+        raise Failed(f"{text!r} matches {many} ({shown}): add --yes to delete what it matches")
+    click.echo(f"The pattern {text!r} matches {many}:", err=True)
+    click.echo("\n".join(f"  {name}" for name in names), err=True)
+    if not click.confirm("Delete what it matches, with all records?", err=True):
         raise Failed("nothing was deleted")
 
 

@@ -51,7 +51,16 @@ def delete(
         (["--topic", "[ab]"], 1, [], "add --yes"),
         (["--topic", ".*", "--yes"], 0, ["a", "b"], "internal topics are skipped"),
         (["--topic", "a,b"], 0, ["a", "b"], "Deleted topic b."),
-        (["--topic", "[a]"], 0, ["a"], "Deleted topic a."),
+        # One match had been deleted at once.
+        (["--topic", "[a]"], 1, [], "matches 1 topic (a): add --yes"),
+        (["--topic", "a.*,b"], 1, [], "matches 1 topic (a): add --yes"),
+        (["--topic", "a.*,b", "--yes"], 0, ["a", "b"], "Deleted topic a."),
+        # Its deletion takes all committed offsets.
+        (["--topic", "__consumer_offsets"], 1, [], "the offsets of all groups): add --force"),
+        (["--topic", "__consumer_offsets,.*", "--yes"], 1, [], "add --force"),
+        (["--topic", "__consumer_offsets", "--yes"], 1, [], "add --force"),
+        (["--topic", "__consumer_offsets", "--force"], 0, ["__consumer_offsets"], "Deleted topic"),
+        (["--topic", ".*", "--yes", "--force"], 0, ["a", "b"], "internal topics are skipped"),
         (["--topic", "__.*"], 0, [], "unless they are named: __consumer_offsets"),
         (["--topic", "c.*"], 1, [], "UNKNOWN_TOPIC_OR_PARTITION"),
     ],
