@@ -229,6 +229,24 @@ def test_a_topic_with_an_underscore_is_data_and_our_folders_are_not(layout: Layo
         Archive(settings, layout)
 
 
+def test_a_lake_whose_topics_are_not_all_named_is_refused_in_one_line(layout: Layout) -> None:
+    """Spark ended with 28 lines and the advice to set failOnDataLoss=false."""
+    lake_of_two(layout)
+    checkpoint_of(layout, b0=0, b1=10, b2=15, done=2)
+
+    def named(*topics: str, **options: str) -> Archive:
+        return Archive(ArchiveSettings("h:1", topics, str(layout.root), options=options), layout)
+
+    with pytest.raises(LakeRefused) as refused:
+        named("flow", "more")
+    said = str(refused.value)
+    assert said.startswith("the lake and its checkpoint have t, too: name all of its topics")
+    assert "(-t t,flow,more)" in said and "failOnDataLoss" not in said
+    for topics in (("flow,t",), ("flow", " t "), ("t",)):
+        assert named(*topics).batch == 2
+    assert named("flow", failOnDataLoss="false").batch == 2, "asked for by name"
+
+
 def test_the_places_of_staged_files_are_those_of_the_batch(layout: Layout) -> None:
     made = staged(layout, rows(0, 4))
     assert made.files[0].home == HOME and list(made.places) == [made.files[0].path]

@@ -85,12 +85,14 @@ class Archive:
         if settings.checkpoint:
             checkpoint = folder("checkpoint", settings.checkpoint)
         self._checkpoint = SparkCheckpoint(checkpoint)
-        for topic in ",".join(settings.topics).split(","):
-            if topic.strip() in OWN:
+        self._topics = [topic.strip() for topic in ",".join(settings.topics).split(",")]
+        for topic in self._topics:
+            if topic in OWN:
                 raise LakeRefused(
                     f"topic {topic} cannot be archived: the lake uses a folder of that name"
                 )
         options = parse(settings.source_options, Mode.STREAM)
+        self._skips_losses = not options.fail_on_data_loss
         self._isolation = "read_committed" if options.read_committed else "read_uncommitted"
         self._cluster = ArchiveCluster(options)
         chain.fold(layout)
@@ -113,6 +115,12 @@ class Archive:
             check_nothing_beyond(self._layout, self._total.bounds)
             self._checkpoint.adopt(last)
             self.adopted = True
+        left_out = sorted(set(last.end["topics"]) - set(self._topics)) if last is not None else []
+        if left_out and not self._skips_losses:
+            raise LakeRefused(
+                f"the lake and its checkpoint have {', '.join(left_out)}, too: name all of its "
+                f"topics (-t {','.join([*left_out, *self._topics])}), or another lake"
+            )
         if last is None or last.version == 1:
             begun = self.batch + 1
             cut_down = (
