@@ -114,7 +114,8 @@ def test_the_order_of_each_key_by_a_field(
     archived(spark, topic, lake)
     result = audited(spark, topic, lake, sequence="n")
     assert rules(result) == {"sequence"} and result.facts.keys.keys == 2
-    assert result.facts.keys.out_of_sequence_examples == ("a (record 4)",)
+    (example,) = result.facts.keys.out_of_sequence_examples
+    assert example == f"a ({topic.name}-0 offset 4, record 4 of the key)"
     unknown = audited(spark, topic, lake, sequence="none")
     assert (unknown.facts.keys.keys, unknown.facts.keys.keys_without) == (0, 2)
     assert not unknown.is_right and unknown.status == 3

@@ -345,7 +345,7 @@ def test_a_growth_looks_first_and_its_refusal_names_the_groups_and_the_deadline(
         code, why = await grown(broker)
         assert code is ErrorCode.INVALID_PARTITIONS
         # The highest is drained, and gone; of what is left the group is named.
-        assert "while its retired partitions 1 are listed. They hold at most 40 records" in why
+        assert "while its retired partition 1 is listed. It holds at most 40 records" in why
         assert "past them: lags (its offsets expire at 2027-01-15T08:00:00Z)." in why
         assert "or delete those without members (tidelog groups --delete)" in why
         asked = messages.DescribeConditionRequest(subjects=["resizes"])

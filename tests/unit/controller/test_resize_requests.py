@@ -100,7 +100,7 @@ def below_minimum() -> ResizingWorld:
         (small, 10_003, E.INVALID_PARTITIONS, "Add more of them later"),
         (grown, 6, E.INVALID_PARTITIONS, "has 6 partitions already"),
         (retiring, 8, E.INVALID_PARTITIONS, "while its retired partitions 4 to 5 are listed"),
-        (retiring, 5, E.INVALID_PARTITIONS, "What they hold is not known yet"),
+        (retiring, 5, E.INVALID_PARTITIONS, "What is left there is not known yet"),
         (retiring, 4, E.INVALID_PARTITIONS, "has 4 partitions already"),
         (under_way, 8, E.REASSIGNMENT_IN_PROGRESS, "from 2 to 4 partitions is under way"),
         (moving, 4, E.REASSIGNMENT_IN_PROGRESS, "cancel their moves"),

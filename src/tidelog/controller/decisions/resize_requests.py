@@ -48,7 +48,7 @@ from tidelog.controller.decisions.new_partitions import (
 )
 from tidelog.controller.decisions.obstacles import Obstacle, obstacle_of, why_not_placed
 from tidelog.controller.decisions.reassignments import why_resize_waits
-from tidelog.controller.decisions.retirees import keeps_for_good, why_listed
+from tidelog.controller.decisions.retirees import keeps_for_good, said_listed, why_listed
 from tidelog.controller.decisions.unaware_writers import last_seen, unaware_writers
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
@@ -224,9 +224,8 @@ def _why_not_count(cluster: ClusterState, growth: Growth) -> RequestRefusal | No
             f"topic {name} is now {_largest(cluster, name)}."
         )
     elif count > now and listed > now:
-        retired = f"{now} to {listed - 1}" if listed - now > 1 else str(now)
         sentence = (
-            f"The topic {name} cannot grow while its retired partitions {retired} are listed. "
+            f"The topic {name} cannot grow while {said_listed(cluster, name)}. "
             f"{why_listed(cluster, name)}"
         )
     refusal = why_too_many(count - now) if count > now else None

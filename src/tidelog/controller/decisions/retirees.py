@@ -60,7 +60,7 @@ def of_retired(cluster: ClusterState) -> Iterator[dict[str, Any]]:
     names = (x for x in topics_with_retired(cluster) if x not in cluster.marked)
     for name in islice((x for x in names if _held_back(cluster, x)), NAMES_SHOWN):
         what, ways = _held(cluster, name)
-        said = f"The topic {name} cannot grow while {_numbers(cluster, name)}. {what}"
+        said = f"The topic {name} cannot grow while {said_listed(cluster, name)}. {what}"
         places = [str(TopicPartition(name, index)) for index in _held_back(cluster, name)]
         yield problem("retired_partitions_held", said, ways, NOTICE, partitions=places)
 
@@ -102,14 +102,16 @@ def _held(cluster: ClusterState, name: str) -> tuple[str, str]:
     if not kept:
         if len(asked) < len(listed):
             return (
-                "What they hold is not known yet.",
-                "See that their leaders live (tidelog doctor).",
+                "What is left there is not known yet.",
+                "See that the leaders live (tidelog doctor).",
             )
         count = sum(each.records for each in asked)
         what = f"{count} records, which all groups have read" if count else "no records"
         if delay:
-            return f"They hold {what}. {delay}", "Wait until then."
-        return f"They hold {what}, and are being removed.", "Wait for a moment."
+            return f"{_they_hold(listed)} {what}. {delay}", "Wait until then."
+        removed = "is" if len(listed) == 1 else "are"
+        what = f"{_they_hold(listed)} {what}, and {removed} being removed."
+        return what, "Wait for a moment."
     what, ways = _kept(cluster, name, kept)
     return f"{what} {delay}".rstrip(), ways
 
@@ -130,7 +132,8 @@ def _kept(cluster: ClusterState, name: str, kept: Sequence[int]) -> tuple[str, s
     configs = cluster.resolve(name).configs
     known = cluster.retained[cluster.topic_id(name)]
     count = sum(known[index].records for index in kept)
-    what = f"They hold at most {count} records"
+    they_hold = _they_hold([*retired_from_the_top(cluster, name)])
+    what = f"{they_hold} at most {count} records"
     if keeps_for_good(cluster, name):
         return (
             f"{what}, which compaction keeps for good: the newest values of their keys.",
@@ -163,7 +166,7 @@ def _kept(cluster: ClusterState, name: str, kept: Sequence[int]) -> tuple[str, s
         )
     most = max(known[index].group_count for index in kept)
     said = named([_said(each) for each in groups.values()], max(most, len(groups)))
-    what = f"{what}, and" if count else "They hold no records, but"
+    what = f"{what}, and" if count else f"{they_hold} no records, but"
     what = f"{what} groups have not committed past them: {said}."
     is_enough = not count or all(known[index].is_read for index in kept)
     deleted = ", or delete those without members (tidelog groups --delete)" if is_enough else ""
@@ -199,7 +202,12 @@ def _held_back(cluster: ClusterState, name: str) -> list[int]:
     )
 
 
-def _numbers(cluster: ClusterState, name: str) -> str:
+def _they_hold(listed: Sequence[int]) -> str:
+    return "It holds" if len(listed) == 1 else "They hold"
+
+
+def said_listed(cluster: ClusterState, name: str) -> str:
+    """Return the clause that names the retired partitions of a topic, of which there are some."""
     listed = sorted(retired_from_the_top(cluster, name))
     numbers = f"s {listed[0]} to {listed[-1]} are" if len(listed) > 1 else f" {listed[0]} is"
     return f"its retired partition{numbers} listed"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sql
 
 from tidelog.pipeline.lake.layout import Layout
@@ -67,6 +67,9 @@ def _steps_of_topic(spark: SparkSession, layout: Layout, files: list[str], name:
         .selectExpr(
             "key",
             "number",
+            "topic",
+            "partition",
+            "offset",
             f"row_number() {_WINDOW} AS nth",
             f"lag(number) IGNORE NULLS {_WINDOW} AS before",
         )
@@ -86,8 +89,13 @@ def _steps_of_topic(spark: SparkSession, layout: Layout, files: list[str], name:
         keys,
         without,
         back,
-        tuple(f"{key_text(line['key'])} (record {line['nth']})" for line in shown),
+        tuple(map(_said, shown)),
     )
+
+
+def _said(row: Row) -> str:
+    place = f"{row['topic']}-{row['partition']} offset {row['offset']}"
+    return f"{key_text(row['key'])} ({place}, record {row['nth']} of the key)"
 
 
 def key_text(key: bytes) -> str:
