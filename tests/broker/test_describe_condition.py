@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 from tests.support.lone_broker import LoneBroker
 from tidelog import __version__
@@ -21,6 +22,7 @@ def test_a_broker_reports_its_version_its_level_and_its_quarantined_directories(
     async def main() -> None:
         lone = LoneBroker(tmp_path)
         await lone.start()
+        lone.session = SimpleNamespace(controllers=["h:9093"])
         (directory,) = lone.broker.directories
         passes, stays = (tmp_path / f"{name}-0.abc-stray" for name in ("passes", "stays"))
         for path in (passes, stays):
@@ -40,6 +42,7 @@ def test_a_broker_reports_its_version_its_level_and_its_quarantined_directories(
             "version": __version__,
             "level": LATEST.name,
             "highest_level": HIGHEST.name,
+            "controllers": ["h:9093"],
         }
         await lone.stop()
 

@@ -147,6 +147,9 @@ class _Connection:
     def version_of(self, _: Any) -> int:
         return NEWEST
 
+    def speaks(self, _: Any) -> bool:
+        return True
+
     async def send(self, request: Any, _: Any = None, timeout_ms: int | None = None) -> Any:
         self.cluster.timeouts_ms.append(timeout_ms)
         return await self.cluster.answered(self.node_id, request)

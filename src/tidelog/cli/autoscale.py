@@ -16,11 +16,18 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, json_option, key_values, run, text_of
+from tidelog.cli.connecting import (
+    CONTROLLER,
+    cluster_options,
+    json_option,
+    key_values,
+    run,
+    text_of,
+)
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
-from tidelog.client.admin.nodes import AUTOSCALING, describe_condition
+from tidelog.client.admin.nodes import AUTOSCALING, CONDITION_TIMEOUT_MS, describe_condition
 from tidelog.client.cluster import Cluster
 from tidelog.controller.decisions.autoscaling import MOST_TIME_MS, Settings
 from tidelog.controller.decisions.autoscaling_replay import (
@@ -75,6 +82,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         bootstrap_server,
         lambda cluster: _show(cluster, flags["topic"], flags["as_json"]),
         command_config=command_config,
+        awaited=CONTROLLER,
+        at_most_s=CONDITION_TIMEOUT_MS / 1000,
     )
 
 

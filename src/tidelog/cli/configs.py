@@ -12,7 +12,14 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
+from tidelog.cli.connecting import (
+    CONTROLLER,
+    cluster_options,
+    exactly_one,
+    json_option,
+    run,
+    text_of,
+)
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
@@ -79,6 +86,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         bootstrap_server,
         lambda cluster: _alter(cluster, kind, names[0], added, deleted, flags["as_json"]),
         command_config=command_config,
+        awaited=CONTROLLER,
     )
 
 

@@ -51,6 +51,9 @@ SERVERS = "bootstrap.servers"
 SERVER_VARIABLE = "TIDELOG_BOOTSTRAP_SERVER"
 """The environment variable that names the cluster when no option does."""
 
+CONTROLLER = "the controller"
+"""What a command that changes the cluster waits for, as ``awaited`` of ``run``."""
+
 DEFAULT_SERVERS = "localhost:9092"
 """The cluster when nothing names one."""
 
@@ -194,6 +197,8 @@ def run(
     properties: Mapping[str, str] | None = None,
     progress: Callable[[], str] | None = None,
     knowing: bool = True,
+    awaited: str = "",
+    at_most_s: float | None = None,
 ) -> Result:
     """Open the cluster, run ``work`` with it, close it; return the result of ``work``.
 
@@ -201,8 +206,9 @@ def run(
     starting brokers have none until their controller sends them.
 
     After two seconds a line on a terminal's stderr shows the progress: the text of ``progress`` (no
-    line for ""), or that the command waits for the cluster. ``properties`` override the file
-    ``command_config``.
+    line for ""), or that the command waits. ``awaited`` names the processes that it waits for once
+    a broker has answered, and ``at_most_s`` for how long (default: the time of a call). Where
+    stderr is no terminal, the latter is one line. ``properties`` override ``command_config``.
     """
     given = parse_properties(text_of(command_config)) if command_config else {}
     given.update(properties or {})
@@ -212,10 +218,21 @@ def run(
 
     async def whole() -> Result:
         cluster = Cluster(bootstrap, settings)
-        shown = _Notice(progress or (lambda: f"waiting for {bootstrap}"))
+        is_reached = not knowing
+
+        def waits() -> str:
+            if progress is not None:
+                return progress()
+            if not (awaited and is_reached):
+                return f"waiting for {bootstrap}"
+            limit_s = at_most_s or settings.default_api_timeout_ms / 1000
+            return f"waiting for {awaited}, through {bootstrap}, at most {limit_s:g} s"
+
+        shown = _Notice(waits, says_once=progress is None)
         try:
             if knowing:
                 await cluster.open(OPEN_TIMEOUT_MS)
+                is_reached = True
             return await work(cluster)
         except ClientError as error:
             raise await with_suggestion(cluster, error) from error.__cause__
@@ -253,23 +270,30 @@ def _servers(flag: str | None, properties: Mapping[str, str]) -> str | None:
 
 
 class _Notice:
-    """A progress line on a terminal: appears after two seconds, and is erased at the end."""
+    """A progress line after two seconds: on a terminal it counts, and is erased at the end.
 
-    def __init__(self, text: Callable[[], str]) -> None:
+    Elsewhere it is one line, and only with ``says_once``.
+    """
+
+    def __init__(self, text: Callable[[], str], *, says_once: bool) -> None:
         self._text = text
         self._shown = False
+        self._is_terminal = sys.stderr.isatty()
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        if sys.stderr.isatty():
+        if self._is_terminal or says_once:
             self._timer = self._loop.call_later(NOTICE_AFTER_S, self._show)
 
     def _show(self) -> None:
         text = self._text()
+        if not self._is_terminal:
+            print(f"{text} …", file=sys.stderr, flush=True)
+            return
         if text:
             self._shown = True
             passed = self._loop.time() - self._begun
-            print(f"\r{text} … {passed:.0f} s", end="", file=sys.stderr, flush=True)
+            print(f"\r\033[K{text} … {passed:.0f} s", end="", file=sys.stderr, flush=True)
         self._timer = self._loop.call_later(1.0, self._show)
 
     def end(self) -> None:

@@ -6,24 +6,25 @@ files: ``doctor_NAME.py`` in this folder has the subcommand NAME as ``command``.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pkgutil
 import sys
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 import tidelog.cli
-from tidelog.cli.connecting import OPEN_TIMEOUT_MS, CommonOptions, run, subcommand_options
+from tidelog.cli.connecting import CommonOptions, run, subcommand_options
 from tidelog.cli.findings import ClusterFacts, Finding, Severity, judge, readable
-from tidelog.cli.many_requests import ask_each, in_time
+from tidelog.cli.many_requests import SharedPatience, ask_each
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed, WrongUsage
 from tidelog.cli.topics import topic_id_text
 from tidelog.client.admin.configs import describe_topics_configs
-from tidelog.client.admin.groups import groups_of
+from tidelog.client.admin.groups import GroupListing, groups_of
 from tidelog.client.admin.nodes import (
     REASSIGNMENTS,
     RESIZES,
@@ -34,14 +35,26 @@ from tidelog.client.admin.nodes import (
     describe_log_dirs,
 )
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.connections import bootstrap_of
+from tidelog.client.errors import ClientError, ClusterUnreachable, Refused, RequestTimedOut
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.metadata.sqlite import backup as backup_store
 from tidelog.metadata.store import StoreRefused
 from tidelog.runtime.disk import keep_from_others
 
+Result = TypeVar("Result")
+
 GROUPS_LOOKED_AT = 1_000
 """The most groups whose offsets are read: each costs a request."""
+
+LONGEST_S = 3.5
+"""The time that silent processes may cost the whole command, by the clock."""
+
+OPEN_S = 2.5
+"""The part of it that brokers have until one sends metadata."""
+
+CONTROLLER_FIRST_S = 1.0
+"""How long the brokers' requests wait for the controller's report, which names missing brokers."""
 
 MINIMUM = "min.insync.replicas"
 
@@ -58,7 +71,14 @@ def command(context: click.Context, /, **_flags: Any) -> None:
     if context.invoked_subcommand is not None:
         return
     asked = CommonOptions.of(context)
-    facts = run(asked.bootstrap_server, look, command_config=asked.command_config, knowing=False)
+    facts = run(
+        asked.bootstrap_server,
+        look,
+        command_config=asked.command_config,
+        knowing=False,
+        awaited="the controller and all brokers",
+        at_most_s=LONGEST_S,
+    )
     findings = judge(facts)
     is_bad = any(finding.level is Severity.BAD for finding in findings)
     if asked.as_json:
@@ -183,56 +203,95 @@ def backup(file: Path, store: str) -> None:
     say(f"Copied {store} to {file}.")
 
 
-async def look(cluster: Cluster) -> ClusterFacts:
-    """Request everything that ``judge`` needs from the cluster.
+async def look(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
+    """Request everything that ``judge`` needs from the cluster; what is silent costs ``longest_s``.
 
     Raises Failed with the controller's report when no broker has received metadata.
     """
-    try:
-        await cluster.open(OPEN_TIMEOUT_MS)
-    except ClientError as error:
-        raise await _why_no_metadata(cluster) or error from None
-    # The controller first: while it does not respond, other requests may wait for it in vain.
-    asked = describe_condition(cluster, subjects=[REASSIGNMENTS, RESIZES])
-    condition = await in_time(asked, "the controller")
-    controllers = await in_time(describe_controllers(cluster), "a broker")
-    described = await describe_cluster(cluster)
-    view = await cluster.all_topics()
-    nodes = [b.node_id for b in described.brokers if not _is_suspected(condition, b.node_id)]
-    dirs = await ask_each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
-    own = await ask_each(nodes, lambda node_id: describe_itself(cluster, node_id), "broker")
-    later = await cluster.all_topics()
-    facts = ClusterFacts(
-        cluster_id=described.cluster_id,
-        controller_id=described.controller_id,
-        brokers=described.brokers,
-        topics=view.topics,
-        minimum_isr=await _minimums(cluster, sorted(view.topics)),
-        log_dirs=dict(zip(nodes, dirs, strict=True)),
-        own=dict(zip(nodes, own, strict=True)),
-        condition=condition,
-        controllers=() if isinstance(controllers, ClientError) else controllers or (),
-        topics_later=later.topics,
+    patience = SharedPatience(longest_s)
+    await _open(cluster, patience)
+    # The controller first: it names brokers that are missing, of which nothing is requested then.
+    asked = asyncio.ensure_future(
+        patience.in_time(
+            lambda: describe_condition(
+                cluster, int(longest_s * 1000), subjects=[REASSIGNMENTS, RESIZES]
+            ),
+            "the controller",
+        )
     )
-    listed = await ask_each(nodes, lambda node_id: groups_of(cluster, node_id), "broker")
+    try:
+        await asyncio.wait([asked], timeout=min(CONTROLLER_FIRST_S, longest_s / 2))
+        described, view = await asyncio.gather(
+            _needed(patience, lambda: describe_cluster(cluster)),
+            _needed(patience, cluster.all_topics),
+        )
+        early = asked.result() if asked.done() else None
+        nodes = [b.node_id for b in described.brokers if not _is_suspected(early, b.node_id)]
+        controllers, dirs, own, minimums, (groups, unknown, committed) = await asyncio.gather(
+            patience.in_time(lambda: describe_controllers(cluster), "a broker"),
+            ask_each(nodes, lambda node: describe_log_dirs(cluster, node), "broker", patience),
+            ask_each(nodes, lambda node: describe_itself(cluster, node), "broker", patience),
+            _minimums(cluster, sorted(view.topics), patience),
+            _groups(cluster, nodes, patience),
+        )
+        later = await patience.in_time(cluster.all_topics, "the brokers")
+        return ClusterFacts(
+            cluster_id=described.cluster_id,
+            controller_id=described.controller_id,
+            brokers=described.brokers,
+            topics=view.topics,
+            minimum_isr=minimums,
+            log_dirs=dict(zip(nodes, dirs, strict=True)),
+            own=dict(zip(nodes, own, strict=True)),
+            condition=await asked,
+            controllers=() if isinstance(controllers, ClientError) else controllers or (),
+            topics_later=None if isinstance(later, ClientError) else later.topics,
+            groups=groups,
+            groups_unknown=unknown,
+            committed=committed,
+        )
+    finally:
+        asked.cancel()
+
+
+async def _open(cluster: Cluster, patience: SharedPatience) -> None:
+    """Reach the cluster. Raises ClientError, or Failed with what the controller says of it."""
+    within_s = patience.left_s * OPEN_S / LONGEST_S
+    opened = await patience.in_time(
+        lambda: cluster.open(int(within_s * 1000)), bootstrap_of(cluster), within_s
+    )
+    if isinstance(opened, ClientError):
+        why = await _why_no_metadata(cluster, patience)
+        if why is None and isinstance(opened, RequestTimedOut):
+            raise ClusterUnreachable(f"no broker can be reached: {opened}")
+        raise why or opened
+
+
+async def _needed(patience: SharedPatience, ask: Callable[[], Awaitable[Result]]) -> Result:
+    found = await patience.in_time(ask, "the brokers")
+    if isinstance(found, ClientError):
+        raise found
+    return found
+
+
+async def _groups(
+    cluster: Cluster, nodes: list[int], patience: SharedPatience
+) -> tuple[list[GroupListing], dict[int, ClientError], dict[str, Any]]:
+    """Return the groups, the brokers that did not list theirs, and the offsets of each group."""
+    listed = await ask_each(nodes, lambda node: groups_of(cluster, node), "broker", patience)
+    answers = dict(zip(nodes, listed, strict=True))
     groups = [group for some in listed if not isinstance(some, ClientError) for group in some]
     ids = sorted({group.group_id for group in groups})[:GROUPS_LOOKED_AT]
-    committed = await ask_each(ids, lambda group: committed_offsets(cluster, group), "group")
-    return replace(
-        facts,
-        groups=groups,
-        groups_unknown={
-            node_id: some
-            for node_id, some in zip(nodes, listed, strict=True)
-            if isinstance(some, ClientError)
-        },
-        committed=dict(zip(ids, committed, strict=True)),
+    committed = await ask_each(
+        ids, lambda group: committed_offsets(cluster, group), "group", patience
     )
+    unknown = {node: some for node, some in answers.items() if isinstance(some, ClientError)}
+    return groups, unknown, dict(zip(ids, committed, strict=True))
 
 
-async def _why_no_metadata(cluster: Cluster) -> Failed | None:
+async def _why_no_metadata(cluster: Cluster, patience: SharedPatience) -> Failed | None:
     """Return why the controller sends starting brokers no metadata; None when it does not say."""
-    condition = await in_time(describe_condition(cluster), "the controller")
+    condition = await patience.in_time(lambda: describe_condition(cluster), "the controller")
     if not isinstance(condition, dict):
         return None
     bad = [x for x in condition["problems"] if x["kind"] in ("store_went_back", "node_damaged")]
@@ -248,8 +307,12 @@ def _is_suspected(condition: dict[str, Any] | ClientError | None, node_id: int) 
     return reported.get("condition") in ("suspected", "shutting_down")
 
 
-async def _minimums(cluster: Cluster, topics: list[str]) -> dict[str, int]:
-    configs = await in_time(describe_topics_configs(cluster, topics, [MINIMUM]), "the topics")
+async def _minimums(
+    cluster: Cluster, topics: list[str], patience: SharedPatience
+) -> dict[str, int]:
+    configs = await patience.in_time(
+        lambda: describe_topics_configs(cluster, topics, [MINIMUM]), "the topics"
+    )
     if isinstance(configs, ClientError):
         return {}
     return {

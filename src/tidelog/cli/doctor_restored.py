@@ -10,7 +10,13 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import SECRET_FILE, CommonOptions, run, subcommand_options
+from tidelog.cli.connecting import (
+    CONTROLLER,
+    SECRET_FILE,
+    CommonOptions,
+    run,
+    subcommand_options,
+)
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed
 from tidelog.client.admin.restored import restored_store
@@ -86,6 +92,7 @@ def command(
             command_config=asked.command_config,
             properties={SECRET_FILE: secret_file} if secret_file else {},
             knowing=False,
+            awaited=CONTROLLER,
         )
         if report is None:
             raise Failed("this cluster's controller does not support restored stores")

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import CommonOptions, run, subcommand_options
+from tidelog.cli.connecting import CONTROLLER, CommonOptions, run, subcommand_options
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.refusal import Failed
 from tidelog.cli.topics import topic_pattern
-from tidelog.client.admin.nodes import describe_unclean
+from tidelog.client.admin.nodes import CONDITION_TIMEOUT_MS, describe_unclean
 
 COLUMNS = ("Partition", "Leader", "Epoch", "LogEnd", "Handling", "Lost", "Offsets", "Epochs", "Had")
 NUMBERS = ("Leader", "Epoch", "Lost")
@@ -33,7 +33,13 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
     """
     asked = CommonOptions.of(context)
     wanted = topic_pattern(topic)
-    found = run(asked.bootstrap_server, describe_unclean, command_config=asked.command_config)
+    found = run(
+        asked.bootstrap_server,
+        describe_unclean,
+        command_config=asked.command_config,
+        awaited=CONTROLLER,
+        at_most_s=CONDITION_TIMEOUT_MS / 1000,
+    )
     if found is None:
         raise Failed("this cluster keeps no record of unclean elections: it does not run tidelog")
     elections = [each for each in found if wanted.fullmatch(each["topic"])]

@@ -11,7 +11,14 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
+from tidelog.cli.connecting import (
+    CONTROLLER,
+    cluster_options,
+    exactly_one,
+    json_option,
+    run,
+    text_of,
+)
 from tidelog.cli.name_options import topic_option
 from tidelog.cli.output import print_json, say
 from tidelog.cli.refusal import WrongUsage
@@ -60,6 +67,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         bootstrap_server,
         lambda cluster: elect_leaders(cluster, kind, wanted),
         command_config=command_config,
+        awaited=CONTROLLER,
     )
     _show(found, kind, flags["as_json"])
 

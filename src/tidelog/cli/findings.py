@@ -123,8 +123,14 @@ def _condition(facts: ClusterFacts) -> list[Finding]:
             what = f"no controller can be active: {named(reasons)}"
             advice = "start the store; the controllers run and go on by themselves"
             return [Finding(Severity.BAD, what, advice, "store_silent")]
-        what = f"the controller does not respond: {facts.condition}"
-        advice = "start a process with the role controller, and read its log"
+        own = [each for each in facts.own.values() if isinstance(each, Mapping)]
+        # Brokers of older versions do not say where they look for it.
+        tried = sorted({address for each in own for address in each.get("controllers", ())})
+        where = f" (brokers ask at {', '.join(tried)})" if tried else ""
+        what = f"the controller does not respond{where}: {facts.condition}"
+        advice = (
+            "start a process with the role controller there, or read the log of the one that runs"
+        )
         return [Finding(Severity.BAD, what, advice, "controller_silent")]
     if facts.condition is None:
         return []

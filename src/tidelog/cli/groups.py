@@ -104,7 +104,13 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
 
     patience = flags["timeout_ms"]
     properties = {} if patience is None else {"default.api.timeout.ms": str(patience)}
-    status = run(bootstrap_server, whole, command_config=command_config, properties=properties)
+    status = run(
+        bootstrap_server,
+        whole,
+        command_config=command_config,
+        properties=properties,
+        awaited="the coordinators of the groups",
+    )
     if status:
         raise click.exceptions.Exit(status)
 

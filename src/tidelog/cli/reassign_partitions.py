@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
+from tidelog.cli.connecting import CONTROLLER, cluster_options, exactly_one, json_option, run
 from tidelog.cli.reassigning import actions, watching
 from tidelog.cli.reassigning.plan_file import (
     PlanFile,
@@ -82,6 +82,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         bootstrap_server,
         work,
         command_config=command_config,
+        awaited=CONTROLLER,
         progress=(lambda: "") if shows_itself else None,
     )
 

@@ -17,6 +17,7 @@ import click
 
 from tidelog.cli import resized, unclean_shown
 from tidelog.cli.connecting import (
+    CONTROLLER,
     cluster_options,
     exactly_one,
     json_option,
@@ -169,6 +170,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         bootstrap_server,
         lambda cluster: work(cluster, flags),
         command_config=command_config,
+        awaited=CONTROLLER if action in ("--create", "--alter", "--delete") else "",
         # --wait prints lines of its own.
         progress=(lambda: "") if flags["wait"] else None,
     )
@@ -189,6 +191,7 @@ def _balance(
             bootstrap_server,
             lambda cluster: closing.open_again(cluster, leaving, flags["as_json"]),
             command_config=command_config,
+            awaited=CONTROLLER,
         )
         return
     brokers = parse_brokers(excluded, "--exclude-brokers") if excluded else []

@@ -285,6 +285,11 @@ class BrokerConnections:
             raise
 
 
+def bootstrap_of(connections: BrokerConnections) -> str:
+    """Return the addresses that the user named: ``host:port,…``."""
+    return ",".join(f"{host}:{port}" for host, port in connections._bootstrap)
+
+
 def _unreachable(reasons: Iterable[str]) -> ClusterUnreachable:
     return ClusterUnreachable(f"no broker can be reached: {'; '.join(dict.fromkeys(reasons))}")
 

@@ -53,9 +53,14 @@ class ControllerSearch:
         """The address of the current controller."""
         return self._addresses[max(self._turn, 0)]
 
+    @property
+    def tried(self) -> list[str]:
+        """All addresses: ``host:port``."""
+        return [f"{host}:{port}" for host, port in self._addresses]
+
     def unreachable(self) -> str:
         """Return one line for the error that no controller can be used."""
-        tried = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        tried = ", ".join(self.tried)
         if self._unproven:
             return f"no active controller at {tried} can be used: {self._unproven}."
         return f"no active controller answers at {tried}: is one running?"

@@ -213,6 +213,11 @@ class ControllerSession:
             # possible.
             await asyncio.sleep(min(max(LOOK_AGAIN_MS, waited_ms / 10), RETRY_MAX_MS) / 1000)
 
+    @property
+    def controllers(self) -> list[str]:
+        """The addresses at which this broker looks for the active controller."""
+        return self._search.tried
+
     def start(self, identity: Identity) -> None:
         """Begin to seek the active controller and to register with it."""
         self._identity = identity

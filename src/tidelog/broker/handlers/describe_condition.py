@@ -1,8 +1,9 @@
 """DescribeCondition v0 (ours): the state of this broker, or forwarded to the controller.
 
 - ``subjects`` ["broker"]: the state of this broker as JSON: ``role`` "broker", ``node_id``,
-  ``version`` of the code, ``level`` in its file, ``highest_level``, and ``set_aside``: the
-  quarantined replicas, each with its ``path`` and ``removed_at_ms`` (null: never removed).
+  ``version`` of the code, ``level`` in its file, ``highest_level``, ``controllers``: where it looks
+  for the active controller (``host:port``), and ``set_aside``: the quarantined replicas, each with
+  its ``path`` and ``removed_at_ms`` (null: never removed).
 - ``subjects`` ["group", GROUP, TOPIC…]: the progress of a group that this broker coordinates, in
   these topics, as JSON (``groups.progress``), with the ``role`` "coordinator".
 - ``subjects`` ["controllers"]: all controllers that this broker's file names, as JSON: each has
@@ -68,6 +69,7 @@ async def _own(broker: Broker) -> messages.DescribeConditionResponse:
         "version": __version__,
         "level": configs.inter_broker_protocol_version,
         "highest_level": HIGHEST.name,
+        "controllers": broker.session.controllers,
         "set_aside": [
             {"path": path, "removed_at_ms": directory.resources.removals.due_ms(path)}
             for directory, path in paths

@@ -50,7 +50,10 @@ async def resize_and_wait(
         while not request.done():
             await asyncio.wait([request], timeout=PAUSE_S)
             if not request.done():
-                _say(await _states(cluster, counts), said)
+                states = await _states(cluster, counts)
+                if states is None:
+                    _say_silent(said, cluster.settings.default_api_timeout_ms / 1000)
+                _say(states, said)
         outcomes = _outcomes(request, counts)
         open_ones = {name for name, each in outcomes.items() if _is_open(each)}
         ended = await _until_ended(cluster, {x: before[x] for x in open_ones}, count, said)
@@ -98,6 +101,7 @@ async def _until_ended(
         except ClientError:
             if loop.time() - answered_at > SILENT_S:
                 raise
+            _say_silent(said, SILENT_S)
             await asyncio.sleep(PAUSE_S)
             continue
         if states is None:
@@ -145,6 +149,14 @@ def _say(states: States | None, said: dict[str, str]) -> None:
         if line and said.get(name) != key:
             said[name] = key
             note(line)
+
+
+def _say_silent(said: dict[str, str], at_most_s: float) -> None:
+    """Say once for each limit that no controller answers."""
+    line = f"no active controller answers: waiting for one, at most {at_most_s:.0f} s"
+    if said.get("") != line:
+        said[""] = line
+        note(line)
 
 
 def progress_line(name: str, state: TopicResize | None, now: datetime | None = None) -> str:

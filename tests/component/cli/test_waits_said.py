@@ -1,0 +1,93 @@
+"""What a command says on stderr while it waits: what is waited for, and for how long at most."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.cli_arguments import run_command
+from tests.support.processes import DEADLINE_S, wait_until
+from tidelog.cli import (
+    autoscale,
+    configs,
+    connecting,
+    doctor,
+    doctor_restored,
+    elect_leaders,
+    groups,
+    reassign_partitions,
+    topics,
+)
+from tidelog.client.errors import ClusterUnreachable
+
+
+def _until_said() -> str:
+    """Return what standard error has got, once there is something."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found.append(Silent.capsys.readouterr().err)
+        return bool(found[-1])
+
+    wait_until(look, DEADLINE_S, "it says that it waits", 0.005)
+    return "".join(found)
+
+
+class Silent:
+    """A cluster whose brokers answer, and nothing else does, until the command has said so."""
+
+    said: str
+    capsys: pytest.CaptureFixture[str]
+    _bootstrap = (("h", 1),)
+
+    def __init__(self, _bootstrap: str, settings: Any) -> None:
+        self.settings = settings
+
+    async def open(self, _timeout_ms: int | None = None) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    def __getattr__(self, _name: str) -> Any:
+        async def never(*_: Any, **__: Any) -> Any:
+            async with asyncio.timeout(DEADLINE_S):
+                said = await asyncio.to_thread(_until_said)
+            Silent.said = said
+            raise ClusterUnreachable("the test has seen enough")
+
+        return never
+
+
+CHANGES: list[tuple[Any, str]] = [
+    (topics.command, "--create --topic t"),
+    (topics.command, "--alter --topic t --partitions 4"),
+    (topics.command, "--delete --topic t"),
+    (topics.command, "--decommission 1 --undo"),
+    (configs.command, "--alter --topic t --add-config retention.ms=1"),
+    (elect_leaders.command, "--election-type preferred --all-topic-partitions"),
+    (reassign_partitions.command, "--cancel-all"),
+    (doctor_restored.command, ""),
+    (autoscale.command, "--dry-run"),
+    (doctor.command, ""),
+    (groups.command, "--delete --group g"),
+    (groups.command, "--delete-offsets --group g --topic t"),
+    (groups.command, "--reset-offsets --group g --topic t --to-earliest --execute"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), CHANGES, ids=lambda x: getattr(x, "name", x))
+def test_a_command_that_waits_names_what_it_waits_for_and_the_bound(
+    command: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They waited 30 s for a controller without a sign, where stderr was no terminal."""
+    monkeypatch.setattr(connecting, "NOTICE_AFTER_S", 0.01)
+    monkeypatch.setattr(connecting, "Cluster", Silent)
+    Silent.capsys, Silent.said = capsys, ""
+    run_command(command, ["--bootstrap-server", "h:1", *words.split()], capsys)
+    named = "the coordinators of the groups" if command is groups.command else "the controller"
+    assert Silent.said.startswith(f"waiting for {named}"), Silent.said
+    limit = {doctor.command: 3.5, autoscale.command: 5}.get(command, 30)
+    assert Silent.said.endswith(f", through h:1, at most {limit} s …\n"), Silent.said
