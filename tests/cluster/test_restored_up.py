@@ -49,12 +49,13 @@ def test_a_cluster_whose_store_was_put_back_says_what_to_do_and_goes_on(
         found = re.search(r"--bootstrap-server (\S+:\d+)", said)
         assert found is not None, said
         server = ("--bootstrap-server", found[1])
+        assert said.endswith(f"--cluster-secret-file {folder / 'cluster.secret'}"), said
         assert not (folder / "cluster.json").exists()
         doctor = run_tidelog("doctor", *server)
         assert doctor.returncode == 1
         (line,) = doctor.stderr.splitlines()
         assert line.startswith("error: the brokers wait for metadata from the controller"), doctor
-        assert "tidelog doctor restored" in line, doctor
+        assert "`tidelog doctor restored --cluster-secret-file " in line, doctor
         secret = ("--cluster-secret-file", str(folder / "cluster.secret"))
 
         def is_accepted() -> bool:

@@ -5,6 +5,7 @@ Owns the text. Not the decisions: the controller finds out what the store lacks,
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ from tidelog.cli.connecting import (
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.refusal import Failed
 from tidelog.client.admin.restored import restored_store
+from tidelog.model.topics import INTERNAL_TOPICS
 
 COLUMNS = ("Topic", "TopicId", "Partition", "Broker", "Epoch", "LogEnd")
 LATE_COLUMNS = (*COLUMNS, "Accepted")
@@ -113,7 +115,7 @@ def command(
     if asked.as_json:
         print_json({**report, "accepted": accept})
     else:
-        _print(report, accepted=accept)
+        _print(report, accepted=accept, again=_again(asked, without, secret_file))
     if is_due and not accept:
         raise click.exceptions.Exit(1)
 
@@ -125,9 +127,21 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _print(report: dict[str, Any], *, accepted: bool) -> None:
+def _again(asked: CommonOptions, without: str, secret_file: str | None) -> str:
+    """Return the command that accepts the store: with the options of this call."""
+    given = {
+        "--bootstrap-server": asked.bootstrap_server,
+        "--command-config": asked.command_config,
+        "--cluster-secret-file": secret_file,
+        "--without": without,
+    }
+    words = [part for name, value in given.items() if value for part in (name, str(value))]
+    return shlex.join(["tidelog", "doctor", "restored", "--accept", *words])
+
+
+def _print(report: dict[str, Any], *, accepted: bool, again: str) -> None:
     if report["went_back"] is None and report.get("late"):
-        _print_late(report, accepted=accepted)
+        _print_late(report, accepted=accepted, again=again)
         return
     if report["went_back"] is None:
         say("The metadata store has not gone back in time.")
@@ -157,8 +171,7 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
     unknown = [x for x in report["unknown"] if not x["is_being_deleted"]]
     if unknown:
         say("The store does not know these replicas:")
-        print_table(COLUMNS, list(_rows(unknown)), right=NUMBERS, spare=["Epoch"])
-        _print_configs([x for x in unknown if not x.get("is_known")])
+        _print_unknown(unknown)
     if deleted := [x for x in report["unknown"] if x["is_being_deleted"]]:
         say(f"Being deleted: {', '.join(x['topic'] for x in deleted)}.")
     # Controllers of older versions say nothing of resizes.
@@ -170,12 +183,13 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
     else:
         if unknown:
             say("They will be restored; to discard one: --drop-unknown TOPIC or TOPIC-PARTITION.")
-        say("To continue with this store: tidelog doctor restored --accept")
+        say(f"To continue with this store: {again}")
 
 
-def _print_late(report: dict[str, Any], *, accepted: bool) -> None:
+def _print_late(report: dict[str, Any], *, accepted: bool, again: str) -> None:
     """The replicas of brokers that registered after the acceptance."""
-    late = report["late"]
+    # People's topics first.
+    late = sorted(report["late"], key=lambda one: one["topic"] in INTERNAL_TOPICS)
     say(
         f"The store was accepted before it knew these replicas ({len(late)}). They are kept, and "
         "not served:"
@@ -197,7 +211,7 @@ def _print_late(report: dict[str, Any], *, accepted: bool) -> None:
             say(f"Discarded: {', '.join(given_up)}.")
         say("Accepted: brokers register again; see `tidelog doctor`.")
     elif len(held) < len(late):
-        say("To take back the others: tidelog doctor restored --accept")
+        say(f"To take back the others: {again}")
 
 
 def _late_row(one: dict[str, Any]) -> list[Any]:
@@ -223,6 +237,23 @@ def _print_resized(topics: Iterable[dict[str, Any]]) -> None:
                 f"{', '.join(map(str, topic['lost']))}. They have no leader until tidelog "
                 "elect-leaders --election-type unclean begins them, empty."
             )
+
+
+def _print_unknown(unknown: list[dict[str, Any]]) -> None:
+    """Print the replicas of people's topics; of each internal topic, at the end, one line."""
+    internal = [x for x in unknown if x["topic"] in INTERNAL_TOPICS]
+    others = [x for x in unknown if x["topic"] not in INTERNAL_TOPICS]
+    if others:
+        print_table(COLUMNS, _rows(others), right=NUMBERS, spare=["Epoch"])
+        _print_configs([x for x in others if not x.get("is_known")])
+    for topic in internal:
+        partitions = {each["partition"] for each in topic["replicas"]}
+        full = {each["partition"] for each in topic["replicas"] if each["end_offset"] > 0}
+        brokers = ", ".join(map(str, sorted({each["broker"] for each in topic["replicas"]})))
+        say(
+            f"{topic['topic']} (internal): {len(partitions)} partitions on brokers {brokers}, "
+            f"{len(full) or 'none'} with records; --json lists them."
+        )
 
 
 def _print_configs(topics: list[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.cluster_secret import make_secret
+from tidelog.cli.cluster_secret import FILE_NAME, make_secret
 from tidelog.cli.connecting import key_values
 from tidelog.cli.output import note, say
 from tidelog.cli.refusal import Failed, WrongUsage
@@ -152,6 +152,7 @@ class _Up:
         self._restart = restart
         self._store = plan.store
         self._cluster_file = plan.folder / "cluster.json"
+        self._secret_file = plan.folder / FILE_NAME
         self._stop = asyncio.Event()
         self._children = [Child(plan, member) for member in plan.members()]
         self._controllers = [child for child in self._children if child.member.is_controller]
@@ -250,7 +251,8 @@ class _Up:
             note(
                 f"{', '.join(str(x.member) for x in unserved)}: started, but the controller "
                 "sends no metadata; to see why and what to do, run "
-                f"`tidelog doctor --bootstrap-server {_address(unserved[0])}`"
+                f"`tidelog doctor --bootstrap-server {_address(unserved[0])}`; for `tidelog doctor "
+                f"restored` add --cluster-secret-file {shlex.quote(str(self._secret_file))}"
             )
         waiting = asyncio.gather(*(child.until_it_serves() for child in self._children))
         ends: list[asyncio.Future[Any]] = [waiting, stopping]

@@ -23,6 +23,7 @@ from tidelog.controller.decisions.lost_store import WAYS_OUT, adopt, is_empty
 from tidelog.controller.decisions.problems import problem
 from tidelog.controller.performing import Performer
 from tidelog.model.errors import ErrorCode
+from tidelog.model.ways_out import RESTORED
 from tidelog.protocol import messages
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.cluster_secret import ClusterSecret
@@ -116,7 +117,7 @@ class Founding:
                 f"{own} on an empty store: no topic is created or changed any longer. If the store "
                 f"of {cluster_id} was lost, stop this node, move its metadata.store and log.dirs "
                 "away and start it while the other brokers run: it then waits for a backup or "
-                "`tidelog doctor restored`. If the broker seeks the wrong controller, correct its "
+                f"{RESTORED}. If the broker seeks the wrong controller, correct its "
                 "controller.quorum.bootstrap.servers and restart this node."
             )
             logger.error("%s", self.why_contested)

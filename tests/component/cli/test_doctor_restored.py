@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,9 +147,46 @@ def test_what_a_store_did_not_know_when_it_was_accepted_is_listed_with_what_beco
     assert "v-0 went on from offset 3 of leader epoch 5; --drop-unknown v-0 dis" in ended.out
     assert f"--drop-unknown {'I' * 22} discards it" in ended.out
     assert "u will be restored with retention.ms=-1." in ended.out
-    assert "To take back the others: tidelog doctor restored --accept" in ended.out
+    assert "To take back the others: tidelog doctor restored --accept --boot" in ended.out
     ended, asked = restored(monkeypatch, capsys, accepted | {"late": found}, "--accept")
     assert (ended.status, asked) == (0, [(False, ()), (True, ())])
     assert "Accepted" in ended.out
     ended, asked = restored(monkeypatch, capsys, accepted | {"late": []})
     assert (ended.status, ended.out) == (0, "The metadata store has not gone back in time.\n")
+
+
+def test_peoples_topics_come_first_and_an_internal_one_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fifty empty partitions of the offsets topic stood before the one that was looked for."""
+
+    def topic(name: str, partitions: int, end: int) -> dict[str, Any]:
+        replicas = [
+            {"partition": x, "broker": 1 + x % 2, "leader_epoch": 0, "end_offset": end if x else 0}
+            for x in range(partitions)
+        ]
+        given = {"topic": name, "topic_id": "id", "is_being_deleted": False, "configs": {}}
+        return {**given, "replicas": replicas}
+
+    unknown = [topic("__consumer_offsets", 50, 9), topic("flights", 2, 7)]
+    report = REPORT | {"unknown_comes_back": True, "unknown": unknown}
+    ended, _ = restored(monkeypatch, capsys, report)
+    lines = ended.out.splitlines()
+    (row,) = (at for at, line in enumerate(lines) if line.endswith(" 7"))
+    internal = [at for at, line in enumerate(lines) if "__consumer_offsets" in line]
+    assert len(internal) == 1 and internal[0] > row
+    assert "50 partitions on brokers 1, 2, 49 with records; --json lists" in lines[internal[0]]
+
+
+def test_the_command_that_goes_on_is_named_with_the_options_of_this_call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Without the secret it was refused, and asked another cluster without the address."""
+    secret = tmp_path / "the secret"
+    secret.write_text("x" * 32)
+    words = ["--cluster-secret-file", str(secret), "--without", "2,3"]
+    ended, _ = restored(monkeypatch, capsys, REPORT | {"unknown_comes_back": True}, *words)
+    (line,) = (line for line in ended.out.splitlines() if line.startswith("To continue"))
+    assert shlex.split(line.partition(": ")[2]) == [
+        "tidelog", "doctor", "restored", "--accept", "--bootstrap-server", "localhost:1", *words,
+    ]  # fmt: skip

@@ -35,6 +35,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+from tidelog.model.ways_out import RESTORED
 
 
 @dataclass
@@ -216,7 +217,7 @@ def _problems(
 def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     if cluster.went_back is not None:
-        advice = "Nothing is deleted until this is settled: see `tidelog doctor restored --help`."
+        advice = f"Nothing is deleted until this is settled: see {RESTORED}."
         found.append(problem("store_went_back", cluster.went_back, advice))
     for damaged in cluster.damaged.values():
         advice = "Repair the node, or restore the metadata store from a backup."
@@ -252,7 +253,7 @@ def _of_late_replicas(cluster: ClusterState) -> Generator[None, None, list[dict[
         f"{len(late)} replica{plural} on {names_of_brokers(brokers)} that the store does not know "
         f"since it was accepted, kept and not served: {named(names)}."
     )
-    advice = "See `tidelog doctor restored`: with --accept they are taken back."
+    advice = f"See {RESTORED}: with --accept they are taken back."
     return [problem("replicas_late", said, advice, partitions=names, brokers=brokers)]
 
 

@@ -37,6 +37,7 @@ from tidelog.metadata.records import (
 from tidelog.model.configs.resolve import ConfigEntry, check_topic_configs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import METADATA_TOPIC, metric_name, why_invalid
+from tidelog.model.ways_out import RESTORED
 from tidelog.planning.placement import place_on
 
 USE_DEFAULT = -1
@@ -219,7 +220,7 @@ def _why_not_name(cluster: ClusterState, name: str, batch: _Batch) -> RequestRef
     if name in batch.late:
         sentence = (
             f"Brokers hold replicas of a topic {name} that the store does not know since it was "
-            "accepted: see `tidelog doctor restored`."
+            f"accepted: see {RESTORED}."
         )
         return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
     taken = why_name_is_taken(cluster, name)

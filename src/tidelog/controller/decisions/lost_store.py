@@ -20,10 +20,11 @@ from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import ClusterId, WentBack
+from tidelog.model.ways_out import RESTORED
 
 WAYS_OUT = (
     "Nothing is created, deleted or commanded. Stop this controller and put a backup in the place "
-    "of the store, or start every broker and see `tidelog doctor restored`."
+    f"of the store, or start every broker and see {RESTORED}."
 )
 
 

@@ -30,6 +30,7 @@ from tidelog.metadata.records import BrokerNode, Counter
 from tidelog.model.errors import ErrorCode
 from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
+from tidelog.model.ways_out import RESTORED
 
 BROKER_NODE_VERSION = 5
 """Version of Kafka's ``/brokers/ids`` JSON that has endpoints, map, rack and features."""
@@ -170,7 +171,7 @@ def why_gone_back(cluster: ClusterState, request: Registration) -> str | None:
         return None
     return (
         f"The metadata store has gone back in time: {why}. Nothing is deleted and no broker is "
-        "commanded: put the newer store back, or see `tidelog doctor restored`."
+        f"commanded: put the newer store back, or see {RESTORED}."
     )
 
 
