@@ -348,6 +348,28 @@ def test_reading_begins_at_the_requested_place(tide: Tide, bootstrap: str, topic
     assert read("--from-datetime", str(int(time.time() * 1000) + 3_600_000)) == []
 
 
+def test_records_are_deleted_by_offset_and_by_kafkas_file(
+    tide: Tide, bootstrap: str, topic_name: str, tmp_path: Path
+) -> None:
+    """No command did this: the refusals that advise it named Kafka's tool."""
+    create_topic(bootstrap, topic_name, 2)
+    for partition in ("0", "1"):
+        assert produce(bootstrap, topic_name, "a\nb\nc\n", "--partition", partition).status == 0
+    at = ("delete-records", "--topic", topic_name, "--partition")
+    assert tide(*at, "0", "--offset", "2").good().split()[-3:] == [topic_name, "0", "2"]
+    file = tmp_path / "offsets.json"
+    rows = [{"topic": topic_name, "partition": x, "offset": at} for x, at in ((0, 9), (1, -1))]
+    file.write_text(json.dumps({"partitions": rows, "version": 1}))
+    said = tide("delete-records", "--offset-json-file", str(file), "--json")
+    assert said.status == 1 and "(OFFSET_OUT_OF_RANGE); name an offset" in said.err
+    shown = json.loads(said.out)
+    assert shown["deleted"] == [{"topic": topic_name, "partition": 1, "low_watermark": 3}]
+    assert [each["partition"] for each in shown["refused"]] == [0]
+    left = tide("consume", "--topic", topic_name, "--from-beginning", "--max-messages", "1")
+    assert left.good() == "c\n"
+    tide(*at, "7", "--offset", "1").failed(f"{topic_name}-7", "UNKNOWN_TOPIC_OR_PARTITION")
+
+
 def test_reading_ends_after_silence(tide: Tide, bootstrap: str, topic_name: str) -> None:
     create_topic(bootstrap, topic_name)
     produce(bootstrap, topic_name, "a\nb\n")

@@ -24,6 +24,7 @@ COMMANDS = {
     "autoscale": "Show what topics with partitions.auto would be resized to, and why.",
     "reassign-partitions": "Move partitions to other brokers.",
     "elect-leaders": "Elect preferred leaders, or unclean ones.",
+    "delete-records": "Delete the records of partitions below an offset.",
     "produce": "Send records, one per line of standard input.",
     "consume": "Print the records of topics.",
     "audit": "Check where the keys of a topic lie, and their order, from its log alone.",

@@ -158,7 +158,7 @@ CASES = (
         "a group has not read them, by hand",
         lambda: retiring({"g": {4: 7}}, retired_purge="drained"),
         Ask(8),
-        ("Or set retired.purge=retention and delete their records (kafka-delete-records",),
+        ("Or set retired.purge=retention and delete their records (`tidelog delete-records`",),
         looked(setting("retired.purge", "retention"), records_deleted),
     ),
     Case(
@@ -204,7 +204,7 @@ CASES = (
         "no group has committed, by hand",
         lambda: retiring({}, retired_purge="drained"),
         Ask(8),
-        ("Or delete their records (kafka-delete-records",),
+        ("Or delete their records (`tidelog delete-records`",),
         looked(records_deleted),
     ),
     Case(

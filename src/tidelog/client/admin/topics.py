@@ -11,7 +11,7 @@ from typing import Any
 
 from tidelog.client.admin.sending import TIMEOUT_MS, send_admin, send_repeatedly
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import Refused, error_code
+from tidelog.client.errors import ClientError, Refused, error_code
 from tidelog.client.leaders import ask_leaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
@@ -126,11 +126,14 @@ async def create_partitions(
 
 
 async def delete_records(
-    cluster: Cluster, before: Mapping[TopicPartition, int]
+    cluster: Cluster,
+    before: Mapping[TopicPartition, int],
+    failed: dict[TopicPartition, ClientError] | None = None,
 ) -> dict[TopicPartition, int]:
     """Delete the records below these offsets; return the new low watermark of each partition.
 
     Raises Refused for the first partition that refuses (OFFSET_OUT_OF_RANGE, POLICY_VIOLATION).
+    With ``failed`` it collects the errors, as ``ask_leaders`` does, and nothing is raised.
     """
     delete = messages.DeleteRecordsRequest
 
@@ -152,7 +155,7 @@ async def delete_records(
             for item in topic.partitions
         }
 
-    return await ask_leaders(cluster, before, ask)
+    return await ask_leaders(cluster, before, ask, failed=failed)
 
 
 def _outcome(item: Any, subject: str) -> Outcome:

@@ -35,8 +35,8 @@ from tidelog.controller.decisions.removal import (
 from tidelog.model.topics import TopicPartition
 
 DELETE_RECORDS = (
-    "delete their records (kafka-delete-records, or delete_records of an Admin client, with offset "
-    "-1)"
+    "delete their records (`tidelog delete-records`, or delete_records of an Admin client, with "
+    "offset -1)"
 )
 AGAIN = "Then send the request again"
 
