@@ -15,14 +15,23 @@ from tidelog.aio.admin_types import (
     NewPartitions,
     NewTopic,
     config_changes,
+    new_counts,
     partitions_of,
     position_of,
+    resources,
     topic_request,
     topics_to_create,
 )
 from tidelog.aio.arguments import (
+    broker_ids,
+    by_place,
+    group_name,
     group_names,
+    group_states,
     milliseconds,
+    offset_or_all,
+    offset_spec,
+    one_of,
     partition_count,
     topic_name,
     topic_names,
@@ -126,10 +135,7 @@ class Admin:
         raise_errors: bool = True,
     ) -> Outcomes[str]:
         """Change topics to these numbers of partitions; where topics are ordered, also fewer."""
-        wanted = {
-            name: new if isinstance(new, NewPartitions) else NewPartitions(new)
-            for name, new in topic_partitions.items()
-        }
+        wanted = new_counts(topic_partitions)
         work = topic_requests.create_partitions(
             self._cluster,
             {name: new.total_count for name, new in wanted.items()},
@@ -180,9 +186,9 @@ class Admin:
         self, records_to_delete: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
         """Delete the records below these offsets (-1: all); return the new log starts."""
-        return await self._within(
-            timeout_ms, topic_requests.delete_records(self._cluster, records_to_delete)
-        )
+        offsets = by_place(records_to_delete, "records_to_delete")
+        wanted = {where: offset_or_all(offset) for where, offset in offsets.items()}
+        return await self._within(timeout_ms, topic_requests.delete_records(self._cluster, wanted))
 
     async def list_offsets(
         self,
@@ -191,7 +197,10 @@ class Admin:
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, FoundOffset]:
         """Look up one offset of each partition: an ``OffsetSpec``, or a time in ms since 1970."""
-        work = list_offsets(self._cluster, topic_partition_specs, isolation=isolation_level)
+        specs = by_place(topic_partition_specs, "topic_partition_specs")
+        wanted = {where: offset_spec(spec) for where, spec in specs.items()}
+        level = one_of(isolation_level, IsolationLevel, "isolation_level")
+        work = list_offsets(self._cluster, wanted, isolation=level)
         return await self._within(timeout_ms, work)
 
     # Replicas and leaders
@@ -203,7 +212,11 @@ class Admin:
         raise_errors: bool = True,
     ) -> Outcomes[TopicPartition]:
         """Start or change moves of partitions to these brokers, or (None) cancel them."""
-        work = moves.alter_reassignments(self._cluster, reassignments)
+        wanted = {
+            where: None if brokers is None else broker_ids(brokers)
+            for where, brokers in by_place(reassignments, "reassignments").items()
+        }
+        work = moves.alter_reassignments(self._cluster, wanted)
         return _outcomes(await self._within(timeout_ms, work), raise_errors)
 
     async def list_partition_reassignments(
@@ -224,7 +237,8 @@ class Admin:
 
         A partition that needs no election is no error, and has ElectionNotNeededError as outcome.
         """
-        kind, wanted = ElectionType(election_type), partitions_of(topic_partitions)
+        kind = one_of(election_type, ElectionType, "election_type")
+        wanted = partitions_of(topic_partitions)
         work = elections.elect_leaders(self._cluster, kind, wanted)
         found = await self._within(timeout_ms, work)
         if raise_errors:
@@ -244,7 +258,7 @@ class Admin:
         """Return the log directories of these brokers, or (None) of all, with their replicas."""
         if brokers is None:
             brokers = [each.node_id for each in (await self.describe_cluster()).brokers]
-        wanted = list(brokers)
+        wanted = broker_ids(brokers)
         found = await asyncio.gather(
             *(nodes.describe_log_dirs(self._cluster, node_id) for node_id in wanted)
         )
@@ -255,7 +269,7 @@ class Admin:
     ) -> dict[ConfigResource, dict[str, configs.DescribedConfig]]:
         """Return the configurations of each resource by name: those in ``configs``, or all."""
         found = {}
-        for resource in config_resources:
+        for resource in resources(config_resources):
             described = await configs.describe_configs(
                 self._cluster, resource.resource_type, resource.name
             )
@@ -269,7 +283,7 @@ class Admin:
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
     ) -> None:
         """Change the configurations that each resource names, and no others (incrementally)."""
-        for resource in config_resources:
+        for resource in resources(config_resources):
             await configs.change_configs(
                 self._cluster,
                 resource.resource_type,
@@ -284,7 +298,7 @@ class Admin:
 
     async def list_groups(self, states_filter: Iterable[str] = ()) -> list[groups.GroupListing]:
         """Return the groups of all brokers, sorted by id; only those in these states, if given."""
-        return await groups.list_groups(self._cluster, states_filter)
+        return await groups.list_groups(self._cluster, group_states(states_filter))
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, groups.GroupDescription]:
         """Return each group with its members; an unknown one is in the state Dead."""
@@ -311,21 +325,23 @@ class Admin:
         self, group_id: str, partitions: Partitions | None = None
     ) -> dict[TopicPartition, Position]:
         """Return the committed offsets of a group: of these partitions, or (None) all of them."""
-        return await committed_offsets(self._cluster, group_id, partitions_of(partitions))
+        wanted = partitions_of(partitions)
+        return await committed_offsets(self._cluster, group_name(group_id), wanted)
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, Any]
     ) -> None:
         """Set committed offsets of a group without members: integers, or OffsetAndMetadata."""
-        wanted = {TopicPartition(*where): position_of(each) for where, each in offsets.items()}
-        await commit_offsets(self._cluster, group_id, wanted)
+        given = by_place(offsets, "offsets")
+        wanted = {where: position_of(each) for where, each in given.items()}
+        await commit_offsets(self._cluster, group_name(group_id), wanted)
 
     async def delete_group_offsets(
         self, group_id: str, partitions: Partitions, raise_errors: bool = True
     ) -> Outcomes[TopicPartition]:
         """Delete committed offsets of a group that does not read these partitions now."""
         wanted = partitions_of(partitions) or []
-        found = await groups.delete_offsets(self._cluster, group_id, wanted)
+        found = await groups.delete_offsets(self._cluster, group_name(group_id), wanted)
         return _outcomes(found, raise_errors)
 
     list_partition_offsets = list_offsets

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from tidelog.aio import arguments
 from tidelog.aio.arguments import offset_number, topic_name
 from tidelog.client.admin import topics
 from tidelog.client.errors import ConfigurationRefused
@@ -74,7 +75,7 @@ def topics_to_create(
     if isinstance(given, Mapping):
         found = []
         for name, options in given.items():
-            named = dict(options)
+            named = dict(arguments.mapping(options, f"the options of topic {name!r}", "name"))
             new = NewTopic(
                 name,
                 named.pop("num_partitions", -1),
@@ -86,20 +87,49 @@ def topics_to_create(
                 raise ConfigurationRefused(f"topic {name!r} has unknown options: {sorted(named)}")
             found.append(new)
         return found
-    if isinstance(given, str | bytes):
-        raise TypeError(f"topics must be a list of names or NewTopic, not {type(given).__name__}")
-    return [each if isinstance(each, NewTopic) else NewTopic(topic_name(each)) for each in given]
+    wanted = arguments.listed(given, "topics", "names or NewTopic")
+    return [each if isinstance(each, NewTopic) else NewTopic(topic_name(each)) for each in wanted]
 
 
 def topic_request(topic: NewTopic) -> topics.TopicSpec:
     """Return a topic as the request for it names it."""
+    named = f"topic {topic_name(topic.name)!r}"
+    chosen = arguments.mapping(topic.replica_assignments, f"{named}: the assignment", "partition")
+    configs = arguments.mapping(topic.topic_configs, f"{named}: the configurations", "name")
     return topics.TopicSpec(
         topic.name,
-        topic.num_partitions,
-        topic.replication_factor,
-        {name: str(value) for name, value in topic.topic_configs.items()},
-        topic.replica_assignments,
+        arguments.count_or_default(topic.num_partitions, f"{named}: num_partitions"),
+        arguments.count_or_default(topic.replication_factor, f"{named}: replication_factor"),
+        {name: str(value) for name, value in configs.items()},
+        {arguments.partition_number(x): arguments.broker_ids(ids) for x, ids in chosen.items()},
     )
+
+
+def new_counts(given: Any) -> dict[str, NewPartitions]:
+    """Return the new partition counts of topics: numbers, or ``NewPartitions``."""
+    found = {}
+    for name, new in arguments.mapping(given, "topic_partitions", "topic").items():
+        wanted = new if isinstance(new, NewPartitions) else NewPartitions(new)
+        chosen = wanted.new_assignments
+        found[topic_name(name)] = NewPartitions(
+            arguments.partition_count(wanted.total_count),
+            None
+            if chosen is None
+            else [
+                arguments.broker_ids(each)
+                for each in arguments.listed(chosen, "new_assignments", "lists of brokers")
+            ],
+        )
+    return found
+
+
+def resources(given: Any) -> list[ConfigResource]:
+    """Return resources with configurations."""
+    found = arguments.listed(given, "config_resources", "ConfigResource")
+    for each in found:
+        if not isinstance(each, ConfigResource) or not isinstance(each.name, str):
+            raise TypeError(f"a resource is a ConfigResource(type, name), not {each!r}")
+    return found
 
 
 def partitions_of(
@@ -109,8 +139,12 @@ def partitions_of(
     if given is None:
         return None
     if isinstance(given, Mapping):
-        return [TopicPartition(topic, index) for topic, some in given.items() for index in some]
-    return [TopicPartition(*each) for each in given]
+        return [
+            arguments.place((topic, index))
+            for topic, some in given.items()
+            for index in arguments.listed(some, f"the partitions of {topic!r}", "numbers")
+        ]
+    return arguments.places(given)
 
 
 def position_of(given: Any) -> Position:

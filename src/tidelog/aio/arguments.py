@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from math import isnan
-from typing import Any
+from typing import Any, TypeVar
 
 from tidelog.client.errors import ConfigurationRefused, Refused
+from tidelog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, why_invalid
 
@@ -20,6 +22,10 @@ MOST_S = 1e9
 
 MOST_OFFSET = 2**63 - 1
 MOST_PARTITION = 2**31 - 1
+
+OFFSET_SPECS = (LATEST, EARLIEST, MAX_TIMESTAMP)
+
+Number = TypeVar("Number", bound=IntEnum)
 
 
 def topic_name(name: Any) -> str:
@@ -34,24 +40,43 @@ def topic_name(name: Any) -> str:
 
 def topic_names(names: Any) -> list[str]:
     """Return the names of topics."""
-    if names is None:
-        return []
-    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
-        what = "a string" if isinstance(names, str) else type(names).__name__
-        raise TypeError(f"topics must be a list of names, not {what}")
-    return [topic_name(name) for name in names]
+    return [] if names is None else [topic_name(each) for each in listed(names, "topics", "names")]
+
+
+def listed(values: Any, what: str, kind: str) -> list[Any]:
+    """Return the values of a list or another iterable, which a text is not."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(f"{what} must be a list of {kind}, not {type(values).__name__}")
+    return list(values)
+
+
+def group_name(group: Any) -> str:
+    """Return the id of a group."""
+    if not isinstance(group, str):
+        raise TypeError(f"a group is named by a str, not {type(group).__name__}")
+    is_text(group, "the id of a group")
+    return group
 
 
 def group_names(groups: Any) -> list[str]:
     """Return the ids of groups."""
-    if isinstance(groups, str | bytes) or not isinstance(groups, Iterable):
-        raise TypeError(f"groups must be a list of ids, not {type(groups).__name__}")
-    found = list(groups)
-    for group in found:
-        if not isinstance(group, str):
-            raise TypeError(f"a group is named by a str, not {type(group).__name__}")
-        is_text(group, "the id of a group")
+    return [group_name(each) for each in listed(groups, "groups", "ids")]
+
+
+def group_states(states: Any) -> list[str]:
+    """Return the names of states of groups."""
+    found = listed(states, "states", "names")
+    for each in found:
+        if not isinstance(each, str):
+            raise TypeError(f"a state is named by a str, not {each!r}")
+        is_text(each, "a state")
     return found
+
+
+def broker_ids(brokers: Any) -> list[int]:
+    """Return the ids of brokers."""
+    found = listed(brokers, "brokers", "ids")
+    return [_number(each, "the id of a broker", MOST_PARTITION) for each in found]
 
 
 def place(where: Any) -> TopicPartition:
@@ -64,17 +89,20 @@ def place(where: Any) -> TopicPartition:
 
 def places(partitions: Any) -> list[TopicPartition]:
     """Return partitions."""
-    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
-        what = type(partitions).__name__
-        raise TypeError(f"partitions must be a list of TopicPartition, not {what}")
-    return [place(each) for each in partitions]
+    return [place(each) for each in listed(partitions, "partitions", "TopicPartition")]
+
+
+def mapping(values: Any, what: str, keys: str) -> Mapping[Any, Any]:
+    """Return a mapping."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{what} must be a dict by {keys}, not {type(values).__name__}")
+    return values
 
 
 def by_place(values: Any, what: str) -> dict[TopicPartition, Any]:
     """Return a mapping whose keys are partitions."""
-    if not isinstance(values, Mapping):
-        raise TypeError(f"{what} must be a dict by TopicPartition, not {type(values).__name__}")
-    return {place(where): value for where, value in values.items()}
+    found = mapping(values, what, "TopicPartition")
+    return {place(where): value for where, value in found.items()}
 
 
 def partition_number(index: Any) -> int:
@@ -87,9 +115,24 @@ def partition_count(count: Any) -> int:
     return _number(count, "a partition count", MOST_PARTITION)
 
 
+def count_or_default(count: Any, what: str) -> int:
+    """Return a number of partitions or replicas, or -1 for the broker's default."""
+    return _number(count, what, MOST_PARTITION, least=-1)
+
+
 def offset_number(offset: Any) -> int:
     """Return an offset."""
     return _number(offset, "an offset", MOST_OFFSET)
+
+
+def offset_or_all(offset: Any) -> int:
+    """Return an offset, or -1 for all."""
+    return _number(offset, "an offset", MOST_OFFSET, least=-1)
+
+
+def offset_spec(spec: Any) -> int:
+    """Return an ``OffsetSpec``, which is negative, or a time in milliseconds since 1970."""
+    return _number(spec, "an offset spec or a time in ms", MOST_OFFSET, least=min(OFFSET_SPECS))
 
 
 def timestamp_ms(at: Any) -> int:
@@ -97,11 +140,11 @@ def timestamp_ms(at: Any) -> int:
     return _number(at, "a time in ms", MOST_OFFSET)
 
 
-def _number(value: Any, what: str, most: int) -> int:
+def _number(value: Any, what: str, most: int, least: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{what} must be an int, not {value!r}")
-    if not 0 <= value <= most:
-        raise ConfigurationRefused(f"{what} must be from 0 to {most}, not {value}")
+    if not least <= value <= most:
+        raise ConfigurationRefused(f"{what} must be from {least} to {most}, not {value}")
     return value
 
 
@@ -141,8 +184,19 @@ def most_records(most: Any) -> int | None:
     return most
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
+def one_of(value: Any, kind: type[Number], what: str) -> Number:
+    """Return a member of an enumeration from itself or its number."""
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(f"{each.name} ({each.value})" for each in kind)
+        raise ConfigurationRefused(f"{what} must be one of {names}, not {value!r}") from None
+
+
+def compiled(pattern: Any) -> re.Pattern[str]:
     """Return a regular expression of topic names."""
+    if not isinstance(pattern, str):
+        raise TypeError(f"a pattern must be a str, not {pattern!r}")
     try:
         return re.compile(pattern)
     except re.error as error:

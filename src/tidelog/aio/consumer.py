@@ -479,7 +479,7 @@ class Consumer(ConsumerCommits):
 
     def highwater(self, partition: TopicPartition) -> int | None:
         """Return the end of a partition in the last answer of its leader."""
-        return self._high.get(partition)
+        return self._high.get(place(partition))
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return figures of this consumer since it was made."""

@@ -76,7 +76,7 @@ class ConsumerQueries:
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         """Return the partitions of a topic in the cached metadata; None if it is not there."""
-        known = self._cluster.view.topics.get(topic)
+        known = self._cluster.view.topics.get(topic_name(topic))
         return set(known.partitions) if known is not None and not known.error else None
 
     async def offsets_for_times(

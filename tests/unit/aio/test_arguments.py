@@ -24,7 +24,7 @@ WRONG: list[tuple[Callable[[Any], Any], Any, type[Exception], str]] = [
     (given.topic_name, "a b", InvalidTopicError, "other than ASCII letters"),
     (given.topic_name, "\udc80", InvalidTopicError, "other than ASCII letters"),
     (given.topic_name, "x" * 40_000, InvalidTopicError, "longer than 249"),
-    (given.topic_names, "t", TypeError, "a list of names, not a string"),
+    (given.topic_names, "t", TypeError, "a list of names, not str"),
     (given.topic_names, b"t", TypeError, "a list of names, not bytes"),
     (given.topic_names, 5, TypeError, "a list of names, not int"),
     (given.topic_names, ["t", None], TypeError, "named by a str, not NoneType"),
