@@ -171,3 +171,24 @@ def test_without_threads_nothing_is_compacted(tmp_path: Path) -> None:
             await lone.stop()
 
     asyncio.run(main())
+
+
+def test_a_raised_rate_takes_effect_in_a_run_that_is_at_work(tmp_path: Path) -> None:
+    """The run kept the rate of its plan: at 1 B/s only a restart ended it."""
+    name = "log.cleaner.io.max.bytes.per.second"
+
+    async def main() -> None:
+        with Watching() as helper:
+            lone = await started(tmp_path, helper, {name: 1})
+            hosted = lone.lead("t", configs=COMPACTED)
+            fill(hosted)
+            cleaning = asyncio.create_task(lone.broker.maintenance.cleaning.clean())
+            await until(lambda: helper.busy == 1)
+            changed = [(EntityType.BROKER, DEFAULT_BROKER, {name: "1e12"})]
+            pace.finish(lone.broker.topic_configs.apply(changed, complete=False))
+            async with asyncio.timeout(DEADLINE_S):
+                await cleaning
+            assert is_clean(hosted) and helper.topics == ["t"]
+            await lone.stop()
+
+    asyncio.run(main())

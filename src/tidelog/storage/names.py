@@ -45,6 +45,9 @@ LOCK = ".lock"
 DAMAGED = "tidelog.damaged"
 """Our own: why a partition is out of service, so that a clean stop does not hide it."""
 
+CLEANER_RATE = "tidelog.cleaner-rate"
+"""Our own: the present rate of the cleaner's runs; of no use after a restart."""
+
 UNAWARE_WRITERS = "tidelog.unaware-writers"
 """Our own: to which topics producers without a partition count may have written (KIP-253)."""
 

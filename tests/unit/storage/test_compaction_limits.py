@@ -11,9 +11,10 @@ import pytest
 
 from tests.support.compacting import COMPACT, clean, contents, few, put
 from tests.support.storage_logs import NOW_MS, QuickDisk, new_log
+from tidelog.runtime.disk import RealDisk
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.newest import ENTRY_BYTES, NewestOffsets, short
-from tidelog.storage.compaction.pace import Pace
+from tidelog.storage.compaction.pace import Pace, read_rate, write_rate
 from tidelog.storage.compaction.plan import Share, plan_compaction
 from tidelog.storage.log.partition_log import PartitionLog
 
@@ -158,6 +159,23 @@ def test_a_rate_of_the_plan_is_kept(tmp_path: Path) -> None:
     pace.take(500)
     pace.take(500)
     assert clock.now_ns - before_ns == pytest.approx(SECOND_NS), "an idle minute is not saved"
+
+
+def test_a_raised_rate_ends_a_long_wait_within_a_second(tmp_path: Path) -> None:
+    """It slept in one piece as long as the bytes took by the rate of the plan: at 1 B/s, days."""
+    clock, rates = Slept(), iter([None, 1.0, 1e9])
+    begun_ns = clock.now_ns
+    pace = Pace(1.0, clock, clock.sleep, look=lambda: next(rates))
+    pace.take(1_000_000)
+    assert clock.longest_s <= 1
+    assert (clock.now_ns - begun_ns) / SECOND_NS == pytest.approx(3, abs=0.1)
+    file = str(tmp_path / "rate")
+    assert read_rate(RealDisk(), file) is None
+    for rate in (1e300, 0.1, 12_345.678):
+        write_rate(RealDisk(), file, rate)
+        assert read_rate(RealDisk(), file) == rate
+    (tmp_path / "rate").write_text("half a num")
+    assert read_rate(RealDisk(), file) is None, "the run keeps its rate"
 
 
 def test_a_tombstone_of_a_long_key_goes_with_its_values(tmp_path: Path) -> None:

@@ -21,16 +21,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from tidelog.runtime import pace
 from tidelog.runtime.disk import Disk
 from tidelog.runtime.tasks import call_off
+from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import compact, discard_cleaned
+from tidelog.storage.compaction.pace import LOOK_S, write_rate
 from tidelog.storage.compaction.plan import WHOLE, CompactionPlan, Share, plan_compaction
 from tidelog.storage.compaction.swap import applying
 
@@ -43,6 +47,9 @@ if TYPE_CHECKING:
     from tidelog.storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
+
+UNLIMITED = 1e300
+"""Rates above are no limit: the default is the largest double, shared among the threads."""
 
 _AtWork = dict[asyncio.Task[bool], "HostedPartition"]
 """The compactions under way, each of another log."""
@@ -64,6 +71,8 @@ class Cleaning:
         kept then (KIP-253)."""
         self._uncleanable: dict[HostedPartition, tuple[int, int]] = {}
         """Generation and start of quarantined logs."""
+        self._rates: dict[str, float] = {}
+        """The rate of the runs by the file that has it for the helpers (``pace``)."""
 
     def uncleanable(self) -> list[HostedPartition]:
         """Return the partitions whose logs are quarantined."""
@@ -104,10 +113,14 @@ class Cleaning:
                 continue
             partition = round_.pop(0)
             keeps = await self.older_values(partition)
-            plan = self._plan(partition, self._share(threads), keeps_tombstones=keeps)
+            share = self._share(threads, partition)
+            plan = self._plan(partition, share, keeps_tombstones=keeps)
             if plan is None:
                 done.add(partition)
                 continue
+            if share.rate_file:
+                self._rates.setdefault(share.rate_file, 0.0)
+                await self._note_rates()
             task = asyncio.get_running_loop().create_task(
                 self._compact(partition, plan), name="compaction"
             )
@@ -117,11 +130,36 @@ class Cleaning:
         self, at_work: _AtWork, done: set[HostedPartition], wait_s: float | None
     ) -> None:
         """Wait until a compaction has ended; ``done`` are those without progress."""
-        ended, _ = await asyncio.wait(at_work, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        until_ms = inf if wait_s is None else self._seams.clock.monotonic_ms() + wait_s * 1000
+        ended: set[asyncio.Task[bool]] = set()
+        while not ended and (left_ms := until_ms - self._seams.clock.monotonic_ms()) > 0:
+            # Only runs with a limit follow its changes.
+            longest_s = LOOK_S if self._rates else inf
+            some_s = min(left_ms / 1000, longest_s)
+            ended, _ = await asyncio.wait(
+                at_work,
+                timeout=None if some_s == inf else some_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            await self._note_rates()
         for task in ended:
             partition = at_work.pop(task)
             if not task.result():
                 done.add(partition)
+
+    async def _note_rates(self) -> None:
+        """Write the present rate for the runs under way, where it has changed."""
+        if not self._rates:
+            return
+        threads = self._number("log.cleaner.threads", self._configs.log_cleaner_threads)
+        rate = self._rate(threads)
+        for path in [path for path, noted in self._rates.items() if noted != rate]:
+            self._rates[path] = rate
+            with suppress(OSError):
+                # A full or failed disk: the runs there keep the rate that they have.
+                await asyncio.get_running_loop().run_in_executor(
+                    self._seams.threads, write_rate, self._seams.disk, path, rate
+                )
 
     def backoff_ms(self) -> int:
         """Return how long the cleaner sleeps when there is nothing to do."""
@@ -130,17 +168,21 @@ class Cleaning:
     def _number(self, name: str, of_file: int) -> int:
         return self._dynamic.number(name, of_file)
 
-    def _share(self, threads: int) -> Share:
+    def _rate(self, threads: int) -> float:
+        """Return the bytes per second of one of so many threads."""
+        of_file = self._configs.log_cleaner_io_max_bytes_per_second
+        return self._dynamic.decimal("log.cleaner.io.max.bytes.per.second", of_file) / threads
+
+    def _share(self, threads: int, partition: HostedPartition) -> Share:
         """Return what one of so many threads may use, as Apache Kafka shares it."""
         configs, number, decimal = self._configs, self._number, self._dynamic.decimal
+        rate, path = self._rate(threads), os.path.dirname(partition.log.path)
         buffer = number("log.cleaner.dedupe.buffer.size", configs.log_cleaner_dedupe_buffer_size)
         return Share(
             buffer // threads,
             decimal("log.cleaner.io.buffer.load.factor", configs.log_cleaner_io_buffer_load_factor),
-            decimal(
-                "log.cleaner.io.max.bytes.per.second", configs.log_cleaner_io_max_bytes_per_second
-            )
-            / threads,
+            rate,
+            f"{path}/{names.CLEANER_RATE}" if rate < UNLIMITED else "",
         )
 
     async def _dirty(self, done: set[HostedPartition], at_work: _AtWork) -> list[HostedPartition]:

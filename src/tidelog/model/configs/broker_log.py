@@ -141,7 +141,7 @@ class CleanerRows:
         DOUBLE,
         sys.float_info.max,
         "Bytes that the cleaner reads and writes in a second, shared evenly by its threads. A"
-        " change counts for the logs whose turn comes after it.",
+        " change takes effect within seconds, also for a log that is at work.",
         AT_LEAST_1,
         update=Update.CLUSTER_WIDE,
     )

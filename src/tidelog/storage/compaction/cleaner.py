@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from operator import lt
 
 from tidelog.records.batch import (
@@ -59,11 +60,12 @@ from tidelog.records.record import CorruptRecords, RecordSpan, spans, write_vari
 from tidelog.runtime.disk import Disk, File
 from tidelog.storage import names
 from tidelog.storage.compaction.newest import NewestOffsets
-from tidelog.storage.compaction.pace import Pace
+from tidelog.storage.compaction.pace import Pace, read_rate
 from tidelog.storage.compaction.plan import (
     CleanedGroup,
     CompactionPlan,
     CompactionResult,
+    Share,
     SourceSegment,
 )
 from tidelog.storage.log.producers import BATCHES_REMEMBERED
@@ -126,7 +128,7 @@ def compact(disk: Disk, plan: CompactionPlan, pace: Pace | None = None) -> Compa
     with the records in its dirty part, up to ``plan.share.buffer_bytes``, or to the keys of one
     batch if these have more.
     """
-    reading = _Reading(Resources.of(disk, 8), plan, pace or Pace(plan.share.bytes_per_second))
+    reading = _Reading(Resources.of(disk, 8), plan, pace or _pace_of(disk, plan.share))
     try:
         newest, clean_end = _newest_offsets(reading)
         stays = _kept_batches(reading)
@@ -150,6 +152,12 @@ def compact(disk: Disk, plan: CompactionPlan, pace: Pace | None = None) -> Compa
         counts.bytes_read,
         counts.bytes_kept,
     )
+
+
+def _pace_of(disk: Disk, share: Share) -> Pace:
+    if not share.rate_file:
+        return Pace(share.bytes_per_second)
+    return Pace(share.bytes_per_second, look=partial(read_rate, disk, share.rate_file))
 
 
 def discard_cleaned(disk: Disk, plan: CompactionPlan) -> None:

@@ -30,7 +30,9 @@ class Share:
     load_factor: float = 0.9
     """How full the table may be (``log.cleaner.io.buffer.load.factor``)."""
     bytes_per_second: float = inf
-    """Read and written (``log.cleaner.io.max.bytes.per.second``)."""
+    """Read and written (``log.cleaner.io.max.bytes.per.second``), when the run begins."""
+    rate_file: str = ""
+    """The file that has the present rate; "" where there is no limit to follow."""
 
     def table_for(self, offsets: int) -> NewestOffsets:
         """Return a table that has room for so many keys, or for as many as this share allows."""
