@@ -183,6 +183,11 @@ class ClientConnection:
         return len(self._pending)
 
     @property
+    def unsent_bytes(self) -> int:
+        """The bytes of requests that the operating system has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
     def is_receiving(self) -> bool:
         """Whether a part of a response has arrived, but not all of it."""
         return self._protocol.has_begun

@@ -13,11 +13,15 @@ A tombstone is of the resize epoch in which its record was written, and never se
 there an ancestor may be the home of the key again, and a newer value stand before the tombstone.
 
 Bounds: ``KEYS_KEPT`` keys are remembered, the oldest are forgotten; ``MOST_BATCHES`` acknowledged
-batches wait to be looked at, and the oldest above are dropped.
+batches wait to be looked at, and the oldest above are dropped. A broker that reads nothing gets
+``MOST_UNSENT_BYTES``, and one that cannot be reached in ``CONNECT_S`` nothing; then it is left
+alone for ``PAUSE_MS``. The keys of what it did not get are forgotten: their next records send the
+tombstones again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -43,6 +47,15 @@ KEYS_KEPT = 65_536
 MOST_BATCHES = 1_000
 """Acknowledged batches whose keys were not looked at yet; 16 MB by default."""
 
+MOST_UNSENT_BYTES = 1 << 20
+"""What may wait for a broker that reads nothing, beside what the operating system takes."""
+
+CONNECT_S = 1.0
+"""How long a connection to one broker may keep the tombstones for the others waiting."""
+
+PAUSE_MS = 5_000
+"""How long a broker that took nothing is left alone."""
+
 CLEANUP_POLICY = "cleanup.policy"
 
 
@@ -55,6 +68,8 @@ class Voided(NamedTuple):
     ancestor: TopicPartition
     key: bytes
     stamp: Stamp
+    home: tuple[int, int] = (-1, -1)
+    """The partition of the record, and its partition epoch."""
 
 
 class RecentKeys:
@@ -73,6 +88,10 @@ class RecentKeys:
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
         return True
+
+    def forget(self, voided: Voided) -> None:
+        """Forget a key whose tombstone was not sent, so that its next record sends it again."""
+        self._kept.pop((voided.ancestor.topic, *voided.home, voided.key), None)
 
 
 def voided_by(topic: Topic, partition: int, key: bytes, stamp: Stamp) -> list[Voided]:
@@ -109,7 +128,7 @@ def rounds_of(waiting: Iterable[Voided]) -> list[dict[TopicPartition, Voided]]:
 def sent_now(view: ClusterMetadata, some: Iterable[Voided], now_ms: int) -> list[_Piece]:
     """Return what a request contains of tombstones: those of the topics' present resize epochs."""
     pieces: list[_Piece] = []
-    for ancestor, key, stamp in some:
+    for ancestor, key, stamp, _ in some:
         topic = view.topics.get(ancestor.topic)
         listed = None if topic is None else topic.partitions.get(ancestor.partition)
         if topic is not None and listed is not None and stamp_of(topic) == stamp:
@@ -127,6 +146,8 @@ class AncestorTombstones:
         self._recent = RecentKeys()
         self._written: deque[tuple[TopicPartition, Stamp, bytes]] = deque(maxlen=MOST_BATCHES)
         self._compacted: dict[tuple[str, int], bool] = {}
+        self._paused_until_ms: dict[int, int] = {}
+        """The brokers that took nothing, and when they are tried again."""
 
     def note(self, where: TopicPartition, stamp: Stamp, batch: bytes) -> bool:
         """Note an acknowledged batch, written under a stamp; return whether ``send`` has to look at
@@ -159,7 +180,7 @@ class AncestorTombstones:
         if home is None or stamp_of(topic) != stamp:
             return []
         return [
-            voided
+            voided._replace(home=(partition, home.partition_epoch))
             for record in read_batch(batch)
             if record.key is not None
             and self._recent.add(topic.name, partition, home.partition_epoch, record.key)
@@ -186,12 +207,29 @@ class AncestorTombstones:
             if known is not None and known.leader in self._cluster.view.brokers:
                 by_leader.setdefault(known.leader, []).append(voided)
         for node_id, some in by_leader.items():
-            await self._send_to(node_id, some)
+            if not await self._send_to(node_id, some):
+                for voided in some:
+                    self._recent.forget(voided)
 
-    async def _send_to(self, node_id: int, some: Sequence[Voided]) -> None:
+    async def _send_to(self, node_id: int, some: Sequence[Voided]) -> bool:
+        """Send some tombstones to one broker; False when it takes none now."""
+        if self._clock.monotonic_ms() < self._paused_until_ms.get(node_id, 0):
+            return False
         timeout_ms = self._cluster.settings.request_timeout_ms
-        connection = await self._cluster.connection(node_id, PURPOSE)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                connection = await self._cluster.connection(node_id, PURPOSE)
+        except (TimeoutError, ClientError):
+            return self._pause(node_id)
+        if connection.unsent_bytes > MOST_UNSENT_BYTES:
+            return self._pause(node_id)
+        self._paused_until_ms.pop(node_id, None)
         # Metadata may be newer after each wait.
         pieces = sent_now(self._cluster.view, some, self._clock.wall_ms())
         if pieces:
             connection.submit(produce_request(pieces, 0, timeout_ms), answered=False)
+        return True
+
+    def _pause(self, node_id: int) -> bool:
+        self._paused_until_ms[node_id] = self._clock.monotonic_ms() + PAUSE_MS
+        return False
