@@ -9,6 +9,7 @@ text says what is wrong, and what the caller can do about it.
 | ``KafkaConnectionError`` | a connection ended or could not be opened |
 | ``NoBrokersAvailable`` | no address of ``bootstrap_servers`` responds |
 | ``KafkaTimeoutError`` | a time-out of the caller or of a setting passed; see its ``__cause__`` |
+| ``ListingIncompleteError`` | some brokers did not list their groups: ``valid``, ``errors`` |
 | ``BrokerResponseError`` | a broker refused something: a class for each error code, ``code`` |
 | ``KafkaConfigurationError``, ``IllegalStateError`` | the caller's own mistakes |
 """
@@ -21,6 +22,7 @@ from tidelog.client.errors import CommitFailed as CommitFailedError
 from tidelog.client.errors import ConfigurationRefused as KafkaConfigurationError
 from tidelog.client.errors import ConnectionLost as KafkaConnectionError
 from tidelog.client.errors import GaveUp as KafkaTimeoutError
+from tidelog.client.errors import ListingIncomplete as ListingIncompleteError
 from tidelog.client.errors import LogTruncated as LogTruncationError
 from tidelog.client.errors import OffsetOutOfRange as OffsetOutOfRangeError
 from tidelog.client.errors import RecordUnreadable as RecordUnreadableError
@@ -72,6 +74,7 @@ __all__ = [
     "KafkaStorageError",
     "KafkaTimeoutError",
     "LeaderNotAvailableError",
+    "ListingIncompleteError",
     "LogDirNotFoundError",
     "LogTruncationError",
     "MemberIdRequiredError",

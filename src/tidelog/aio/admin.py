@@ -296,9 +296,17 @@ class Admin:
 
     # Groups
 
-    async def list_groups(self, states_filter: Iterable[str] = ()) -> list[groups.GroupListing]:
-        """Return the groups of all brokers, sorted by id; only those in these states, if given."""
-        return await groups.list_groups(self._cluster, group_states(states_filter))
+    async def list_groups(
+        self, states_filter: Iterable[str] = (), raise_errors: bool = True
+    ) -> groups.GroupListings:
+        """Return the groups of all brokers, sorted by id; only those in these states, if given.
+
+        Raises ListingIncompleteError when a broker did not list its groups within 5 s: its
+        ``valid`` are the groups of the others. Without ``raise_errors`` these are returned, and
+        ``errors`` of the result names the brokers that did not.
+        """
+        states = group_states(states_filter)
+        return await groups.list_all_groups(self._cluster, states, raise_errors=raise_errors)
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, groups.GroupDescription]:
         """Return each group with its members; an unknown one is in the state Dead."""

@@ -148,6 +148,21 @@ class GaveUp(ClientError):
         return True
 
 
+class ListingIncomplete(GaveUp):
+    """Some brokers did not list what they have, or not in time.
+
+    ``valid`` is what the others listed, ``errors`` has one error for each that did not.
+    """
+
+    def __init__(self, valid: list[Any], errors: list[ClientError]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.valid = valid
+        self.errors = errors
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.valid, self.errors)
+
+
 def _restored(kind: type[Refused], args: tuple[Any, ...], state: dict[str, Any]) -> Refused:
     """Return a refusal as it was before it was pickled."""
     found = Exception.__new__(kind)

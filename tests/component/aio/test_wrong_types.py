@@ -89,10 +89,14 @@ class Writing(ScriptedCluster):
         return await self.connection(0)
 
 
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An admin client makes its view of the cluster itself."""
+    monkeypatch.setattr("tidelog.aio.admin.Cluster", lambda *_: Writing())
+
+
 async def an_admin() -> Any:
-    made = Admin(bootstrap_servers="h:1")
-    made._cluster = Writing()
-    return made
+    return Admin(bootstrap_servers="h:1")
 
 
 async def a_producer() -> Any:

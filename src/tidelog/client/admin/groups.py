@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,16 @@ from typing import Any
 from tidelog.client.cluster import Cluster
 from tidelog.client.connecting.giving_up import unless_taken_over
 from tidelog.client.coordinators import ask_coordinator
-from tidelog.client.errors import ConnectionLost, Refused, TakenOver, error_code
+from tidelog.client.errors import (
+    ClientError,
+    ConnectionLost,
+    GaveUp,
+    ListingIncomplete,
+    Refused,
+    RequestTimedOut,
+    TakenOver,
+    error_code,
+)
 from tidelog.client.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from tidelog.client.metadata import NO_LEADER, ClusterMetadata
 from tidelog.model.errors import ErrorCode
@@ -27,6 +36,9 @@ SILENT_COORDINATOR_S = 3.0
 if there are others."""
 
 REPEATED = "the request was repeated, and the first one may have deleted the group"
+
+LONGEST_S = 5.0
+"""How long the whole list may take where silent brokers are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +74,58 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
+class GroupListings(list[GroupListing]):
+    """Groups, as Kafka's ListConsumerGroupsResult: ``valid`` are those that were listed, and
+    ``errors`` has one error for each broker that did not list its groups."""
+
+    def __init__(self, valid: Iterable[GroupListing], errors: Iterable[ClientError]) -> None:
+        super().__init__(valid)
+        self.errors = list(errors)
+
+    @property
+    def valid(self) -> list[GroupListing]:
+        """The groups that were listed."""
+        return list(self)
+
+
+async def list_all_groups(
+    cluster: Cluster, states: Iterable[str] = (), *, raise_errors: bool = True
+) -> GroupListings:
+    """Return the groups of all brokers within ``LONGEST_S``: one that is silent hides no other.
+
+    Raises ListingIncomplete when a broker that coordinates groups did not list them, unless
+    ``raise_errors`` is False; GaveUp when no broker responds.
+    """
+    failed: dict[int, ClientError] = {}
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            found = await list_groups(cluster, states, failed=failed)
+    except TimeoutError:
+        raise GaveUp(f"no broker listed its groups within {LONGEST_S:.0f} s") from None
+    errors = [error for _, error in sorted(failed.items())]
+    if errors and raise_errors:
+        raise ListingIncomplete(found, errors)
+    return GroupListings(found, errors)
+
+
 async def list_groups(
-    cluster: Cluster, states: Iterable[str] = (), unlisted: list[str] | None = None
+    cluster: Cluster,
+    states: Iterable[str] = (),
+    unlisted: list[str] | None = None,
+    failed: dict[int, ClientError] | None = None,
 ) -> list[GroupListing]:
     """Return the groups of all brokers, sorted by id. Raises Refused, ConnectionLost.
 
     A broker that does not respond is left out as soon as it coordinates no group: all others are
-    asked again then, because they have its groups. With ``unlisted`` one that still coordinates
-    some is left out after ``SILENT_COORDINATOR_S``; it collects lines about what is not listed.
+    asked again then, because they have its groups. With ``unlisted`` or ``failed`` one that still
+    coordinates some is left out after ``SILENT_COORDINATOR_S``. ``unlisted`` collects lines about
+    what is not listed, ``failed`` the errors of brokers (by id) that did not list their groups.
     """
     if not cluster.view.brokers:
         raise ConnectionLost("no broker is known to be alive")
     deposed: set[int] = set()
     end_s = math.inf
-    if unlisted is not None:
+    if unlisted is not None or failed is not None:
         end_s = asyncio.get_running_loop().time() + SILENT_COORDINATOR_S
 
     async def of(node_id: int) -> list[GroupListing]:
@@ -89,14 +139,25 @@ async def list_groups(
     async def attempt() -> list[list[GroupListing]]:
         nodes = [each for each in cluster.view.brokers if each not in deposed]
         found = await asyncio.gather(*(of(each) for each in nodes), return_exceptions=True)
-        for each in found:
-            if isinstance(each, BaseException):
+        for node_id, each in zip(nodes, found, strict=True):
+            if (
+                isinstance(each, ClientError)
+                and not isinstance(each, TakenOver)
+                and failed is not None
+            ):
+                failed[node_id] = each
+            elif isinstance(each, BaseException):
                 raise each
         return [each for each in found if not isinstance(each, BaseException)]
 
     found = await cluster.retry(attempt, retry_on=lambda error: isinstance(error, TakenOver))
     if unlisted is not None:
         unlisted += _unlisted(await cluster.describe([OFFSETS_TOPIC]), deposed)
+    if failed is not None and deposed:
+        leads = _led_by(await cluster.describe([OFFSETS_TOPIC]))
+        for node_id in deposed:
+            if line := _why_unlisted(leads, node_id):
+                failed[node_id] = RequestTimedOut(line)
     by_id = {group.group_id: group for groups in found for group in groups}
     return [by_id[group_id] for group_id in sorted(by_id)]
 
@@ -121,17 +182,28 @@ async def _coordinates_no_longer(cluster: Cluster, node_id: int, end_s: float) -
 
 def _unlisted(view: ClusterMetadata, silent: Collection[int]) -> list[str]:
     """Return a line for each reason why groups are not listed."""
+    leaders = _led_by(view)
+    lines = (_why_unlisted(leaders, each) for each in (NO_LEADER, *sorted(silent)))
+    return [line for line in lines if line]
+
+
+def _led_by(view: ClusterMetadata) -> list[int]:
+    """Return the leader of each partition of the offsets topic."""
     topic = view.topics.get(OFFSETS_TOPIC)
-    leaders = [each.leader for each in topic.partitions.values()] if topic is not None else []
-    lines = []
-    for leader, why in [
-        (NO_LEADER, "have no leader"),
-        *((each, f"are led by broker {each}, which did not respond") for each in sorted(silent)),
-    ]:
-        if count := leaders.count(leader):
-            which = f"{count} of {len(leaders)} partitions of {OFFSETS_TOPIC}"
-            lines.append(f"{which} {why}: their groups are not listed")
-    return lines
+    return [each.leader for each in topic.partitions.values()] if topic is not None else []
+
+
+def _why_unlisted(leaders: Sequence[int], leader: int) -> str:
+    """Return why the groups of a leader are not listed; "" when it coordinates none."""
+    count = leaders.count(leader)
+    if not count:
+        return ""
+    led = f"are led by broker {leader}, which did not respond"
+    why = "have no leader" if leader == NO_LEADER else led
+    return (
+        f"{count} of {len(leaders)} partitions of {OFFSETS_TOPIC} {why}: "
+        "their groups are not listed"
+    )
 
 
 async def groups_of(
