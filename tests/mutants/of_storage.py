@@ -204,8 +204,15 @@ MUTANTS = (
     Mutant(
         "the cleaner waits for nothing",
         "src/tidelog/storage/compaction/pace.py::Pace.take",
-        "            self.sleep(ahead_ns / 1e9)\n",
-        "            pass\n",
+        "        while (wait_s := self._owed_bytes / self.bytes_per_second) >= LEAST_WAIT_S:\n",
+        "        while (wait_s := 0.0) >= LEAST_WAIT_S:\n",
+        "tests/unit/storage/test_compaction_limits.py",
+    ),
+    Mutant(
+        "a run of the cleaner keeps the rate of its plan",
+        "src/tidelog/storage/compaction/pace.py::Pace.take",
+        "            self.bytes_per_second = self.look() or self.bytes_per_second\n",
+        "            self.look()\n",
         "tests/unit/storage/test_compaction_limits.py",
     ),
     Mutant(
