@@ -50,7 +50,9 @@ def test_a_target_without_room_is_refused_unless_forced(
 ) -> None:
     seen(monkeypatch, {1: None, 2: None}, free=99)
     said = "there is no room for the copies: broker 2 /b lacks 1 B"
-    with pytest.raises(Failed, match=f"^{said}; --force does it nevertheless$"):
+    with pytest.raises(
+        Failed, match=f"^{said}; --force begins nevertheless: a full disk then takes"
+    ):
         asyncio.run(actions.dry_run(CLUSTER, PlanFile({T0: (2,)}), force=False, as_json=True))
     shown = json.loads(capsys.readouterr().out)
     assert (shown["has_room"], shown["log_dirs"][0]["free_bytes_afterwards"]) == (False, -1)

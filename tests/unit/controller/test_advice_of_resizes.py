@@ -308,8 +308,15 @@ CASES = (
         ("wrote to it 0 minutes ago", "wait for an hour"),
         changed(now_ms=NOW_MS + UNAWARE_MS),
     ),
-    Case("unaware writers, forced", unaware, Ask(4), ("--force",), changed(force=True)),
-    Case("leaders are silent", unheard, Ask(4), ("has not said",), reported),
+    Case(
+        "unaware writers, forced",
+        unaware,
+        Ask(4),
+        # U: what forcing costs was in the documentation alone.
+        ("--force) loses records", "refused for good, and their producers give it up"),
+        changed(force=True),
+    ),
+    Case("leaders are silent", unheard, Ask(4), ("has not said", "loses records"), reported),
     Case(
         "an assignment of a shrink",
         grown,

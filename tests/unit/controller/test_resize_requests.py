@@ -214,7 +214,7 @@ def test_a_refusal_names_the_clients_that_prevent_a_shrink() -> None:
     refusal = world.ask(4, force=False)
     assert refusal is not None
     named = f"(client ids: (none), a?[2J?, rdkafka, {'x' * 100})"
-    assert f"wrote to it 0 minutes ago {named}. Their records" in refusal.sentence
+    assert f"wrote to it 0 minutes ago {named}. Move them" in refusal.sentence
     note_clients(world.cluster, 3, [(topic_id, [f"c{number:03}" for number in range(999)])])
     assert len(unaware_clients(world.cluster, "t")) == MOST_CLIENTS
     assert world.cluster.unaware_clients.keys() == {topic_id}

@@ -167,7 +167,9 @@ def _check(plan: PlanFile, now: Situation) -> None:
 def _check_room(cost: Cost, force: bool) -> None:
     full = cost.why_no_room()
     if full is not None and not force:
-        raise Failed(f"{full}; --force does it nevertheless")
+        raise Failed(
+            f"{full}; --force begins nevertheless: a full disk then takes no copies and no appends"
+        )
     if full is not None:
         note(full)
 

@@ -268,6 +268,13 @@ def _why_not_born(
     return None
 
 
+LOST_BY_FORCE = (
+    "Force (tidelog topics --alter --force) loses records: what such writers send to retired "
+    "partitions is refused for good, and their producers give it up; an idempotent one of "
+    "librdkafka may store others twice"
+)
+
+
 def _cannot_finish(found: Obstacle) -> RequestRefusal:
     sentence = f"{found.what}, so a resize could not finish: {found.remedy}."
     return RequestRefusal(found.error, sentence)
@@ -279,8 +286,8 @@ def _why_not_unforced(cluster: ClusterState, name: str, now_ms: int) -> RequestR
         sentence = (
             f"The topic {name} does not shrink: it is compacted, so its retired partitions keep "
             "the newest values of their keys for good, and while they are listed the topic never "
-            "grows again. If that is wanted, send force (tidelog topics --alter --force); "
-            "otherwise copy the records to a new topic with fewer partitions."
+            "grows again: force (tidelog topics --alter --force) gives that up for good, and no "
+            "record. Or copy the records to a new topic with fewer partitions."
         )
         return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
     return why_not_aware(cluster, name, now_ms)
@@ -307,14 +314,12 @@ def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefus
         sentence = (
             f"The topic {name} does not shrink yet: broker {names} has not said whether writers "
             "without a partition count are there. It says so in its next heartbeat: send the "
-            "request again; if it stays, look into that broker's log, or send force (tidelog "
-            "topics --alter --force)."
+            f"request again; if it stays, look into that broker's log. {LOST_BY_FORCE}."
         )
         return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
     sentence = (
-        f"The topic {name} does not shrink: {why}. Their records for retired partitions would be "
-        "refused. Move them to tidelog's producer and wait for an hour, or send force "
-        "(tidelog topics --alter --force)."
+        f"The topic {name} does not shrink: {why}. Move them to tidelog's producer, or stop them, "
+        f"and wait for an hour. {LOST_BY_FORCE}."
     )
     return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
 
