@@ -216,7 +216,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
-    node = TidelogNode(tmp_path)
+    node = TidelogNode(tmp_path, {"num.io.threads": 16})
     node.run_with("tests.support.noting_server", {})
     with subprocess.Popen(
         node.command(),
@@ -241,6 +241,7 @@ def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
     assert out == ""
     said = f'event="tidelog {__version__} starts: node 1, broker,controller, level {LATEST.name}"'
     assert said in err and f" log_dirs={node.data} " in err
+    assert err.count("num.io.threads") == 1, "its names were in the sentence and in a field"
     where = f"PLAINTEXT://127.0.0.1:{node.port}"
     assert f" listener={where} advertised={where}" in err
     imported = [line for line in err.splitlines() if line.startswith("imported ")]

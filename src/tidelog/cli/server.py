@@ -234,7 +234,9 @@ class _Process:
         )
         if idle := without_effect(configs.texts):
             logger.warning(
-                "these configurations have no effect: %(names)s", {"names": "; ".join(idle)}
+                # In one place of the line: the list may be long.
+                "these configurations of the file have no effect",
+                {"names": "; ".join(idle)},
             )
         if host_name is not None:
             logger.info(

@@ -18,6 +18,9 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, GaveUp, Refused
 from tidelog.model.errors import ErrorCode
 
+ALIKE = 0.8
+"""How alike a name has to be: billing and mailing, or orders and readers, are less than that."""
+
 SHOWN = 3
 """The most names that a sentence has."""
 
@@ -62,7 +65,8 @@ async def with_suggestion(cluster: Cluster, error: ClientError) -> ClientError |
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return a question with the name most like ``name``, which is none of them; "" if none is."""
-    near = get_close_matches(name, [each for each in names if each != name], 1)
+    others = [each for each in names if each != name]
+    near = get_close_matches(name, others, 1, cutoff=ALIKE)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
