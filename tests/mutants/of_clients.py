@@ -24,7 +24,7 @@ FROZEN = "tests/simulation/test_frozen_peers.py"
 MUTANTS = (
     Mutant(
         "tombstones for a broker that reads nothing have no limit",
-        f"{CLIENT}/producing/ancestor_tombstones.py::AncestorTombstones._send_to",
+        "src/tidelog/client/producing/ancestor_tombstones.py::AncestorTombstones._send_to",
         "        if connection.unsent_bytes > MOST_UNSENT_BYTES:\n",
         "        if connection.unsent_bytes < 0:\n",
         "tests/component/client/test_tombstones_to_stopped_brokers.py",

@@ -22,11 +22,11 @@ from prometheus_client.registry import Collector
 
 from tidelog.broker.partitions.metrics import hosted_by, of_partitions
 from tidelog.broker.partitions.partition import Role
+from tidelog.model.api_keys import spoken
 from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.model.api_keys import ApiKey
     from tidelog.network.server import Server
 
 
@@ -140,7 +140,7 @@ class BrokerCollector(Collector):
         )
         for key, tally in list(self._server.router.tallies.items()):
             if tally.requests:
-                name = _name(key)
+                name = spoken(key)
                 requests.add_metric([name], tally.requests)
                 failures.add_metric([name], tally.failures)
                 pending.add_metric([name], tally.pending)
@@ -150,7 +150,7 @@ class BrokerCollector(Collector):
             labels=["request"],
         )
         for key, count in list(self._server.audit.refused_by_api.items()):
-            refused.add_metric([_name(key)], count)
+            refused.add_metric([spoken(key)], count)
         yield requests
         yield failures
         yield pending
@@ -172,7 +172,7 @@ class BrokerCollector(Collector):
                 for bits in range(SHORTEST_BITS, LONGEST_BITS + 1)
             ]
             buckets.append(("+Inf", sums[-1]))
-            family.add_metric([_name(key)], buckets, tally.took_ns / 1e9)
+            family.add_metric([spoken(key)], buckets, tally.took_ns / 1e9)
         yield family
 
     def _groups(self) -> Iterator[Metric]:
@@ -240,11 +240,6 @@ class BrokerCollector(Collector):
         for name, value in found.items():
             count.add_metric([name], value)
         yield count
-
-
-def _name(key: ApiKey) -> str:
-    """Return an API's name as Kafka writes it."""
-    return key.name.title().replace("_", "")
 
 
 def health(broker: Broker) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from tidelog.controller.decisions.late_replicas import (
 )
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.pending import Changes
-from tidelog.model.api_keys import ApiKey
+from tidelog.model.api_keys import spoken
 from tidelog.model.errors import ErrorCode
 from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
@@ -425,7 +425,7 @@ class Outbox:
         if response.error_code != ErrorCode.NONE:
             name = ErrorCode(response.error_code).name
             key = request.api_key if isinstance(request, EncodedRequest) else None
-            asked = type(request).__name__ if key is None else ApiKey(key).name
+            asked = type(request).__name__.removesuffix("Request") if key is None else spoken(key)
             raise ChannelRefused(f"it responded to {asked} with {name}")
         return response
 

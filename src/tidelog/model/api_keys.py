@@ -69,3 +69,11 @@ class ApiKey(IntEnum):
     REPORT_TRUNCATION = 10007
     REPORT_FENCES = 10008
     RESTORED_STORE = 10009
+
+
+def spoken(api_key: int) -> str:
+    """Return the name of an API as Kafka's documentation writes it: DescribeConfigs.
+
+    Every sentence and log line has this form.
+    """
+    return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))

@@ -308,10 +308,10 @@ class Answering(Outgoing):
         """Log the exception being handled; return a response, or None after closing."""
         route.tally.failures += 1
         if self.server.may_say():
-            logger.exception("%s failed for %s", route.handler.api_key.name, self)
+            logger.exception("%s failed for %s", route.handler.name, self)
         answer = None if request is None else route.failure(request)
         if answer is None:
-            self.close(f"the response of {route.handler.api_key.name} has no field for an error")
+            self.close(f"the response of {route.handler.name} has no field for an error")
         return answer
 
     def _hold_request(self, route: Route, size: int) -> int:
@@ -370,7 +370,7 @@ class Answering(Outgoing):
         route.tally.pending -= 1
         if self._transport is None or self._blocked & CLOSED:
             if not future.cancelled() and future.exception() is not None:
-                logger.error("%s failed", route.handler.api_key.name, exc_info=future.exception())
+                logger.error("%s failed", route.handler.name, exc_info=future.exception())
             return
         try:
             answer = begun(future.result())
@@ -432,7 +432,7 @@ class Answering(Outgoing):
         try:
             return frames.encode_answer(route, correlation_id, answer)
         except frames.UNWRITABLE:
-            name = route.handler.api_key.name
+            name = route.handler.name
             logger.exception("a response of %s version %d cannot be encoded", name, route.version)
             self.close("its response cannot be encoded")
             return None

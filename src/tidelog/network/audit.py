@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.model.api_keys import ApiKey
+from tidelog.model.api_keys import ApiKey, spoken
 
 if TYPE_CHECKING:
     from tidelog.network.router import Peer
@@ -83,5 +83,5 @@ def _say(place: tuple[str, ApiKey], why: str, more: int) -> None:
     besides = f" (and {more} more since the last line)" if more else ""
     audit.warning(
         "refused %(request)s from %(address)s: %(why)s%(besides)s",
-        {"request": api_key.name, "address": host, "why": why, "besides": besides},
+        {"request": spoken(api_key), "address": host, "why": why, "besides": besides},
     )

@@ -398,7 +398,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         if answer is None:
             raise CloseConnection(why)
         if self.server.may_say():
-            name = route.handler.api_key.name
+            name = route.handler.name
             logger.warning("%s gets INVALID_REQUEST for its %s: %s", self, name, error)
         return answer
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tidelog.model.api_keys import ApiKey
+from tidelog.model.api_keys import ApiKey, spoken
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Account
 from tidelog.protocol import codec, messages
@@ -226,6 +226,11 @@ class Handler:
     direct: Direct | None = None
     """The fast path of the hottest requests; ``handle`` serves those that it returns None for."""
 
+    @property
+    def name(self) -> str:
+        """The API's name in sentences."""
+        return spoken(self.api_key)
+
 
 @dataclass(slots=True)
 class Tally:
@@ -350,14 +355,14 @@ class Router:
     def _add(self, handler: Handler) -> None:
         key = handler.api_key
         if key in self._handlers:
-            raise ValueError(f"two handlers of {key.name}")
+            raise ValueError(f"two handlers of {spoken(key)}")
         known = codec.api_of(key).versions
         if handler.versions.start not in known or handler.versions.stop - 1 not in known:
-            raise ValueError(f"{key.name} has no versions {handler.versions}")
+            raise ValueError(f"{spoken(key)} has no versions {handler.versions}")
         if handler.scope is not Scope.CLIENT and not all(
             _has_at_top(key, "error_code", version) for version in handler.versions
         ):
-            raise ValueError(f"{key.name} cannot be refused: its response has no error code")
+            raise ValueError(f"{spoken(key)} cannot be refused: its response has no error code")
         self._handlers[key] = handler
         self.tallies[key] = Tally()
 

@@ -196,7 +196,7 @@ def test_out_of_scope_is_refused_and_does_not_reach_the_handler(
     lines = [r.getMessage() for r in caplog.records if r.name == "tidelog.audit"]
     assert len(lines) == 2
     assert lines[0] == (
-        "refused STOP_REPLICA from 127.0.0.1: it is for controllers, and was asked without a proof "
+        "refused StopReplica from 127.0.0.1: it is for controllers, and was asked without a proof "
         "of the cluster secret, on PLAINTEXT"
     )
 

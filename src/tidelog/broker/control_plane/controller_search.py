@@ -18,10 +18,10 @@ from tidelog.client.connecting.connection import (
     ClientConnection,
     api_of_request,
     connect,
-    spoken,
 )
 from tidelog.client.connecting.patience import GrowingTimeout, is_over
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
+from tidelog.model.api_keys import spoken
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.runtime.cluster_secret import ClusterSecret

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tidelog.broker.control_plane.controller_search import ControllerUnreachable
 from tidelog.broker.control_plane.envelopes import ForwardingRefused
 from tidelog.client.errors import ClientError
-from tidelog.model.api_keys import ApiKey
+from tidelog.model.api_keys import ApiKey, spoken
 from tidelog.model.errors import ErrorCode
 from tidelog.network import frames
 from tidelog.network.forwarded import FORWARDED
@@ -87,7 +87,7 @@ async def forward(broker: Forwards, api_key: int, request: Any, context: Request
     except ClientError as error:
         logger.warning(
             "outcome of a forwarded %(request)s unknown: %(error)s",
-            {"request": ApiKey(api_key).name, "error": error},
+            {"request": spoken(api_key), "error": error},
         )
         why = f"no response of the controller, the outcome is unknown: {error}"
         refusal = ErrorCode.REQUEST_TIMED_OUT, why

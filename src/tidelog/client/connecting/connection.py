@@ -26,7 +26,7 @@ from tidelog.client.errors import (
     VersionUnsupported,
     error_code,
 )
-from tidelog.model.api_keys import ApiKey
+from tidelog.model.api_keys import ApiKey, spoken
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages, schema
 from tidelog.version import __version__
@@ -435,8 +435,3 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def _end(self, reason: ConnectionLost) -> None:
         self._connection._end(reason)
-
-
-def spoken(api_key: int) -> str:
-    """Return the name of an API as Kafka's documentation writes it: DescribeConfigs."""
-    return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
