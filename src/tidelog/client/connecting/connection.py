@@ -55,6 +55,13 @@ HIGHEST_USED = {
 them by name. (Followers have tags of ours in Fetch 12 alone.)"""
 
 
+WHAT_TO_CHECK = (
+    ": check that it is a broker's listener for clients, without TLS, and no controller's port; "
+    "that the cluster.secret.file, if one was given, is the servers'; and that server's log"
+)
+"""The advice for a connection that its peer closed before any response but the greeting's."""
+
+
 class _Pending(NamedTuple):
     """A request in flight."""
 
@@ -390,6 +397,8 @@ class _Protocol(asyncio.BufferedProtocol):
     def __init__(self, connection: ClientConnection, reader: FrameReader) -> None:
         self._connection = connection
         self._reader = reader
+        self._has_served = False
+        """Whether a response came after those of the greeting."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._connection._transport = cast(asyncio.Transport, transport)
@@ -401,6 +410,7 @@ class _Protocol(asyncio.BufferedProtocol):
         try:
             for frame in self._reader.received(nbytes):
                 self._connection._answered(frame)
+                self._has_served |= self._connection._greeting_ms is None
         except OversizedFrame as error:
             self._end(InvalidAnswer(f"{self._connection.peer} does not speak Kafka: {error}"))
         except codec.DecodeError as error:
@@ -411,7 +421,8 @@ class _Protocol(asyncio.BufferedProtocol):
             self._end(error)
 
     def eof_received(self) -> None:
-        self._end(ConnectionLost(f"{self._connection.peer} closed the connection"))
+        advice = "" if self._has_served else WHAT_TO_CHECK
+        self._end(ConnectionLost(f"{self._connection.peer} closed the connection{advice}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = f"was lost: {exc}" if exc is not None else "was closed by the peer"
