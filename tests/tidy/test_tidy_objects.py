@@ -38,7 +38,7 @@ LARGER: dict[tuple[str, str], tuple[Figures, str]] = {
     ("tidelog/network/connection.py", "Connection"): (Figures(43, 68, 927), PARENTS),
     ("tidelog/network/open_connections.py", "OpenConnections"): (Figures(26, 15, 173), WIDE),
     ("tidelog/network/server.py", "Server"): (Figures(27, 18, 235), PARENTS),
-    ("tidelog/storage/directory/log_directory.py", "LogDirectory"): (Figures(21, 32, 408), WIDE),
+    ("tidelog/storage/directory/log_directory.py", "LogDirectory"): (Figures(22, 32, 408), WIDE),
     ("tidelog/storage/log/partition_log.py", "PartitionLog"): (Figures(39, 9, 222), PARENTS),
     ("tidelog/storage/log/state.py", "LogState"): (Figures(39, 9, 180), STATE),
     ("tidelog/storage/segments/apart.py", "SegmentApart"): (Figures(22, 35, 429), PARENTS),
