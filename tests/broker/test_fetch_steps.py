@@ -16,7 +16,8 @@ from tests.support.fetch_steps import Context, asked, finished
 from tests.support.follower_fetches import LIFE, ask, session_of, told
 from tests.support.led_partition import append, lead, running
 from tests.support.session_client import Client
-from tidelog.broker.fetching.client_sessions import FINAL_EPOCH, FetchPlan, FetchSessions
+from tidelog.broker.fetching.client_sessions import FetchPlan, FetchSessions
+from tidelog.broker.fetching.session_rules import FINAL_EPOCH
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID

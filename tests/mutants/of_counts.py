@@ -119,9 +119,9 @@ MUTANTS = (
     ),
     Mutant(
         "a fetch session keeps the first count of a partition",
-        "src/tidelog/broker/fetching/client_sessions.py::ClientFetchSession.update",
-        "                    known.update(topic_id, asked, named)\n",
-        "                    known.update(topic_id, asked, known.named)\n",
+        "src/tidelog/broker/fetching/client_sessions.py::ClientFetchSession.take",
+        "known.update(topic_id, asked, named)",
+        "known.update(topic_id, asked, known.named)",
         OF_FETCH,
     ),
     Mutant(

@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.lone_broker import LoneBroker
 from tests.support.turn_costs import TurnCosts
 from tidelog.model.api_keys import ApiKey
+from tidelog.network.limits import Account
 from tidelog.protocol import codec
 
 
@@ -37,6 +38,8 @@ class Context:
     """What a Fetch asks of its connection; no client has it."""
 
     version = 12
+    client_host = "a"
+    account = Account(2**30)
     connection = property(lambda self: self)
 
     def may_name_replica(self, *_: object) -> bool:

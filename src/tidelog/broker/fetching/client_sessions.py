@@ -7,24 +7,26 @@ count, resize epoch and partition epoch, which a client sends again when they ch
 those of followers: see ``follower_sessions``; not the reads: see ``partition_reads``. A client
 whose session was evicted begins another one, or names all partitions in each request. The memory of
 a session is charged to the account of its client's connection, also after the connection is closed.
-
-| session id | epoch | meaning |
-|---|---|---|
-| 0 | -1 | no session: the request names all partitions |
-| n | -1 | the same, and session n ends |
-| any | 0 | a new session with the partitions of the request (session n ends) |
-| n | e > 0 | session n, which expects epoch e; the request changes its partitions |
 """
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidelog.broker.partitions.resize_checks import named_by
+from tidelog.broker.fetching.session_rules import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    MAX_INT32,
+    NO_SESSION,
+    UNUSABLE,
+    applied,
+    named_in,
+    next_epoch,
+    why_not_next,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Steps
 from tidelog.replication.resize_rules import Named
@@ -35,19 +37,12 @@ if TYPE_CHECKING:
     from tidelog.network.limits import Account, AccountHolder
     from tidelog.protocol import messages
 
-NO_SESSION = 0
-FINAL_EPOCH = -1
-INITIAL_EPOCH = 0
-MAX_INT32 = 2**31 - 1
-
 EVICTION_MS = 120_000
 """A session used within this time is not evicted, as in Kafka, unless memory is short."""
 
 EXPIRY_MS = 300_000
 """A session not used for this time ends: its client is gone, or begins another one."""
 
-UNUSABLE = -2
-"""The epoch of a session while a request is applied to it: no request with it is served."""
 
 MAX_BYTES = 67_108_864
 """Maximum memory of all sessions together: about 120,000 partitions."""
@@ -68,13 +63,6 @@ def bytes_of(topic: str | bytes) -> int:
     return PARTITION_BYTES + (len(topic) if topic.isascii() else 4 * len(topic))
 
 
-def named_in(
-    topic: messages.FetchRequest.FetchTopic, asked: messages.FetchRequest.FetchPartition
-) -> Named:
-    """Return the numbers of one partition in a request."""
-    return named_by(topic.undeleted_partition_count, topic.resize_epoch, asked.partition_epoch)
-
-
 def named_by_request(
     topic: messages.FetchRequest.FetchTopic, by_id: bool
 ) -> tuple[str | bytes, UUID]:
@@ -82,11 +70,6 @@ def named_by_request(
     if by_id:
         return topic.topic_id.bytes, topic.topic_id
     return topic.topic, topic.follower_topic_id
-
-
-def next_epoch(epoch: int) -> int:
-    """Return the session epoch of the next request."""
-    return 1 if epoch == MAX_INT32 else epoch + 1
 
 
 class Wanted:
@@ -178,34 +161,25 @@ class ClientFetchSession:
         self.account: Account = client.account
         self.client_host = client.client_host
 
-    def update(self, request: messages.FetchRequest) -> Generator[int, None, int]:
-        """Add, change and forget partitions as an incremental request says. Yields now and then,
-        and returns at the end, by how many bytes the session has grown."""
-        grown = seen = 0
-        for topic in request.topics:
-            by, topic_id = named_by_request(topic, self.by_id)
-            for asked in topic.partitions:
-                key, named = (by, asked.partition), named_in(topic, asked)
-                known = self.wanted.get(key)
-                if known is None:
-                    self.wanted[key] = Wanted(topic.topic, topic_id, asked, named, by)
-                    grown += bytes_of(by)
-                else:
-                    known.update(topic_id, asked, named)
-                seen += 1
-                if not seen % pace.PART:
-                    yield grown
-                    grown = 0
-        for forgotten in request.forgotten_topics_data:
-            by = forgotten.topic_id.bytes if self.by_id else forgotten.topic
-            for index in forgotten.partitions:
-                if self.wanted.pop((by, index), None) is not None:
-                    grown -= bytes_of(by)
-                seen += 1
-                if not seen % pace.PART:
-                    yield grown
-                    grown = 0
-        return grown
+    def take(
+        self,
+        topic: messages.FetchRequest.FetchTopic,
+        asked: messages.FetchRequest.FetchPartition,
+    ) -> int:
+        """See ``session_rules.Session``."""
+        by, topic_id = named_by_request(topic, self.by_id)
+        key, named = (by, asked.partition), named_in(topic, asked)
+        known = self.wanted.get(key)
+        if known is not None:
+            known.update(topic_id, asked, named)
+            return 0
+        self.wanted[key] = Wanted(topic.topic, topic_id, asked, named, by)
+        return bytes_of(by)
+
+    def forget(self, topic: messages.FetchRequest.ForgottenTopic, index: int) -> int:
+        """See ``session_rules.Session``."""
+        by = topic.topic_id.bytes if self.by_id else topic.topic
+        return 0 if self.wanted.pop((by, index), None) is None else -bytes_of(by)
 
     def move_last(self, wanted: Wanted) -> None:
         """Read this partition after the others next time: its records were sent."""
@@ -266,20 +240,12 @@ class FetchSessions:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
             # A partition named twice is read once, as in its last entry (as in Kafka).
-            wanted: dict[tuple[str | bytes, int], Wanted] = {}
-            seen = 0
-            for topic in request.topics:
-                by, topic_id = named_by_request(topic, by_id)
-                for asked in topic.partitions:
-                    named = named_in(topic, asked)
-                    wanted[by, asked.partition] = Wanted(topic.topic, topic_id, asked, named, by)
-                    seen += 1
-                    if not seen % pace.PART:
-                        yield 0
-            session = None
-            if epoch == INITIAL_EPOCH and wanted:
-                session = self._open(wanted, now_ms, client, by_id)
-            return FetchPlan(list(wanted.values()), session, full=True)
+            fresh = ClientFetchSession(NO_SESSION, now_ms, client, by_id=by_id)
+            for _ in applied(fresh, request, forgets=False):
+                yield 0
+            wanted = list(fresh.wanted.values())
+            is_kept = epoch == INITIAL_EPOCH and wanted and self._open(fresh, now_ms)
+            return FetchPlan(wanted, fresh if is_kept else None, full=True)
         known = self.find(request.session_id, epoch)
         if isinstance(known, ErrorCode):
             return known
@@ -299,9 +265,7 @@ class FetchSessions:
         session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        if session.epoch != epoch or epoch == UNUSABLE:
-            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        return session
+        return why_not_next(session, session_id, epoch) or session
 
     def use(self, session: ClientFetchSession, now_ms: int) -> None:
         """Begin to apply a request: the session is unusable until its next epoch is set."""
@@ -311,7 +275,7 @@ class FetchSessions:
 
     def _updated(self, session: ClientFetchSession, request: messages.FetchRequest) -> Steps:
         """Apply a request to its session; return whether the session still exists."""
-        growth = session.update(request)
+        growth = applied(session, request)
         while True:
             try:
                 grown, ended = next(growth), False
@@ -355,26 +319,18 @@ class FetchSessions:
         if session is not None:
             self._put_back(session.held, session)
 
-    def _open(
-        self,
-        wanted: dict[tuple[str | bytes, int], Wanted],
-        now_ms: int,
-        client: AccountHolder,
-        by_id: bool,
-    ) -> ClientFetchSession | None:
-        """Return a new session, or None without room: then the client names all again."""
-        session = ClientFetchSession(NO_SESSION, now_ms, client, by_id=by_id)
-        size = sum(bytes_of(topic) for topic, _ in wanted)
+    def _open(self, session: ClientFetchSession, now_ms: int) -> bool:
+        """Keep a new session; False without room: then the client names all again."""
+        size = sum(bytes_of(topic) for topic, _ in session.wanted)
         while len(self._sessions) >= self._slots or not self._has_room(size, session):
             if not self._evict_one(size, session, now_ms):
-                return None
+                return False
         if not self._take(size, session):
-            return None
+            return False
         while session.id == NO_SESSION or session.id in self._sessions:
             session.id = self._random.randrange(1, MAX_INT32)
-        session.wanted = wanted
         self._sessions[session.id] = session
-        return session
+        return True
 
     def _has_room(self, count: int, session: ClientFetchSession) -> bool:
         """Whether sessions may take ``count`` bytes more from this one's account."""

@@ -16,15 +16,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
-from tidelog.broker.fetching.client_sessions import (
-    FINAL_EPOCH,
-    NO_SESSION,
-    ClientFetchSession,
-    FetchSessions,
-    Wanted,
-    next_epoch,
-)
+from tidelog.broker.fetching.client_sessions import ClientFetchSession, FetchSessions, Wanted
 from tidelog.broker.fetching.partition_reads import READ_COMMITTED, Reader, records_at
+from tidelog.broker.fetching.session_rules import FINAL_EPOCH, NO_SESSION, next_epoch
 from tidelog.broker.fetching.topic_ids import BY_ID_SINCE, REPLICA_STATE_SINCE
 from tidelog.broker.partitions.produce_tags import COUNT_TAG, EPOCH_TAG, PARTITION_TAG
 from tidelog.broker.partitions.read_limit import limit_of_consumer

@@ -23,10 +23,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.fetching.client_sessions import (
+from tidelog.broker.fetching.client_sessions import Wanted
+from tidelog.broker.fetching.session_rules import (
     INITIAL_EPOCH,
     UNUSABLE,
-    Wanted,
+    applied,
     named_in,
     next_epoch,
 )
@@ -146,27 +147,12 @@ class FollowerSession:
         self.has_woken = False
         """Whether an event since the last read has woken delayed fetches."""
 
-    def take(self, request: messages.FetchRequest) -> Steps:
-        """Add, change and forget partitions as a request says. O(partitions that it names)."""
-        seen = 0
-        for topic in request.topics:
-            for asked in topic.partitions:
-                seen += 1
-                if not seen % AT_ONCE:
-                    yield 0
-                self._take_one(topic, asked)
-        for forgotten in request.forgotten_topics_data:
-            for index in forgotten.partitions:
-                seen += 1
-                if not seen % AT_ONCE:
-                    yield 0
-                self._drop(self.entries.pop((forgotten.topic, index), None))
-
-    def _take_one(
+    def take(
         self,
         topic: messages.FetchRequest.FetchTopic,
         asked: messages.FetchRequest.FetchPartition,
-    ) -> None:
+    ) -> int:
+        """See ``session_rules.Session``: memory is not counted here."""
         key, named = (topic.topic, asked.partition), named_in(topic, asked)
         entry = self.entries.get(key)
         if entry is None:
@@ -180,6 +166,12 @@ class FollowerSession:
             entry.is_void = False
         self.dirty.pop(entry, None)
         self.dirty[entry] = None
+        return 0
+
+    def forget(self, topic: messages.FetchRequest.ForgottenTopic, index: int) -> int:
+        """See ``session_rules.Session``."""
+        self._drop(self.entries.pop((topic.topic, index), None))
+        return 0
 
     def _drop(self, entry: SessionPartition | None) -> None:
         if entry is not None:
@@ -213,7 +205,7 @@ class FollowerSession:
             self.broker_epoch = request.replica_broker_epoch
             self.dirty.update(dict.fromkeys(self.entries.values()))
         self.sent.clear()
-        yield from self.take(request)
+        yield from applied(self, request, AT_ONCE)
         self.epoch = after
         self.fetched_ms = now_ms
 
@@ -235,7 +227,7 @@ class FollowerSession:
         self.sent.clear()
         for topic in request.topics:
             for asked in topic.partitions:
-                self._take_one(topic, asked)
+                self.take(topic, asked)
         self.epoch = next_epoch(self.epoch)
         self.fetched_ms = now_ms
         return True

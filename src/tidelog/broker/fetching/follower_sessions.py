@@ -14,7 +14,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.fetching.client_sessions import FINAL_EPOCH, INITIAL_EPOCH, MAX_INT32
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
 from tidelog.broker.fetching.follower_session import AT_ONCE, FollowerSession, SessionPartition
 from tidelog.broker.fetching.partition_reads import (
@@ -25,6 +24,12 @@ from tidelog.broker.fetching.partition_reads import (
     put_into,
     refusal,
     respond,
+)
+from tidelog.broker.fetching.session_rules import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    MAX_INT32,
+    why_not_next,
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Steps
@@ -115,11 +120,7 @@ class FollowerSessions:
             prompt = self.reader.reads_from_closest
             self._sessions[node_id] = fresh = FollowerSession(session_id, node_id, prompt=prompt)
             return fresh
-        if present is None or present.id != request.session_id:
-            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        if present.epoch != epoch:
-            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        return present
+        return why_not_next(present, request.session_id, epoch) or present
 
     def _note(self, session: FollowerSession, now_ms: int) -> Steps:
         """Note the fetch offsets of the follower, and where it is not in the ISR."""
