@@ -7,10 +7,12 @@ the calls of handlers: see `connection`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from importlib import import_module
+from pkgutil import iter_modules
 from types import GeneratorType
 from typing import Any, Protocol
 
@@ -399,6 +401,13 @@ class Router:
             for key, handler in sorted(self._handlers.items())
             if trusted or handler.scope is Scope.CLIENT
         ]
+
+
+def handlers_of(package: str, path: Iterable[str]) -> Iterator[Handler]:
+    """Yield the ``HANDLER`` of each module of a package: its directory is the list of APIs."""
+    for entry in iter_modules(path):
+        found: Handler = import_module(f"{package}.{entry.name}").HANDLER
+        yield found
 
 
 def refusal(handler: Handler, request: Any, error: ErrorCode, version: int) -> Any | None:

@@ -30,7 +30,6 @@ from tidelog.broker.fetching.session_rules import (
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Steps
 from tidelog.replication.resize_rules import Named
-from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition

@@ -1,97 +1,15 @@
-"""The APIs that a broker serves: one handler per file, all of them in this list, and those that it
-forwards.
+"""The APIs that a broker serves: one handler per file, and those that it forwards.
 
-Owns the list only; the router derives the ApiVersions response from it.
+Owns no list: the directory is the list, and the router derives the ApiVersions response from it.
 """
 
 from __future__ import annotations
 
 from tidelog.broker.control_plane.forwarding import forwarded
-from tidelog.broker.handlers import (
-    alter_replica_log_dirs,
-    consumer_group_position,
-    create_topics,
-    delete_groups,
-    delete_records,
-    describe_acls,
-    describe_client_quotas,
-    describe_cluster,
-    describe_condition,
-    describe_configs,
-    describe_fences,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_quorum,
-    describe_topic_partitions,
-    describe_user_scram_credentials,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    init_producer_id,
-    join_group,
-    leader_and_isr,
-    leave_group,
-    list_config_resources,
-    list_groups,
-    list_offsets,
-    list_transactions,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    open_control_channel,
-    partition_leader_epochs_for_partitions,
-    produce,
-    stop_replica,
-    sync_group,
-    update_configs,
-    update_metadata,
-)
 from tidelog.network.forwarded import FORWARDED
-from tidelog.network.router import Handler
+from tidelog.network.router import Handler, handlers_of
 
 HANDLERS: tuple[Handler, ...] = (
-    alter_replica_log_dirs.HANDLER,
-    consumer_group_position.HANDLER,
-    create_topics.HANDLER,
-    delete_groups.HANDLER,
-    delete_records.HANDLER,
-    describe_acls.HANDLER,
-    describe_client_quotas.HANDLER,
-    describe_cluster.HANDLER,
-    describe_condition.HANDLER,
-    describe_configs.HANDLER,
-    describe_fences.HANDLER,
-    describe_groups.HANDLER,
-    describe_log_dirs.HANDLER,
-    describe_producers.HANDLER,
-    describe_quorum.HANDLER,
-    describe_topic_partitions.HANDLER,
-    describe_user_scram_credentials.HANDLER,
-    fetch.HANDLER,
-    find_coordinator.HANDLER,
-    heartbeat.HANDLER,
-    init_producer_id.HANDLER,
-    join_group.HANDLER,
-    leader_and_isr.HANDLER,
-    leave_group.HANDLER,
-    list_config_resources.HANDLER,
-    list_groups.HANDLER,
-    list_offsets.HANDLER,
-    list_transactions.HANDLER,
-    metadata.HANDLER,
-    offset_commit.HANDLER,
-    offset_delete.HANDLER,
-    offset_fetch.HANDLER,
-    offset_for_leader_epoch.HANDLER,
-    open_control_channel.HANDLER,
-    partition_leader_epochs_for_partitions.HANDLER,
-    produce.HANDLER,
-    stop_replica.HANDLER,
-    sync_group.HANDLER,
-    update_configs.HANDLER,
-    update_metadata.HANDLER,
+    *handlers_of(__name__, __path__),
     *(forwarded(key) for key, row in FORWARDED.items() if row.is_whole),
 )
