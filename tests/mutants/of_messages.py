@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 SCHEMAS = "src/tidelog/protocol/schemas"
 GOLDEN = "tests/wire/test_golden_bytes.py"
 
+REFUSALS = "tests/wire/test_golden_refusals.py"
+
 MUTANTS = (
     Mutant(
         "T11: the unclean flag of LeaderAndIsr has another tag",
@@ -258,5 +260,33 @@ MUTANTS = (
         "        if self.held and self._account.contended:\n            self._shrink_to(need)\n",
         "",
         "tests/unit/network/test_buffer.py",
+    ),
+    Mutant(
+        "a refusal leaves the elements without an error that have a sentence of their own",
+        "src/tidelog/protocol/refusals.py::_Pair.level",
+        "        error = ERROR in fields and (sentence or not said)\n",
+        "        error = ERROR in fields and not said\n",
+        REFUSALS,
+    ),
+    Mutant(
+        "a refusal repeats what the request says of its elements",
+        "src/tidelog/protocol/refusals.py::_Pair.same",
+        "not x.array and x.default is None and x.name != ERROR",
+        "not x.array and x.name != ERROR",
+        REFUSALS,
+    ),
+    Mutant(
+        "a request is refused by a response that says that there are no brokers",
+        "src/tidelog/protocol/refusals.py::_top",
+        "level if level.lists and answered.issuperset(more) else None",
+        "level if level.lists else None",
+        f"{REFUSALS} tests/component/network/test_scope.py",
+    ),
+    Mutant(
+        "a session takes its next request while it applies one",
+        "src/tidelog/broker/fetching/session_rules.py::why_not_next",
+        "    if session.epoch != epoch or epoch == UNUSABLE:\n",
+        "    if session.epoch != epoch:\n",
+        "tests/unit/broker/test_session_rules.py",
     ),
 )
