@@ -30,10 +30,11 @@ class Said(NamedTuple):
         return json.loads(self.good())
 
     def failed(self, *words: str, status: int = 1) -> None:
-        """Assert that it failed with one line that has these words."""
+        """Assert that it failed with one line that has these words, after one that it waits."""
         assert self.status == status, self
-        assert len(self.err.splitlines()) == 1, self
-        assert self.err.startswith("error: "), self
+        lines = [each for each in self.err.splitlines() if not each.startswith("waiting for ")]
+        assert len(lines) == 1, self
+        assert lines[0].startswith("error: "), self
         for word in words:
             assert word in self.err, self
 

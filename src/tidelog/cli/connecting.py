@@ -228,7 +228,7 @@ def run(
             limit_s = at_most_s or settings.default_api_timeout_ms / 1000
             return f"waiting for {awaited}, through {bootstrap}, at most {limit_s:g} s"
 
-        shown = _Notice(waits, says_once=progress is None)
+        shown = _Notice(waits, says_once=lambda: bool(awaited) and is_reached)
         try:
             if knowing:
                 await cluster.open(OPEN_TIMEOUT_MS)
@@ -272,33 +272,33 @@ def _servers(flag: str | None, properties: Mapping[str, str]) -> str | None:
 class _Notice:
     """A progress line after two seconds: on a terminal it counts, and is erased at the end.
 
-    Elsewhere it is one line, and only with ``says_once``.
+    Elsewhere it is one line, as soon as ``says_once`` holds.
     """
 
-    def __init__(self, text: Callable[[], str], *, says_once: bool) -> None:
+    def __init__(self, text: Callable[[], str], *, says_once: Callable[[], bool]) -> None:
         self._text = text
+        self._says_once = says_once
         self._shown = False
         self._is_terminal = sys.stderr.isatty()
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
-        if self._is_terminal or says_once:
-            self._timer = self._loop.call_later(NOTICE_AFTER_S, self._show)
+        self._timer = self._loop.call_later(NOTICE_AFTER_S, self._show)
 
     def _show(self) -> None:
         text = self._text()
         if not self._is_terminal:
-            print(f"{text} …", file=sys.stderr, flush=True)
-            return
-        if text:
+            if self._says_once():
+                if text:
+                    print(f"{text} …", file=sys.stderr, flush=True)
+                return
+        elif text:
             self._shown = True
             passed = self._loop.time() - self._begun
             print(f"\r\033[K{text} … {passed:.0f} s", end="", file=sys.stderr, flush=True)
         self._timer = self._loop.call_later(1.0, self._show)
 
     def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
