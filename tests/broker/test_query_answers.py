@@ -258,12 +258,12 @@ def test_questions_at_once_share_one_round_to_the_controllers() -> None:
     async def work() -> None:
         rounds: list[asyncio.Future[list[Any]]] = []
 
-        class Session:
-            async def ask_controllers(self, *_: Any) -> list[Any]:
+        class Controllers:
+            async def ask_all(self, *_: Any) -> list[Any]:
                 rounds.append(asyncio.get_running_loop().create_future())
                 return await rounds[-1]
 
-        quorum = Quorum(Session())
+        quorum = Quorum(Controllers())
         waiting = [asyncio.create_task(quorum.answers()) for _ in range(3)]
         await until(lambda: rounds)
         waiting.append(asyncio.create_task(quorum.answers()))

@@ -189,10 +189,24 @@ class AdminMethods:
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
     ) -> None:
         """Change the configurations that each resource names, and no others (incrementally)."""
-    def list_groups(self, states_filter: Iterable[str] = ()) -> list[groups.GroupListing]:
-        """Return the groups of all brokers, sorted by id; only those in these states, if given."""
-    def list_consumer_groups(self, states_filter: Iterable[str] = ()) -> list[groups.GroupListing]:
-        """Return the groups of all brokers, sorted by id; only those in these states, if given."""
+    def list_groups(
+        self, states_filter: Iterable[str] = (), raise_errors: bool = True
+    ) -> groups.GroupListings:
+        """Return the groups of all brokers, sorted by id; only those in these states, if given.
+
+        Raises ListingIncompleteError when a broker did not list its groups within 5 s: its
+        ``valid`` are the groups of the others. Without ``raise_errors`` these are returned, and
+        ``errors`` of the result names the brokers that did not.
+        """
+    def list_consumer_groups(
+        self, states_filter: Iterable[str] = (), raise_errors: bool = True
+    ) -> groups.GroupListings:
+        """Return the groups of all brokers, sorted by id; only those in these states, if given.
+
+        Raises ListingIncompleteError when a broker did not list its groups within 5 s: its
+        ``valid`` are the groups of the others. Without ``raise_errors`` these are returned, and
+        ``errors`` of the result names the brokers that did not.
+        """
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, groups.GroupDescription]:
         """Return each group with its members; an unknown one is in the state Dead."""
     def describe_consumer_groups(

@@ -248,7 +248,7 @@ def health(broker: Broker) -> dict[str, Any]:
     offline = sorted(str(p.key) for p in hosted if p.role is Role.OFFLINE)
     registered = broker.session.broker_epoch >= 0
     return {
-        "healthy": registered and not offline and broker.session.refused is None,
+        "healthy": registered and not offline and broker.session.refusals.why is None,
         "node_id": broker.node_id,
         "cluster_id": broker.cluster_id,
         "registered": registered,
@@ -256,5 +256,5 @@ def health(broker: Broker) -> dict[str, Any]:
         "replicas": len(hosted),
         "leaders": sum(p.role is Role.LEADER for p in hosted),
         "offline_replicas": offline,
-        "refused": broker.session.refused,
+        "refused": broker.session.refusals.why,
     }

@@ -260,10 +260,10 @@ class BrokerProcess:
                         return True
                     changed = broker.metadata.changed()
                     await asyncio.wait(
-                        (changed, session.failed), return_when=asyncio.FIRST_COMPLETED
+                        (changed, session.refusals.failed), return_when=asyncio.FIRST_COMPLETED
                     )
-                    if session.failed.done():
-                        raise StartFailed(session.failed.result())
+                    if session.refusals.failed.done():
+                        raise StartFailed(session.refusals.failed.result())
                     # The handler sets ``had_metadata`` after it has changed the cache.
                     await asyncio.sleep(0)
         except TimeoutError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from uuid import UUID
 import click
 
 from tidelog.cli import resized, unclean_shown
+from tidelog.cli.asking import ask_whether_to_delete
 from tidelog.cli.connecting import (
     CONTROLLER,
     cluster_options,
@@ -52,9 +52,6 @@ BALANCES = ("--rebalance", "--decommission")
 """The actions that plan over all topics."""
 
 MINIMUM = "min.insync.replicas"
-
-SHOWN = 20
-"""The most topics that an error line names."""
 
 
 def _minimum_of(item: dict[str, Any], minimum: int) -> int:
@@ -395,7 +392,7 @@ async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
         what = f"{internal[0]} is internal (__consumer_offsets has the offsets of all groups)"
         raise Failed(f"{what}: add --force to delete it")
     if by_pattern and not flags["yes"]:
-        _ask_whether_to_delete(by_pattern, flags["topic"])
+        ask_whether_to_delete(by_pattern, flags["topic"])
     outcomes = await admin.delete_topics(cluster, found)
     refused = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
     deleted = [name for name in found if name not in refused]
@@ -419,18 +416,6 @@ def topics_to_delete(
     left_out = [topic.name for topic in matching if topic.internal and topic.name not in named]
     found = [topic.name for topic in matching if topic.name not in left_out]
     return found, left_out, [name for name in found if name not in named]
-
-
-def _ask_whether_to_delete(names: Sequence[str], text: str) -> None:
-    """List the topics that a pattern matches and ask for confirmation. Raises Failed."""
-    many = f"{len(names)} topic{'' if len(names) == 1 else 's'}"
-    if not sys.stdin.isatty():
-        shown = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
-        raise Failed(f"{text!r} matches {many} ({shown}): add --yes to delete what it matches")
-    click.echo(f"The pattern {text!r} matches {many}:", err=True)
-    click.echo("\n".join(f"  {name}" for name in names), err=True)
-    if not click.confirm("Delete what it matches, with all records?", err=True):
-        raise Failed("nothing was deleted")
 
 
 async def _missing(cluster: Cluster, flags: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tests.support.cli_arguments import CONSUME, PRODUCE, status_of
-from tidelog.cli import configs, consume, groups, main, produce, topics, up, up_child
+from tidelog.cli import asking, configs, consume, groups, main, produce, topics, up, up_child
 from tidelog.cli.connecting import client_properties, exactly_one, key_values, settings_from
 from tidelog.cli.failures import explain
 from tidelog.cli.refusal import Failed, WrongUsage
@@ -391,9 +391,9 @@ def test_at_a_terminal_the_listed_topics_are_confirmed(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     if agreed:
-        topics._ask_whether_to_delete(["a", "b"], "[ab]")
+        asking.ask_whether_to_delete(["a", "b"], "[ab]")
     else:
         with pytest.raises((Failed, click.Abort)):
-            topics._ask_whether_to_delete(["a", "b"], "[ab]")
+            asking.ask_whether_to_delete(["a", "b"], "[ab]")
     said = capsys.readouterr().err
     assert "'[ab]' matches 2 topics:\n  a\n  b\n" in said

@@ -26,11 +26,11 @@ _Partition = messages.DescribeQuorumResponse.PartitionData
 
 
 class AsksControllers(Protocol):
-    """The session of a broker."""
+    """The search of a broker for its controllers."""
 
-    async def ask_controllers(self, request: Any, version: int, timeout_ms: int) -> list[Any]: ...
+    async def ask_all(self, request: Any, version: int, timeout_ms: int) -> list[Any]: ...
 
-    async def ask_each_controller(
+    async def ask_each(
         self, request: Any, version: int, timeout_ms: int
     ) -> list[tuple[str, Any | None]]: ...
 
@@ -39,8 +39,8 @@ class Quorum:
     """What the controllers say. Requests that arrive during a round share it, so that clients
     cannot multiply the connections to the controllers."""
 
-    def __init__(self, session: AsksControllers) -> None:
-        self._session = session
+    def __init__(self, controllers: AsksControllers) -> None:
+        self._controllers = controllers
         self._asking: dict[str, asyncio.Task[list[Any]]] = {}
 
     async def answers(self) -> list[Any]:
@@ -66,13 +66,13 @@ class Quorum:
 
     async def _look(self) -> list[Any]:
         request = messages.DescribeConditionRequest(subjects=["controller"])
-        found = await self._session.ask_each_controller(request, 0, CONTROLLERS_MS)
+        found = await self._controllers.ask_each(request, 0, CONTROLLERS_MS)
         return [{"address": address, **_of_itself(said)} for address, said in found]
 
     async def _round(self) -> list[Any]:
         topic = _Request.TopicData(METADATA_TOPIC, [_Request.PartitionData(0)])
         request = _Request(topics=[topic])
-        return await self._session.ask_controllers(request, VERSION, CONTROLLERS_MS)
+        return await self._controllers.ask_all(request, VERSION, CONTROLLERS_MS)
 
 
 def _of_itself(said: Any | None) -> dict[str, Any]:

@@ -26,13 +26,13 @@ from tidelog.broker.control_plane.controller_search import (
 from tidelog.broker.control_plane.envelopes import Envelopes
 from tidelog.broker.control_plane.heartbeat_pace import HeartbeatPace
 from tidelog.broker.control_plane.quorum import Quorum
+from tidelog.broker.control_plane.refused_registrations import RefusedRegistrations
 from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.configs.addresses import Listener
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
 from tidelog.model.registration import FormerRegistration
-from tidelog.observe.repeated_line import RepeatedLine
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.backoff import steady
@@ -58,27 +58,6 @@ HIGHEST_LEVEL = HIGHEST.name
 """The highest ``inter.broker.protocol.version`` that this code knows."""
 
 REGISTRATION_VERSION = HEARTBEAT_VERSION = 0
-
-UNPROVEN = ": it asks for a proof of the cluster secret, set cluster.secret.file to the same file"
-
-ADVICE = {
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: UNPROVEN,
-    ErrorCode.DUPLICATE_BROKER_REGISTRATION: (
-        ": the node id is taken, a broker with another directory is registered under it and not "
-        "dead; give this one another node.id, or its former log.dirs, or stop the other broker: "
-        "this one registers once the session of that one has ended"
-    ),
-}
-"""What the line of a refused registration adds to the name of the error: the way out."""
-
-FATAL = frozenset(
-    {
-        ErrorCode.INCONSISTENT_CLUSTER_ID,
-        ErrorCode.UNSUPPORTED_VERSION,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    }
-)
-"""Errors of a registration that no retry can resolve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +127,7 @@ class ControllerSession:
         self._pace = HeartbeatPace(heartbeat_ms, silence_ms)
         # The broker leaves a controller that is silent for two thirds of the session: the session
         # still lasts then, and a controller that paused for half of a session keeps its brokers.
-        self._search = ControllerSearch(controllers, session_timeout_ms * 2 // 3, secret)
+        self.search = ControllerSearch(controllers, session_timeout_ms * 2 // 3, secret)
         self._timeout_ms = request_timeout_ms
         self._report = report
         self._when_registered = when_registered
@@ -165,20 +144,15 @@ class ControllerSession:
         self._want_shut_down = False
         # Set to send the next heartbeat at once, or when the connection has ended.
         self._woken = asyncio.Event()
-        self.quorum = Quorum(self)
-        self._envelopes = Envelopes(self.registered, self._search, self._woken.set, secret)
+        self.quorum = Quorum(self.search)
+        self._envelopes = Envelopes(self.registered, self.search, self._woken.set, secret)
         self.should_shut_down = asyncio.Event()
         self.broker_epoch = -1
         self.channel_key = NO_UUID
         """What the controller must send to open a control channel; NO_UUID: it gave no key."""
         self._registering: asyncio.Future[None] | None = None
         self.registrations = 0
-        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Has a result, one line, once the controller has refused this broker for good."""
-        self.refused: str | None = None
-        """Why the controller refused the last registration for good; None while it did not."""
-        self._refusals = RepeatedLine(logger)
-        """Registrations that were refused for a while, each tried again twice a second."""
+        self.refusals = RefusedRegistrations()
         self.founded_as = ""
         """Of ``discover_cluster_id``: what the cluster was called before it was known."""
 
@@ -192,10 +166,10 @@ class ControllerSession:
         said = False
         while True:
             try:
-                connection = await self._search.connect_next()
+                connection = await self.search.connect_next()
                 try:
                     request = messages.DescribeClusterRequest(broker_id=broker, own_cluster_id=own)
-                    answer = await self._search.ask(connection, request, 0)
+                    answer = await self.search.ask(connection, request, 0)
                 finally:
                     connection.close()
                 if answer.error_code == ErrorCode.NONE and answer.cluster_id:
@@ -205,18 +179,13 @@ class ControllerSession:
                 logger.debug("no controller yet: %s", error)
             waited_ms = (loop.time() - begun) * 1000
             if waited_ms > timeout_ms:
-                raise ControllerUnreachable(self._search.unreachable())
+                raise ControllerUnreachable(self.search.unreachable())
             if waited_ms > SAY_AFTER_MS and not said:
                 said = True
-                logger.warning("%s Waiting for it.", self._search.unreachable())
+                logger.warning("%s Waiting for it.", self.search.unreachable())
             # When a whole cluster starts, a broker finds the controller at most a tenth later than
             # possible.
             await asyncio.sleep(min(max(LOOK_AGAIN_MS, waited_ms / 10), RETRY_MAX_MS) / 1000)
-
-    @property
-    def controllers(self) -> list[str]:
-        """The addresses at which this broker looks for the active controller."""
-        return self._search.tried
 
     def start(self, identity: Identity) -> None:
         """Begin to seek the active controller and to register with it."""
@@ -266,7 +235,7 @@ class ControllerSession:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await future
         except TimeoutError:
-            raise ControllerUnreachable(self._search.unreachable()) from None
+            raise ControllerUnreachable(self.search.unreachable()) from None
 
     async def request(self, request: Any, timeout_ms: int | None = None) -> Any:
         """Send a request of a broker to the active controller and return its response.
@@ -278,16 +247,6 @@ class ControllerSession:
         connection = await self.registered(limit)
         return await connection.send(request, None, limit)
 
-    async def ask_controllers(self, request: Any, version: int, timeout_ms: int) -> list[Any]:
-        """Send a request to every controller, active or not; return the responses in time."""
-        return await self._search.ask_all(request, version, timeout_ms)
-
-    async def ask_each_controller(
-        self, request: Any, version: int, timeout_ms: int
-    ) -> list[tuple[str, Any | None]]:
-        """Do as ``ask_controllers``, with every address, None where there is no response."""
-        return await self._search.ask_each(request, version, timeout_ms)
-
     async def forward(self, inner: bytes, client_host: str, timeout_ms: int) -> bytes:
         """Forward a client's request: see ``Envelopes.forward``. Raises as ``request`` does."""
         return await self._envelopes.forward(inner, client_host, timeout_ms)
@@ -297,7 +256,7 @@ class ControllerSession:
         failures = 0
         while not self._stopping:
             try:
-                connection = await self._search.connect_next(self._ended)
+                connection = await self.search.connect_next(self._ended)
                 try:
                     if await self._register(connection):
                         failures = 0
@@ -320,7 +279,7 @@ class ControllerSession:
         request = self._registration()
         self._registering = settled = asyncio.get_running_loop().create_future()
         try:
-            answer = await self._search.ask(connection, request, REGISTRATION_VERSION)
+            answer = await self.search.ask(connection, request, REGISTRATION_VERSION)
             error = ErrorCode(answer.error_code)
             if error is ErrorCode.NONE:
                 self.broker_epoch, self.channel_key = answer.broker_epoch, answer.channel_key
@@ -331,8 +290,7 @@ class ControllerSession:
             settled.set_result(None)
         if error is ErrorCode.NONE:
             self.registrations += 1
-            self.refused = None
-            self._refusals.over()
+            self.refusals.over()
             self._connection = connection
             logger.info(
                 "registered with %(controller)s, broker epoch %(broker_epoch)s",
@@ -345,15 +303,7 @@ class ControllerSession:
         why = f"{connection.peer} refused the registration of broker {request.broker_id}: "
         if error is ErrorCode.INCONSISTENT_CLUSTER_ID and await self._has_taken_id(connection):
             return False
-        sentence = f"{why}{error.name}{ADVICE.get(error, '')}"
-        if error in FATAL:
-            if self.refused != sentence:
-                self.refused = sentence
-                logger.error("%s", sentence)
-            if not self.failed.done():
-                self.failed.set_result(sentence)
-        elif error is not ErrorCode.NOT_CONTROLLER:
-            self._refusals.add(sentence, asyncio.get_running_loop().time())
+        self.refusals.add(error, why)
         return False
 
     async def _has_taken_id(self, connection: ClientConnection) -> bool:
@@ -361,7 +311,7 @@ class ControllerSession:
         identity = self._identity
         assert identity is not None
         request = messages.DescribeClusterRequest(broker_id=identity.node_id)
-        answer = await self._search.ask(connection, request, 0)
+        answer = await self.search.ask(connection, request, 0)
         if answer.error_code != ErrorCode.NONE or answer.founded_as != identity.cluster_id:
             return False
         if not await self._take_cluster_id(answer.cluster_id):
@@ -418,7 +368,7 @@ class ControllerSession:
             failures=self._failures(),
             led_topics=self._led_topics(self.registrations),
         )
-        answer = connection.submit(request, HEARTBEAT_VERSION, self._search.least_ms)
+        answer = connection.submit(request, HEARTBEAT_VERSION, self.search.least_ms)
         self._unanswered += 1
         answer.add_done_callback(partial(self._heartbeat_answered, connection))
 

@@ -69,7 +69,7 @@ async def _own(broker: Broker) -> messages.DescribeConditionResponse:
         "version": __version__,
         "level": configs.inter_broker_protocol_version,
         "highest_level": HIGHEST.name,
-        "controllers": broker.session.controllers,
+        "controllers": broker.session.search.tried,
         "set_aside": [
             {"path": path, "removed_at_ms": directory.resources.removals.due_ms(path)}
             for directory, path in paths
