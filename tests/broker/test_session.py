@@ -143,7 +143,7 @@ def test_a_controller_that_hangs_is_left_before_the_session_ends() -> None:
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         first, second = controllers
         await until(lambda: first.heartbeats > 2)
-        session._search.least_ms = short_ms * 2 // 3
+        session.search.least_ms = short_ms * 2 // 3
         first.hangs = True
         hung_at = first.heartbeats
         await until(lambda: first.heartbeats > hung_at)
@@ -280,7 +280,7 @@ def test_a_slow_controller_gets_longer_though_a_fast_standby_answers(
         slow, standby = controllers
         slow.keeps_registrations = True
         standby.registration_errors = [int(ErrorCode.NOT_CONTROLLER)] * 1_000
-        ports.append(session._search.address[1])
+        ports.append(session.search.address[1])
         await until(lambda: len(waited(caplog, ports[0])) >= 3)
         slow.keeps_registrations = False
         await until(lambda: session.registrations == 1)
@@ -299,7 +299,7 @@ def test_a_takeover_is_found_in_the_midst_of_a_long_wait(caplog: pytest.LogCaptu
         hung, standby = controllers
         hung.keeps_registrations = True
         standby.registration_errors = [int(ErrorCode.NOT_CONTROLLER)] * 1_000
-        ports.append(session._search.address[1])
+        ports.append(session.search.address[1])
         await until(lambda: len(waited(caplog, ports[0])) >= 2)
         refused = standby.registrations
         await until(lambda: standby.registrations > refused)
