@@ -239,7 +239,7 @@ def test_a_refusal_is_audited_and_counted(alone: TidelogNode) -> None:
     def said(key: str) -> list[str]:
         return [x for x in alone.log.read_text().splitlines() if f"refused {key} from" in x]
 
-    keys = ("STOP_REPLICA", "ALLOCATE_PRODUCER_IDS")
+    keys = ("StopReplica", "AllocateProducerIds")
     before = {key: len(said(key)) for key in keys}
     begun_s = time.monotonic()
     run(work())
