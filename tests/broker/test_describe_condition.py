@@ -22,7 +22,7 @@ def test_a_broker_reports_its_version_its_level_and_its_quarantined_directories(
     async def main() -> None:
         lone = LoneBroker(tmp_path)
         await lone.start()
-        lone.session = SimpleNamespace(controllers=["h:9093"])
+        lone.session = SimpleNamespace(search=SimpleNamespace(tried=["h:9093"]))
         (directory,) = lone.broker.directories
         passes, stays = (tmp_path / f"{name}-0.abc-stray" for name in ("passes", "stays"))
         for path in (passes, stays):

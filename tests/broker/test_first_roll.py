@@ -91,7 +91,7 @@ def test_a_group_does_not_wait_for_the_disk_before_a_roll(tmp_path: Path) -> Non
 
 def fetched(tmp_path: Path) -> bytes:
     """Six batches of a leader."""
-    leader = new_log(tmp_path / "leader")
+    leader = new_log(tmp_path.with_name(f"{tmp_path.name}-leader"))
     for _ in range(6):
         assert isinstance(leader.append_as_leader(batch(1, size=300), 0, NOW_MS), Appended)
     found = leader.read(0, 10_000)

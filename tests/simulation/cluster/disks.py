@@ -22,6 +22,7 @@ from tidelog.records.batch import BatchHeader, walk
 from tidelog.records.control_records import FenceRecord, changes_in
 from tidelog.records.reader import read_batch
 from tidelog.records.record import Record
+from tidelog.storage.checkpoints import DamagedFile, decode_partition_metadata
 from tidelog.storage.names import (
     DAMAGED,
     LOG,
@@ -83,6 +84,15 @@ def topic_id_in(disk: SimulatedDisk, directory: str) -> str:
 def partition_epoch_in(disk: SimulatedDisk, directory: str) -> int:
     """Return the partition epoch on record there, -1 without one (KIP-253)."""
     return int(_recorded_in(disk, directory, "partition_epoch") or -1)
+
+
+def _has_sound_id(disk: SimulatedDisk, directory: str) -> bool:
+    """Whether a topic id can be read there now: a file whose bytes have changed has none."""
+    found = disk.lookup(f"{directory}/{PARTITION_METADATA}")
+    try:
+        return isinstance(found, FileNode) and bool(decode_partition_metadata(bytes(found.data)))
+    except DamagedFile:
+        return False
 
 
 def _recorded_in(disk: SimulatedDisk, directory: str, wanted: str) -> str:
@@ -302,7 +312,7 @@ class DiskWatch:
             return
         is_damaged = (node.host, source_name) in self._damaged
         if after.ending == STRAY_DIRECTORY:
-            has_id = bool(topic_id_in(node.machine.disk, target))
+            has_id = _has_sound_id(node.machine.disk, target)
             self.when_stray(node, target.rpartition("/")[2], is_damaged, has_id)
         if after.ending == STRAY_DIRECTORY and is_damaged:
             # Quarantined for its damage: it is rebuilt from its leader (promise 26).

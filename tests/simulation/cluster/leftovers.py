@@ -4,7 +4,7 @@ Owns what is judged: each directory of a partition on each broker's disk, and wh
 design. A quarantined directory (``-stray``) is removed after a delay by the life that quarantined
 it; one whose broker was started again meanwhile stays for an operator, and so does a damaged
 replica that left its broker before it was rebuilt, and one whose power loss took the file with its
-topic's id (decision 0085, docs/operating/recover.md).
+topic's id, or a bit of it (decision 0085, docs/operating/recover.md).
 """
 
 from __future__ import annotations
