@@ -229,7 +229,7 @@ PLANTED = (
         take_a_former_life_for_the_present_one,
         ("no_stale_replica",),
         directed(KILLS),
-        first_seed=8,
+        first_seed=5,
     ),
     Planted(
         believe_old_metadata,
