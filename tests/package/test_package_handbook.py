@@ -215,6 +215,7 @@ def test_every_command_line_of_the_handbook_runs(tmp_path: Path) -> None:
             moves(operator)
             closed_brokers(operator)
             pipeline(operator)
+            deleted_records(operator)
     assert operator.lines.left() == [], "lines of the pages that nothing here has run"
 
 
@@ -392,3 +393,14 @@ def pipeline(operator: Operator) -> None:
     assert names == {"report.txt", "report.json", "report.html"}
     operator.run("spark-submit", deadline_s=SPARK_S)
     assert list((operator.folder / "submitted").glob("flights/id=*/p=*/*.parquet"))
+
+
+def deleted_records(operator: Operator) -> None:
+    """commands.md: the one record of `flights` is deleted, by its partition or by the file."""
+    elements = [{"topic": "flights", "partition": index, "offset": -1} for index in range(16)]
+    text = json.dumps({"partitions": elements, "version": 1})
+    (operator.folder / "offsets.json").write_text(text)
+    operator.run("delete-records", "--partition 3")
+    lines = operator.run("delete-records", "offsets.json").splitlines()
+    low_watermarks = sorted(int(line.split()[-1]) for line in lines[1:])
+    assert low_watermarks == [1] * 15 + [2], "each has the record of its growth, one has ours too"
