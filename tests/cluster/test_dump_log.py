@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import clients
 from tests.support.clients import COMPRESSIONS
-from tests.support.java import ToolRunner
+from tests.support.java import ToolResult, ToolRunner
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S
 
@@ -75,6 +75,15 @@ def files(folder: Path, pattern: str) -> str:
     return ",".join(str(path) for path in found)
 
 
+def complaints(said: ToolResult) -> str:
+    """What the tool itself wrote to stderr.
+
+    The tools share a JVM (`ToolRunner`): a thread of the client of an earlier one, whose broker is
+    gone, may still warn there. This tool has no client.
+    """
+    return re.sub(r"(?m)^\[[^]]+\] \w+ org\.apache\.kafka\.clients\..*\n?", "", said.err).strip()
+
+
 def test_every_record_is_read(folder: Path, tools: ToolRunner) -> None:
     logs = files(folder, "*.log")
     assert logs.count(",") >= 3, "the topic has several segments"
@@ -85,8 +94,8 @@ def test_every_record_is_read(folder: Path, tools: ToolRunner) -> None:
     )
     assert "isvalid: false" not in said.out
     # The tool expects every file to begin at offset 0, and says so of each that does not.
-    complaints = re.sub(r"Non-consecutive offsets in \S+\n  -1 is followed by \d+\n", "", said.err)
-    assert not complaints.strip(), complaints
+    expected = r"Non-consecutive offsets in \S+\n  -1 is followed by \d+(\n|$)"
+    assert not re.sub(expected, "", complaints(said)), said.err
 
 
 @pytest.mark.parametrize("pattern", ["*.index", "*.timeindex"])
@@ -96,7 +105,7 @@ def test_indexes_are_sound(folder: Path, tools: ToolRunner, pattern: str) -> Non
     said = tools.run("kafka-dump-log", "--verify-index-only", "--files", files(folder, pattern))
     assert "Mismatches" not in said.check().out and "non-consecutive" not in said.out, said.out
     assert "Found timestamp mismatch" not in said.out and "out of order" not in said.out, said.out
-    assert not said.err.strip(), said.err
+    assert not complaints(said), said.err
 
 
 def test_producer_snapshots_are_read(folder: Path, tools: ToolRunner) -> None:
