@@ -478,6 +478,13 @@ MUTANTS = (
         "tests/broker/test_fence_copies.py",
     ),
     Mutant(
+        "a resize that is undone is joined by a request for its count",
+        "src/tidelog/controller/decisions/resize_requests.py::_joins",
+        " or plan.kind is ResizeKind.UNDO or ",
+        " or ",
+        "tests/unit/controller/test_resize_requests.py",
+    ),
+    Mutant(
         "a record has no room for the leader epochs of a step",
         "src/tidelog/controller/decisions/resize_requests.py::_most_record",
         "MOST_RECORD_BYTES - EPOCH_BYTES * min(now, count)",

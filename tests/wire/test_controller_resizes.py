@@ -100,6 +100,9 @@ def test_a_growth_is_undone_when_a_child_has_no_room_for_its_fence() -> None:
         one.silent.add(("t", 3))
         growth = asyncio.create_task(resized(one, counts("t", 4)))
         await until(lambda: ("t", 3) in {**one.led, **two.led}, DEADLINE_S)
+        # Sent again, as after a lost connection: it waits for the same resize.
+        again = asyncio.create_task(resized(two, counts("t", 4)))
+        assert (await resized(two, counts("t", 5)))[0] is ErrorCode.REASSIGNMENT_IN_PROGRESS
         asked = messages.DescribeConditionRequest(subjects=["resizes"])
         (row,) = json.loads((await one.forward(asked, 0)).condition)["resizes"]
         assert (row["step"], row["unpublished"]) == ("birth", [2, 4])
@@ -107,6 +110,7 @@ def test_a_growth_is_undone_when_a_child_has_no_room_for_its_fence() -> None:
         assert 3 in row["waits_for_partitions"]
         assert leader in row["waits_for_brokers"]
         code, why = await growth
+        assert await again == (code, why)
         assert code is ErrorCode.NOT_ENOUGH_REPLICAS
         assert "no leader has reported a committed fence of partition 3 within" in why
         assert one.shown("t") == (2, 2, [0, 1], [])

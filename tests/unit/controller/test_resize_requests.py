@@ -27,7 +27,13 @@ from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.soft_state import note_clients
 from tidelog.controller.decisions.unaware_writers import ON_RECORD, unaware_writers
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionMark, FormerPartition, TopicHistory, UncleanDebt
+from tidelog.metadata.records import (
+    DeletionMark,
+    FormerPartition,
+    ResizeKind,
+    TopicHistory,
+    UncleanDebt,
+)
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
 
@@ -87,6 +93,25 @@ def below_minimum() -> ResizingWorld:
     changed = msgspec.structs.replace(state, isr=[state.leader])
     world.commit_only((put_state(world.cluster, TopicPartition("t", 1), changed),))
     return world
+
+
+def test_the_request_of_a_resize_under_way_joins_it() -> None:
+    """What is sent again has the answer of the first; a plan that is undone is joined by nobody."""
+    made = under_way()
+    decision = resize_topics(made.cluster, [Growth("t", 4, None)], made.chance, NOW_MS)
+    assert decision.answer == [("t", None)]
+    assert not decision.writes
+    placed = Growth("t", 4, ((1, 2), (2, 3)))
+    ((_, refusal),) = resize_topics(made.cluster, [placed], made.chance, NOW_MS).answer
+    assert refusal is not None
+    assert refusal.error is E.REASSIGNMENT_IN_PROGRESS
+    made.advance(is_late=True)
+    assert made.plan.kind is ResizeKind.UNDO
+    ((_, refusal),) = resize_topics(
+        made.cluster, [Growth("t", 2, None)], made.chance, NOW_MS
+    ).answer
+    assert refusal is not None
+    assert refusal.error is E.REASSIGNMENT_IN_PROGRESS
 
 
 @pytest.mark.parametrize(

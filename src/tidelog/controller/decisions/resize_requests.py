@@ -9,7 +9,8 @@ then: see ``resizing``. Below level 1.5: see ``growth``. Pure (KIP-253).
 | ``__consumer_offsets``, ``__transaction_state`` | INVALID_PARTITIONS |
 | the same count, below the first count, above the limit | INVALID_PARTITIONS |
 | more partitions while retired ones are listed | INVALID_PARTITIONS |
-| a resize or a reassignment of the topic runs | REASSIGNMENT_IN_PROGRESS |
+| a reassignment of the topic, or a resize to another count, runs | |
+| | REASSIGNMENT_IN_PROGRESS |
 | a partition could commit no fence now (``obstacles``): no live leader; an ISR below its | |
 | minimum; a log directory without room, also of a new partition | LEADER_NOT_AVAILABLE; |
 | | NOT_ENOUGH_REPLICAS; KAFKA_STORAGE_ERROR |
@@ -89,7 +90,8 @@ def resize_topics(
     validate_only: bool = False,
     repeated: Collection[str] | None = None,
 ) -> Decision[list[Grown]]:
-    """Decide CreatePartitions at level 1.5: each accepted topic gets the plan of a resize.
+    """Decide CreatePartitions at level 1.5: each accepted topic gets the plan of a resize, unless
+    a plan to the same count is under way.
 
     ``asked`` may be a slice of a request; ``repeated`` has the names that repeat in the whole.
     ``now_ms`` is the time of day.
@@ -98,7 +100,8 @@ def resize_topics(
     writes: list[Write] = []
     repeated = repeated_growths(asked) if repeated is None else repeated
     for growth in asked:
-        made = begun(cluster, growth, entropy, now_ms)
+        joins = _joins(cluster, growth)
+        made = [] if joins else begun(cluster, growth, entropy, now_ms)
         if growth.name in repeated:
             sentence = f"The topic {growth.name} is named more than once."
             made = RequestRefusal(ErrorCode.INVALID_REQUEST, sentence)
@@ -110,6 +113,19 @@ def resize_topics(
     # Each topic is complete by itself: its two writes follow each other, and ``parts`` cuts by
     # size. A request of one large topic is one commit.
     return Decision(answers, () if validate_only else tuple(writes))
+
+
+def _joins(cluster: ClusterState, growth: Growth) -> bool:
+    """Return whether a resize that does what is asked is under way.
+
+    Who sends a request again, because the connection or the controller went with the response, gets
+    the result of what the first one began.
+    """
+    history = cluster.topic_histories.get(growth.name)
+    plan = None if history is None else history.resize
+    if plan is None or plan.kind is ResizeKind.UNDO or growth.name in cluster.marked:
+        return False
+    return plan.to_count == growth.count and growth.assignments is None
 
 
 def begun(

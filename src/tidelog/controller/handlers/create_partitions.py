@@ -8,6 +8,7 @@
 - LEADER_NOT_AVAILABLE, NOT_ENOUGH_REPLICAS or KAFKA_STORAGE_ERROR, with the cause and its remedy:
   the resize could not finish, and did not begin or was undone. UNKNOWN_TOPIC_OR_PARTITION: the
   topic was deleted before it was published.
+- A request for the count that a resize under way will give waits for that one, and has its result.
 - A growth over listed retired partitions begins a look at them, and waits for it up to
   ``MAX_WAIT_FOR_LOOK_MS``: what is empty or drained is removed first.
 - Tag 10000 ``force``: shrink although writers that send no partition count may be there, or the
