@@ -96,7 +96,7 @@ def below_minimum() -> ResizingWorld:
 
 
 def test_the_request_of_a_resize_under_way_joins_it() -> None:
-    """What is sent again has the answer of the first; a plan that is undone is joined by nobody."""
+    """What is sent again has the answer of the first; no request joins an undo."""
     made = under_way()
     decision = resize_topics(made.cluster, [Growth("t", 4, None)], made.chance, NOW_MS)
     assert decision.answer == [("t", None)]

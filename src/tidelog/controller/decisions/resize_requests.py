@@ -118,8 +118,8 @@ def resize_topics(
 def _joins(cluster: ClusterState, growth: Growth) -> bool:
     """Return whether a resize that does what is asked is under way.
 
-    Who sends a request again, because the connection or the controller went with the response, gets
-    the result of what the first one began.
+    A client that sends a request again, because the connection or the controller went with the
+    response, gets the result of the resize that its first request began.
     """
     history = cluster.topic_histories.get(growth.name)
     plan = None if history is None else history.resize
