@@ -130,9 +130,9 @@ MUTANTS = (
     ),
     Mutant(
         "keys of a resized topic are held against Kafka's own hash",
-        "src/tidelog/pipeline/audit/homes.py::homes_of",
-        "    return np.where(is_split, hashes % np.uint32(2 * level), homes)\n",
-        "    return hashes % np.uint32(count)\n",
+        "src/tidelog/partitioning/audit_rules.py::home_in",
+        "modulus_of(partition, *each) for each",
+        "each[1] for each",
         "tests/unit/pipeline/test_comparing.py",
     ),
     Mutant(
@@ -166,9 +166,16 @@ MUTANTS = (
     Mutant(
         "the audit of a live topic judges a record by the present count",
         "src/tidelog/cli/auditing/judging.py::TopicJudge._take_records",
-        "        counts = self._audited.counts.get(span.resize_epoch, ())\n",
-        "        counts = (self._audited.topic.count,)\n",
+        "home_in(partition, span.resize_epoch)",
+        "home_in(partition, self._audited.topic.resize_epoch)",
         AUDITING,
+    ),
+    Mutant(
+        "two partitions of one resize epoch have an order",
+        "src/tidelog/partitioning/audit_rules.py::Remembered.is_back_from",
+        "        return is_later & (self.value < before.value)\n",
+        "        return self.value < before.value\n",
+        "tests/unit/partitioning/test_audit_rules.py",
     ),
     Mutant(
         "the audit of a live topic reads a child before its parent",

@@ -61,13 +61,18 @@ def nearest_ancestor(partition: int, initial_count: int, count: int) -> int:
     return next(each for each in ancestors_of(partition, initial_count) if each < count)
 
 
-def share_of(partition: int, initial_count: int, count: int) -> Fraction:
-    """Return the share of all hashes that a partition has at a count."""
+def modulus_of(partition: int, initial_count: int, count: int) -> int:
+    """Return m: the hashes of a partition at a count are those with ``hash % m == partition``."""
     if not 0 <= partition < count:
         raise ValueError(f"partition {partition} is not below the count of {count} partitions")
     level = level_of(initial_count, count)
     is_split = partition < count - level or partition >= level
-    return Fraction(1, 2 * level if is_split else level)
+    return 2 * level if is_split else level
+
+
+def share_of(partition: int, initial_count: int, count: int) -> Fraction:
+    """Return the share of all hashes that a partition has at a count."""
+    return Fraction(1, modulus_of(partition, initial_count, count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from tidelog.client.offsets import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
-from tidelog.partitioning.epoch_spans import counts_in_force
+from tidelog.partitioning.audit_rules import TopicCounts
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.places import QuerySubscription, SubscriptionKind
 from tidelog.pipeline.planning.losses import epochs_to_ask
@@ -34,7 +34,6 @@ from tidelog.pipeline.planning.snapshot import (
     FormerEnd,
     PartitionSnapshot,
     Snapshot,
-    TopicCounts,
 )
 from tidelog.pipeline.resized_topics import FormerCache, FoundResizes, look_up_resizes
 
@@ -324,4 +323,4 @@ def _id_text(topic: Topic) -> str:
 def _counts_of(topic: Topic, by_epoch: Mapping[int, int]) -> TopicCounts:
     initial = topic.initial_partition_count
     births = {each.birth_epoch for each in topic.partitions.values()}
-    return TopicCounts(initial, counts_in_force(initial, by_epoch, births))
+    return TopicCounts.of(initial, by_epoch, births)

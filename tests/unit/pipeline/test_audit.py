@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.partitioning.audit_rules import AuditVerdict
 from tidelog.pipeline.audit.facts import (
     AuditFacts,
     GoneTopic,
@@ -21,7 +22,7 @@ from tidelog.pipeline.audit.facts import (
     PieceFacts,
     RecordedLoss,
 )
-from tidelog.pipeline.audit.rules import AuditVerdict, Weight, judge, verdict
+from tidelog.pipeline.audit.rules import Weight, judge, verdict
 from tidelog.pipeline.jobs.audit import AuditResult
 from tidelog.pipeline.report.page import shown, text_table
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.lakes import new_layout, write_batch
+from tidelog.partitioning.audit_rules import TopicCounts
 from tidelog.partitioning.hashing import hash_of_key
 from tidelog.pipeline.audit import record
 from tidelog.pipeline.audit.comparing import differences
@@ -27,7 +28,6 @@ from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import LakeFile, Manifest
 from tidelog.pipeline.lake.offsets import LakePartition
 from tidelog.pipeline.lake.summary import Summary, SummaryPart
-from tidelog.pipeline.planning.snapshot import TopicCounts
 from tidelog.pipeline.schema import arrow_schema
 
 HOME = LakePartition("t", "id", 0)

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidelog.partitioning.audit_rules import TopicCounts
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.pipeline.audit.comparing import ComparisonCounts, compare
 from tidelog.pipeline.audit.homes import away_from_home, hashes_of
 from tidelog.pipeline.audit.lake_side import CONTENT
-from tidelog.pipeline.planning.snapshot import TopicCounts
 from tidelog.pipeline.schema import arrow_schema
 
 SCHEMA = arrow_schema(CONTENT)
@@ -186,6 +186,9 @@ def test_a_key_of_a_resized_topic_has_its_home_at_the_count_of_its_epoch() -> No
         nowhere = [partition not in {partition_of(x, 2, 3), partition_of(x, 2, 4)} for x in hashes]
         assert away(partition, 3) == nowhere, "a growth that may have been undone"
     assert not any(away(1, 4)), "no order was promised"
+    later = TopicCounts.of(2, {1: 2, 2: 4}, births={2})
+    unordered = away_from_home(column, 1, (2, 4), pa.array([0] * 200, pa.int32()), later)
+    assert not unordered.any(), "ordered delivery was switched on in epoch 1"
     mixed = pa.array([0, 1] * 100, pa.int32())
     both = away_from_home(column, 1, (2, 5), mixed, resized).tolist()
     assert both == [

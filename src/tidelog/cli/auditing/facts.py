@@ -7,31 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from tidelog.client.fences import FenceList
 from tidelog.client.metadata import Topic
+from tidelog.partitioning.audit_rules import EXAMPLES, Kind, TopicCounts
 from tidelog.partitioning.epoch_spans import EpochSpan, spans_of
-
-EXAMPLES = 5
-"""The examples that an audit keeps of each kind of finding; of misplaced records, per partition."""
-
-
-class Kind(StrEnum):
-    """What can be wrong."""
-
-    HOME = "home"
-    """A record is in another partition than where the hash puts its key in its resize epoch."""
-    SEQUENCE = "sequence"
-    """A field of the records of a key runs backwards."""
-    TIMESTAMP = "timestamp"
-    """Records of one key of one producer are in another order than they were created."""
-    PRODUCER = "producer"
-    """A producer's sequence numbers, or its epochs, run backwards in a partition."""
-    OFFSET = "offset"
-    """The offsets of a partition run backwards."""
-    FENCE = "fence"
-    """A fence or seal in the log is not the one that DescribeFences names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +35,11 @@ class AuditedPartition:
 class AuditedTopic:
     """A topic at the start of the audit.
 
-    ``counts``: of each resize epoch the counts by which a key may lie (``counts_in_force``).
     ``is_counted``: whether the cluster says counts and epochs of the topic at all.
     """
 
     topic: Topic
-    initial_count: int
-    counts: Mapping[int, tuple[int, ...]]
+    counts: TopicCounts
     partitions: Mapping[int, AuditedPartition]
     is_counted: bool = True
 

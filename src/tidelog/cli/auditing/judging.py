@@ -21,18 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tidelog.cli.auditing.facts import (
-    AuditedTopic,
-    Example,
-    Findings,
-    Kind,
-    PartitionAudit,
-)
-from tidelog.cli.auditing.key_order import LastOfKeys, Remembered, number_in
+from tidelog.cli.auditing.facts import AuditedTopic, Example, Findings, PartitionAudit
+from tidelog.cli.auditing.key_order import LastOfKeys, number_in
 from tidelog.cli.auditing.producer_order import ProducersOfPartition
 from tidelog.client.fetching.batches import Fetched
+from tidelog.partitioning.audit_rules import Kind, Remembered
 from tidelog.partitioning.epoch_spans import EpochSpan
-from tidelog.partitioning.hashing import hashes_of_keys, partition_of
+from tidelog.partitioning.hashing import hashes_of_keys
 from tidelog.records.batch import BatchHeader
 from tidelog.records.control_records import ChangeKind, changes_in
 from tidelog.records.reader import FastReader
@@ -138,23 +133,19 @@ class TopicJudge:
         keyed = [record for record in found if record.key is not None]
         facts.records += len(found)
         facts.unkeyed += len(found) - len(keyed)
-        counts = self._audited.counts.get(span.resize_epoch, ())
-        if not counts:
+        home = self._audited.counts.home_in(partition, span.resize_epoch)
+        if home is None:
             facts.unjudged += len(keyed)
             return
-        initial = self._audited.initial_count
         has_time = self._by_time and header.producer_id >= 0 and not header.log_append_time
         for record, key_hash in zip(
             keyed, hashes_of_keys([bytes(record.key) for record in keyed]), strict=True
         ):
-            homes = [partition_of(key_hash, initial, count) for count in counts]
-            if partition not in homes:
+            if home.is_away(key_hash):
                 facts.misplaced += 1
-                # Several where a growth may have been undone.
-                home = " or ".join(map(str, dict.fromkeys(homes)))
-                text = f"belongs in partition {home} in resize epoch {span.resize_epoch}"
-                example = Example(partition, record.offset, text, bytes(record.key))
-                self.findings.add(Kind.HOME, example)
+                homes = self._audited.counts.homes_of(key_hash, span.resize_epoch)
+                text = f"partition {' or '.join(map(str, homes))} in resize epoch"
+                self._add(Kind.HOME, partition, record, f"belongs in {text} {span.resize_epoch}")
                 continue
             if has_time and record.timestamp >= 0:
                 self._take_time(partition, span, header, record)

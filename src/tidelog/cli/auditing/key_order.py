@@ -15,24 +15,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable
-from typing import NamedTuple
 
 from tidelog.cli.refusal import Failed
+from tidelog.partitioning.audit_rules import Remembered
 
 
 class TooManyKeys(Failed):
     """There are more keys than the audit may remember."""
 
     exit_code = 2
-
-
-class Remembered(NamedTuple):
-    """The last record of a key, or of a key and a producer: its value, and where it is."""
-
-    value: float
-    partition: int
-    resize_epoch: int
-    offset: int
 
 
 class LastOfKeys:
@@ -50,11 +41,7 @@ class LastOfKeys:
         return len(self._last)
 
     def step_back(self, key: Hashable, now: Remembered) -> Remembered | None:
-        """Take up the next record of a key; return the one before it if that has a larger value.
-
-        Two partitions in one resize epoch have no order: there one of both records is misplaced, or
-        the epoch was undone.
-        """
+        """Take up the next record of a key; return the one before it if this is a step back."""
         number = hash(key)
         before = self._last.get(number)
         self._last[number] = now
@@ -67,8 +54,7 @@ class LastOfKeys:
                     "pipeline, which sorts on disk (python -m tidelog.pipeline audit --sequence)"
                 )
             return None
-        is_ordered = before.partition == now.partition or before.resize_epoch < now.resize_epoch
-        return before if is_ordered and now.value < before.value else None
+        return before if now.is_back_from(before) else None
 
 
 def number_in(value: bytes | None, field: str) -> float | None:

@@ -17,7 +17,7 @@ from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.partitioning.epoch_spans import counts_in_force
+from tidelog.partitioning.audit_rules import TopicCounts
 
 
 async def look(cluster: Cluster, name: str) -> AuditedTopic:
@@ -80,5 +80,4 @@ def audited_of(
         for epoch, count in counts_of(fences.values()).items()
         if epoch <= topic.resize_epoch
     }
-    counts = counts_in_force(initial, by_epoch, births)
-    return AuditedTopic(topic, initial, counts, partitions, is_counted)
+    return AuditedTopic(topic, TopicCounts.of(initial, by_epoch, births), partitions, is_counted)

@@ -1,6 +1,6 @@
 """An audit's result as text and as JSON. No I/O.
 
-Owns the words, which are those of the pipeline's audit where both check the same.
+Owns the words of this audit alone. Those that both audits say: see ``partitioning.audit_rules``.
 """
 
 from __future__ import annotations
@@ -9,27 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tidelog.cli.auditing.facts import AuditedTopic, Example, Kind, PartitionAudit
+from tidelog.cli.auditing.facts import AuditedTopic, Example, PartitionAudit
 from tidelog.cli.auditing.judging import TopicJudge
 from tidelog.cli.auditing.reading import ChangesMeanwhile
+from tidelog.partitioning.audit_rules import AuditVerdict, Kind, key_text, many, proven, sentence_of
 
 COLUMNS = ("Partition", "From", "To", "Records", "NoKey", "Misplaced", "State")
-RIGHT, FAULTS = "RIGHT", "FAULTS"
-_KEY_BYTES = 60
-
-
-def sentence_of(kind: Kind, count: int, field: str | None) -> str:
-    """Return what a kind of finding says."""
-    return {
-        Kind.HOME: f"{count:,} records are in another partition than where murmur2 puts their key",
-        Kind.SEQUENCE: f"{count:,} records run backwards in {field}",
-        Kind.TIMESTAMP: f"{count:,} records were created before the one that precedes them, of the "
-        "same key and producer",
-        Kind.PRODUCER: f"{count:,} batches run backwards in the sequence of their producer",
-        Kind.OFFSET: f"{count:,} batches run backwards in their offsets",
-        Kind.FENCE: f"{count:,} fences or seals in the log are not those that DescribeFences names",
-    }[kind]
-
 
 ADVICE = {
     Kind.HOME: "written by a producer without a partition count, with another partitioner "
@@ -74,25 +59,22 @@ def rows(audited: AuditedTopic, judge: TopicJudge) -> list[Sequence[Any]]:
 def verdict(audited: AuditedTopic, judge: TopicJudge, field: str | None) -> str:
     """Return the result in one sentence."""
     total = _sum(judge)
-    records = f"{_many(total.records, 'record')} in {_many(len(audited.partitions), 'partition')}"
+    records = f"{many(total.records, 'record')} in {many(len(audited.partitions), 'partition')}"
     if judge.findings.counts:
         kinds = ", ".join(kind.value for kind in sorted(judge.findings.counts))
-        return f"{FAULTS}: {sum(judge.findings.counts.values()):,} found in {records}: {kinds}"
-    said = f"{RIGHT}: {records}: keys where murmur2 puts them"
-    if judge.timed:
-        said += f"; {_many(judge.timed, 'record')} in the order of their time"
-    if field is not None:
-        said += f"; {_many(judge.keys, 'key')} in order of {field}"
-    if total.unkeyed:
-        said += f"; {_many(total.unkeyed, 'record')} without a key"
-    return said
+        count = sum(judge.findings.counts.values())
+        return f"{AuditVerdict.FAULTS}: {count:,} found in {records}: {kinds}"
+    parts = proven(
+        homes=True, timed=judge.timed, keys=judge.keys, field=field, unkeyed=total.unkeyed
+    )
+    return f"{AuditVerdict.RIGHT}: {records}: {'; '.join(parts)}"
 
 
 def why_unproven(judge: TopicJudge, field: str | None) -> str | None:
     """Return why the order of a field is not known at all, though there are records to judge."""
     if field is None or judge.keys or not judge.without_number:
         return None
-    count = _many(judge.without_number, "record")
+    count = many(judge.without_number, "record")
     return (
         f"none of {count} with a key has a number in the JSON field {field!r}, so that it proves "
         "nothing: name a field that the values have with --sequence, or leave it out"
@@ -111,16 +93,16 @@ def remarks(
         )
     if total.unjudged:
         said.append(
-            f"{_many(total.unjudged, 'record')} not judged: no order was promised when they were "
+            f"{many(total.unjudged, 'record')} not judged: no order was promised when they were "
             "written (enable.ordered.delivery=false)"
         )
     if total.aborted:
-        said.append(f"{_many(total.aborted, 'record')} of aborted transactions not judged")
+        said.append(f"{many(total.aborted, 'record')} of aborted transactions not judged")
     if judge.without_number:
-        count = _many(judge.without_number, "record")
+        count = many(judge.without_number, "record")
         said.append(f"{count} with a key without a number in the JSON field {field!r}")
     if total.lost:
-        said.append(f"retention removed {_many(total.lost, 'offset')} before they were read")
+        said.append(f"retention removed {many(total.lost, 'offset')} before they were read")
     if changes.removed:
         names = ", ".join(map(str, sorted(changes.removed)))
         said.append(f"removed while the audit ran, and not read to the end: partition {names}")
@@ -145,8 +127,8 @@ def as_json(
     return {
         "topic": audited.topic.name,
         "topic_id": topic_id,
-        "verdict": FAULTS if found.counts else RIGHT,
-        "initial_partition_count": audited.initial_count,
+        "verdict": AuditVerdict.FAULTS if found.counts else AuditVerdict.RIGHT,
+        "initial_partition_count": audited.counts.initial,
         "partition_count": audited.topic.count,
         "resize_epoch": max(audited.topic.resize_epoch, 0),
         **asdict(_sum(judge)),
@@ -172,7 +154,7 @@ def as_json(
                     {
                         "partition": each.partition,
                         "offset": each.offset,
-                        "key": None if each.key is None else _key_text(each.key),
+                        "key": None if each.key is None else key_text(each.key),
                         "what": each.text,
                     }
                     for each in found.examples[kind]
@@ -194,14 +176,5 @@ def _sum(judge: TopicJudge) -> PartitionAudit:
 
 
 def _place(example: Example) -> str:
-    key = "" if example.key is None else f" key {_key_text(example.key)}"
+    key = "" if example.key is None else f" key {key_text(example.key)}"
     return f"partition {example.partition} offset {example.offset}{key}: {example.text}"
-
-
-def _key_text(key: bytes) -> str:
-    """Return a key for people: the beginning of it."""
-    return key[:_KEY_BYTES].decode("utf-8", "backslashreplace")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

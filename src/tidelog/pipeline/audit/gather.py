@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from tidelog.partitioning.audit_rules import EXAMPLES, key_text
 from tidelog.pipeline.audit import live, reading, record, sequence
 from tidelog.pipeline.audit.facts import (
     AuditFacts,
@@ -34,8 +35,6 @@ from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.lake.chain import summary
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.summary import Summary
-
-_EXAMPLES = 5
 
 
 def gather(
@@ -169,12 +168,12 @@ def _keys(
     bad: Sequence[tuple[Piece, PieceFacts]],
     question: AuditRequest,
 ) -> KeyFacts:
-    examples = [sequence.key_text(facts.away_example) for _, facts in bad if facts.away]
+    examples = [key_text(facts.away_example) for _, facts in bad if facts.away]
     made = KeyFacts(
         unkeyed=pc.sum(lines.column("unkeyed")).as_py() or 0,
         homes=question.keys,
         away=0 if question.keys is Keys.ANY else pc.sum(lines.column("away")).as_py() or 0,
-        away_examples=tuple(dict.fromkeys(examples))[:_EXAMPLES],
+        away_examples=tuple(dict.fromkeys(examples))[:EXAMPLES],
     )
     if question.sequence is None:
         return made

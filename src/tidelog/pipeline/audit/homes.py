@@ -1,9 +1,9 @@
 """The check of where murmur2 puts the keys of a column: Kafka's partitioner, or linear hashing.
 
-Owns the check of one partition's keys, over whole columns with numpy. Not the rules themselves: see
-`partitioning.hashing`. A record of a topic that was resized (KIP-253) has its home at the count of
-its resize epoch: fences say both, so a record that a producer of an older count wrote after a fence
-is away from home.
+Owns the check of one partition's keys, over whole columns with numpy. Not the rule itself: see
+`partitioning.audit_rules`. A record of a topic that was resized (KIP-253) has its home at the count
+of its resize epoch: fences say both, so a record that a producer of an older count wrote after a
+fence is away from home.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.partitioning.lineage import level_of
-from tidelog.pipeline.planning.snapshot import TopicCounts
+from tidelog.partitioning.audit_rules import TopicCounts, home_in
 
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
@@ -35,35 +34,23 @@ def away_from_home(
     home, or two where a growth may have been undone. A null key is nowhere away, and neither is a
     record of an epoch whose count is not known, or in which no order was promised.
     """
-    filled = keys.fill_null(b"") if keys.null_count else keys
-    hashes = hashes_of(filled)
+    hashes = hashes_of(keys.fill_null(b"") if keys.null_count else keys)
     least, most = counts
     if resized is not None:
         least, most = min(least, resized.initial), resized.initial
-    away = np.ones(len(keys), np.bool_)
-    for count in range(least, most + 1):
-        away &= hashes % np.uint32(count) != partition
+    kafkas = ((count, count) for count in range(least, most + 1))
+    away = np.empty(len(keys), np.bool_)
+    is_promised = resized is None or resized.by_epoch.get(0) != ()
+    away[:] = is_promised and home_in(partition, kafkas).is_away(hashes)
     if resized is not None and epochs is not None:
-        of = epochs.to_numpy(zero_copy_only=False)
-        for epoch in np.unique(of[of > 0]).tolist():
-            rows = np.flatnonzero(of == epoch)
-            known = resized.by_epoch.get(epoch, ())
-            away[rows] = bool(known)
-            for count in known:
-                away[rows] &= homes_of(hashes[rows], resized.initial, count) != partition
+        epoch_of_row = epochs.to_numpy(zero_copy_only=False)
+        for epoch in np.unique(epoch_of_row[epoch_of_row > 0]).tolist():
+            rows = np.flatnonzero(epoch_of_row == epoch)
+            home = resized.home_in(partition, epoch)
+            away[rows] = home is not None and home.is_away(hashes[rows])
     if keys.null_count:
         away &= ~np.asarray(keys.is_null().to_numpy(zero_copy_only=False), np.bool_)
     return away
-
-
-def homes_of(
-    hashes: npt.NDArray[np.uint32], initial_count: int, count: int
-) -> npt.NDArray[np.uint32]:
-    """`partitioning.hashing.partition_of` of each hash."""
-    level = level_of(initial_count, count)
-    homes: npt.NDArray[np.uint32] = hashes % np.uint32(level)
-    is_split = homes < count - level
-    return np.where(is_split, hashes % np.uint32(2 * level), homes)
 
 
 def hashes_of(keys: pa.Array) -> npt.NDArray[np.uint32]:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelog.partitioning.audit_rules import TopicCounts
 from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts
 from tidelog.pipeline.audit.homes import away_from_home
-from tidelog.pipeline.planning.snapshot import TopicCounts
 
 CONTENT = ("key", "value", "offset", "timestamp", "timestampType", "headers", "epoch")
 _PLACE = ("topic", "partition")

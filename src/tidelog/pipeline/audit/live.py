@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from tidelog.partitioning.audit_rules import TopicCounts
 from tidelog.pipeline import brokers
 from tidelog.pipeline.audit.pieces import is_compacted
 from tidelog.pipeline.audit.totals import Home
 from tidelog.pipeline.options import Mode, SourceOptions, parse
-from tidelog.pipeline.planning.snapshot import TopicCounts
 
 GONE = (-1, -1)
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidelog.partitioning.audit_rules import TopicCounts
 from tidelog.pipeline.audit.comparing import compare
 from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts
 from tidelog.pipeline.audit.lake_side import LakeFileRows
 from tidelog.pipeline.audit.log_side import LogRows
 from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.planning.snapshot import TopicCounts
 
 
 @dataclass(frozen=True, slots=True)

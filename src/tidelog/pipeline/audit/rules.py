@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tidelog.partitioning.audit_rules import AuditVerdict, Kind, sentence_of
 from tidelog.pipeline.audit.facts import (
     AuditFacts,
     KeyFacts,
@@ -32,14 +33,6 @@ class Weight(StrEnum):
 
 
 _NOTE = Weight.NOTE
-
-
-class AuditVerdict(StrEnum):
-    """The verdict in one word."""
-
-    RIGHT = "RIGHT"
-    INCOMPLETE = "INCOMPLETE"
-    FAULTS = "FAULTS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,21 +218,13 @@ def _gone(facts: AuditFacts) -> Iterator[AuditFinding]:
 
 
 def _keys(keys: KeyFacts) -> Iterator[AuditFinding]:
-    if keys.away:
-        examples = ", ".join(keys.away_examples)
-        yield AuditFinding(
-            "home",
-            "keys",
-            f"{keys.away} records are in another partition than where {keys.homes.value} puts their"
-            f" key: {examples}",
-        )
-    if keys.out_of_sequence:
-        examples = ", ".join(keys.out_of_sequence_examples)
-        yield AuditFinding(
-            "sequence",
-            "keys",
-            f"{keys.out_of_sequence} records run backwards in {keys.sequence}: {examples}",
-        )
+    for kind, count, examples in (
+        (Kind.HOME, keys.away, keys.away_examples),
+        (Kind.SEQUENCE, keys.out_of_sequence, keys.out_of_sequence_examples),
+    ):
+        if count:
+            text = f"{sentence_of(kind, count, keys.sequence)}: {', '.join(examples)}"
+            yield AuditFinding(kind.value, "keys", text)
     if keys.keys_without:
         said = f"{keys.keys_without} keys have no number in the JSON field {keys.sequence}"
         if keys.keys:

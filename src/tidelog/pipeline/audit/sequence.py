@@ -12,13 +12,15 @@ import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sql
 
+from tidelog.partitioning.audit_rules import EXAMPLES, Remembered, key_text
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.reading import rows_of
 
-_EXAMPLES = 5
-_EXAMPLE_BYTES = 60
 # The log's order of a key: (resize epoch, offset).
 _WINDOW = "OVER (PARTITION BY key ORDER BY epoch, offset)"
+_REMEMBERED = ("number", "partition", "epoch", "offset")
+"""The columns of a `Remembered`."""
+_STRUCT = f"struct({', '.join(_REMEMBERED)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def steps_back(spark: SparkSession, layout: Layout, lines: pa.Table, name: str) 
         sum(each.keys for each in found),
         sum(each.without for each in found),
         sum(each.back for each in found),
-        tuple(text for each in found for text in each.examples)[:_EXAMPLES],
+        tuple(text for each in found for text in each.examples)[:EXAMPLES],
     )
 
 
@@ -65,17 +67,14 @@ def _steps_of_topic(spark: SparkSession, layout: Layout, files: list[str], name:
         .where(sql.col("key").isNotNull())
         .withColumn("number", value)
         .selectExpr(
-            "key",
-            "number",
-            "topic",
-            "partition",
-            "offset",
+            *("key", "topic", *_REMEMBERED),
             f"row_number() {_WINDOW} AS nth",
-            f"lag(number) IGNORE NULLS {_WINDOW} AS before",
+            f"lag(if(number IS NULL, NULL, {_STRUCT})) IGNORE NULLS {_WINDOW} AS before",
         )
     )
     is_first = sql.col("number").isNotNull() & sql.col("before").isNull()
-    is_back = sql.col("number") < sql.col("before")
+    now = Remembered(*map(sql.col, _REMEMBERED))
+    is_back = now.is_back_from(Remembered(*(sql.col(f"before.{name}") for name in _REMEMBERED)))
     counted = steps.agg(
         sql.sum((sql.col("nth") == 1).cast("long")).alias("all_keys"),
         sql.sum(is_first.cast("long")).alias("keys"),
@@ -84,7 +83,7 @@ def _steps_of_topic(spark: SparkSession, layout: Layout, files: list[str], name:
     assert counted is not None, "an aggregate has one row"
     keys, back = counted["keys"] or 0, counted["back"] or 0
     without = (counted["all_keys"] or 0) - keys
-    shown = steps.where(is_back).limit(_EXAMPLES).collect() if back else []
+    shown = steps.where(is_back).limit(EXAMPLES).collect() if back else []
     return Steps(
         keys,
         without,
@@ -96,8 +95,3 @@ def _steps_of_topic(spark: SparkSession, layout: Layout, files: list[str], name:
 def _said(row: Row) -> str:
     place = f"{row['topic']}-{row['partition']} offset {row['offset']}"
     return f"{key_text(row['key'])} ({place}, record {row['nth']} of the key)"
-
-
-def key_text(key: bytes) -> str:
-    """A key for people: the beginning of it."""
-    return bytes(key)[:_EXAMPLE_BYTES].decode("utf-8", "backslashreplace")

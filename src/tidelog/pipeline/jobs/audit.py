@@ -13,9 +13,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tidelog.partitioning.audit_rules import AuditVerdict
 from tidelog.pipeline.audit.facts import AuditFacts, AuditRequest, Keys
 from tidelog.pipeline.audit.gather import gather
-from tidelog.pipeline.audit.rules import AuditFinding, AuditVerdict, judge, verdict
+from tidelog.pipeline.audit.rules import AuditFinding, judge, verdict
 from tidelog.pipeline.report import audit as words
 from tidelog.pipeline.report.page import page
 from tidelog.pipeline.spark_errors import in_one_line

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from tidelog.partitioning.audit_rules import TopicCounts
 from tidelog.partitioning.gates import Gate
 from tidelog.pipeline.planning.positions import UNKNOWN_EPOCH, Pid
 
@@ -45,15 +46,6 @@ class PartitionSnapshot:
     leader_epoch: int = UNKNOWN_EPOCH
     epoch_end: int = UNKNOWN_END
     is_retired: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TopicCounts:
-    """The counts of a resized topic: its initial one, and those by which a key of each resize epoch
-    may lie (`partitioning.epoch_spans`)."""
-
-    initial: int
-    by_epoch: Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)

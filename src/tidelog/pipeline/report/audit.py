@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tidelog.partitioning.audit_rules import AuditVerdict, many, proven
 from tidelog.pipeline.audit.facts import AuditFacts, Keys
-from tidelog.pipeline.audit.rules import AuditFinding, AuditVerdict, verdict
+from tidelog.pipeline.audit.rules import AuditFinding, verdict
 from tidelog.pipeline.report.page import heading, paragraph, table, text_table
 from tidelog.pipeline.report.pictures import coverage
 
@@ -34,7 +35,7 @@ def sentence(facts: AuditFacts, findings: Sequence[AuditFinding]) -> str:
     """The result in one sentence, which names the share of the lake that was compared."""
     word = verdict(facts, findings)
     faults = sum(finding.is_fault for finding in findings)
-    records = _many(facts.rows, "record")
+    records = many(facts.rows, "record")
     if word is AuditVerdict.FAULTS:
         return f"{word}: {faults} found in {records}; {share(facts)}"
     if word is AuditVerdict.INCOMPLETE:
@@ -51,26 +52,17 @@ def share(facts: AuditFacts) -> str:
     archived, compared, now = facts.archived, facts.compared, facts.compared_now
     earlier = f", {compared - now:,} of them by earlier audits" if compared > now else ""
     if compared == archived:
-        return f"compared: all {_many(archived, 'offset')}{earlier}"
+        return f"compared: all {many(archived, 'offset')}{earlier}"
     percent = math.floor(1000 * compared / archived) / 10
-    return f"compared: {compared:,} of {_many(archived, 'offset')} ({percent:.1f} %){earlier}"
+    return f"compared: {compared:,} of {many(archived, 'offset')} ({percent:.1f} %){earlier}"
 
 
 def _of_keys(facts: AuditFacts) -> str:
     """What was proven of keys."""
     keys = facts.keys
-    said = ""
-    if keys.homes is not Keys.ANY:
-        said += f"; keys where {keys.homes.value} puts them"
-    if keys.sequence:
-        said += f"; {_many(keys.keys, 'key')} in order of {keys.sequence}"
-    if keys.unkeyed:
-        said += f"; {_many(keys.unkeyed, 'record')} without a key"
-    return said
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+    homes = keys.homes is not Keys.ANY
+    parts = proven(homes=homes, keys=keys.keys, field=keys.sequence, unkeyed=keys.unkeyed)
+    return "".join(f"; {part}" for part in parts)
 
 
 def _rows(facts: AuditFacts) -> list[tuple[object, ...]]:
@@ -93,7 +85,7 @@ def _rows(facts: AuditFacts) -> list[tuple[object, ...]]:
 def _lake(facts: AuditFacts) -> str:
     return (
         f"{facts.lake}: {facts.batches:,} batches,"
-        f" {_many(facts.files, 'file')}, {facts.files_now:,} of them read now"
+        f" {many(facts.files, 'file')}, {facts.files_now:,} of them read now"
     )
 
 

@@ -19,10 +19,10 @@ from tests.support.audited_logs import (
     topic_of,
     two,
 )
-from tidelog.cli.auditing.facts import EXAMPLES, Kind
 from tidelog.cli.auditing.key_order import TooManyKeys
 from tidelog.cli.auditing.reading import ChangesMeanwhile
 from tidelog.cli.auditing.words import as_json, as_text, rows, why_unproven
+from tidelog.partitioning.audit_rules import EXAMPLES, Kind
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.records.batch import LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT
 from tidelog.records.builder import NO_PRODUCER, Producer

@@ -16,10 +16,10 @@ from tests.support.audited_logs import (
     topic_of,
     two,
 )
-from tidelog.cli.auditing.facts import EXAMPLES, Kind
 from tidelog.cli.auditing.key_order import LastOfKeys, Remembered, TooManyKeys
 from tidelog.cli.auditing.producer_order import ProducersOfPartition
 from tidelog.cli.auditing.words import as_json, as_text, rows, verdict
+from tidelog.partitioning.audit_rules import EXAMPLES, Kind
 from tidelog.partitioning.hashing import hash_of_key, partition_of
 from tidelog.records.batch import BatchHeader, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -232,7 +232,7 @@ def test_without_counts_keys_are_judged_by_the_partitions_that_are_listed() -> N
     for log in logs:
         log.fences.clear()
     audited = topic_of(logs[0], logs[1], logs[2], logs[3], is_counted=False)
-    assert (audited.initial_count, audited.is_counted) == (4, False)
+    assert (audited.counts.initial, audited.is_counted) == (4, False)
     judge = judged(audited, *logs)
     assert judge.partitions[0].misplaced == 1, "of the two that were written before"
     assert as_json(audited, judge, NONE, None, "id")["resize_epoch"] == 0
