@@ -252,19 +252,16 @@ def _metadata(broker: FakeBroker, request: Any, _: RequestContext) -> Any:
 
 
 def _router() -> Router:
-    served: list[tuple[ApiKey, int, Callable[..., Any]]] = [
-        (ApiKey.OPEN_CONTROL_CHANNEL, 1, _open),
-        (ApiKey.UPDATE_CONFIGS, 1, _configs),
-        (ApiKey.LEADER_AND_ISR, 7, _leader_and_isr),
-        (ApiKey.STOP_REPLICA, 5, _stop),
-        (ApiKey.UPDATE_METADATA, 9, _metadata),
+    served: list[tuple[ApiKey, Callable[..., Any]]] = [
+        (ApiKey.OPEN_CONTROL_CHANNEL, _open),
+        (ApiKey.UPDATE_CONFIGS, _configs),
+        (ApiKey.LEADER_AND_ISR, _leader_and_isr),
+        (ApiKey.STOP_REPLICA, _stop),
+        (ApiKey.UPDATE_METADATA, _metadata),
     ]
     return Router(
         [
             api_versions.HANDLER,
-            *(
-                Handler(key, range(count), Scope.CONTROLLER, handle)
-                for key, count, handle in served
-            ),
+            *(Handler(key, Scope.CONTROLLER, handle) for key, handle in served),
         ]
     )

@@ -55,13 +55,9 @@ class RefusingBroker(GroupBroker):
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         routes = super().router(extra)
         true = offset_fetch.HANDLER
-        routes._handlers[true.api_key] = Handler(
-            true.api_key, true.versions, true.scope, self._offset_fetch
-        )
+        routes._handlers[true.api_key] = Handler(true.api_key, true.scope, self._offset_fetch)
         beat = heartbeat.HANDLER
-        routes._handlers[beat.api_key] = Handler(
-            beat.api_key, beat.versions, beat.scope, self._heartbeat
-        )
+        routes._handlers[beat.api_key] = Handler(beat.api_key, beat.scope, self._heartbeat)
         return routes
 
     async def _heartbeat(self, broker: Any, request: Any, context: Any) -> Any:

@@ -37,9 +37,7 @@ class DenyingBroker(LoneBroker):
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         routes = super().router(extra)
         true = metadata.HANDLER
-        routes._handlers[true.api_key] = Handler(
-            true.api_key, true.versions, true.scope, self._metadata
-        )
+        routes._handlers[true.api_key] = Handler(true.api_key, true.scope, self._metadata)
         return routes
 
     async def _metadata(self, broker: Any, request: Any, context: Any) -> Any:

@@ -53,10 +53,10 @@ class Controller:
 
     async def listen(self) -> int:
         handlers = [
-            Handler(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, self._register),
-            Handler(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, self._beat, pipelined=True),
-            Handler(ApiKey.ENVELOPE, range(1), Scope.BROKER, self._unpack),
-            Handler(ApiKey.DESCRIBE_CLUSTER, range(1), Scope.CLIENT, self._describe),
+            Handler(ApiKey.BROKER_REGISTRATION, Scope.BROKER, self._register),
+            Handler(ApiKey.BROKER_HEARTBEAT, Scope.BROKER, self._beat, pipelined=True),
+            Handler(ApiKey.ENVELOPE, Scope.BROKER, self._unpack),
+            Handler(ApiKey.DESCRIBE_CLUSTER, Scope.CLIENT, self._describe, versions=range(1)),
         ]
         self.server = Server(Router([api_versions.HANDLER, *handlers]), self)
         return await self.server.listen("CONTROLLER", "127.0.0.1", 0)

@@ -42,8 +42,7 @@ def configs(**texts: str) -> server.ServerConfigs:
 
 def served(key: ApiKey, scope: Scope, handle: Any) -> Handler:
     """A handler for all versions of an API."""
-    versions = codec.api_of(key).all_versions()
-    return Handler(key, range(versions[0], versions[-1] + 1), scope, handle)
+    return Handler(key, scope, handle)
 
 
 class RecordedBroker:

@@ -115,7 +115,7 @@ class LoneBroker:
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         """The handlers of what leaders answer, and producer ids from nowhere."""
-        ids = Handler(ApiKey.INIT_PRODUCER_ID, range(5), Scope.CLIENT, self._init_producer_id)
+        ids = Handler(ApiKey.INIT_PRODUCER_ID, Scope.CLIENT, self._init_producer_id)
         modules = (
             produce,
             fetch,

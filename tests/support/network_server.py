@@ -65,9 +65,13 @@ class Harness:
         return Router(
             [
                 api_versions.HANDLER,
-                Handler(ApiKey.HEARTBEAT, range(5), Scope.CLIENT, self.heartbeat),
-                Handler(ApiKey.PRODUCE, range(12), Scope.CLIENT, self.produce, pipelined=True),
-                Handler(ApiKey.FETCH, range(4, 13), Scope.CLIENT, self.fetch, large_answer=True),
+                Handler(ApiKey.HEARTBEAT, Scope.CLIENT, self.heartbeat),
+                Handler(
+                    ApiKey.PRODUCE, Scope.CLIENT, self.produce, pipelined=True, versions=range(12)
+                ),
+                Handler(
+                    ApiKey.FETCH, Scope.CLIENT, self.fetch, large_answer=True, versions=range(4, 13)
+                ),
             ]
         )
 

@@ -30,7 +30,6 @@ the heartbeats after it need theirs well within ``broker.session.timeout.ms``.""
 
 def served(
     api_key: ApiKey,
-    versions: range,
     scope: Scope,
     handle: Handle[Request, Response],
     pipelined: bool = False,
@@ -66,7 +65,6 @@ def served(
         most = MOST_FORWARDED if scope is Scope.CLIENT else MOST_ELEMENTS
     return Handler(
         api_key,
-        versions,
         scope,
         if_active,
         pipelined=pipelined,
@@ -81,7 +79,6 @@ def served_for_brokers(api_key: ApiKey, handle: Handle[Request, Response]) -> Ha
     row = FORWARDED[api_key]
     return served(
         api_key,
-        row.versions,
         row.scope,
         handle,
         most=row.most,

@@ -46,4 +46,4 @@ def unsupported(router: Router, trusted: bool) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.API_VERSIONS, range(5), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.API_VERSIONS, Scope.CLIENT, handle)

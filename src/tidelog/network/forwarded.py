@@ -1,6 +1,6 @@
 """The APIs that every broker forwards to the controller, in an Envelope: one table for both.
 
-Owns their versions, scopes and bounds. Not how they are forwarded: see
+Owns their scopes and bounds. Not how they are forwarded: see
 `broker.control_plane.forwarding`; not what they do: see `controller.handlers`, one file for each.
 """
 
@@ -23,7 +23,6 @@ MOST_SETTINGS = 10_000
 class ForwardedApi(NamedTuple):
     """One API as both serve it."""
 
-    versions: range
     scope: Scope = Scope.CLIENT
     is_change: bool = True
     """Whether users change by it what brokers would have to be sent. A controller on a store that
@@ -39,20 +38,20 @@ class ForwardedApi(NamedTuple):
 
 
 FORWARDED: dict[ApiKey, ForwardedApi] = {
-    ApiKey.CREATE_TOPICS: ForwardedApi(range(2, 8), is_whole=False),
-    ApiKey.DELETE_TOPICS: ForwardedApi(range(1, 7)),
-    ApiKey.CREATE_PARTITIONS: ForwardedApi(range(4)),
-    ApiKey.ELECT_LEADERS: ForwardedApi(range(3)),
-    ApiKey.ALTER_CONFIGS: ForwardedApi(range(3), most_at_brokers=MOST_SETTINGS),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: ForwardedApi(range(2), most_at_brokers=MOST_SETTINGS),
+    ApiKey.CREATE_TOPICS: ForwardedApi(is_whole=False),
+    ApiKey.DELETE_TOPICS: ForwardedApi(),
+    ApiKey.CREATE_PARTITIONS: ForwardedApi(),
+    ApiKey.ELECT_LEADERS: ForwardedApi(),
+    ApiKey.ALTER_CONFIGS: ForwardedApi(most_at_brokers=MOST_SETTINGS),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ForwardedApi(most_at_brokers=MOST_SETTINGS),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: ForwardedApi(
-        range(1), most=MOST_MOVED, numbers_in_one=NUMBERS_OF_MOVES
+        most=MOST_MOVED, numbers_in_one=NUMBERS_OF_MOVES
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ForwardedApi(
-        range(1), is_change=False, most=MOST_MOVED, numbers_in_one=NUMBERS_OF_MOVES
+        is_change=False, most=MOST_MOVED, numbers_in_one=NUMBERS_OF_MOVES
     ),
-    ApiKey.RESTORED_STORE: ForwardedApi(range(1), Scope.BROKER, is_change=False),
-    ApiKey.DESCRIBE_CONDITION: ForwardedApi(range(1), is_change=False, is_whole=False),
-    ApiKey.DESCRIBE_FENCES: ForwardedApi(range(1), is_change=False, is_whole=False),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ForwardedApi(range(1), is_change=False, is_whole=False),
+    ApiKey.RESTORED_STORE: ForwardedApi(Scope.BROKER, is_change=False),
+    ApiKey.DESCRIBE_CONDITION: ForwardedApi(is_change=False, is_whole=False),
+    ApiKey.DESCRIBE_FENCES: ForwardedApi(is_change=False, is_whole=False),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ForwardedApi(is_change=False, is_whole=False),
 }

@@ -91,6 +91,6 @@ def handlers(secret: ClusterSecret) -> tuple[Handler, ...]:
     """Return the handlers by which connections prove this secret."""
     authenticate = partial(_authenticate, secret)
     return (
-        Handler(ApiKey.SASL_HANDSHAKE, range(1, 2), Scope.CLIENT, _handshake),
-        Handler(ApiKey.SASL_AUTHENTICATE, range(3), Scope.CLIENT, authenticate),
+        Handler(ApiKey.SASL_HANDSHAKE, Scope.CLIENT, _handshake),
+        Handler(ApiKey.SASL_AUTHENTICATE, Scope.CLIENT, authenticate),
     )

@@ -208,7 +208,6 @@ class Handler:
     """
 
     api_key: ApiKey
-    versions: range
     scope: Scope
     handle: Handle
     pipelined: bool = False
@@ -227,6 +226,12 @@ class Handler:
     """Whether most bytes of long requests are records: then they are parsed at once."""
     direct: Direct | None = None
     """The fast path of the hottest requests; ``handle`` serves those that it returns None for."""
+    versions: range = range(0)
+    """All of the schema, unless some are named: those of an older server."""
+
+    def __post_init__(self) -> None:
+        if not self.versions:
+            object.__setattr__(self, "versions", codec.api_of(self.api_key).all_versions())
 
     @property
     def name(self) -> str:
@@ -333,8 +338,7 @@ class Route:
 class Router:
     """The handlers of one process: ``Router([api_versions.HANDLER, produce.HANDLER, …])``.
 
-    ValueError for two handlers of one API, for a version
-    that the protocol's schema does not have, or for one out of client scope whose response has no
+    ValueError for two handlers of one API, or for one out of client scope whose response has no
     error code at its top: it could not be refused.
     """
 
@@ -358,9 +362,6 @@ class Router:
         key = handler.api_key
         if key in self._handlers:
             raise ValueError(f"two handlers of {spoken(key)}")
-        known = codec.api_of(key).versions
-        if handler.versions.start not in known or handler.versions.stop - 1 not in known:
-            raise ValueError(f"{spoken(key)} has no versions {handler.versions}")
         if handler.scope is not Scope.CLIENT and not all(
             _has_at_top(key, "error_code", version) for version in handler.versions
         ):

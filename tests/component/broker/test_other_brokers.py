@@ -50,7 +50,7 @@ class Leader:
 
     async def start(self) -> None:
         api, versions = ApiKey.LIST_OFFSETS, range(1, 8)
-        offsets = Handler(api, versions, Scope.CLIENT, self._offsets, pipelined=True)
+        offsets = Handler(api, Scope.CLIENT, self._offsets, pipelined=True, versions=versions)
         self.server = Server(Router([api_versions.HANDLER, offsets]), None)
         self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", self.port)
 

@@ -60,7 +60,9 @@ class Files:
         return Router(
             [
                 api_versions.HANDLER,
-                Handler(ApiKey.FETCH, range(4, 13), Scope.CLIENT, self.fetch, large_answer=True),
+                Handler(
+                    ApiKey.FETCH, Scope.CLIENT, self.fetch, large_answer=True, versions=range(4, 13)
+                ),
             ]
         )
 

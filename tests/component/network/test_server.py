@@ -76,7 +76,7 @@ def test_an_answer_to_a_pipelined_request_lets_no_other_pass_one_that_is_not(run
             return messages.ListGroupsResponse(error_code=0)
 
         router = harness.router()
-        router.add([Handler(ApiKey.LIST_GROUPS, range(6), Scope.CLIENT, pipelined, pipelined=True)])
+        router.add([Handler(ApiKey.LIST_GROUPS, Scope.CLIENT, pipelined, pipelined=True)])
         server = Server(router, None)
         port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         peer = Peer(*await asyncio.open_connection("127.0.0.1", port))

@@ -110,17 +110,17 @@ class Works:
         return Router(
             [
                 api_versions.HANDLER,
-                Handler(ApiKey.HEARTBEAT, range(5), Scope.CLIENT, self.heartbeat),
+                Handler(ApiKey.HEARTBEAT, Scope.CLIENT, self.heartbeat),
                 Handler(
                     ApiKey.PRODUCE,
-                    range(12),
                     Scope.CLIENT,
                     self.produce,
                     pipelined=True,
                     long_records=True,
+                    versions=range(12),
                 ),
-                Handler(ApiKey.LIST_GROUPS, range(6), Scope.CLIENT, endless),
-                Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, self.describe),
+                Handler(ApiKey.LIST_GROUPS, Scope.CLIENT, endless),
+                Handler(ApiKey.DESCRIBE_GROUPS, Scope.CLIENT, self.describe),
             ]
         )
 
@@ -407,7 +407,7 @@ def test_a_request_does_not_wait_for_what_it_is_charged_itself(run: Any) -> None
 
     async def main() -> None:
         router = Router(
-            [api_versions.HANDLER, Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, handle)]
+            [api_versions.HANDLER, Handler(ApiKey.DESCRIBE_GROUPS, Scope.CLIENT, handle)]
         )
         server = Server(router, None, Limits(unsent_answer_bytes=100_000))
         port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
@@ -436,7 +436,7 @@ def test_a_connection_that_waits_after_its_steps_does_not_keep_the_favour(run: A
 
     async def main() -> None:
         router = Router(
-            [api_versions.HANDLER, Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, handle)]
+            [api_versions.HANDLER, Handler(ApiKey.DESCRIBE_GROUPS, Scope.CLIENT, handle)]
         )
         server = Server(router, None, Limits(queued_request_bytes=10_000))
         port = await server.listen("PLAINTEXT", "127.0.0.1", 0)

@@ -61,9 +61,9 @@ class Slow:
 
     def router(self) -> Router:
         handlers = [
-            Handler(ApiKey.HEARTBEAT, range(5), Scope.CLIENT, self.heartbeat),
-            Handler(ApiKey.LIST_GROUPS, range(6), Scope.CLIENT, self.in_steps),
-            Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, self.later_in_steps),
+            Handler(ApiKey.HEARTBEAT, Scope.CLIENT, self.heartbeat),
+            Handler(ApiKey.LIST_GROUPS, Scope.CLIENT, self.in_steps),
+            Handler(ApiKey.DESCRIBE_GROUPS, Scope.CLIENT, self.later_in_steps),
         ]
         return Router([api_versions.HANDLER, *handlers])
 

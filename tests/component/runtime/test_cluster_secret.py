@@ -202,7 +202,7 @@ class Peer:
             self.asked.append(request.broker_id)
             return messages.BrokerHeartbeatResponse()
 
-        handler = Handler(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, beat)
+        handler = Handler(ApiKey.BROKER_HEARTBEAT, Scope.BROKER, beat)
         return Router([api_versions.HANDLER, handler, *more])
 
 
@@ -309,7 +309,7 @@ def test_a_peer_that_sends_our_own_words_back_proves_nothing(tmp_path: Path) -> 
             return messages.SaslAuthenticateResponse(auth_bytes=bytes(request.auth_bytes) * 2)
 
         handshake, _ = proving.handlers(secret)
-        liar = Handler(ApiKey.SASL_AUTHENTICATE, range(3), Scope.CLIENT, echo)
+        liar = Handler(ApiKey.SASL_AUTHENTICATE, Scope.CLIENT, echo)
         async with serving(Peer().router(handshake, liar), None) as port:
             for _ in range(2):
                 with pytest.raises(ProofFailed):

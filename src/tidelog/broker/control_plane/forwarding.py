@@ -63,7 +63,6 @@ def forwarded(api_key: ApiKey) -> Handler:
 
     return Handler(
         api_key,
-        row.versions,
         row.scope,
         handle,
         failure=FAILED,

@@ -53,6 +53,4 @@ def handle(
     return answer
 
 
-HANDLER = Handler(
-    ApiKey.ALTER_REPLICA_LOG_DIRS, range(1, 3), Scope.CLIENT, handle, most_elements=20_000
-)
+HANDLER = Handler(ApiKey.ALTER_REPLICA_LOG_DIRS, Scope.CLIENT, handle, most_elements=20_000)

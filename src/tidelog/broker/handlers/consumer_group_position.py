@@ -74,7 +74,6 @@ def _partition(
 
 HANDLER = Handler(
     ApiKey.CONSUMER_GROUP_POSITION,
-    range(1),
     Scope.CLIENT,
     handle,
     most_elements=MOST_ELEMENTS,

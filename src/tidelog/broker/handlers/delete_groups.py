@@ -51,4 +51,4 @@ async def _answered(pending_responses: dict[str, PendingResponse]) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.DELETE_GROUPS, range(3), Scope.CLIENT, handle, most_elements=2_000)
+HANDLER = Handler(ApiKey.DELETE_GROUPS, Scope.CLIENT, handle, most_elements=2_000)

@@ -166,4 +166,4 @@ def _refused(index: int, error: ErrorCode) -> Any:
     return _Partition(index, -1, error)
 
 
-HANDLER = Handler(ApiKey.DELETE_RECORDS, range(3), Scope.CLIENT, handle, most_elements=10_000)
+HANDLER = Handler(ApiKey.DELETE_RECORDS, Scope.CLIENT, handle, most_elements=10_000)

@@ -19,4 +19,4 @@ def handle(_: object, _request: messages.DescribeAclsRequest, _context: RequestC
     )
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_ACLS, range(1, 4), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.DESCRIBE_ACLS, Scope.CLIENT, handle)

@@ -16,4 +16,4 @@ def handle(
     return messages.DescribeClientQuotasResponse(error_message=None, entries=[])
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_CLIENT_QUOTAS, range(2), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.DESCRIBE_CLIENT_QUOTAS, Scope.CLIENT, handle)

@@ -51,4 +51,4 @@ def handle(
     )
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, after_first_metadata(handle))
+HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, Scope.CLIENT, after_first_metadata(handle))

@@ -118,7 +118,6 @@ def _refused(error: ErrorCode, message: str) -> messages.DescribeConditionRespon
 
 HANDLER = Handler(
     ApiKey.DESCRIBE_CONDITION,
-    range(1),
     Scope.CLIENT,
     handle,
     failure=FAILED,

@@ -92,4 +92,4 @@ def _synonym(synonym: Any) -> Any:
     return row(name=synonym.name, value=synonym.value, source=synonym.source)
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_CONFIGS, range(1, 5), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.DESCRIBE_CONFIGS, Scope.CLIENT, handle)

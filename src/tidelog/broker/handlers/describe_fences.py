@@ -127,7 +127,6 @@ def _joined(
 
 HANDLER = Handler(
     ApiKey.DESCRIBE_FENCES,
-    range(1),
     Scope.CLIENT,
     handle,
     most_elements=20_000,

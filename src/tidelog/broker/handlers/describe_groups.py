@@ -79,4 +79,4 @@ def _describe(broker: Broker, group_id: str, operations: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, range(7), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, Scope.CLIENT, handle)

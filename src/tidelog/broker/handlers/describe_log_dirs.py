@@ -109,4 +109,4 @@ def _directory(
     return result
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_LOG_DIRS, range(1, 5), Scope.CLIENT, handle, most_elements=20_000)
+HANDLER = Handler(ApiKey.DESCRIBE_LOG_DIRS, Scope.CLIENT, handle, most_elements=20_000)

@@ -71,4 +71,4 @@ def _partition(broker: Broker, topic: str, index: int) -> Steps:
     return answer
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_PRODUCERS, range(1), Scope.CLIENT, handle, most_elements=20_000)
+HANDLER = Handler(ApiKey.DESCRIBE_PRODUCERS, Scope.CLIENT, handle, most_elements=20_000)

@@ -53,4 +53,4 @@ def _is_known(topic: str, index: int) -> bool:
     return topic == METADATA_TOPIC and index == 0
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_QUORUM, range(2), Scope.CLIENT, handle, most_elements=MOST_ASKED)
+HANDLER = Handler(ApiKey.DESCRIBE_QUORUM, Scope.CLIENT, handle, most_elements=MOST_ASKED)

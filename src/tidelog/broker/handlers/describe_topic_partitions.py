@@ -176,7 +176,6 @@ def _unknown(name: str) -> Any:
 
 HANDLER = Handler(
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-    range(1),
     Scope.CLIENT,
     after_first_metadata(handle),
     most_elements=20_000,

@@ -41,7 +41,6 @@ def _why_none(name: str, times: int) -> tuple[ErrorCode, str]:
 
 HANDLER = Handler(
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-    range(1),
     Scope.CLIENT,
     handle,
     most_elements=MOST_USERS,

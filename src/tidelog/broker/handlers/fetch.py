@@ -283,7 +283,6 @@ def _note_follower(broker: Broker, request: messages.FetchRequest, plan: FetchPl
 
 HANDLER = Handler(
     ApiKey.FETCH,
-    range(4, 18),
     Scope.CLIENT,
     handle,
     large_answer=True,

@@ -103,4 +103,4 @@ def _respond(found: list[Any], version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.FIND_COORDINATOR, range(7), Scope.CLIENT, handle, failure=FAILED)
+HANDLER = Handler(ApiKey.FIND_COORDINATOR, Scope.CLIENT, handle, failure=FAILED)

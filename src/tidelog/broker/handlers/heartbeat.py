@@ -32,4 +32,4 @@ def _respond(result: StatusResult) -> Any:
     return messages.HeartbeatResponse(error_code=result.error)
 
 
-HANDLER = Handler(ApiKey.HEARTBEAT, range(5), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.HEARTBEAT, Scope.CLIENT, handle)

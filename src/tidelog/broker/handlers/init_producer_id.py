@@ -54,4 +54,4 @@ async def handle(
         return response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
 
 
-HANDLER = Handler(ApiKey.INIT_PRODUCER_ID, range(5), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.INIT_PRODUCER_ID, Scope.CLIENT, handle)

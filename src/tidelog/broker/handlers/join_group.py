@@ -70,4 +70,4 @@ def _respond(result: JoinResult, version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.JOIN_GROUP, range(10), Scope.CLIENT, handle, most_elements=1_000)
+HANDLER = Handler(ApiKey.JOIN_GROUP, Scope.CLIENT, handle, most_elements=1_000)

@@ -52,4 +52,4 @@ async def handle(
     return response(topics=[topic(topic_id, errors) for topic_id, errors in by_id.items()])
 
 
-HANDLER = Handler(ApiKey.LEADER_AND_ISR, range(7), Scope.CONTROLLER, handle)
+HANDLER = Handler(ApiKey.LEADER_AND_ISR, Scope.CONTROLLER, handle)

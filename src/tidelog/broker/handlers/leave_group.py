@@ -50,4 +50,4 @@ def _respond(result: LeaveResult, version: int) -> Any:
     return _Response(error_code=result.error or of_member)
 
 
-HANDLER = Handler(ApiKey.LEAVE_GROUP, range(6), Scope.CLIENT, handle, most_elements=2_000)
+HANDLER = Handler(ApiKey.LEAVE_GROUP, Scope.CLIENT, handle, most_elements=2_000)

@@ -46,4 +46,4 @@ def handle(
     return response(config_resources=resources)
 
 
-HANDLER = Handler(ApiKey.LIST_CONFIG_RESOURCES, range(2), Scope.CLIENT, handle, most_elements=1_000)
+HANDLER = Handler(ApiKey.LIST_CONFIG_RESOURCES, Scope.CLIENT, handle, most_elements=1_000)

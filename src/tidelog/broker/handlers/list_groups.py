@@ -39,4 +39,4 @@ def handle(broker: Broker, request: messages.ListGroupsRequest, _context: Reques
     return _Response(groups=groups)
 
 
-HANDLER = Handler(ApiKey.LIST_GROUPS, range(6), Scope.CLIENT, handle, most_elements=1_000)
+HANDLER = Handler(ApiKey.LIST_GROUPS, Scope.CLIENT, handle, most_elements=1_000)

@@ -176,7 +176,6 @@ def _fill_in(
 
 HANDLER = Handler(
     ApiKey.LIST_OFFSETS,
-    range(1, 12),
     Scope.CLIENT,
     handle,
     most_elements=20_000,

@@ -26,4 +26,4 @@ def handle(_: object, request: messages.ListTransactionsRequest, _context: Reque
     return messages.ListTransactionsResponse(unknown_state_filters=unknown)
 
 
-HANDLER = Handler(ApiKey.LIST_TRANSACTIONS, range(2), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.LIST_TRANSACTIONS, Scope.CLIENT, handle)

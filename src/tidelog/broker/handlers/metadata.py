@@ -261,4 +261,4 @@ def _answer(
     )
 
 
-HANDLER = Handler(ApiKey.METADATA, range(14), Scope.CLIENT, after_first_metadata(handle))
+HANDLER = Handler(ApiKey.METADATA, Scope.CLIENT, after_first_metadata(handle))

@@ -134,4 +134,4 @@ def _answer(
     return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
 
 
-HANDLER = Handler(ApiKey.OFFSET_COMMIT, range(2, 11), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.OFFSET_COMMIT, Scope.CLIENT, handle)

@@ -72,4 +72,4 @@ def _answer(
     return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
 
 
-HANDLER = Handler(ApiKey.OFFSET_DELETE, range(1), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.OFFSET_DELETE, Scope.CLIENT, handle)

@@ -292,4 +292,4 @@ def _add_expiry(group: Group | None, name: str, parts: list[Any], committed: Fou
             part.expires_ms = retention.expiry_of(group, name, offset)
 
 
-HANDLER = Handler(ApiKey.OFFSET_FETCH, range(1, 11), Scope.CLIENT, handle)
+HANDLER = Handler(ApiKey.OFFSET_FETCH, Scope.CLIENT, handle)

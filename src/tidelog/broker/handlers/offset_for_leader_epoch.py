@@ -66,7 +66,6 @@ def _answer(
 
 HANDLER = Handler(
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
-    range(2, 5),
     Scope.CLIENT,
     handle,
     most_elements=20_000,

@@ -27,4 +27,4 @@ async def handle(
     return messages.OpenControlChannelResponse(error_code=error)
 
 
-HANDLER = Handler(ApiKey.OPEN_CONTROL_CHANNEL, range(1), Scope.CONTROLLER, handle)
+HANDLER = Handler(ApiKey.OPEN_CONTROL_CHANNEL, Scope.CONTROLLER, handle)

@@ -76,7 +76,6 @@ def _epochs(found: Lineage) -> Iterator[Any]:
 
 HANDLER = Handler(
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS,
-    range(1),
     Scope.CLIENT,
     after_first_metadata(handle),
     most_elements=20_000,

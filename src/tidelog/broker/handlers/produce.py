@@ -363,7 +363,6 @@ def _refused(
 
 HANDLER = Handler(
     ApiKey.PRODUCE,
-    range(14),
     Scope.CLIENT,
     handle,
     pipelined=True,

@@ -36,4 +36,4 @@ async def handle(
     )
 
 
-HANDLER = Handler(ApiKey.STOP_REPLICA, range(5), Scope.CONTROLLER, handle)
+HANDLER = Handler(ApiKey.STOP_REPLICA, Scope.CONTROLLER, handle)

@@ -51,4 +51,4 @@ def _respond(result: SyncResult) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.SYNC_GROUP, range(6), Scope.CLIENT, handle, most_elements=10_000)
+HANDLER = Handler(ApiKey.SYNC_GROUP, Scope.CLIENT, handle, most_elements=10_000)

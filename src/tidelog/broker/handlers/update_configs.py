@@ -84,4 +84,4 @@ def _is_sound(kind: int, name: str) -> bool:
     return why is None
 
 
-HANDLER = Handler(ApiKey.UPDATE_CONFIGS, range(1), Scope.CONTROLLER, handle)
+HANDLER = Handler(ApiKey.UPDATE_CONFIGS, Scope.CONTROLLER, handle)

@@ -31,4 +31,4 @@ def handle(broker: Broker, request: messages.UpdateMetadataRequest, context: Req
     return response()
 
 
-HANDLER = Handler(ApiKey.UPDATE_METADATA, range(9), Scope.CONTROLLER, handle)
+HANDLER = Handler(ApiKey.UPDATE_METADATA, Scope.CONTROLLER, handle)

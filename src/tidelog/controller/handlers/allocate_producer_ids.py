@@ -35,4 +35,4 @@ async def handle(
     return response(producer_id_start=answer.first, producer_id_len=answer.size)
 
 
-HANDLER = served(ApiKey.ALLOCATE_PRODUCER_IDS, range(1), Scope.BROKER, handle, pipelined=True)
+HANDLER = served(ApiKey.ALLOCATE_PRODUCER_IDS, Scope.BROKER, handle, pipelined=True)

@@ -150,4 +150,4 @@ def _answered(index: int, outcome: Outcome) -> messages.AlterIsrResponse.Partiti
 
 
 # Pipelined: the controller serves later heartbeats while this waits for its turn.
-HANDLER = served(ApiKey.ALTER_ISR, range(1), Scope.BROKER, handle, pipelined=True)
+HANDLER = served(ApiKey.ALTER_ISR, Scope.BROKER, handle, pipelined=True)

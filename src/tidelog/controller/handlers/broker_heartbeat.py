@@ -149,4 +149,4 @@ def _note_shortages(
     controller.resizes.look()
 
 
-HANDLER = served(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, handle, pipelined=True)
+HANDLER = served(ApiKey.BROKER_HEARTBEAT, Scope.BROKER, handle, pipelined=True)

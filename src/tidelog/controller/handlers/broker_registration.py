@@ -230,4 +230,4 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
     )
 
 
-HANDLER = served(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, handle)
+HANDLER = served(ApiKey.BROKER_REGISTRATION, Scope.BROKER, handle)

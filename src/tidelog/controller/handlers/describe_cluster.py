@@ -43,4 +43,4 @@ async def handle(
     )
 
 
-HANDLER = served(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, handle)
+HANDLER = served(ApiKey.DESCRIBE_CLUSTER, Scope.CLIENT, handle)

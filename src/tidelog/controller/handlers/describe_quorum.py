@@ -52,6 +52,4 @@ def _partition(controller: Controller, topic: str, index: int) -> Any:
     return part
 
 
-HANDLER = Handler(
-    ApiKey.DESCRIBE_QUORUM, range(2), Scope.CLIENT, handle, most_elements=MOST_FORWARDED
-)
+HANDLER = Handler(ApiKey.DESCRIBE_QUORUM, Scope.CLIENT, handle, most_elements=MOST_FORWARDED)

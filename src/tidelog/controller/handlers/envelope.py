@@ -68,4 +68,4 @@ async def handle(
     return response(response_data=b"".join(chunks)[4:])
 
 
-HANDLER = served(ApiKey.ENVELOPE, range(1), Scope.BROKER, handle, pipelined=True)
+HANDLER = served(ApiKey.ENVELOPE, Scope.BROKER, handle, pipelined=True)

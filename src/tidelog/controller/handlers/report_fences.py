@@ -42,4 +42,4 @@ async def handle(
     return messages.ReportFencesResponse()
 
 
-HANDLER = served(ApiKey.REPORT_FENCES, range(1), Scope.BROKER, handle, pipelined=True)
+HANDLER = served(ApiKey.REPORT_FENCES, Scope.BROKER, handle, pipelined=True)

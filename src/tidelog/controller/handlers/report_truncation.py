@@ -55,4 +55,4 @@ async def handle(
     return messages.ReportTruncationResponse()
 
 
-HANDLER = served(ApiKey.REPORT_TRUNCATION, range(1), Scope.BROKER, handle, pipelined=True)
+HANDLER = served(ApiKey.REPORT_TRUNCATION, Scope.BROKER, handle, pipelined=True)
