@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -45,6 +46,39 @@ def test_no_class_is_called_manager() -> None:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Manager")
     ]
     assert found == []
+
+
+EMPTY_NAMES = {"found", "each", "where", "at", "known", "said"}
+MOST_EMPTY_NAMES = {"client": 0, "broker/partitions": 85, "storage": 197}
+"""How often local variables have such names in a package: these numbers may only fall."""
+
+
+def _local_names(tree: ast.AST) -> Iterator[str]:
+    fields = {
+        field.target
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in fields:
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+@pytest.mark.parametrize("package", MOST_EMPTY_NAMES)
+def test_local_names_name_the_thing(package: str) -> None:
+    folder = ROOT / "src/tidelog" / package
+    empty = [
+        f"{path.relative_to(folder)}: {name}"
+        for path in PRODUCT
+        if path.is_relative_to(folder)
+        for name in _local_names(parsed(path))
+        if name in EMPTY_NAMES
+    ]
+    assert len(empty) <= MOST_EMPTY_NAMES[package], empty
 
 
 SHARED_NAMES = {"Admin", "Cluster", "Consumer", "Producer"}

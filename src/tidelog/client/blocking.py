@@ -161,9 +161,9 @@ class BlockingCluster:
                 idle_ms = 0 if pieces else idle_ms + POLL_MS
                 if idle_ms >= idle_timeout_ms:
                     left = {
-                        str(tp): (at, wanted[tp][1])
-                        for tp, at in fetcher.positions().items()
-                        if at < wanted[tp][1]
+                        str(tp): (position, wanted[tp][1])
+                        for tp, position in fetcher.positions().items()
+                        if position < wanted[tp][1]
                     }
                     raise GaveUp(f"nothing was read within {idle_timeout_ms} ms of {left}")
                 yield from pieces

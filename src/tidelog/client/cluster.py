@@ -172,9 +172,9 @@ class Cluster(BrokerConnections):
                 answer = await self.send(node_id, request, timeout_ms=timeout_ms)
             else:
                 _, answer = await self.ask_any(self._asking(request), first=first)
-            found = metadata.read_answer(answer)
-            self._take(found, whole=names is None)
-            return found
+            view = metadata.read_answer(answer)
+            self._take(view, whole=names is None)
+            return view
 
         is_once = node_id is not None or first is not None
         return await (attempt() if is_once else self.retry(attempt, timeout_ms))
@@ -189,24 +189,24 @@ class Cluster(BrokerConnections):
         self._wanted.add(partition.topic)
         if self.expired or self._view.partition(partition) is None:
             await self.refresh()
-        found = self._view.partition(partition)
-        if found is None:
+        state = self._view.partition(partition)
+        if state is None:
             # A partitioned broker does not know new partitions: try another one next time.
             self._doubted.add(self._asked_last)
             topic = self._view.topics.get(partition.topic)
             code = topic.error if topic is not None else 0
             raise Refused(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(partition))
-        if found.leader == metadata.NO_LEADER or found.leader not in self._view.brokers:
+        if state.leader == metadata.NO_LEADER or state.leader not in self._view.brokers:
             self._stale = True
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
-        if 0 <= found.leader_epoch < least_epoch:
+        if 0 <= state.leader_epoch < least_epoch:
             # Try others first next time: a partitioned broker stays stale for long.
             self._stale = True
             self._doubted.add(self._asked_last)
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, str(partition))
         if least_epoch >= 0:
             self._doubted.clear()
-        return found
+        return state
 
     @property
     def expired(self) -> bool:
@@ -232,11 +232,11 @@ class Cluster(BrokerConnections):
         try:
             peer, answer = await self.ask_any(self._asking(request), last=self._doubted)
             self._asked_last = peer
-            found = metadata.read_answer(answer)
+            view = metadata.read_answer(answer)
         except BaseException:
             self._stale = True
             raise
-        self._take(found, whole=False)
+        self._take(view, whole=False)
 
     def _asking(self, request: Any) -> Callable[[ClientConnection], Awaitable[tuple[str, Any]]]:
         """Return what sends a request and returns the address of the broker with its response."""
@@ -247,8 +247,8 @@ class Cluster(BrokerConnections):
 
         return ask
 
-    def _take(self, found: ClusterMetadata, *, whole: bool) -> None:
-        self._view = self._view.merged(found, whole=whole)
+    def _take(self, newer: ClusterMetadata, *, whole: bool) -> None:
+        self._view = self._view.merged(newer, whole=whole)
         self._view_time = asyncio.get_running_loop().time()
 
     # Coordinators
@@ -259,8 +259,8 @@ class Cluster(BrokerConnections):
 
     def known_coordinator(self, group: str) -> int | None:
         """Return the broker that was found to coordinate a group; None: it is looked for again."""
-        known = self._coordinators.known(group)
-        return None if known is None else known.node_id
+        broker = self._coordinators.known(group)
+        return None if broker is None else broker.node_id
 
     def forget_coordinator(self, group: str) -> None:
         """Forget the coordinator of a group, after a response that says it moved."""

@@ -135,11 +135,11 @@ class BrokerConnections:
     def _addresses(self, last: Collection[str]) -> list[PeerAddress]:
         """Return all known brokers in the order in which they are asked, ``last`` at the end."""
         brokers = [
-            PeerAddress(each.node_id, each.host, each.port) for each in self.view.brokers.values()
+            PeerAddress(node.node_id, node.host, node.port) for node in self.view.brokers.values()
         ]
         # In random order: a broker that accepts and never responds must not be tried every time.
         self.settings.backoff.random.shuffle(brokers)
-        brokers += [PeerAddress(f"bootstrap {each}", *each) for each in self._bootstrap]
+        brokers += [PeerAddress(f"bootstrap {address}", *address) for address in self._bootstrap]
         opened = {
             task.result().peer: key
             for (key, purpose), task in self._connections.items()
@@ -164,7 +164,7 @@ class BrokerConnections:
         addresses = self._addresses(last)
         if first is not None and (begins := self._view.brokers.get(first)) is not None:
             peer = begins.peer
-            addresses.sort(key=lambda each: each.peer != peer or peer in self._silent)
+            addresses.sort(key=lambda address: address.peer != peer or peer in self._silent)
         reasons: list[str] = []
 
         async def attempt(address: PeerAddress) -> Result:
@@ -181,7 +181,7 @@ class BrokerConnections:
 
         try:
             return await first_answer(
-                [partial(attempt, each) for each in addresses],
+                [partial(attempt, address) for address in addresses],
                 passed_over=lambda place: self._silent.add(addresses[place].peer),
             )
         except ConnectionLost:
@@ -203,7 +203,7 @@ class BrokerConnections:
         most ``most`` are asked, and no silent one is waited for when ``fewest`` have answered: see
         ``several_answers``.
         """
-        brokers = sorted(self._view.brokers.values(), key=lambda each: each.peer in self._silent)
+        brokers = sorted(self._view.brokers.values(), key=lambda node: node.peer in self._silent)
         asked = brokers[:most]
 
         async def attempt(broker: BrokerAddress) -> Result:
@@ -212,7 +212,7 @@ class BrokerConnections:
             return answer
 
         return await several_answers(
-            [partial(attempt, each) for each in asked],
+            [partial(attempt, broker) for broker in asked],
             is_enough,
             fewest=fewest,
             passed_over=lambda place: self._silent.add(asked[place].peer),
@@ -234,7 +234,7 @@ class BrokerConnections:
         limit_ms = timeout_ms or self.settings.request_timeout_ms
         if changes:
             return await (await self.any_connection(first)).send(request, None, limit_ms)
-        return await self.ask_any(lambda each: each.send(request, None, limit_ms), first=first)
+        return await self.ask_any(lambda peer: peer.send(request, None, limit_ms), first=first)
 
     def is_receiving(self, node_id: int, purpose: str) -> bool:
         """Whether a part of a response has arrived from a broker, but not all of it."""

@@ -90,8 +90,8 @@ class Refused(ClientError):
         self.code = error_code(code)
         self.subject = subject
         self.reason = reason or ""
-        said = self.reason or self.advice
-        super().__init__(f"{subject}: {self.code.name}{': ' if said else ''}{said}")
+        sentence = self.reason or self.advice
+        super().__init__(f"{subject}: {self.code.name}{': ' if sentence else ''}{sentence}")
 
     def __reduce__(self) -> Any:
         return _restored, (type(self), self.args, self.__dict__)
@@ -165,10 +165,10 @@ class ListingIncomplete(GaveUp):
 
 def _restored(kind: type[Refused], args: tuple[Any, ...], state: dict[str, Any]) -> Refused:
     """Return a refusal as it was before it was pickled."""
-    found = Exception.__new__(kind)
-    found.args = args
-    found.__dict__.update(state)
-    return found
+    error = Exception.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 def error_code(code: int) -> ErrorCode:
@@ -187,7 +187,7 @@ def json_of(answer: Any, text: str, subject: str) -> dict[str, Any]:
     if answer.error_code:
         raise Refused(answer.error_code, subject, answer.error_message)
     try:
-        found: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = json.loads(text)
     except ValueError:
         raise ClientError(f"{subject}: the response is not valid JSON") from None
-    return found
+    return document

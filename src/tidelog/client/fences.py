@@ -65,7 +65,7 @@ async def describe_fences(
     ) -> dict[TopicPartition, DescribedFences | ErrorCode]:
         request = messages.DescribeFencesRequest
         topics = topics_field(
-            group, request.Topic, lambda where: request.Partition(partition=where.partition)
+            group, request.Topic, lambda tp: request.Partition(partition=tp.partition)
         )
         answer: messages.DescribeFencesResponse = await cluster.send(
             node_id, request(topics=topics)
@@ -122,10 +122,10 @@ def is_complete(fences: FenceList, resize_epoch: int) -> bool:
 def counts_of(partitions: Iterable[FenceList]) -> dict[int, int]:
     """Return the count of each resize epoch that some partition has a fence of."""
     return {
-        each.fence.resize_epoch: each.undeleted_count for fences in partitions for each in fences
+        fence.fence.resize_epoch: fence.undeleted_count for fences in partitions for fence in fences
     }
 
 
-def _fence(found: messages.DescribeFencesResponse.Fence) -> DescribedFence:
-    fence = Fence(found.resize_epoch, found.offset, found.data_end_offset)
-    return DescribedFence(fence, found.undeleted_partition_count, found.kind == SEAL)
+def _fence(described: messages.DescribeFencesResponse.Fence) -> DescribedFence:
+    fence = Fence(described.resize_epoch, described.offset, described.data_end_offset)
+    return DescribedFence(fence, described.undeleted_partition_count, described.kind == SEAL)

@@ -60,10 +60,10 @@ class FoundCoordinators:
 
     async def of(self, group: str, timeout_ms: int) -> BrokerAddress:
         """Return the coordinator of a group; one attempt, then remembered."""
-        known = self._found.get(group)
-        if known is None:
-            known = self._found[group] = await self._ask(group, timeout_ms)
-        return known
+        broker = self._found.get(group)
+        if broker is None:
+            broker = self._found[group] = await self._ask(group, timeout_ms)
+        return broker
 
     async def send(
         self, group: str, request: Any, purpose: str, timeout_ms: int, find_ms: int, late_ms: int
@@ -97,14 +97,14 @@ class FoundCoordinators:
     async def _moved(self, group: str, former: BrokerAddress, timeout_ms: int) -> str:
         """Look for another coordinator at other brokers than the one that is silent."""
         self._connections.note_silent(former.peer)
-        found = self._found.get(group)
-        if found is None or found == former:
-            found = await self._ask(group, timeout_ms)
-        if found == former:
+        coordinator = self._found.get(group)
+        if coordinator is None or coordinator == former:
+            coordinator = await self._ask(group, timeout_ms)
+        if coordinator == former:
             return ""
-        self._found[group] = found
+        self._found[group] = coordinator
         silent = f"broker {former.node_id} did not respond for group {group!r}"
-        return f"{silent}: broker {found.node_id} coordinates it now"
+        return f"{silent}: broker {coordinator.node_id} coordinates it now"
 
     async def _ask(self, group: str, timeout_ms: int) -> BrokerAddress:
         async def ask(connection: ClientConnection) -> Any:
@@ -118,7 +118,7 @@ class FoundCoordinators:
             )
             return answer.coordinators[0] if version >= 4 else answer
 
-        found = await self._connections.ask_any(ask)
-        if found.error_code:
-            raise Refused(found.error_code, f"group {group!r}", found.error_message)
-        return BrokerAddress(found.node_id, found.host, found.port)
+        coordinator = await self._connections.ask_any(ask)
+        if coordinator.error_code:
+            raise Refused(coordinator.error_code, f"group {group!r}", coordinator.error_message)
+        return BrokerAddress(coordinator.node_id, coordinator.host, coordinator.port)

@@ -40,7 +40,7 @@ async def ask_leaders(
     topic), or that still has an error at the deadline. With ``failed`` nothing is raised: it
     collects each partition's error, and the results of the others are returned.
     """
-    found: dict[TopicPartition, Result] = {}
+    results: dict[TopicPartition, Result] = {}
     left = list(dict.fromkeys(partitions))
     errors: dict[TopicPartition, ClientError] = {}
 
@@ -75,12 +75,12 @@ async def ask_leaders(
                     if isinstance(result, ErrorCode):
                         errors[partition] = Refused(result, str(partition))
                     else:
-                        found[partition] = result
-        left = [partition for partition in left if partition not in found]
+                        results[partition] = result
+        left = [partition for partition in left if partition not in results]
         if failed is not None:
-            failed.update({each: error for each, error in errors.items() if not _worth(error)})
+            failed.update({tp: error for tp, error in errors.items() if not _worth(error)})
             left = [partition for partition in left if partition not in failed]
-        trouble = [error for each, error in errors.items() if failed is None or each in left]
+        trouble = [error for tp, error in errors.items() if failed is None or tp in left]
         if errors:
             # Also where a leader knows no such partition: it was removed, and metadata are older.
             cluster.forget()
@@ -92,8 +92,8 @@ async def ask_leaders(
     except ClientError as error:
         if failed is None:
             raise
-        failed.update({each: errors.get(each, error) for each in left})
-    return found
+        failed.update({tp: errors.get(tp, error) for tp in left})
+    return results
 
 
 async def _asked(
@@ -113,8 +113,8 @@ async def led_elsewhere(
     """
     if cluster.is_receiving(node_id, purpose):
         return ""
-    if found := cluster.view.led_elsewhere(node_id, epochs):
-        return found
+    if line := cluster.view.led_elsewhere(node_id, epochs):
+        return line
     if (broker := cluster.view.brokers.get(node_id)) is not None:
         cluster.note_silent(broker.peer)
     await cluster.refresh()
@@ -122,10 +122,10 @@ async def led_elsewhere(
 
 
 def _known_leader(cluster: Cluster, partition: TopicPartition) -> int | None:
-    known = cluster.view.partition(partition)
-    if known is None or known.leader not in cluster.view.brokers:
+    state = cluster.view.partition(partition)
+    if state is None or state.leader not in cluster.view.brokers:
         return None
-    return known.leader
+    return state.leader
 
 
 def _worth(error: ClientError) -> bool:

@@ -93,7 +93,7 @@ class Topic:
             0 < self.initial_partition_count <= self.undeleted_partition_count
             and self.undeleted_partition_count <= len(self.partitions)
             and self.resize_epoch >= 0
-            and all(each.partition_epoch >= 0 for each in self.partitions.values())
+            and all(partition.partition_epoch >= 0 for partition in self.partitions.values())
         )
 
     @property
@@ -105,7 +105,7 @@ class Topic:
         last = self.partitions.get(listed - 1)
         if last is None or not last.is_retired:
             return listed
-        return sum(not each.is_retired for each in self.partitions.values())
+        return sum(not partition.is_retired for partition in self.partitions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +124,20 @@ class ClusterMetadata:
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the leader epoch of each partition that is known; -1 from old brokers."""
-        known = {where: self.partition(where) for where in partitions}
-        return {where: each.leader_epoch for where, each in known.items() if each is not None}
+        states = {tp: self.partition(tp) for tp in partitions}
+        return {tp: state.leader_epoch for tp, state in states.items() if state is not None}
 
     def led_elsewhere(self, node_id: int, epochs: Mapping[TopicPartition, int]) -> str:
         """Return a line on a partition that this broker led in this epoch, and leads no longer.
 
         "" for none. A later epoch of the same leader counts: what it was asked in is over.
         """
-        for where, epoch in epochs.items():
-            now = self.partition(where)
+        for tp, epoch in epochs.items():
+            now = self.partition(tp)
             if now is None or (now.leader == node_id and now.leader_epoch <= epoch):
                 continue
-            said = f"broker {node_id} did not respond, and leads {where} no longer"
-            return f"{said}: leader {now.leader}, leader epoch {now.leader_epoch}"
+            silent = f"broker {node_id} did not respond, and leads {tp} no longer"
+            return f"{silent}: leader {now.leader}, leader epoch {now.leader_epoch}"
         return ""
 
     def merged(self, newer: ClusterMetadata, *, whole: bool) -> ClusterMetadata:
@@ -148,24 +148,24 @@ class ClusterMetadata:
         """
         topics = {} if whole else dict(self.topics)
         for name, topic in newer.topics.items():
-            known = self.topics.get(name)
-            topics[name] = topic if known is None else _newer_topic(known, topic)
+            former = self.topics.get(name)
+            topics[name] = topic if former is None else _newer_topic(former, topic)
         return replace(newer, topics=topics)
 
 
-def _newer_topic(known: Topic, found: Topic) -> Topic:
-    if found.error or known.topic_id != found.topic_id or found.topic_id == NO_UUID:
-        return found
-    if known.resize_epoch > found.resize_epoch >= 0:
-        return known
-    if known.resize_epoch == found.resize_epoch:
-        if known.max_partition_epoch > found.max_partition_epoch >= 0:
+def _newer_topic(former: Topic, newer: Topic) -> Topic:
+    if newer.error or former.topic_id != newer.topic_id or newer.topic_id == NO_UUID:
+        return newer
+    if former.resize_epoch > newer.resize_epoch >= 0:
+        return former
+    if former.resize_epoch == newer.resize_epoch:
+        if former.max_partition_epoch > newer.max_partition_epoch >= 0:
             # Stale, but the leaders of some partitions may be newer.
-            return replace(known, partitions=_newest(known.partitions, found.partitions))
-        if known.max_partition_epoch == found.max_partition_epoch >= 0:
-            kept = {i: each for i, each in found.partitions.items() if i in known.partitions}
-            return replace(found, partitions=_newest(kept, known.partitions))
-    return replace(found, partitions=_newest(found.partitions, known.partitions))
+            return replace(former, partitions=_newest(former.partitions, newer.partitions))
+        if former.max_partition_epoch == newer.max_partition_epoch >= 0:
+            kept = {i: state for i, state in newer.partitions.items() if i in former.partitions}
+            return replace(newer, partitions=_newest(kept, former.partitions))
+    return replace(newer, partitions=_newest(newer.partitions, former.partitions))
 
 
 def _newest(
@@ -248,10 +248,10 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
     Raises ConfigurationRefused with the piece that is wrong.
     """
     if isinstance(servers, bytes) or not isinstance(servers, str | Iterable):
-        said = f"bootstrap_servers must be a str or a list of str, not {servers!r}"
-        raise ConfigurationRefused(said)
+        refusal = f"bootstrap_servers must be a str or a list of str, not {servers!r}"
+        raise ConfigurationRefused(refusal)
     pieces = servers.split(",") if isinstance(servers, str) else list(map(str, servers))
-    found = []
+    addresses = []
     for piece in (piece.strip() for piece in pieces):
         if not piece:
             continue
@@ -261,7 +261,7 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
             host, port = address, str(DEFAULT_PORT)
         if not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
             raise ConfigurationRefused(f"{piece!r} is not an address of the form host:port")
-        found.append((host.strip("[]"), int(port)))
-    if not found:
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
         raise ConfigurationRefused("no bootstrap server was given: name at least one as host:port")
-    return found
+    return addresses

@@ -83,10 +83,10 @@ async def list_offsets(
         topics = topics_field(
             group,
             ask_for.ListOffsetsTopic,
-            lambda where: ask_for.ListOffsetsPartition(
-                partition_index=where.partition,
-                current_leader_epoch=_epoch_of(cluster, where),
-                timestamp=wanted[where],
+            lambda tp: ask_for.ListOffsetsPartition(
+                partition_index=tp.partition,
+                current_leader_epoch=_epoch_of(cluster, tp),
+                timestamp=wanted[tp],
             ),
         )
         if as_of_view:
@@ -100,7 +100,7 @@ async def list_offsets(
             version,
             request_timeout_ms,
         )
-        found = {
+        offsets = {
             TopicPartition(topic.name, item.partition_index): error_code(item.error_code)
             if item.error_code
             else FoundOffset(item.offset, item.timestamp, item.leader_epoch)
@@ -108,8 +108,8 @@ async def list_offsets(
             for item in topic.partitions
         }
         if taken is not None:
-            taken({each: at for each, at in found.items() if isinstance(at, FoundOffset)})
-        return found
+            taken({tp: offset for tp, offset in offsets.items() if isinstance(offset, FoundOffset)})
+        return offsets
 
     return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms, failed=failed)
 
@@ -129,7 +129,7 @@ async def offsets_for_leader_epoch(
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
-        return await epoch_ends_at(cluster, node_id, {where: wanted[where] for where in group})
+        return await epoch_ends_at(cluster, node_id, {tp: wanted[tp] for tp in group})
 
     return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms, failed=failed)
 
@@ -142,10 +142,10 @@ async def epoch_ends_at(
     topics = topics_field(
         wanted,
         ask_for.OffsetForLeaderTopic,
-        lambda where: ask_for.OffsetForLeaderPartition(
-            partition=where.partition,
-            current_leader_epoch=_epoch_of(cluster, where),
-            leader_epoch=wanted[where],
+        lambda tp: ask_for.OffsetForLeaderPartition(
+            partition=tp.partition,
+            current_leader_epoch=_epoch_of(cluster, tp),
+            leader_epoch=wanted[tp],
         ),
     )
     answer: messages.OffsetForLeaderEpochResponse = await cluster.send(
@@ -165,19 +165,19 @@ def _count_in(
 ) -> None:
     """Let a request carry count, resize epoch and partition epoch of each topic that has them."""
     for topic in topics:
-        known = view.topics.get(topic.name)
-        stamp = None if known is None else stamp_of(known)
-        if known is None or stamp is None:
+        viewed = view.topics.get(topic.name)
+        stamp = None if viewed is None else stamp_of(viewed)
+        if viewed is None or stamp is None:
             continue
         topic.undeleted_partition_count = stamp.undeleted_count
         topic.resize_epoch = stamp.resize_epoch
         for asked in topic.partitions:
-            listed = known.partitions.get(asked.partition_index)
+            listed = viewed.partitions.get(asked.partition_index)
             # Of a partition that metadata do not list nothing is known: the leader refuses this.
             asked.partition_epoch = -1 if listed is None else listed.partition_epoch
 
 
-def _epoch_of(cluster: Cluster, where: TopicPartition) -> int:
+def _epoch_of(cluster: Cluster, partition: TopicPartition) -> int:
     """Return the leader epoch in the cached metadata; -1 for none, which brokers do not check."""
-    known = cluster.view.partition(where)
-    return -1 if known is None else known.leader_epoch
+    state = cluster.view.partition(partition)
+    return -1 if state is None else state.leader_epoch

@@ -35,11 +35,11 @@ def partition_stamp(stamp: Stamp | None, partition_epoch: int) -> Named:
     return Named(stamp.undeleted_count, stamp.resize_epoch, partition_epoch)
 
 
-def is_newer(found: Stamp | None, than: Stamp | None) -> bool:
-    """Whether metadata with ``found`` came after a refusal of requests with ``than``.
+def is_newer(stamp: Stamp | None, than: Stamp | None) -> bool:
+    """Whether metadata with ``stamp`` came after a refusal of requests with ``than``.
 
     Those of another topic id did, and those of a topic that is not ordered any more.
     """
-    if found is None or than is None or found.topic_id != than.topic_id:
-        return found != than
-    return found.resize_epoch > than.resize_epoch
+    if stamp is None or than is None or stamp.topic_id != than.topic_id:
+        return stamp != than
+    return stamp.resize_epoch > than.resize_epoch

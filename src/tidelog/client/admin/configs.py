@@ -59,10 +59,10 @@ async def describe_configs(
     request = _describe_request(kind, [name], keys)
     request.include_documentation = documentation
     answer: messages.DescribeConfigsResponse = await _send(cluster, kind, name, request)
-    found = _read_result(kind, answer.results[0])
-    if isinstance(found, Refused):
-        raise found
-    return found
+    described = _read_result(kind, answer.results[0])
+    if isinstance(described, Refused):
+        raise described
+    return described
 
 
 async def describe_topics_configs(
@@ -72,7 +72,7 @@ async def describe_topics_configs(
 
     One request for each hundred topics.
     """
-    found: dict[str, list[DescribedConfig] | Refused] = {}
+    described: dict[str, list[DescribedConfig] | Refused] = {}
     for start in range(0, len(names), TOPICS_PER_REQUEST):
         some = names[start : start + TOPICS_PER_REQUEST]
         request = _describe_request(ResourceType.TOPIC, some, keys)
@@ -80,8 +80,8 @@ async def describe_topics_configs(
             cluster, ResourceType.TOPIC, "", request
         )
         for result in answer.results:
-            found[result.resource_name] = _read_result(ResourceType.TOPIC, result)
-    return found
+            described[result.resource_name] = _read_result(ResourceType.TOPIC, result)
+    return described
 
 
 def _describe_request(
@@ -181,8 +181,8 @@ async def _send(
     """Send to any broker, but a request about one broker (or its loggers) to that broker."""
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
         if not name.isdigit() or int(name) not in cluster.view.brokers:
-            known = ", ".join(str(node_id) for node_id in sorted(cluster.view.brokers))
-            raise ClientError(f"there is no broker {name!r}: the live brokers are {known}")
+            node_ids = ", ".join(str(node_id) for node_id in sorted(cluster.view.brokers))
+            raise ClientError(f"there is no broker {name!r}: the live brokers are {node_ids}")
         node_id = int(name)
 
         return await cluster.retry(lambda: cluster.send(node_id, request))

@@ -26,7 +26,7 @@ async def elect_leaders(
     elect = messages.ElectLeadersRequest
     asked = None
     if partitions is not None:
-        asked = topics_field(partitions, elect.TopicPartitions, lambda where: where.partition)
+        asked = topics_field(partitions, elect.TopicPartitions, lambda tp: tp.partition)
     request = elect(election_type=kind, topic_partitions=asked, timeout_ms=TIMEOUT_MS)
     answer: messages.ElectLeadersResponse = await send_admin(
         cluster, request, lambda answer: [answer]
@@ -35,8 +35,8 @@ async def elect_leaders(
         raise Refused(answer.error_code, "the election")
     cluster.forget()
     return {
-        where: Refused(item.error_code, str(where), item.error_message) if item.error_code else None
+        tp: Refused(item.error_code, str(tp), item.error_message) if item.error_code else None
         for topic in answer.replica_election_results
         for item in topic.partition_result
-        for where in (TopicPartition(topic.topic, item.partition_id),)
+        for tp in (TopicPartition(topic.topic, item.partition_id),)
     }

@@ -99,13 +99,13 @@ async def list_all_groups(
     failed: dict[int, ClientError] = {}
     try:
         async with asyncio.timeout(LONGEST_S):
-            found = await list_groups(cluster, states, failed=failed)
+            groups = await list_groups(cluster, states, failed=failed)
     except TimeoutError:
         raise GaveUp(f"no broker listed its groups within {LONGEST_S:.0f} s") from None
     errors = [error for _, error in sorted(failed.items())]
     if errors and raise_errors:
-        raise ListingIncomplete(found, errors)
-    return GroupListings(found, errors)
+        raise ListingIncomplete(groups, errors)
+    return GroupListings(groups, errors)
 
 
 async def list_groups(
@@ -137,20 +137,20 @@ async def list_groups(
             raise
 
     async def attempt() -> list[list[GroupListing]]:
-        nodes = [each for each in cluster.view.brokers if each not in deposed]
-        found = await asyncio.gather(*(of(each) for each in nodes), return_exceptions=True)
-        for node_id, each in zip(nodes, found, strict=True):
+        nodes = [node_id for node_id in cluster.view.brokers if node_id not in deposed]
+        results = await asyncio.gather(*(of(node_id) for node_id in nodes), return_exceptions=True)
+        for node_id, result in zip(nodes, results, strict=True):
             if (
-                isinstance(each, ClientError)
-                and not isinstance(each, TakenOver)
+                isinstance(result, ClientError)
+                and not isinstance(result, TakenOver)
                 and failed is not None
             ):
-                failed[node_id] = each
-            elif isinstance(each, BaseException):
-                raise each
-        return [each for each in found if not isinstance(each, BaseException)]
+                failed[node_id] = result
+            elif isinstance(result, BaseException):
+                raise result
+        return [result for result in results if not isinstance(result, BaseException)]
 
-    found = await cluster.retry(attempt, retry_on=lambda error: isinstance(error, TakenOver))
+    listings = await cluster.retry(attempt, retry_on=lambda error: isinstance(error, TakenOver))
     if unlisted is not None:
         unlisted += _unlisted(await cluster.describe([OFFSETS_TOPIC]), deposed)
     if failed is not None and deposed:
@@ -158,7 +158,7 @@ async def list_groups(
         for node_id in deposed:
             if line := _why_unlisted(leads, node_id):
                 failed[node_id] = RequestTimedOut(line)
-    by_id = {group.group_id: group for groups in found for group in groups}
+    by_id = {group.group_id: group for groups in listings for group in groups}
     return [by_id[group_id] for group_id in sorted(by_id)]
 
 
@@ -175,7 +175,7 @@ async def _coordinates_no_longer(cluster: Cluster, node_id: int, end_s: float) -
     if topic is None or topic.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         return ""
     # A partition without a leader has no coordinator: waiting for this broker would not help.
-    if node_id in {each.leader for each in topic.partitions.values()}:
+    if node_id in {partition.leader for partition in topic.partitions.values()}:
         return ""
     return f"broker {node_id} did not respond, and coordinates no group"
 
@@ -183,14 +183,14 @@ async def _coordinates_no_longer(cluster: Cluster, node_id: int, end_s: float) -
 def _unlisted(view: ClusterMetadata, silent: Collection[int]) -> list[str]:
     """Return a line for each reason why groups are not listed."""
     leaders = _led_by(view)
-    lines = (_why_unlisted(leaders, each) for each in (NO_LEADER, *sorted(silent)))
+    lines = (_why_unlisted(leaders, leader) for leader in (NO_LEADER, *sorted(silent)))
     return [line for line in lines if line]
 
 
 def _led_by(view: ClusterMetadata) -> list[int]:
     """Return the leader of each partition of the offsets topic."""
     topic = view.topics.get(OFFSETS_TOPIC)
-    return [each.leader for each in topic.partitions.values()] if topic is not None else []
+    return [state.leader for state in topic.partitions.values()] if topic is not None else []
 
 
 def _why_unlisted(leaders: Sequence[int], leader: int) -> str:
@@ -300,18 +300,18 @@ async def delete_offsets(
     topics = topics_field(
         partitions,
         delete.OffsetDeleteRequestTopic,
-        lambda where: delete.OffsetDeleteRequestPartition(where.partition),
+        lambda tp: delete.OffsetDeleteRequestPartition(tp.partition),
     )
     request = delete(group_id=group, topics=topics)
     answer: messages.OffsetDeleteResponse = await _delete(
         cluster, group, request, _error_of_offsets
     )
     outcomes: dict[TopicPartition, Refused | None] = {}
-    for found in answer.topics:
-        for item in found.partitions:
-            where = TopicPartition(found.name, item.partition_index)
-            refused = Refused(item.error_code, str(where)) if item.error_code else None
-            outcomes[where] = refused
+    for topic in answer.topics:
+        for item in topic.partitions:
+            tp = TopicPartition(topic.name, item.partition_index)
+            refused = Refused(item.error_code, str(tp)) if item.error_code else None
+            outcomes[tp] = refused
     return outcomes
 
 

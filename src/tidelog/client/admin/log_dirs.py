@@ -34,15 +34,13 @@ async def alter_log_dirs(
     """
     alter = messages.AlterReplicaLogDirsRequest
     by_path: dict[str, list[TopicPartition]] = {}
-    for where, path in sorted(wanted.items()):
-        by_path.setdefault(path, []).append(where)
+    for tp, path in sorted(wanted.items()):
+        by_path.setdefault(path, []).append(tp)
     request = alter(
         dirs=[
             alter.AlterReplicaLogDir(
                 path=path,
-                topics=topics_field(
-                    places, alter.AlterReplicaLogDirTopic, lambda where: where.partition
-                ),
+                topics=topics_field(places, alter.AlterReplicaLogDirTopic, lambda tp: tp.partition),
             )
             for path, places in by_path.items()
         ]
@@ -51,10 +49,8 @@ async def alter_log_dirs(
         lambda: cluster.send(broker, request)
     )
     return {
-        where: Refused(item.error_code, f"replica {Replica(where, broker)}")
-        if item.error_code
-        else None
+        tp: Refused(item.error_code, f"replica {Replica(tp, broker)}") if item.error_code else None
         for topic in answer.results
         for item in topic.partitions
-        for where in (TopicPartition(topic.topic_name, item.partition_index),)
+        for tp in (TopicPartition(topic.topic_name, item.partition_index),)
     }

@@ -67,20 +67,20 @@ class Placements:
     @staticmethod
     def of(condition: Mapping[str, Any] | None) -> Placements:
         """Return what a report with the subject "reassignments" says: nothing in an older one."""
-        found = {} if condition is None else condition
-        brokers = {int(broker): each for broker, each in found.get("brokers", {}).items()}
+        reported = {} if condition is None else condition
+        brokers = {int(broker): node for broker, node in reported.get("brokers", {}).items()}
         return Placements(
             {
                 TopicPartition(row["topic"], row["partition"]): tuple(row["original_replicas"])
-                for row in found.get(REASSIGNMENTS, ())
+                for row in reported.get(REASSIGNMENTS, ())
             },
             {
-                broker: tuple(each["cordoned_log_dirs"])
-                for broker, each in brokers.items()
-                if each.get("cordoned_log_dirs")
+                broker: tuple(node["cordoned_log_dirs"])
+                for broker, node in brokers.items()
+                if node.get("cordoned_log_dirs")
             },
             frozenset(
-                broker for broker, each in brokers.items() if not each.get("takes_new_replicas", 1)
+                broker for broker, node in brokers.items() if not node.get("takes_new_replicas", 1)
             ),
         )
 
@@ -125,10 +125,10 @@ def _sizes(
     item: messages.DescribeLogDirsResponse.DescribeLogDirsResult, *, futures: bool
 ) -> dict[TopicPartition, int]:
     return {
-        TopicPartition(topic.name, found.partition_index): found.partition_size
+        TopicPartition(topic.name, partition.partition_index): partition.partition_size
         for topic in item.topics
-        for found in topic.partitions
-        if found.is_future_key is futures
+        for partition in topic.partitions
+        if partition.is_future_key is futures
     }
 
 
@@ -160,7 +160,8 @@ async def describe_condition(
         async with asyncio.timeout(timeout_ms / 1000):
             # Its own connections: responses arrive in order, and this one may take long.
             return await cluster.ask_any(
-                lambda each: _condition_from(each, timeout_ms, subjects), purpose="condition"
+                lambda connection: _condition_from(connection, timeout_ms, subjects),
+                purpose="condition",
             )
     except TimeoutError:
         raise RequestTimedOut(
@@ -176,9 +177,9 @@ async def describe_itself(cluster: Cluster, node_id: int) -> dict[str, Any] | No
     """
     # Not the connection of the controller's report: a request there may wait for the controller.
     connection = await cluster.connection(node_id, "own report")
-    found = await _condition_from(connection, CONDITION_TIMEOUT_MS, ["broker"])
+    reported = await _condition_from(connection, CONDITION_TIMEOUT_MS, ["broker"])
     # A broker of an older version forwards the request to its controller.
-    return found if found is not None and found.get("role") == "broker" else None
+    return reported if reported is not None and reported.get("role") == "broker" else None
 
 
 async def describe_controllers(cluster: Cluster) -> list[dict[str, Any]] | None:
@@ -187,11 +188,11 @@ async def describe_controllers(cluster: Cluster) -> list[dict[str, Any]] | None:
     Each has ``address``, ``controller_id``, ``active`` (None: no response) and ``why``. None from a
     broker that does not serve that. Raises as ``describe_condition`` does.
     """
-    found = await cluster.ask_any(
-        lambda each: _condition_from(each, CONDITION_TIMEOUT_MS, ["controllers"]),
+    reported = await cluster.ask_any(
+        lambda connection: _condition_from(connection, CONDITION_TIMEOUT_MS, ["controllers"]),
         purpose="controllers",
     )
-    return None if found is None else found.get("controllers")
+    return None if reported is None else reported.get("controllers")
 
 
 async def _condition_from(

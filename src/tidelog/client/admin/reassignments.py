@@ -54,7 +54,7 @@ async def list_reassignments(
     wanted = None
     if partitions is not None:
         wanted = topics_field(
-            partitions, ask.ListPartitionReassignmentsTopics, lambda where: where.partition
+            partitions, ask.ListPartitionReassignmentsTopics, lambda tp: tp.partition
         )
     request = ask(timeout_ms=timeout_ms, topics=wanted)
     answer: messages.ListPartitionReassignmentsResponse = await send_admin(
@@ -80,31 +80,31 @@ async def alter_reassignments(
     raises Refused: the former ones are done then.
     """
     alter = messages.AlterPartitionReassignmentsRequest
-    found: dict[TopicPartition, Refused | None] = {}
+    outcomes: dict[TopicPartition, Refused | None] = {}
     for some in portions(targets):
         request = alter(
             timeout_ms=TIMEOUT_MS,
             topics=topics_field(
                 some,
                 alter.ReassignableTopic,
-                lambda where: alter.ReassignablePartition(where.partition, _listed(targets[where])),
+                lambda tp: alter.ReassignablePartition(tp.partition, _listed(targets[tp])),
             ),
         )
         answer: messages.AlterPartitionReassignmentsResponse = await send_admin(
             cluster, request, _items
         )
-        found |= {
-            where: Refused(item.error_code, f"partition {where}", item.error_message)
+        outcomes |= {
+            tp: Refused(item.error_code, f"partition {tp}", item.error_message)
             if item.error_code
             else None
             for topic in answer.responses
             for item in topic.partitions
-            for where in (TopicPartition(topic.name, item.partition_index),)
+            for tp in (TopicPartition(topic.name, item.partition_index),)
         }
         if answer.error_code and not answer.responses:
             raise Refused(answer.error_code, "the reassignment", answer.error_message)
     cluster.forget()
-    return found
+    return outcomes
 
 
 def is_over(outcome: Refused | None) -> bool:
@@ -118,13 +118,13 @@ def portions(
     """Yield partitions in the order of topics, so that a topic is in few requests."""
     some: list[TopicPartition] = []
     count = 0
-    for where in sorted(targets):
+    for tp in sorted(targets):
         # Its row, its replicas, and at worst a row of its topic.
-        size = 2 + len(targets[where] or ())
+        size = 2 + len(targets[tp] or ())
         if some and count + size > ELEMENTS:
             yield some
             some, count = [], 0
-        some.append(where)
+        some.append(tp)
         count += size
     if some:
         yield some

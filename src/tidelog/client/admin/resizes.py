@@ -59,22 +59,23 @@ async def describe_resizes(
 
     A topic that it does not know is None. Raises as ``describe_condition`` does.
     """
-    found = await describe_condition(cluster, subjects=[RESIZE, *topics])
+    condition = await describe_condition(cluster, subjects=[RESIZE, *topics])
     # A controller of an older version answers something else.
-    if found is None or "topics" not in found:
+    if condition is None or "topics" not in condition:
         return None
     return {
-        name: None if each is None else read_resize(each) for name, each in found["topics"].items()
+        name: None if resize is None else read_resize(resize)
+        for name, resize in condition["topics"].items()
     }
 
 
-def read_resize(found: Mapping[str, Any]) -> TopicResize:
+def read_resize(resize: Mapping[str, Any]) -> TopicResize:
     """Return what a response says of one topic."""
-    plan, undo = found["plan"], found["last_undo"]
+    plan, undo = resize["plan"], resize["last_undo"]
     return TopicResize(
-        partition_count=found["partition_count"],
-        initial_partition_count=found["initial_partition_count"],
-        resize_epoch=found["resize_epoch"],
+        partition_count=resize["partition_count"],
+        initial_partition_count=resize["initial_partition_count"],
+        resize_epoch=resize["resize_epoch"],
         plan=None
         if plan is None
         else DescribedResize(
@@ -86,11 +87,11 @@ def read_resize(found: Mapping[str, Any]) -> TopicResize:
             tuple(plan["missing"]),
             plan["missing_count"],
             plan["why"],
-            found["undone_in_ms"],
+            resize["undone_in_ms"],
         ),
         last_undo=None if undo is None else (undo["resize_epoch"], undo["why"]),
-        unaware_ms={each["broker"]: each["ago_ms"] for each in found["unaware"]},
-        unknown=tuple(found["unknown"]),
+        unaware_ms={writer["broker"]: writer["ago_ms"] for writer in resize["unaware"]},
+        unknown=tuple(resize["unknown"]),
         # A controller of an older version does not say them.
-        unaware_clients=tuple(found.get("unaware_clients", ())),
+        unaware_clients=tuple(resize.get("unaware_clients", ())),
     )

@@ -70,8 +70,8 @@ async def create_topics(
         validate_only=validate_only,
     )
     answer, repeated = await send_repeatedly(cluster, request, lambda answer: answer.topics)
-    found = {item.name: _outcome(item, f"topic {item.name!r}") for item in answer.topics}
-    return {name: _of_repeat(each, repeated) for name, each in found.items()}
+    outcomes = {item.name: _outcome(item, f"topic {item.name!r}") for item in answer.topics}
+    return {name: _of_repeat(outcome, repeated) for name, outcome in outcomes.items()}
 
 
 async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Outcome]:
@@ -143,7 +143,7 @@ async def delete_records(
         topics = topics_field(
             group,
             delete.DeleteRecordsTopic,
-            lambda where: delete.DeleteRecordsPartition(where.partition, before[where]),
+            lambda tp: delete.DeleteRecordsPartition(tp.partition, before[tp]),
         )
         request = delete(topics=topics, timeout_ms=TIMEOUT_MS)
         answer: messages.DeleteRecordsResponse = await cluster.send(node_id, request)

@@ -212,8 +212,8 @@ class ClientConnection:
 
         Raises VersionUnsupported. Without negotiation: the highest this client knows.
         """
-        known = codec.api_of(api_key).all_versions()
-        lowest, highest = known[0], HIGHEST_USED.get(ApiKey(api_key), known[-1])
+        ours = codec.api_of(api_key).all_versions()
+        lowest, highest = ours[0], HIGHEST_USED.get(ApiKey(api_key), ours[-1])
         if limit is not None:
             highest = min(highest, limit)
         if self._peer_versions is not None:

@@ -40,12 +40,12 @@ def in_turn(
 
     ``opened``: the keys of open connections by their addresses; they are used.
     """
-    found: dict[str, PeerAddress] = {}
+    by_peer: dict[str, PeerAddress] = {}
     for key, host, port in addresses:
         peer = f"{host}:{port}"
-        found.setdefault(peer, PeerAddress(opened.get(peer, key), host, port))
-    order = found.values()
-    return sorted(order, key=lambda each: (each.peer in last, each.peer not in opened))
+        by_peer.setdefault(peer, PeerAddress(opened.get(peer, key), host, port))
+    order = by_peer.values()
+    return sorted(order, key=lambda address: (address.peer in last, address.peer not in opened))
 
 
 async def first_answer(
@@ -98,15 +98,15 @@ async def several_answers(
     """
     tasks: list[asyncio.Future[Result]] = []
     seen: set[asyncio.Future[Result]] = set()
-    found: list[Result] = []
+    results: list[Result] = []
 
     def is_done() -> bool:
-        for task in [each for each in tasks if each.done() and each not in seen]:
+        for task in [task for task in tasks if task.done() and task not in seen]:
             seen.add(task)
             error = _error_of(task)
             if error is None:
-                found.append(task.result())
-                if is_enough(found):
+                results.append(task.result())
+                if is_enough(results):
                     return True
             elif not isinstance(error, ClientError):
                 raise error
@@ -121,14 +121,14 @@ async def several_answers(
             while not newest.done() and (left_s := deadline - loop.time()) > 0:
                 await _wait(tasks, left_s)
                 if is_done():
-                    return found
+                    return results
             if passed_over is not None and not newest.done():
                 passed_over(len(tasks) - 1)
-        while len(found) < fewest and not all(task.done() for task in tasks):
+        while len(results) < fewest and not all(task.done() for task in tasks):
             await _wait(tasks, None)
             if is_done():
                 break
-        return found
+        return results
     finally:
         await call_off(task for task in tasks if not task.done())
 

@@ -91,8 +91,8 @@ async def prove(connection: ProvingPeer, secret: ClusterSecret, left_ms: Callabl
         ) from None
 
 
-async def _step(connection: ProvingPeer, said: bytes, timeout_ms: int) -> bytes:
-    request = messages.SaslAuthenticateRequest(auth_bytes=said)
+async def _step(connection: ProvingPeer, message: bytes, timeout_ms: int) -> bytes:
+    request = messages.SaslAuthenticateRequest(auth_bytes=message)
     answer = await connection.send(request, AUTHENTICATE_VERSION, timeout_ms)
     if answer.error_code != ErrorCode.NONE:
         code, why = error_code(answer.error_code).name, answer.error_message

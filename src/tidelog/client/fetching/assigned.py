@@ -117,8 +117,8 @@ class FetchedPartition:
             return True
         if lasted_ms > limit_ms and not self.is_said:
             self.is_said = True
-            said = "%s: nothing could be read for %d ms: %s"
-            logger.warning(said, self.partition, lasted_ms, error)
+            sentence = "%s: nothing could be read for %d ms: %s"
+            logger.warning(sentence, self.partition, lasted_ms, error)
         self.leader, self.waits_for = -1, ""
         return False
 

@@ -64,21 +64,21 @@ def decoded(
                     records[place] = _deserialized(record, key, value)
                 except Exception as error:
                     yield records[:place]
-                    said = f"its deserializer raised {error!r}"
-                    raise RecordUnreadable(fetched.partition, record.offset, said) from error
+                    reason = f"its deserializer raised {error!r}"
+                    raise RecordUnreadable(fetched.partition, record.offset, reason) from error
             yield records
     except CorruptRecords as error:
         raise RecordUnreadable(fetched.partition, fetched.offset, str(error)) from error
 
 
-def _records(fetched: Fetched, header: BatchHeader, found: Iterator[Any]) -> list[ConsumerRecord]:
+def _records(fetched: Fetched, header: BatchHeader, items: Iterator[Any]) -> list[ConsumerRecord]:
     topic, partition = fetched.partition
     first, epoch = fetched.offset, header.leader_epoch
     late = header.max_timestamp if header.log_append_time else None
     kind = CREATE_TIME if late is None else LOG_APPEND_TIME
     records: list[ConsumerRecord] = []
     append = records.append
-    for item in found:
+    for item in items:
         offset = item.offset
         if offset < first:
             continue

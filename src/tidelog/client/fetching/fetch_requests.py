@@ -76,7 +76,7 @@ async def ask_leader(
         answer: messages.FetchResponse = await connection.send(request, None, timeout_ms)
         return answer
 
-    epochs = {where: item.leader_epoch for where, item in wanted.items()}
+    epochs = {tp: item.leader_epoch for tp, item in wanted.items()}
     look = partial(led_elsewhere, cluster, node_id, epochs, PURPOSE)
     try:
         return await unless_taken_over(sent(), look, after_s=SILENT_S + options.max_wait_ms / 1000)
@@ -159,7 +159,7 @@ def _request(
         forgotten_topics_data=topics_field(
             question.forgotten,
             lambda name, indexes: fetch.ForgottenTopic(name, partitions=indexes),
-            lambda where: where.partition,
+            lambda tp: tp.partition,
         ),
     )
 
@@ -171,16 +171,16 @@ def topics_of(
     two partitions may stand on different sides of a resize."""
     fetch = messages.FetchRequest
     topics: dict[tuple[str, int, int], messages.FetchRequest.FetchTopic] = {}
-    for where, item in wanted.items():
+    for tp, item in wanted.items():
         count, epoch, partition_epoch = item.named
-        key = (where.topic, count, epoch)
+        key = (tp.topic, count, epoch)
         if (topic := topics.get(key)) is None:
             topic = topics[key] = fetch.FetchTopic(
-                topic=where.topic, undeleted_partition_count=count, resize_epoch=epoch
+                topic=tp.topic, undeleted_partition_count=count, resize_epoch=epoch
             )
         topic.partitions.append(
             fetch.FetchPartition(
-                partition=where.partition,
+                partition=tp.partition,
                 current_leader_epoch=item.leader_epoch,
                 fetch_offset=item.offset,
                 partition_max_bytes=item.max_bytes,

@@ -349,19 +349,19 @@ class Fetcher:
                 least = state.least_epoch(
                     asyncio.get_running_loop().time(), self._cluster.settings.metadata_max_age_ms
                 )
-                found = await self._cluster.leader(state.partition, least)
+                leader = await self._cluster.leader(state.partition, least)
             except ClientError as error:
                 if isinstance(error, Refused) and error.code == ErrorCode.UNKNOWN_LEADER_EPOCH:
                     state.lagging_since = state.lagging_since or asyncio.get_running_loop().time()
                 self._failed(state, error)
             else:
-                state.leader_epoch, state.lagging_since = found.leader_epoch, None
-                if found.leader_epoch < state.fetch_epoch:
+                state.leader_epoch, state.lagging_since = leader.leader_epoch, None
+                if leader.leader_epoch < state.fetch_epoch:
                     state.fetch_epoch = -1
                 if must_ask(state.fetch_epoch, state.leader_epoch, state.asked_in):
-                    unasked.setdefault(found.leader, []).append(state)
+                    unasked.setdefault(leader.leader, []).append(state)
                 else:
-                    state.leader = found.leader
+                    state.leader = leader.leader
         for node_id, group in unasked.items():
             for state in group:
                 state.waits_for = f"truncation {node_id}"
@@ -471,21 +471,21 @@ class Fetcher:
         self.interrupt()
 
     async def _out_of_range(self, state: FetchedPartition) -> None:
-        where = state.partition
-        reset = reset_of(self._cluster.view.partition(where), state.fetch_offset, self._reset)
+        tp = state.partition
+        reset = reset_of(self._cluster.view.partition(tp), state.fetch_offset, self._reset)
         if reset is OffsetReset.NONE:
-            state.problem = OffsetOutOfRange(where, state.fetch_offset)
+            state.problem = OffsetOutOfRange(tp, state.fetch_offset)
             self._wake()
             return
         try:
-            found = await reset_offsets(self._cluster, reset, [where], self._isolation)
+            starts = await reset_offsets(self._cluster, reset, [tp], self._isolation)
             if self._on_reset is not None:
-                await self._on_reset(where, found[where].offset)
+                await self._on_reset(tp, starts[tp].offset)
         except ClientError as error:
             self._failed(state, error)
             return
         # Of a state that ``seek`` has replaced meanwhile nothing is read any more.
-        state.fetch_offset, state.fetch_epoch = found[where].offset, -1
+        state.fetch_offset, state.fetch_epoch = starts[tp].offset, -1
         if not state.buffered:
             state.position, state.epoch = state.fetch_offset, -1
 

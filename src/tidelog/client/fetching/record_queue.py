@@ -95,7 +95,7 @@ class RecordQueue:
 
     def add(self, pieces: Iterable[Fetched]) -> None:
         """Append pieces that were fetched after those that are here."""
-        self._pieces.extend(_Piece(each, self._decode(each)) for each in pieces)
+        self._pieces.extend(_Piece(piece, self._decode(piece)) for piece in pieces)
 
     def take(
         self, most: int, only: Container[TopicPartition] | None = None
@@ -104,34 +104,34 @@ class RecordQueue:
 
         Raises the error of an unreadable record when nothing before it is left.
         """
-        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        records: dict[TopicPartition, list[ConsumerRecord]] = {}
         skipped: list[_Piece] = []
         stuck: set[TopicPartition] = set()
         problem: ClientError | None = None
         while most > 0 and self._pieces:
             piece = self._pieces[0]
-            where = piece.fetched.partition
-            is_wanted = only is None or where in only
-            if where in self.paused or where in stuck or not is_wanted:
+            tp = piece.fetched.partition
+            is_wanted = only is None or tp in only
+            if tp in self.paused or tp in stuck or not is_wanted:
                 skipped.append(self._pieces.popleft())
             elif piece.decode():
                 taken = piece.take(most)
-                self._last[where] = taken[-1]
+                self._last[tp] = taken[-1]
                 most -= len(taken)
-                have = found.get(where)
+                have = records.get(tp)
                 if have is None:
-                    found[where] = taken
+                    records[tp] = taken
                 else:
                     have += taken
             elif piece.problem is not None:
                 problem = problem or piece.problem
-                stuck.add(where)
+                stuck.add(tp)
             else:
                 self._pieces.popleft()
         self._pieces.extendleft(reversed(skipped))
-        if not found and problem is not None:
+        if not records and problem is not None:
             raise problem
-        return found
+        return records
 
     def take_one(self) -> ConsumerRecord | None:
         """Return the next record, or None. Raises as ``take``."""
@@ -149,14 +149,14 @@ class RecordQueue:
 
     def positions(self) -> dict[TopicPartition, QueuePlace]:
         """Return where the application is in partitions of which something is here."""
-        found: dict[TopicPartition, QueuePlace] = {}
+        places: dict[TopicPartition, QueuePlace] = {}
         for piece in self._pieces:
-            where = piece.fetched.partition
-            if where not in found and (piece.at < len(piece.records) or piece.decode()):
-                found[where] = piece.next
+            tp = piece.fetched.partition
+            if tp not in places and (piece.at < len(piece.records) or piece.decode()):
+                places[tp] = piece.next
             elif piece.problem is not None:
-                found.setdefault(where, piece.next)
-        return found
+                places.setdefault(tp, piece.next)
+        return places
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
         """Return the leader epoch of the record before a position; -1 where it is not known."""
@@ -168,5 +168,5 @@ class RecordQueue:
         if partitions is None:
             self._pieces.clear()
         elif self._pieces:
-            left = [each for each in self._pieces if each.fetched.partition not in partitions]
+            left = [piece for piece in self._pieces if piece.fetched.partition not in partitions]
             self._pieces = deque(left)

@@ -47,7 +47,7 @@ async def reset_offsets(
     taken: Callable[[dict[TopicPartition, FoundOffset]], None] | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
     """Look up the starts or ends of partitions; see ``list_offsets``."""
-    where = offsets.EARLIEST if reset is OffsetReset.EARLIEST else offsets.LATEST
+    place = offsets.EARLIEST if reset is OffsetReset.EARLIEST else offsets.LATEST
     return await offsets.list_offsets(
-        cluster, dict.fromkeys(partitions, where), isolation=isolation, failed=failed, taken=taken
+        cluster, dict.fromkeys(partitions, place), isolation=isolation, failed=failed, taken=taken
     )

@@ -40,7 +40,7 @@ async def read_whole(
     arrives for ``default.api.timeout.ms`` and ``request.timeout.ms``. Close the iterator
     (``contextlib.aclosing``) when it is left early.
     """
-    wanted = {where: bounds for where, bounds in ranges.items() if bounds[0] < bounds[1]}
+    wanted = {tp: bounds for tp, bounds in ranges.items() if bounds[0] < bounds[1]}
     fetcher = Fetcher(
         cluster,
         isolation=isolation,
@@ -54,8 +54,8 @@ async def read_whole(
     limit_s = (settings.default_api_timeout_ms + settings.request_timeout_ms) / 1000
     try:
         fetcher.assign(
-            {where: begin for where, (begin, _) in wanted.items()},
-            {where: end for where, (_, end) in wanted.items()},
+            {tp: begin for tp, (begin, _) in wanted.items()},
+            {tp: end for tp, (_, end) in wanted.items()},
         )
         last = loop.time()
         while not fetcher.finished():
@@ -83,14 +83,10 @@ async def _drop_removed(
     if gone is None or not is_unknown:
         return False
     assigned = fetcher.positions()
-    view = await cluster.describe(sorted({where.topic for where in assigned}))
+    view = await cluster.describe(sorted({tp.topic for tp in assigned}))
     listed = {name: topic.partitions for name, topic in view.topics.items() if not topic.error}
     # A topic that was deleted is no partition that was removed.
-    removed = {
-        where
-        for where in assigned
-        if where.topic in listed and where.partition not in listed[where.topic]
-    }
+    removed = {tp for tp in assigned if tp.topic in listed and tp.partition not in listed[tp.topic]}
     fetcher.remove(removed)
     gone |= removed
     return bool(removed)
@@ -98,8 +94,8 @@ async def _drop_removed(
 
 def _left(fetcher: Fetcher, wanted: Mapping[TopicPartition, tuple[int, int]]) -> str:
     left = [
-        f"{where} at {at} of {wanted[where][1]}"
-        for where, at in fetcher.positions().items()
-        if at < wanted[where][1]
+        f"{tp} at {position} of {wanted[tp][1]}"
+        for tp, position in fetcher.positions().items()
+        if position < wanted[tp][1]
     ]
     return ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")

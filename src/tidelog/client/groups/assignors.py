@@ -64,23 +64,25 @@ def assign(
     Members with a group.instance.id come first, by it, so that a restart changes nothing.
     """
     name = assignor.removeprefix(AWARE_PREFIX)
-    in_order = {each: members[each] for each in sorted(members, key=lambda m: _place(m, members))}
-    topics = sorted({topic for each in members.values() for topic in each.topics})
-    known = {topic: counts.get(topic, PartitionCounts()) for topic in topics}
+    in_order = {
+        member: members[member] for member in sorted(members, key=lambda m: _place(m, members))
+    }
+    topics = sorted({topic for joined in members.values() for topic in joined.topics})
+    topic_counts = {topic: counts.get(topic, PartitionCounts()) for topic in topics}
     if assignor.startswith(AWARE_PREFIX):
         parts = [
-            {topic: range(each.taking) for topic, each in known.items()},
-            {topic: range(each.taking, each.listed) for topic, each in known.items()},
+            {topic: range(count.taking) for topic, count in topic_counts.items()},
+            {topic: range(count.taking, count.listed) for topic, count in topic_counts.items()},
         ]
     else:
-        parts = [{topic: range(each.listed) for topic, each in known.items()}]
-    found: Assignment = {member: [] for member in in_order}
+        parts = [{topic: range(count.listed) for topic, count in topic_counts.items()}]
+    assigned: Assignment = {member: [] for member in in_order}
     for part in parts:
         for member, share in _BY_NAME.get(name, range_assignment)(in_order, part).items():
-            found[member] += share
+            assigned[member] += share
     if name == COOPERATIVE_STICKY:
-        return without_owned_by_others(in_order, found)
-    return found
+        return without_owned_by_others(in_order, assigned)
+    return assigned
 
 
 def _place(member: str, members: Mapping[str, Subscription]) -> tuple[bool, str, str]:
@@ -94,13 +96,13 @@ def range_assignment(
     """Give each member a range of each topic, in the order of ``members``."""
     assigned: Assignment = {member: [] for member in members}
     for topic, indexes in partitions.items():
-        readers = [member for member, each in members.items() if topic in each.topics]
+        readers = [member for member, joined in members.items() if topic in joined.topics]
         if not readers:
             continue
-        each, extra = divmod(len(indexes), len(readers))
+        quota, extra = divmod(len(indexes), len(readers))
         start = indexes.start
         for number, member in enumerate(readers):
-            end = start + each + (1 if number < extra else 0)
+            end = start + quota + (1 if number < extra else 0)
             assigned[member] += [TopicPartition(topic, index) for index in range(start, end)]
             start = end
     return assigned
@@ -111,7 +113,7 @@ def round_robin_assignment(
 ) -> Assignment:
     """Give the partitions of all topics to the members in turn; each turn skips other readers."""
     assigned: Assignment = {member: [] for member in members}
-    subscribed = {member: frozenset(each.topics) for member, each in members.items()}
+    subscribed = {member: frozenset(joined.topics) for member, joined in members.items()}
     turns = cycle(members)
     for topic, indexes in partitions.items():
         if not any(topic in topics for topics in subscribed.values()):

@@ -25,9 +25,9 @@ class PartitionsRefused(Refused):
     """
 
     def __init__(self, group: str, errors: Mapping[TopicPartition, Refused]) -> None:
-        where, first = next(iter(errors.items()))
+        tp, first = next(iter(errors.items()))
         more = f" (and {len(errors) - 1} more partitions)" if len(errors) > 1 else ""
-        super().__init__(first.code, f"group {group!r}, {where}{more}", first.reason)
+        super().__init__(first.code, f"group {group!r}, {tp}{more}", first.reason)
         self.errors = dict(errors)
 
 
@@ -75,13 +75,13 @@ async def commit_offsets(
         of_group = 0
         for topic in answer.topics:
             for item in topic.partitions:
-                where, code = TopicPartition(topic.name, item.partition_index), item.error_code
+                tp, code = TopicPartition(topic.name, item.partition_index), item.error_code
                 if code and code not in _OF_PARTITION:
                     of_group = int(code)
                     continue
-                left.pop(where, None)
+                left.pop(tp, None)
                 if code:
-                    refused[where] = Refused(code, str(where))
+                    refused[tp] = Refused(code, str(tp))
         return of_group
 
     await ask_coordinator(
@@ -119,11 +119,11 @@ def _commit_request(
         topics=topics_field(
             positions,
             lambda name, parts: commit.OffsetCommitRequestTopic(name, partitions=parts),
-            lambda where: commit.OffsetCommitRequestPartition(
-                partition_index=where.partition,
-                committed_offset=positions[where].offset,
-                committed_leader_epoch=positions[where].leader_epoch,
-                committed_metadata=positions[where].metadata,
+            lambda tp: commit.OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=positions[tp].offset,
+                committed_leader_epoch=positions[tp].leader_epoch,
+                committed_metadata=positions[tp].metadata,
             ),
         ),
     )
@@ -141,12 +141,12 @@ async def committed_offsets(
 
     Partitions without one are omitted; an unknown group has none. Raises Refused.
     """
-    found, refused = await look_up_committed(
+    positions, refused = await look_up_committed(
         cluster, group, partitions, require_stable=require_stable, timeout_ms=timeout_ms
     )
     if refused:
         raise PartitionsRefused(group, refused)
-    return found
+    return positions
 
 
 async def look_up_committed(
@@ -165,13 +165,11 @@ async def look_up_committed(
     asked_of_one = asked_of_several = None
     if partitions is not None:
         named = list(partitions)
-        asked_of_one = topics_field(
-            named, fetch.OffsetFetchRequestTopic, lambda where: where.partition
-        )
+        asked_of_one = topics_field(named, fetch.OffsetFetchRequestTopic, lambda tp: tp.partition)
         asked_of_several = topics_field(
             named,
-            lambda name, at: fetch.OffsetFetchRequestTopics(name, partition_indexes=at),
-            lambda where: where.partition,
+            lambda name, indexes: fetch.OffsetFetchRequestTopics(name, partition_indexes=indexes),
+            lambda tp: tp.partition,
         )
     # Up to version 7 a request has one group, later several; without topics it means all.
     request = fetch(
@@ -181,18 +179,18 @@ async def look_up_committed(
         require_stable=require_stable,
     )
     answer = await ask_coordinator(cluster, group, request, _fetch_error, timeout_ms=timeout_ms)
-    found: dict[TopicPartition, Position] = {}
+    positions: dict[TopicPartition, Position] = {}
     refused: dict[TopicPartition, Refused] = {}
     for topic in answer.groups[0].topics if answer.groups else answer.topics:
         for item in topic.partitions:
-            where = TopicPartition(topic.name, item.partition_index)
+            tp = TopicPartition(topic.name, item.partition_index)
             if item.error_code:
-                refused[where] = Refused(item.error_code, str(where))
+                refused[tp] = Refused(item.error_code, str(tp))
             elif item.committed_offset != NO_OFFSET:
-                found[where] = Position(
+                positions[tp] = Position(
                     item.committed_offset, item.committed_leader_epoch, item.metadata or ""
                 )
-    return found, refused
+    return positions, refused
 
 
 def _fetch_error(answer: Any) -> int:

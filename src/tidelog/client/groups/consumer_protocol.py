@@ -90,15 +90,15 @@ def decode_subscription(data: bytes, assignor: str = "") -> Subscription:
         if assignor.startswith(AWARE_PREFIX):
             epochs = _read_epochs(user_data)
         if version >= _OWNED_VERSION:
-            found, position = _read_partitions(data, position)
-            owned = tuple(found)
+            partitions, position = _read_partitions(data, position)
+            owned = tuple(partitions)
         if version >= _GENERATION_VERSION:
             (generation,) = struct.unpack_from(">i", data, position)
         elif assignor == COOPERATIVE_STICKY and len(user_data) >= 4:
             (generation,) = struct.unpack_from(">i", user_data)
         if assignor == STICKY and user_data:
-            found, position = _read_partitions(user_data, 0)
-            owned = tuple(found)
+            partitions, position = _read_partitions(user_data, 0)
+            owned = tuple(partitions)
             if len(user_data) >= position + 4:
                 (generation,) = struct.unpack_from(">i", user_data, position)
     except (struct.error, UnicodeDecodeError):
@@ -119,10 +119,10 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
     if not data:
         return []
     try:
-        found, _ = _read_partitions(data, 2)
+        assigned, _ = _read_partitions(data, 2)
     except (struct.error, UnicodeDecodeError):
         raise ClientError("a member's assignment cannot be read") from None
-    return found
+    return assigned
 
 
 def epochs_of_assignment(data: bytes) -> dict[str, int]:
@@ -148,7 +148,7 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
     topics = by_topic(partitions)
     out = bytearray(struct.pack(">i", len(topics)))
     for name, some in topics.items():
-        indexes = [each.partition for each in some]
+        indexes = [tp.partition for tp in some]
         out += _string(name)
         out += struct.pack(f">i{len(indexes)}i", len(indexes), *indexes)
     return bytes(out)
@@ -157,7 +157,7 @@ def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
 def _read_partitions(data: bytes, position: int) -> tuple[list[TopicPartition], int]:
     (count,) = struct.unpack_from(">i", data, position)
     position += 4
-    found = []
+    partitions = []
     for _ in range(count):
         name, position = _read_string(data, position)
         (size,) = struct.unpack_from(">i", data, position)
@@ -165,8 +165,8 @@ def _read_partitions(data: bytes, position: int) -> tuple[list[TopicPartition], 
             raise struct.error("a list ends after its message")
         indexes = struct.unpack_from(f">{size}i", data, position + 4)
         position += 4 + 4 * size
-        found += [TopicPartition(name, index) for index in indexes]
-    return found, position
+        partitions += [TopicPartition(name, index) for index in indexes]
+    return partitions, position
 
 
 def _epochs(epochs: Mapping[str, int]) -> bytes:
@@ -179,12 +179,12 @@ def _read_epochs(data: bytes) -> dict[str, int]:
         return {}
     version, count = struct.unpack_from(">hi", data)
     position = 6
-    found = {}
+    epochs = {}
     for _ in range(count if version == _EPOCHS_VERSION else 0):
         name, position = _read_string(data, position)
-        (found[name],) = struct.unpack_from(">i", data, position)
+        (epochs[name],) = struct.unpack_from(">i", data, position)
         position += 4
-    return found
+    return epochs
 
 
 def _bytes(data: bytes | None) -> bytes:

@@ -62,15 +62,15 @@ class Resets:
         failed: dict[TopicPartition, ClientError] = {}
         commits_first = self._commits_first(partitions[0].topic)
 
-        def taken(found: Mapping[TopicPartition, FoundOffset]) -> None:
+        def taken(offsets: Mapping[TopicPartition, FoundOffset]) -> None:
             if not commits_first:
-                begin({each: at.offset for each, at in found.items()})
+                begin({tp: place.offset for tp, place in offsets.items()})
 
-        found = await reset_offsets(
+        offsets = await reset_offsets(
             self._cluster, self.policy, partitions, self._isolation, failed=failed, taken=taken
         )
         if commits_first:
-            positions = {each: at.offset for each, at in found.items()}
+            positions = {tp: place.offset for tp, place in offsets.items()}
             try:
                 await self._commits.moved(positions)
             except CommitRefused as error:
@@ -78,9 +78,9 @@ class Resets:
             except ClientError as error:
                 failed.update(dict.fromkeys(positions, error))
             # Where the generation is over nothing was committed, and nothing is read.
-            known = self._commits.committed
-            begin({each: at for each, at in positions.items() if known.get(each) == at})
-        return {each: refused(each, error) for each, error in failed.items()}
+            committed = self._commits.committed
+            begin({tp: offset for tp, offset in positions.items() if committed.get(tp) == offset})
+        return {tp: refused(tp, error) for tp, error in failed.items()}
 
 
 def refused(partition: TopicPartition, error: ClientError) -> Refused:
@@ -92,5 +92,5 @@ def refused(partition: TopicPartition, error: ClientError) -> Refused:
 
 def no_position(group: str, partition: TopicPartition) -> Refused:
     """Return the error of a partition without a committed offset, where nothing resets it."""
-    said = f"group {group!r} has no committed offset" if group else "no offset was set"
-    return Refused(ErrorCode.OFFSET_OUT_OF_RANGE, str(partition), said)
+    reason = f"group {group!r} has no committed offset" if group else "no offset was set"
+    return Refused(ErrorCode.OFFSET_OUT_OF_RANGE, str(partition), reason)

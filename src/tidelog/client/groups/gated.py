@@ -56,18 +56,18 @@ def gated_partitions(
 ) -> list[GatedPartition]:
     """Return the partitions of a topic that aware members of a group hold back."""
     progress = {
-        where.partition: each
-        for where, each in group.partitions.items()
-        if where.topic == topic.name
+        tp.partition: partition
+        for tp, partition in group.partitions.items()
+        if tp.topic == topic.name
     }
     gates = resolved_gates(topic, fences)
     positions = {
-        index: GroupPosition(each.position, each.is_commit)
-        for index, each in progress.items()
-        if each.position is not None
+        index: GroupPosition(partition_progress.position, partition_progress.is_commit)
+        for index, partition_progress in progress.items()
+        if partition_progress.position is not None
     }
     ends = deliverable_ends(gates, positions)
-    found = []
+    gated = []
     for index, end in sorted(ends.items()):
         owner = group.members.get(progress.get(index, PartitionProgress()).member or "")
         if owner is None or owner.aware is False:
@@ -78,8 +78,8 @@ def gated_partitions(
             for need in gate.needs
             if not _is_met(need, positions, ends)
         }
-        found.append(GatedPartition(index, end, owner, tuple(needs.values())))
-    return found
+        gated.append(GatedPartition(index, end, owner, tuple(needs.values())))
+    return gated
 
 
 def unaware_among_aware(topic: str, group: GroupProgress) -> list[str]:
@@ -87,9 +87,11 @@ def unaware_among_aware(topic: str, group: GroupProgress) -> list[str]:
 
     They wait for nothing, so keys in their partitions have no order over a resize.
     """
-    owners = {each.member or "" for where, each in group.partitions.items() if where.topic == topic}
-    members = [group.members[each] for each in sorted(owners) if each in group.members]
-    unaware = [each.member_id for each in members if each.aware is False]
+    owners = {
+        progress.member or "" for tp, progress in group.partitions.items() if tp.topic == topic
+    }
+    members = [group.members[owner] for owner in sorted(owners) if owner in group.members]
+    unaware = [member.member_id for member in members if member.aware is False]
     return unaware if len(unaware) < len(members) else []
 
 
@@ -97,12 +99,12 @@ def resolved_gates(topic: Topic, fences: Mapping[int, DescribedFences]) -> Mappi
     """Return the gates of a topic; without the fences of a partition, what needs them is shut."""
     listed = {
         index: ResizedPartition(
-            each.birth_epoch,
-            each.birth_offset,
-            max(each.retirement_epoch, 0),
+            partition.birth_epoch,
+            partition.birth_offset,
+            max(partition.retirement_epoch, 0),
             tuple(one.fence for one in fences[index].fences) if index in fences else (),
         )
-        for index, each in topic.partitions.items()
+        for index, partition in topic.partitions.items()
     }
     return gates_of(topic.initial_partition_count, topic.resize_epoch, listed)
 
@@ -110,7 +112,7 @@ def resolved_gates(topic: Topic, fences: Mapping[int, DescribedFences]) -> Mappi
 def is_gated_topic(topic: Topic) -> bool:
     """Return whether a topic can have gates at all: it has children, or retired partitions."""
     return topic.is_ordered and any(
-        each.birth_epoch > 0 or each.is_retired for each in topic.partitions.values()
+        partition.birth_epoch > 0 or partition.is_retired for partition in topic.partitions.values()
     )
 
 
@@ -120,12 +122,12 @@ def _awaited(
     ends: Mapping[int, int],
     group: GroupProgress,
 ) -> Awaited:
-    each = progress.get(need.partition, PartitionProgress(is_commit=True))
+    awaited = progress.get(need.partition, PartitionProgress(is_commit=True))
     upto = None
     if need.upto is not None:
-        upto = need.upto.data_end if each.is_commit else need.upto.offset
+        upto = need.upto.data_end if awaited.is_commit else need.upto.offset
     is_gated = upto is not None and ends.get(need.partition, upto) < upto
-    return Awaited(need.partition, each, upto, group.members.get(each.member or ""), is_gated)
+    return Awaited(need.partition, awaited, upto, group.members.get(awaited.member or ""), is_gated)
 
 
 def _is_met(

@@ -78,7 +78,7 @@ class Gating:
         own = by_topic(self._partitions)
         alone = self._member.is_alone
         self._topics = {
-            name: TopicGates(topic, [each.partition for each in own.get(name, ())], is_alone=alone)
+            name: TopicGates(topic, [tp.partition for tp in own.get(name, ())], is_alone=alone)
             for name, topic in topics.items()
             if name in own
         }
@@ -127,12 +127,13 @@ class Gating:
         """Return one clause that says what a shut partition waits for."""
         gates = self._topics.get(partition.topic)
         needs = [] if gates is None else gates.waits_for(partition.partition)
-        said = [
+        needed = [
             f"{TopicPartition(partition.topic, index)} at "
-            f"{'an unknown position' if at < 0 else at} of {'an unknown end' if end < 0 else end}"
-            for index, at, end in needs
+            f"{'an unknown position' if position < 0 else position} of "
+            f"{'an unknown end' if end < 0 else end}"
+            for index, position, end in needs
         ]
-        return f"{partition} waits for {', '.join(said) or 'its fences to be known'}"
+        return f"{partition} waits for {', '.join(needed) or 'its fences to be known'}"
 
     def raise_problem(self) -> None:
         """Raise the error that ended the task of this generation: its gates stay shut."""
@@ -151,11 +152,7 @@ class Gating:
         held: dict[TopicPartition, int] = {}
         for name, gates in self._topics.items():
             gates.follow(self._cluster.view.topics.get(name))
-            own = {
-                where.partition: offset
-                for where, offset in self._own.items()
-                if where.topic == name
-            }
+            own = {tp.partition: offset for tp, offset in self._own.items() if tp.topic == name}
             held.update(
                 (TopicPartition(name, index), end) for index, end in gates.ends(own).items()
             )
@@ -165,7 +162,7 @@ class Gating:
             limits = self._keys.limits(held, self._partitions)
         before = self._fetcher.gates
         self._fetcher.hold_at(limits)
-        if any(end < before.get(where, inf) for where, end in limits.items()):
+        if any(end < before.get(tp, inf) for tp, end in limits.items()):
             self.has_shut = True
         if self._keys is not None and self._keys.to_load(self._positions, held):
             # The callback runs inside ``poll``.
@@ -201,12 +198,12 @@ class Gating:
                 continue
             places = [TopicPartition(name, index) for index in gates.topic.partitions]
             failed: dict[TopicPartition, ClientError] = {}
-            found = await describe_fences(
+            described = await describe_fences(
                 self._cluster, places, timeout_ms=FENCES_TIMEOUT_MS, failed=failed
             )
-            gates.resolve({where.partition: fences for where, fences in found.items()})
-            for where, error in failed.items():
-                logger.debug("%s: its fences are not known: %s", where, error)
+            gates.resolve({tp.partition: fences for tp, fences in described.items()})
+            for tp, error in failed.items():
+                logger.debug("%s: its fences are not known: %s", tp, error)
         self.apply()
 
     async def _exchange(self) -> None:
@@ -219,20 +216,20 @@ class Gating:
         wanted: list[TopicPartition] = []
         for name, gates in self._topics.items():
             for index, upto in gates.reported().items():
-                where = TopicPartition(name, index)
-                offset, before = self._own.get(where), self._reported.get(where)
+                tp = TopicPartition(name, index)
+                offset, before = self._own.get(tp), self._reported.get(tp)
                 if offset is not None and must_report(offset, before, upto):
-                    report[where] = offset
-            shut = [where.partition for where in self._held if where.topic == name]
+                    report[tp] = offset
+            shut = [tp.partition for tp in self._held if tp.topic == name]
             wanted += [TopicPartition(name, index) for index in gates.wanted(shut)]
         if not report and not wanted:
             return
         if report and self._commit is not None:
             await self._commit(report)
-        found = await self._member.exchange_positions(report, wanted)
+        positions = await self._member.exchange_positions(report, wanted)
         self._reported.update(report)
         self._reported_to = self._cluster.known_coordinator(self._member.group)
         for name, gates in self._topics.items():
             gates.learn(
-                {where.partition: each for where, each in found.items() if where.topic == name}
+                {tp.partition: position for tp, position in positions.items() if tp.topic == name}
             )

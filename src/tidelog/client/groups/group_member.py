@@ -247,8 +247,8 @@ class GroupMember:
                 # Not on the member's own connection: a cancelled join may be in flight there.
                 await ask_coordinator(self._cluster, self.group, request, retriable_of)
         except TimeoutError:
-            said = f"group {self.group!r}: no response to LeaveGroup within {LEAVE_TIMEOUT_MS} ms"
-            raise RequestTimedOut(said) from None
+            line = f"group {self.group!r}: no response to LeaveGroup within {LEAVE_TIMEOUT_MS} ms"
+            raise RequestTimedOut(line) from None
 
     def _step(self, event: Event, problem: ClientError | None = None) -> None:
         self._standing = step(self._standing, event, problem)
@@ -287,8 +287,8 @@ class GroupMember:
         had = {STICKY: self._previous, COOPERATIVE_STICKY: owned}
         mine = had.get(assignor.removeprefix(AWARE_PREFIX), ())
         topics = tuple(self.topics)
-        said = Subscription(topics, mine, self._previous_generation, epochs)
-        return encode_subscription(said, assignor)
+        subscription = Subscription(topics, mine, self._previous_generation, epochs)
+        return encode_subscription(subscription, assignor)
 
     async def _join_once(self, owned: tuple[TopicPartition, ...]) -> messages.JoinGroupResponse:
         epochs = self._epochs()
@@ -332,13 +332,13 @@ class GroupMember:
         self._counts = {}
         if joined.leader == joined.member_id and not joined.skip_assignment:
             members = {
-                each.member_id: decode_subscription(bytes(each.metadata), assignor)._replace(
-                    instance_id=each.group_instance_id
+                member.member_id: decode_subscription(bytes(member.metadata), assignor)._replace(
+                    instance_id=member.group_instance_id
                 )
-                for each in joined.members
+                for member in joined.members
             }
-            await self._catch_up(each.epochs for each in members.values())
-            names = {name for each in members.values() for name in each.topics}
+            await self._catch_up(member.epochs for member in members.values())
+            names = {name for member in members.values() for name in member.topics}
             self._counts = await self._count_partitions(names)
             shares = assign(assignor, members, self._counts)
         epochs = self._epochs() if assignor.startswith(AWARE_PREFIX) else None
@@ -370,13 +370,13 @@ class GroupMember:
     def _epochs(self) -> dict[str, int]:
         """Return the resize epochs of the topics in this member's metadata."""
         topics = self._cluster.view.topics
-        found = {name: topics[name] for name in self.topics if name in topics}
-        return {name: topic.resize_epoch for name, topic in found.items() if topic.is_ordered}
+        subscribed = {name: topics[name] for name in self.topics if name in topics}
+        return {name: topic.resize_epoch for name, topic in subscribed.items() if topic.is_ordered}
 
-    async def _catch_up(self, known: Iterable[Mapping[str, int]]) -> None:
+    async def _catch_up(self, epochs_of_members: Iterable[Mapping[str, int]]) -> None:
         """Ask for metadata until they are as new as those of each member, or for a moment."""
         newest: dict[str, int] = {}
-        for epochs in known:
+        for epochs in epochs_of_members:
             for name, epoch in epochs.items():
                 newest[name] = max(epoch, newest.get(name, -1))
         await catch_up(self._cluster, newest)
@@ -384,11 +384,11 @@ class GroupMember:
     async def _count_partitions(self, topics: Iterable[str]) -> dict[str, PartitionCounts]:
         """Return the partition counts of these topics; 0 for one that does not exist."""
         names = sorted(topics)
-        found = await self._cluster.describe(names)
+        described = await self._cluster.describe(names)
         counts = {}
         for name in names:
             # The view and not the answer: a stale broker does not take it back.
-            topic = self._cluster.view.topics.get(name) if name in found.topics else None
+            topic = self._cluster.view.topics.get(name) if name in described.topics else None
             if topic is None or topic.error:
                 counts[name] = PartitionCounts()
             else:

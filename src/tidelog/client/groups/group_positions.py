@@ -31,13 +31,11 @@ async def exchange_positions(
     responds.
     """
     ask_for = messages.ConsumerGroupPositionRequest
-    named = [*report, *(where for where in wanted if where not in report)]
+    named = [*report, *(tp for tp in wanted if tp not in report)]
     topics = topics_field(
         named,
         ask_for.Topic,
-        lambda where: ask_for.Partition(
-            where.partition, where not in report, report.get(where, -1)
-        ),
+        lambda tp: ask_for.Partition(tp.partition, tp not in report, report.get(tp, -1)),
     )
     request = ask_for(group, membership.generation, membership.member_id, topics)
     answer: messages.ConsumerGroupPositionResponse = await ask_coordinator(

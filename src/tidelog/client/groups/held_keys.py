@@ -45,12 +45,12 @@ class HeldKeys:
 
     def limits(self, ends: Ends, own: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return up to where partitions may be delivered; those that are missing without limit."""
-        found = {}
+        limits = {}
         for partition in own:
             limit = min(ends.get(partition, inf), self._loaded.get(partition, 0))
             if limit != inf:
-                found[partition] = int(limit)
-        return found
+                limits[partition] = int(limit)
+        return limits
 
     def to_flush(
         self,

@@ -105,7 +105,7 @@ class KeyTurns:
             return False
         # The callback may have gone back.
         now = self._positions()
-        done = {at: min(before[at], now.get(at, 0)) for at in partitions if at in before}
+        done = {tp: min(before[tp], now.get(tp, 0)) for tp in partitions if tp in before}
         keys.flushed(done)
         self._gating.apply()
         return True

@@ -52,27 +52,25 @@ async def lags_of(
     the difference too.
     """
     spans = {
-        where: (min(position, ends[where]), ends[where])
-        for where, position in positions.items()
-        if where in ends
+        tp: (min(position, ends[tp]), ends[tp]) for tp, position in positions.items() if tp in ends
     }
-    found = {where: end - start for where, (start, end) in spans.items()}
-    unread = [where for where, lag in found.items() if lag and _is_resized(cluster, where)]
+    lags = {tp: end - start for tp, (start, end) in spans.items()}
+    unread = [tp for tp, lag in lags.items() if lag and _is_resized(cluster, tp)]
     if not unread:
-        return found
+        return lags
     failed: dict[TopicPartition, ClientError] = {}
     fences = await describe_fences(cluster, unread, timeout_ms=timeout_ms, failed=failed)
-    for where, described in fences.items():
-        found[where] = lag_without(spans[where], fence_offsets(described))
+    for tp, described in fences.items():
+        lags[tp] = lag_without(spans[tp], fence_offsets(described))
     searched = {
-        where: spans[where]
-        for where in fences
-        if found[where] and has_children(cluster.view.topics[where.topic], where.partition)
+        tp: spans[tp]
+        for tp in fences
+        if lags[tp] and has_children(cluster.view.topics[tp.topic], tp.partition)
     }
     fronts = await _data_begins(cluster, searched, timeout_ms)
-    for where, begin in fronts.items():
-        found[where] = lag_without((begin, spans[where][1]), fence_offsets(fences[where]))
-    return found
+    for tp, begin in fronts.items():
+        lags[tp] = lag_without((begin, spans[tp][1]), fence_offsets(fences[tp]))
+    return lags
 
 
 def fence_offsets(described: DescribedFences) -> list[int]:
@@ -102,8 +100,8 @@ def data_begin(batches: Buffer, start: int) -> tuple[int, bool]:
     return begin, False
 
 
-def _is_resized(cluster: Cluster, where: TopicPartition) -> bool:
-    topic = cluster.view.topics.get(where.topic)
+def _is_resized(cluster: Cluster, partition: TopicPartition) -> bool:
+    topic = cluster.view.topics.get(partition.topic)
     return topic is not None and topic.resize_epoch > 0
 
 
@@ -111,22 +109,22 @@ async def _data_begins(
     cluster: Cluster, spans: Mapping[TopicPartition, Span], timeout_ms: int | None
 ) -> dict[TopicPartition, int]:
     """Return the offset of the first data in each span, or its end."""
-    found = {where: start for where, (start, _) in spans.items()}
+    begins = {tp: start for tp, (start, _) in spans.items()}
     left = list(spans)
     for _ in range(MOST_READS):
         if not left:
             break
         failed: dict[TopicPartition, ClientError] = {}
-        wanted = {where: found[where] for where in left}
+        wanted = {tp: begins[tp] for tp in left}
         read = await _read(cluster, wanted, timeout_ms, failed)
         left = []
-        for where, batches in read.items():
-            begin, is_data = data_begin(batches, found[where])
-            is_further = begin > found[where]
-            found[where] = min(begin, spans[where][1])
-            if is_further and not is_data and found[where] < spans[where][1]:
-                left.append(where)
-    return found
+        for tp, batches in read.items():
+            begin, is_data = data_begin(batches, begins[tp])
+            is_further = begin > begins[tp]
+            begins[tp] = min(begin, spans[tp][1])
+            if is_further and not is_data and begins[tp] < spans[tp][1]:
+                left.append(tp)
+    return begins
 
 
 async def _read(
@@ -144,9 +142,9 @@ async def _read(
         topics = topics_field(
             group,
             lambda name, parts: fetch.FetchTopic(name, partitions=parts),
-            lambda where: fetch.FetchPartition(
-                partition=where.partition,
-                fetch_offset=wanted[where],
+            lambda tp: fetch.FetchPartition(
+                partition=tp.partition,
+                fetch_offset=wanted[tp],
                 partition_max_bytes=READ_BYTES,
             ),
         )

@@ -77,31 +77,31 @@ async def describe_progress(
         if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
             return GroupProgress(group, "Dead")
         raise
-    found = json_of(answer, answer.condition, f"the progress of group {group!r}")
+    progress = json_of(answer, answer.condition, f"the progress of group {group!r}")
     # A broker of an older version forwards the request to its controller.
-    return read_progress(found) if found.get("role") == COORDINATOR else None
+    return read_progress(progress) if progress.get("role") == COORDINATOR else None
 
 
-def read_progress(found: Mapping[str, Any]) -> GroupProgress:
+def read_progress(progress: Mapping[str, Any]) -> GroupProgress:
     """Return what a response says."""
     return GroupProgress(
-        found["group"],
-        found["state"],
+        progress["group"],
+        progress["state"],
         {
             member_id: MemberProgress(
                 member_id,
-                each["client_id"],
-                each["host"],
-                each["aware"],
-                each["silent_ms"],
-                each["session_timeout_ms"],
+                member["client_id"],
+                member["host"],
+                member["aware"],
+                member["silent_ms"],
+                member["session_timeout_ms"],
             )
-            for member_id, each in found["members"].items()
+            for member_id, member in progress["members"].items()
         },
         {
             TopicPartition(row["topic"], row["partition"]): PartitionProgress(
                 row["member"], row["position"], row["is_commit"], row["still_ms"]
             )
-            for row in found["partitions"]
+            for row in progress["partitions"]
         },
     )

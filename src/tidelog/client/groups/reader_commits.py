@@ -88,8 +88,10 @@ class Commits:
 
     async def _newer(self, positions: Offsets) -> None:
         # A commit that a later ``poll`` began may have been faster: this one is older then.
-        known = self.committed
-        await self.moved({at: each for at, each in positions.items() if each > known.get(at, -1)})
+        committed = self.committed
+        await self.moved(
+            {tp: offset for tp, offset in positions.items() if offset > committed.get(tp, -1)}
+        )
 
     async def up_to(self, positions: Offsets) -> None:
         """Commit where positions have changed, after the commit in flight, if any."""
@@ -185,7 +187,7 @@ class Commits:
     def _note_committed(
         self, moved: Mapping[TopicPartition, Position], but: Collection[TopicPartition]
     ) -> None:
-        done = {where: item.offset for where, item in moved.items() if where not in but}
+        done = {tp: item.offset for tp, item in moved.items() if tp not in but}
         self.committed.update(done)
 
 

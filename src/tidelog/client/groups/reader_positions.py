@@ -20,16 +20,16 @@ class ReaderPositions:
 
     def all(self) -> dict[TopicPartition, int]:
         """Return the position in each partition that has one."""
-        found = self._fetcher.positions()
-        for where, place in self._hooks.undelivered().items():
-            if where in found:
-                found[where] = place.offset
-        return found
+        positions = self._fetcher.positions()
+        for tp, place in self._hooks.undelivered().items():
+            if tp in positions:
+                positions[tp] = place.offset
+        return positions
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
         """Return the leader epoch of the record before a position; -1 for any other offset."""
-        known = self._hooks.epoch_before(partition, offset)
-        return known if known >= 0 else self._fetcher.epoch_before(partition, offset)
+        epoch = self._hooks.epoch_before(partition, offset)
+        return epoch if epoch >= 0 else self._fetcher.epoch_before(partition, offset)
 
     def set(self, partition: TopicPartition, offset: int, epoch: int = -1) -> None:
         """Go on at an offset of a partition that has a position."""
@@ -40,9 +40,9 @@ class ReaderPositions:
         """Take back what the application has not got: all, or what a gate that has shut forbids."""
         limits = self._fetcher.gates
         fetched = self._fetcher.positions()
-        for where, place in self._hooks.undelivered().items():
-            if where not in fetched or (
-                beyond_gates and not (where in limits and fetched[where] > limits[where])
+        for tp, place in self._hooks.undelivered().items():
+            if tp not in fetched or (
+                beyond_gates and not (tp in limits and fetched[tp] > limits[tp])
             ):
                 continue
-            self.set(where, place.offset, place.leader_epoch)
+            self.set(tp, place.offset, place.leader_epoch)

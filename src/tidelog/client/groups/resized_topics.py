@@ -40,14 +40,14 @@ async def catch_up(cluster: Cluster, epochs: Mapping[str, int]) -> None:
 
 
 def _is_stale(view: ClusterMetadata, name: str, epoch: int) -> bool:
-    known = view.topics.get(name)
-    return known is None or known.resize_epoch < epoch
+    topic = view.topics.get(name)
+    return topic is None or topic.resize_epoch < epoch
 
 
 def ordered_topics(view: ClusterMetadata, names: Iterable[str]) -> dict[str, Topic]:
     """Return the topics among these whose keys keep their order over resizes."""
-    found = {name: view.topics[name] for name in names if name in view.topics}
-    return {name: topic for name, topic in found.items() if not topic.error and topic.is_ordered}
+    topics = {name: view.topics[name] for name in names if name in view.topics}
+    return {name: topic for name, topic in topics.items() if not topic.error and topic.is_ordered}
 
 
 def stamps_of(
@@ -56,11 +56,11 @@ def stamps_of(
     """Return what requests of a generation say of its partitions; none of unordered topics."""
     stamps = {name: stamp_of(topic) for name, topic in topics.items()}
     return {
-        where: partition_stamp(
-            stamps[where.topic], topics[where.topic].partitions[where.partition].partition_epoch
+        tp: partition_stamp(
+            stamps[tp.topic], topics[tp.topic].partitions[tp.partition].partition_epoch
         )
-        for where in partitions
-        if where.topic in topics and where.partition in topics[where.topic].partitions
+        for tp in partitions
+        if tp.topic in topics and tp.partition in topics[tp.topic].partitions
     }
 
 
@@ -74,11 +74,11 @@ def looked_up_apart(
     for each leader, so that a leader that is dead holds up no partition of another one.
     """
     parts: dict[int | None, list[TopicPartition]] = {None: []}
-    for where in partitions:
-        topic = view.topics.get(where.topic)
-        known = None if topic is None else topic.partitions.get(where.partition)
-        leader = None if known is None or known.birth_epoch == 0 else known.leader
-        parts.setdefault(leader, []).append(where)
+    for tp in partitions:
+        topic = view.topics.get(tp.topic)
+        state = None if topic is None else topic.partitions.get(tp.partition)
+        leader = None if state is None or state.birth_epoch == 0 else state.leader
+        parts.setdefault(leader, []).append(tp)
     return [part for part in parts.values() if part]
 
 
@@ -86,12 +86,12 @@ def reborn(
     before: Mapping[TopicPartition, Named], now: Mapping[TopicPartition, Named]
 ) -> list[TopicPartition]:
     """Return the partitions of which requests name another incarnation than before."""
-    found = []
-    for where, named in now.items():
-        epochs = {before.get(where, named).partition_epoch, named.partition_epoch}
+    partitions = []
+    for tp, named in now.items():
+        epochs = {before.get(tp, named).partition_epoch, named.partition_epoch}
         if len(epochs) > 1 and ABSENT not in epochs:
-            found.append(where)
-    return found
+            partitions.append(tp)
+    return partitions
 
 
 def former_topics(seen: Mapping[str, Topic], view: ClusterMetadata) -> set[str]:
@@ -135,8 +135,8 @@ def is_resized(
         if len(newest.partitions) < len(topic.partitions):
             changed.add(name)
     return bool(changed) and any(
-        where.topic in changed
-        and where.partition in seen[where.topic].partitions
-        and where.partition not in view.topics[where.topic].partitions
-        for where in own
+        tp.topic in changed
+        and tp.partition in seen[tp.topic].partitions
+        and tp.partition not in view.topics[tp.topic].partitions
+        for tp in own
     )

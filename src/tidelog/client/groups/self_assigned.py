@@ -66,33 +66,33 @@ class SelfAssigned:
         asked_for = None
         while asked_for != self.topics:
             asked_for = self.topics
-            found = await self._listed()
+            partitions = await self._listed()
         self.state = MemberState.JOINED
         if self._watch is None:
-            watch = self._watch_partitions(found)
+            watch = self._watch_partitions(partitions)
             self._watch = asyncio.get_running_loop().create_task(watch)
-        return found
+        return partitions
 
     async def _listed(self) -> list[TopicPartition]:
         if not self.topics:
             return []
         await self._cluster.describe(self.topics)
-        known = self._cluster.view.topics
+        topics = self._cluster.view.topics
         return [
             TopicPartition(name, index)
             for name in self.topics
-            if name in known and not known[name].error
-            for index in known[name].partitions
+            if name in topics and not topics[name].error
+            for index in topics[name].partitions
         ]
 
-    async def _watch_partitions(self, known: list[TopicPartition]) -> None:
+    async def _watch_partitions(self, assigned: list[TopicPartition]) -> None:
         """Join again when the partitions have changed; without an answer nothing has."""
         while True:
             await asyncio.sleep(self._check_s)
             with contextlib.suppress(ClientError):
-                found = await self._listed()
-                if found != known:
-                    known = found
+                listed = await self._listed()
+                if listed != assigned:
+                    assigned = listed
                     self.rejoin()
 
     def positioned(self) -> None:

@@ -24,7 +24,7 @@ def sticky_assignment(
 ) -> Assignment:
     """Assign evenly over all topics together. Grows with partitions times members at most."""
     readers = {
-        topic: [member for member, each in members.items() if topic in each.topics]
+        topic: [member for member, joined in members.items() if topic in joined.topics]
         for topic in partitions
     }
     assigned = _kept(members, partitions)
@@ -36,11 +36,12 @@ def sticky_assignment(
         for index in indexes
     ]
     free = [partition for partition in free if partition not in taken]
-    if len({frozenset(each.topics).intersection(partitions) for each in members.values()}) <= 1:
+    wishes = {frozenset(joined.topics).intersection(partitions) for joined in members.values()}
+    if len(wishes) <= 1:
         _fill_alike(assigned, free)
     else:
         # Those that few members can have come first.
-        for partition in sorted(free, key=lambda each: len(readers[each.topic])):
+        for partition in sorted(free, key=lambda tp: len(readers[tp.topic])):
             least = min(readers[partition.topic], key=lambda member: len(assigned[member]))
             assigned[least].append(partition)
         _even_out(assigned, readers)
@@ -52,11 +53,11 @@ def without_owned_by_others(
 ) -> Assignment:
     """Leave out partitions that another member still owns: it gives them up, and joins again."""
     owners: dict[TopicPartition, set[str]] = {}
-    for member, each in members.items():
-        for partition in each.owned:
+    for member, joined in members.items():
+        for partition in joined.owned:
             owners.setdefault(partition, set()).add(member)
     return {
-        member: [each for each in share if not owners.get(each, set()) - {member}]
+        member: [tp for tp in share if not owners.get(tp, set()) - {member}]
         for member, share in assigned.items()
     }
 
@@ -64,17 +65,17 @@ def without_owned_by_others(
 def _kept(members: Mapping[str, Subscription], partitions: Mapping[str, range]) -> Assignment:
     """Return what each member has of the partitions that exist and that it subscribes to."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
-    for member, each in members.items():
-        subscribed = frozenset(each.topics)
-        for partition in each.owned:
+    for member, joined in members.items():
+        subscribed = frozenset(joined.topics)
+        for partition in joined.owned:
             exists = partition.partition in partitions.get(partition.topic, ())
             if not exists or partition.topic not in subscribed:
                 continue
             other = claims.get(partition)
-            if other is None or other[0] < each.generation:
-                claims[partition] = (each.generation, member)
-            elif other[0] == each.generation and other[1] != member:
-                claims[partition] = (each.generation, None)
+            if other is None or other[0] < joined.generation:
+                claims[partition] = (joined.generation, member)
+            elif other[0] == joined.generation and other[1] != member:
+                claims[partition] = (joined.generation, None)
     kept: Assignment = {member: [] for member in members}
     for partition, (_, owner) in sorted(claims.items()):
         if owner is not None:
@@ -87,10 +88,10 @@ def _fill_alike(assigned: Assignment, free: list[TopicPartition]) -> None:
     if not assigned:
         return
     total = len(free) + sum(map(len, assigned.values()))
-    each, extra = divmod(total, len(assigned))
+    even, extra = divmod(total, len(assigned))
     # Those that have the most keep the one that is left over.
     by_size = sorted(assigned, key=lambda member: -len(assigned[member]))
-    quota = {member: each + (1 if place < extra else 0) for place, member in enumerate(by_size)}
+    quota = {member: even + (1 if place < extra else 0) for place, member in enumerate(by_size)}
     for member, share in assigned.items():
         free += share[quota[member] :]
         del share[quota[member] :]

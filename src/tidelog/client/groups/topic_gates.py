@@ -51,13 +51,13 @@ class TopicGates:
         }
         return gates_of(self.topic.initial_partition_count, self.topic.resize_epoch, listed)
 
-    def resolve(self, found: Mapping[int, DescribedFences]) -> None:
+    def resolve(self, fences: Mapping[int, DescribedFences]) -> None:
         """Take up the fences that leaders named; a missing one keeps its gates shut."""
         self._fences = {
             index: tuple(one.fence for one in described.fences)
-            for index, described in found.items()
+            for index, described in fences.items()
         }
-        self._epochs = {index: described.leader_epoch for index, described in found.items()}
+        self._epochs = {index: described.leader_epoch for index, described in fences.items()}
         self._judge()
 
     def _judge(self) -> None:
@@ -79,9 +79,9 @@ class TopicGates:
         if newest is None or newest is self._checked or not self._gates:
             return
         self._checked = newest
-        known = self.topic.partitions
-        if newest.resize_epoch == self.topic.resize_epoch and known.keys() - newest.partitions:
-            left = {index: each for index, each in known.items() if index in newest.partitions}
+        former = self.topic.partitions
+        if newest.resize_epoch == self.topic.resize_epoch and former.keys() - newest.partitions:
+            left = {index: state for index, state in former.items() if index in newest.partitions}
             self.topic = replace(self.topic, partitions=left)
             if self._epochs:
                 self._judge()
@@ -109,12 +109,12 @@ class TopicGates:
             positions.update((index, GroupPosition(_BEYOND)) for index in others)
         positions.update((index, GroupPosition(offset)) for index, offset in own.items())
         ends = deliverable_ends(self._gates, positions)
-        found = {index: end for index, end in ends.items() if index in self._own}
-        return found | {index: 0 for index in self._own if index not in self.topic.partitions}
+        own_ends = {index: end for index, end in ends.items() if index in self._own}
+        return own_ends | {index: 0 for index in self._own if index not in self.topic.partitions}
 
     def wanted(self, shut: Iterable[int]) -> set[int]:
         """Return the partitions of others whose positions the gates of ``shut`` wait for."""
-        found: set[int] = set()
+        wanted: set[int] = set()
         left = list(shut)
         seen = set(left)
         while left:
@@ -124,40 +124,40 @@ class TopicGates:
                         seen.add(need.partition)
                         left.append(need.partition)
                     if need.partition not in self._own:
-                        found.add(need.partition)
-        return found
+                        wanted.add(need.partition)
+        return wanted
 
     def reported(self) -> dict[int, float]:
         """Return the partitions of this member that gates wait for, and up to which offset."""
-        found: dict[int, float] = {}
+        reported: dict[int, float] = {}
         for gates in self._gates.values():
             for gate in gates:
                 for need in gate.needs:
                     if need.partition in self._own and gate.resize_epoch <= self.topic.resize_epoch:
                         upto = inf if need.upto is None else need.upto.offset
-                        found[need.partition] = max(upto, found.get(need.partition, 0))
-        return found
+                        reported[need.partition] = max(upto, reported.get(need.partition, 0))
+        return reported
 
     def fences(self) -> dict[int, list[int]]:
         """Return the offsets in partitions of this member that gates wait for."""
-        found: dict[int, list[int]] = {}
+        offsets: dict[int, list[int]] = {}
         for gates in self._gates.values():
             for gate in gates:
                 for need in gate.needs:
                     if need.partition in self._own and need.upto is not None:
-                        found.setdefault(need.partition, []).append(need.upto.offset)
-        return found
+                        offsets.setdefault(need.partition, []).append(need.upto.offset)
+        return offsets
 
     def waits_for(self, partition: int) -> list[tuple[int, int, int]]:
         """Return what a shut partition waits for: partition, its position (-1: unknown), offset."""
         own = {index: GroupPosition(offset) for index, offset in self._delivered.items()}
         positions = {**self._positions, **own}
         return [
-            (need.partition, known.offset if known else -1, need.upto.offset if need.upto else -1)
+            (need.partition, place.offset if place else -1, need.upto.offset if need.upto else -1)
             for gate in self._gates.get(partition, ())
             for need in gate.needs
-            for known in [positions.get(need.partition)]
-            if need.upto is None or known is None or not known.has_reached(need.upto)
+            for place in [positions.get(need.partition)]
+            if need.upto is None or place is None or not place.has_reached(need.upto)
         ]
 
 

@@ -149,27 +149,27 @@ class AncestorTombstones:
         self._paused_until_ms: dict[int, int] = {}
         """The brokers that took nothing, and when they are tried again."""
 
-    def note(self, where: TopicPartition, stamp: Stamp, batch: bytes) -> bool:
+    def note(self, partition: TopicPartition, stamp: Stamp, batch: bytes) -> bool:
         """Note an acknowledged batch, written under a stamp; return whether ``send`` has to look at
         it."""
-        topic = self._cluster.view.topics.get(where.topic)
-        home = None if topic is None else topic.partitions.get(where.partition)
+        topic = self._cluster.view.topics.get(partition.topic)
+        home = None if topic is None else topic.partitions.get(partition.partition)
         if topic is None or home is None or home.birth_epoch <= 0 or not topic.is_ordered:
             return False
         if self._compacted.get((topic.name, topic.resize_epoch)) is False:
             return False
-        self._written.append((where, stamp, batch))
+        self._written.append((partition, stamp, batch))
         return True
 
     async def send(self) -> None:
         """Send the tombstones of what was noted. What cannot be sent is dropped."""
         while self._written:
-            where, stamp, batch = self._written.popleft()
-            topic = self._cluster.view.topics.get(where.topic)
+            tp, stamp, batch = self._written.popleft()
+            topic = self._cluster.view.topics.get(tp.topic)
             try:
                 if topic is None or not await self._is_compacted(topic):
                     continue
-                for round_ in rounds_of(self._voided(topic, where.partition, stamp, batch)):
+                for round_ in rounds_of(self._voided(topic, tp.partition, stamp, batch)):
                     await self._send_round(round_)
             except ClientError:
                 # A lost one costs disk space only.
@@ -189,23 +189,23 @@ class AncestorTombstones:
 
     async def _is_compacted(self, topic: Topic) -> bool:
         """Return whether a topic is compacted; asked once for each resize epoch."""
-        known = (topic.name, topic.resize_epoch)
-        if known not in self._compacted:
-            found = (await describe_topics_configs(self._cluster, [topic.name], [CLEANUP_POLICY]))[
-                topic.name
-            ]
-            if isinstance(found, Refused):
-                raise found
-            values = [each.value or "" for each in found if each.name == CLEANUP_POLICY]
-            self._compacted[known] = any("compact" in value.split(",") for value in values)
-        return self._compacted[known]
+        incarnation = (topic.name, topic.resize_epoch)
+        if incarnation not in self._compacted:
+            configs = (
+                await describe_topics_configs(self._cluster, [topic.name], [CLEANUP_POLICY])
+            )[topic.name]
+            if isinstance(configs, Refused):
+                raise configs
+            values = [config.value or "" for config in configs if config.name == CLEANUP_POLICY]
+            self._compacted[incarnation] = any("compact" in value.split(",") for value in values)
+        return self._compacted[incarnation]
 
     async def _send_round(self, round_: dict[TopicPartition, Voided]) -> None:
         by_leader: dict[int, list[Voided]] = {}
-        for where, voided in round_.items():
-            known = self._cluster.view.partition(where)
-            if known is not None and known.leader in self._cluster.view.brokers:
-                by_leader.setdefault(known.leader, []).append(voided)
+        for tp, voided in round_.items():
+            state = self._cluster.view.partition(tp)
+            if state is not None and state.leader in self._cluster.view.brokers:
+                by_leader.setdefault(state.leader, []).append(voided)
         for node_id, some in by_leader.items():
             if not await self._send_to(node_id, some):
                 for voided in some:

@@ -23,15 +23,15 @@ class EarliestTimer:
         """When it goes off, on the loop's clock; None: it is not set."""
         return None if self._handle is None else self._at
 
-    def set(self, at: float) -> None:
+    def set(self, time_s: float) -> None:
         """Go off at this time at the latest."""
         if self._handle is not None:
-            if self._at <= at:
+            if self._at <= time_s:
                 return
             self._handle.cancel()
         loop = asyncio.get_running_loop()
-        self._at = at
-        self._handle = loop.call_at(max(at, loop.time()), self._go_off)
+        self._at = time_s
+        self._handle = loop.call_at(max(time_s, loop.time()), self._go_off)
 
     def stop(self) -> None:
         """Do not go off."""

@@ -72,17 +72,17 @@ class Lanes:
 
     def join(self, now: float) -> None:
         """Divide no longer what was in time for so long."""
-        for node_id in [each for each, until in self._divided.items() if until <= now]:
+        for node_id in [node for node, until in self._divided.items() if until <= now]:
             del self._divided[node_id]
             self._parts.pop(node_id, None)
 
 
 def replicas_of(partition: TopicPartition, view: ClusterMetadata) -> frozenset[int]:
     """Return the brokers that a response about a partition may wait for."""
-    found = view.partition(partition)
-    return frozenset() if found is None else frozenset(found.replicas)
+    state = view.partition(partition)
+    return frozenset() if state is None else frozenset(state.replicas)
 
 
 def is_mixed(partitions: Iterable[TopicPartition], view: ClusterMetadata) -> bool:
     """Whether these partitions are not all on the same brokers."""
-    return len({replicas_of(each, view) for each in partitions}) > 1
+    return len({replicas_of(partition, view) for partition in partitions}) > 1

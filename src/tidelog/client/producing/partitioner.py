@@ -113,8 +113,8 @@ def _chosen_by(hook: Partitioner, topic: Topic, key: bytes | None) -> int:
     try:
         chosen = hook(key, range(count), _led(topic, count))
     except Exception as error:
-        said = f"the partitioner failed for a record of {topic.name}: {error!r}"
-        raise ClientError(said) from error
+        sentence = f"the partitioner failed for a record of {topic.name}: {error!r}"
+        raise ClientError(sentence) from error
     if not isinstance(chosen, int) or not 0 <= chosen < count:
         raise ClientError(
             f"the partitioner returned {chosen!r} for a record of {topic.name}: "

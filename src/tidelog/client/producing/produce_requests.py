@@ -66,12 +66,12 @@ def read_answer(
     results: dict[TopicPartition, BatchResult] = {}
     for topic in response.responses:
         for item in topic.partition_responses:
-            where = TopicPartition(topic.name, item.index)
+            tp = TopicPartition(topic.name, item.index)
             error = None
             if item.error_code:
                 reasons = [item.error_message or ""]
-                reasons += [each.batch_index_error_message or "" for each in item.record_errors]
-                said = "; ".join(reason for reason in reasons if reason)
-                error = Refused(error_code(item.error_code), str(where), said)
-            results[where] = BatchResult(error, item.base_offset, item.log_append_time_ms, node_id)
+                reasons += [record.batch_index_error_message or "" for record in item.record_errors]
+                text = "; ".join(reason for reason in reasons if reason)
+                error = Refused(error_code(item.error_code), str(tp), text)
+            results[tp] = BatchResult(error, item.base_offset, item.log_append_time_ms, node_id)
     return results

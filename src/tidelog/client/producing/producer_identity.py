@@ -14,15 +14,15 @@ LAST_EPOCH = 2**15 - 1
 """The highest producer epoch; after it the producer needs a new id."""
 
 
-async def next_identity(cluster: Cluster, known: Producer | None) -> Producer:
-    """Return the identity after ``known``: the next epoch of the same id (KIP-360), or a new id.
+async def next_identity(cluster: Cluster, former: Producer | None) -> Producer:
+    """Return the identity after ``former``: the next epoch of the same id (KIP-360), or a new id.
 
     Brokers then refuse delayed requests of the former epoch, so these cannot be appended between
     batches with new sequence numbers. Brokers respond to every InitProducerId with a new id, so it
     is sent only when no further epoch is left. Raises Refused.
     """
-    if known is not None and known.epoch < LAST_EPOCH:
-        return Producer(known.producer_id, known.epoch + 1)
+    if former is not None and former.epoch < LAST_EPOCH:
+        return Producer(former.producer_id, former.epoch + 1)
     asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
     timeout_ms = cluster.settings.request_timeout_ms
     # An id that a silent broker has handed out meanwhile is never used.

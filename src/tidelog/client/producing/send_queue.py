@@ -132,16 +132,16 @@ class ProducerBatch:
     def succeed(self, base_offset: int, append_time: int) -> None:
         """Complete the futures of its records with their offsets."""
         self.done = True
-        where = self.partition
-        topic, index = where
+        tp = self.partition
+        topic, index = tp
         kind = CREATE_TIME if append_time < 0 else LOG_APPEND_TIME
         offset, step = (base_offset, 1) if base_offset >= 0 else (-1, 0)
         for outcome, created, *sizes in self.outcomes:
             if not outcome.done():
                 timestamp = created if append_time < 0 else append_time
-                found = (topic, index, where, offset, timestamp, kind, *sizes)
+                metadata = (topic, index, tp, offset, timestamp, kind, *sizes)
                 # Without the Python call of a NamedTuple: this is done for each record.
-                outcome.set_result(tuple.__new__(RecordMetadata, found))
+                outcome.set_result(tuple.__new__(RecordMetadata, metadata))
             offset += step
         if self.tally is not None:
             self.tally.written += self.builder.count
@@ -253,7 +253,7 @@ class SendQueue:
         self._late = [late for late in self._late if not late[1].done]
         if any(place < number for place, _ in self._late):
             return True
-        return any(each.number < number and not each.done for each in self.in_flight)
+        return any(batch.number < number and not batch.done for batch in self.in_flight)
 
     def unsent(self) -> list[ProducerBatch]:
         """Return the waiting batches that are certainly not in the log, in their order."""
@@ -326,21 +326,21 @@ class SendQueue:
         newest = self._newest
         while newest and newest[0].done:
             del newest[0]
-        at = len(newest) if batch.producer is None else newest.index(batch)
-        return at >= REMEMBERED
+        place = len(newest) if batch.producer is None else newest.index(batch)
+        return place >= REMEMBERED
 
     def _forget(self, batch: ProducerBatch, halves: Sequence[ProducerBatch] = ()) -> None:
         """Take a batch that was not appended out of the sequence; its halves take its place."""
         if batch in self._newest:
-            at = self._newest.index(batch)
-            self._newest[at : at + 1] = halves
+            place = self._newest.index(batch)
+            self._newest[place : place + 1] = halves
 
     def give_up(self, error: ClientError) -> int:
         """Take the batches in flight back into the queue; return how many records they have.
 
         Another broker, or another connection, is sent the same batches under their numbers.
         """
-        if not self._idempotent or any(each.attempts > self._retries for each in self.in_flight):
+        if not self._idempotent or any(batch.attempts > self._retries for batch in self.in_flight):
             return 0
         given_up, self.in_flight = self.in_flight, []
         self.is_known = False

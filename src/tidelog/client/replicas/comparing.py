@@ -145,11 +145,11 @@ async def _read_each(
     max_bytes: int = CHUNK_BYTES,
 ) -> dict[int, _Read]:
     """Read the next chunk from each broker; record the brokers that cannot be read."""
-    found = await asyncio.gather(
+    results = await asyncio.gather(
         *(_read(cluster, broker, partition, done.reached, max_bytes) for broker in brokers)
     )
     reads: dict[int, _Read] = {}
-    for broker, read in zip(brokers, found, strict=True):
+    for broker, read in zip(brokers, results, strict=True):
         if isinstance(read, _Read):
             reads[broker] = read
         else:
@@ -185,11 +185,11 @@ async def _read(
         return error
     if answer.error_code:
         return Refused(answer.error_code, f"broker {broker}")
-    found = answer.responses[0].partitions[0]
-    out_of_range = found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and found.log_start_offset >= 0
-    if found.error_code and not out_of_range:
-        return Refused(found.error_code, f"{partition} on broker {broker}")
-    return _Read(found.high_watermark, found.log_start_offset, _as_one(found.records or b""))
+    part = answer.responses[0].partitions[0]
+    out_of_range = part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset >= 0
+    if part.error_code and not out_of_range:
+        return Refused(part.error_code, f"{partition} on broker {broker}")
+    return _Read(part.high_watermark, part.log_start_offset, _as_one(part.records or b""))
 
 
 def _as_one(records: object) -> memoryview:

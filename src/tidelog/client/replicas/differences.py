@@ -59,20 +59,20 @@ def first_difference(chunks: Mapping[int, memoryview], offset: int) -> ComparedC
 
 def _part(chunks: Mapping[int, memoryview], offset: int, common: int) -> ComparedChunk:
     """Find the first batch that differs, and describe what each broker has there."""
-    where = _common_prefix(chunks, common)
+    same = _common_prefix(chunks, common)
     first = next(iter(chunks.values()))
     begin = 0
     for position, header in walk(first):
-        if position + header.size > where:
+        if position + header.size > same:
             break
         begin = position + header.size
     rests = {broker: chunk[begin:] for broker, chunk in chunks.items()}
     records = {broker: _records_of(rest) for broker, rest in rests.items()}
     held = {broker: _words(rest) for broker, rest in rests.items()}
     bases = [read_header(rest).base_offset for rest in rests.values() if len(rest) >= HEADER_SIZE]
-    at = max(offset, min(bases, default=offset))
-    inside = _first_unequal({broker: found for broker, found in records.items() if found})
-    return ComparedChunk(offset, begin, Difference(at if inside is None else inside, held))
+    start = max(offset, min(bases, default=offset))
+    inside = _first_unequal({broker: read for broker, read in records.items() if read})
+    return ComparedChunk(offset, begin, Difference(start if inside is None else inside, held))
 
 
 def _common_prefix(chunks: Mapping[int, memoryview], common: int) -> int:
@@ -109,10 +109,10 @@ def _records_of(rest: memoryview) -> dict[int, Record]:
     """Return the records of the first batch by offset; nothing when they cannot be read."""
     for position, header in walk(rest):
         try:
-            found = read_batch(rest[position : position + header.size])
+            records = read_batch(rest[position : position + header.size])
         except CorruptRecords:
             break
-        return {record.offset: record for record in found}
+        return {record.offset: record for record in records}
     return {}
 
 
@@ -120,8 +120,8 @@ def _first_unequal(records: Mapping[int, Mapping[int, Record]]) -> int | None:
     """Return the first offset at which the records are not all equal; None without one."""
     offsets = sorted({offset for held in records.values() for offset in held})
     for offset in offsets:
-        found = [held.get(offset) for held in records.values()]
-        if any(record != found[0] for record in found):
+        at_offset = [held.get(offset) for held in records.values()]
+        if any(record != at_offset[0] for record in at_offset):
             return offset
     return None
 
@@ -143,16 +143,16 @@ def first_different_record(
         size = max(size, len(batches))
         for position, header in walk(batches):
             try:
-                found = read_batch(batches[position : position + header.size])
+                read = read_batch(batches[position : position + header.size])
             except CorruptRecords as error:
                 difference = Difference(header.base_offset, {broker: str(error)})
                 return ComparedChunk(offset, 0, difference)
-            held.update((record.offset, record) for record in found)
+            held.update((record.offset, record) for record in read)
     next_offset = min(nexts)
-    for at in sorted({each for held in records.values() for each in held}):
-        if not offset <= at < next_offset:
+    for place in sorted({offset for held in records.values() for offset in held}):
+        if not offset <= place < next_offset:
             continue
-        holders = {broker: held[at] for broker, held in records.items() if at in held}
+        holders = {broker: held[place] for broker, held in records.items() if place in held}
         first = next(iter(holders.values()))
         if any(record != first for record in holders.values()):
             words = {
@@ -160,5 +160,5 @@ def first_different_record(
                 f"timestamp {record.timestamp}"
                 for broker, record in holders.items()
             }
-            return ComparedChunk(offset, 0, Difference(at, words))
+            return ComparedChunk(offset, 0, Difference(place, words))
     return ComparedChunk(next_offset, size)
