@@ -123,8 +123,8 @@ def fetch_parts(lone: LoneBroker) -> tuple[tuple[str, Work], ...]:
     frames_in_turn, offsets_in_turn = itertools.cycle(asked), itertools.cycle(offsets[:-1])
 
     def take() -> None:
-        connection._take(next(frames_in_turn))
-        connection._out.clear()
+        connection.requests.take(next(frames_in_turn), 0)
+        connection.outgoing.chunks.clear()
 
     return (
         ("a Fetch of 1 MB, up to sending the file", take),
@@ -186,8 +186,8 @@ async def measure(folder: Path) -> None:
         return again
 
     def take() -> None:
-        connection._take(view)
-        connection._out.clear()
+        connection.requests.take(view, 0)
+        connection.outgoing.chunks.clear()
 
     def answer() -> None:
         produce_fast_path.answer(lone.broker, view, position, VERSION, 1, connection)

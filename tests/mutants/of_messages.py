@@ -145,8 +145,8 @@ MUTANTS = (
     ),
     Mutant(
         "a request may be larger than socket.request.max.bytes",
-        "src/tidelog/network/connection.py::Connection._run",
-        "size < frames.MIN_REQUEST_BYTES or size > self._limits.max_request_bytes:",
+        "src/tidelog/network/receiving.py::Receiver._run",
+        "size < frames.MIN_REQUEST_BYTES or size > most:",
         "size < frames.MIN_REQUEST_BYTES:",
         "tests/component/network/test_server.py",
     ),

@@ -34,8 +34,6 @@ LARGER: dict[tuple[str, str], tuple[Figures, str]] = {
     ("tidelog/controller/controller.py", "Controller"): (Figures(25, 26, 308), WIDE),
     ("tidelog/controller/decisions/cluster.py", "ClusterState"): (Figures(49, 22, 271), STATE),
     ("tidelog/groups/group.py", "Group"): (Figures(37, 26, 308), STATE),
-    ("tidelog/network/answering.py", "Answering"): (Figures(24, 43, 500), PARENTS),
-    ("tidelog/network/connection.py", "Connection"): (Figures(43, 68, 927), PARENTS),
     ("tidelog/network/open_connections.py", "OpenConnections"): (Figures(26, 15, 173), WIDE),
     ("tidelog/network/server.py", "Server"): (Figures(27, 18, 235), PARENTS),
     ("tidelog/storage/directory/log_directory.py", "LogDirectory"): (Figures(22, 32, 408), WIDE),
@@ -52,40 +50,12 @@ SHARED_WITHIN: dict[str, tuple[set[str], str]] = {
         PARENTS,
     ),
     "tidelog/client/cluster.py": ({"_send_to_any"}, PARENTS),
-    "tidelog/network/answering.py": (
-        {"_charged", "_count", "_flush", "_go_on", "_transport"},
-        PARENTS,
-    ),
-    "tidelog/network/connection.py": (
-        {
-            "_answer",
-            "_begin",
-            "_charged",
-            "_drop_kept_sender",
-            "_failed",
-            "_flush",
-            "_forget_answers",
-            "_futures",
-            "_in_another_turn",
-            "_leave_account",
-            "_limits",
-            "_now_ns",
-            "_pending",
-            "_room_for_answer",
-            "_sender",
-            "_turn_ends_ms",
-            "_wait_for_earlier",
-            "_work",
-            "_work_on",
-        },
-        PARENTS,
-    ),
     "tidelog/network/server.py": ({"_begin_sweeping", "_empty", "_refuse_new"}, PARENTS),
     "tidelog/storage/segments/apart.py": ({"_disk"}, PARENTS),
 }
 """Files that use private names of classes in other files, which, and why."""
 
-MOST_PRIVATE_PLACES_IN_TESTS = 483
+MOST_PRIVATE_PLACES_IN_TESTS = 464
 """Places of tests that use a private name of the product: none is added, and each change of a class
 takes its own away. Lower the number with them."""
 

@@ -1,6 +1,6 @@
 """The queue of connections that wait until clients have read their responses; one timer serves it.
 
-Owns the order in which they are tried again. Not whether there is room: see `answering`. The
+Owns the order in which they are tried again. Not whether there is room: see `stepping`. The
 connections of one address in one queue have the same need: when the one that has waited longest
 finds no room, none of them does. So the cost of a try grows with the waiting addresses, not with
 the connections, and is at most ``MOST_LOOKS``; addresses are tried in turn.

@@ -38,10 +38,16 @@ LINES_PER_SWEEP = 20
 class OpenConnection(Peer, Protocol):
     """A connection, as its server sees it."""
 
-    last_active: float
     closing_since: float | None
     """When it began to close: its client has still to read what is written."""
-    is_starved: bool
+
+    @property
+    def last_active(self) -> float:
+        """When it last received or sent something, or had a reason not to."""
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether it waits for memory, and is not read until there is room."""
 
     @property
     def unanswered(self) -> int:
@@ -66,6 +72,9 @@ class OpenConnection(Peer, Protocol):
 
     def release_idle_buffer(self) -> None:
         """Give an empty buffer back."""
+
+    def stay_active(self, now_s: float) -> None:
+        """Not count as idle: others are the reason that nothing happens."""
 
     def stop_taking(self) -> None:
         """Serve no further request; responses that are pending still go out."""
@@ -231,7 +240,7 @@ class OpenConnections:
         for connection in list(self.connections):
             if connection in self.answer_queue:
                 # It is not idle: the clients are that do not read their responses.
-                connection.last_active = now
+                connection.stay_active(now)
             since = connection.closing_since
             if since is not None and now - since > self.limits.frame_s:
                 connection.abort()

@@ -2,7 +2,7 @@
 
 Owns the ``Handler`` that every handler file exports, its input beside the request
 (``RequestContext``), its authorization (``Scope``), and the list of ApiVersions. Does no I/O. Not
-the calls of handlers: see `connection`.
+the calls of handlers: see `requests`.
 """
 
 from __future__ import annotations

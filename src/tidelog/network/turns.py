@@ -33,8 +33,40 @@ class TurnWaiter(Protocol):
         """Go on until ``RequestTurns.ends_ms``; at least one step."""
 
 
+class Turns(Protocol):
+    """The turns that a connection takes part in."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a connection with a request must wait now."""
+
+    def end_ms(self) -> int:
+        """Return when the present turn ends, or the one that begins now."""
+
+    def wait(self, waiter: TurnWaiter) -> None:
+        """Call ``take_turn`` once, in a later turn of the loop."""
+
+
+class TurnsOfProcesses:
+    """Those of a connection that proved the cluster secret: it does not wait for others."""
+
+    is_over = False
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+
+    def end_ms(self) -> int:
+        """See ``Turns``."""
+        return self._clock.monotonic_ms() + pace.REQUESTS_MS
+
+    def wait(self, waiter: TurnWaiter) -> None:
+        """See ``Turns``."""
+        self._loop.call_soon(waiter.take_turn)
+
+
 class RequestTurns:
-    """The turns of one server."""
+    """The turns of one server's clients."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop

@@ -1,7 +1,7 @@
 """The pace of long work: generators that yield, and drivers that look at the clock at each yield.
 
 Owns how long a turn of the event loop is, the form of long work, and its drivers. Not the driver of
-requests, which charges their memory: see `network.answering`; not which request is next: see
+requests, which charges their memory: see `network.stepping`; not which request is next: see
 `network.turns`.
 
 Long work is a generator that returns its result. Each yield is a good moment to let others run:

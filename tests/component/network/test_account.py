@@ -127,10 +127,10 @@ class World:
     def check(self) -> None:
         """What is counted is what is held, and what is taken is within the stated bound."""
         account, connections = self.account, list(self.server.connections)
-        held = sum(each._in.held for each in connections)
+        held = sum(each.receiver.buffer.held for each in connections)
         taken = account.used - account.answers
         assert taken == held
-        assert account.answers == sum(each._charged for each in connections)
+        assert account.answers == sum(each.memory.charged for each in connections)
         assert sum(account._held.values()) == account.used
         assert min(account._held.values(), default=1) > 0
         self.largest = max([self.largest, *(each.largest for each in self.wires)])

@@ -20,10 +20,10 @@ from tests.support.network_server import Harness, Peer, heartbeat, produce, serv
 from tests.support.processes import DEADLINE_S, resident_bytes
 from tests.support.proofs import proven, secret_in, write_secret
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.answering import PENDING_FACTOR
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES, WIDE_BYTES, ReceiveBuffer
 from tidelog.network.limits import Account, Limits
 from tidelog.network.open_connections import FRAME_LOOK_S
+from tidelog.network.response_memory import PENDING_FACTOR
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.runtime.cluster_secret import ClusterSecret
@@ -148,12 +148,12 @@ def test_before_its_first_whole_request_a_connection_costs_4_kib(run: Any) -> No
             for peer in peers:
                 peer.writer.write(struct.pack(">i", 100_000_000) + b"\0" * 20)
             await until(lambda: server.bytes_in == 100 * 24)
-            capacities = [each._in.capacity for each in server.connections]
+            capacities = [each.receiver.buffer.capacity for each in server.connections]
             assert max(capacities) <= SMALL_BYTES
             assert server.memory.used == 0
             peers[0].writer.write(bytes(2 * SMALL_BYTES))
             await until(lambda: server.bytes_in == 100 * 24 + 2 * SMALL_BYTES)
-            largest = max(each._in.capacity for each in server.connections)
+            largest = max(each.receiver.buffer.capacity for each in server.connections)
             assert server.memory.used == largest - SMALL_BYTES, "what is above is charged"
 
     run(main())
@@ -276,7 +276,7 @@ def test_time_in_which_a_first_request_waits_for_memory_does_not_count(run: Any)
             assert await late.ended(), "as long as it takes to be late, and more"
             assert len(server.connections) == 2 and not server.memory.answers
             waits = next(each for each in server.connections if each.is_starved)
-            assert waits not in server.awaited and waits._in.capacity <= SMALL_BYTES
+            assert waits not in server.awaited and waits.receiver.buffer.capacity <= SMALL_BYTES
             busy.writer.close()
             assert await peer.receive_correlation() == 7
 
@@ -387,7 +387,7 @@ def test_announcing_much_and_sending_little_takes_little(run: Any) -> None:
                 peer.writer.write(piece)
                 came += len(piece)
                 await until(lambda came=came: server.bytes_in == came)
-            assert connection._in.capacity <= FIRST_BYTES
+            assert connection.receiver.buffer.capacity <= FIRST_BYTES
             assert server.memory.used == 0
 
     run(main())
@@ -426,8 +426,7 @@ def test_a_client_that_does_not_read_its_last_responses_is_not_closing_for_ever(
             peer = await greeted(server)
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             (connection,) = server.connections
-            assert connection._transport is not None
-            connection._transport.write(bytes(50_000_000))
+            connection.state.transport.write(bytes(50_000_000))
             connection.close("a test")
             server._sweep()
             await asyncio.sleep(0)
@@ -492,11 +491,11 @@ def test_answers_that_wait_for_an_earlier_one_are_bounded(run: Any) -> None:
             peer.send(ApiKey.PRODUCE, 9, 1, waiting)
             for number in range(1000):
                 peer.send(ApiKey.HEARTBEAT, 4, 2 + number, heartbeat("g"))
-            (connection,) = server.connections
-            await until(lambda: len(connection._pending) == 16)
+            heartbeats = server.router.tallies[ApiKey.HEARTBEAT]
+            await until(lambda: heartbeats.requests == 1 + 15)
             for _ in range(3):
                 await asyncio.wait_for(greeted(server, OTHER), DEADLINE_S)
-            assert len(connection._pending) == 16
+            assert heartbeats.requests == 1 + 15 + 3
             harness.pending[0].set_result(messages.ProduceResponse())
             assert [await peer.receive_correlation() for _ in range(1001)] == list(range(1, 1002))
             assert server.memory.answers == 0
@@ -514,9 +513,8 @@ def test_large_answers_that_wait_for_an_earlier_one_are_charged(run: Any) -> Non
                 fetch = messages.FetchRequest(max_bytes=300_000, topics=[])
                 peer.send(ApiKey.FETCH, 12, 2 + number, fetch)
             await until(lambda: server.memory.answers > 1_000_000)
-            (connection,) = server.connections
             assert server.router.tallies[ApiKey.FETCH].requests == 4
-            assert connection._queued == server.memory.answers < 1_300_000
+            assert 1_200_000 < server.memory.answers < 1_201_000
             harness.pending[0].set_result(messages.ProduceResponse())
             assert [await peer.receive_correlation() for _ in range(21)] == list(range(1, 22))
             await until(lambda: server.memory.answers == 0)
@@ -590,11 +588,15 @@ def test_a_connection_that_proved_the_secret_is_outside_of_the_account(run: Any)
             connection.trust()
             assert server.memory.used == 0 < server.outside.used
             peer.writer.write(bytes(1_500_000))
-            await until(lambda: connection._in.capacity > 1_500_000)
+            await until(lambda: connection.receiver.buffer.capacity > 1_500_000)
             assert server.memory.used == 0
-            assert connection._in.held == server.outside.used
+            assert connection.receiver.buffer.held == server.outside.used
+            reader = await greeted(server)
+            trusted = next(each for each in server.connections if each is not connection)
+            trusted.trust()
             server.memory.charge(10_000, connection)
-            assert connection._room_for_answer(server.router.route(ApiKey.FETCH, 12))
+            reader.send(ApiKey.FETCH, 12, 7, messages.FetchRequest(max_bytes=10, topics=[]))
+            assert await reader.receive_correlation() == 7
             server.memory.charge(-10_000, connection)
 
     run(main())

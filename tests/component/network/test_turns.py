@@ -19,7 +19,7 @@ from tests.support.proofs import prove, secret_in, write_secret
 from tests.support.set_clock import SetClock, burn
 from tidelog.model.api_keys import ApiKey
 from tidelog.network import api_versions
-from tidelog.network.connection import TURN
+from tidelog.network.connection_state import TURN
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.network.turns import LOOK_EVERY, RequestTurns
@@ -285,10 +285,10 @@ def test_a_request_that_waits_for_the_loop_is_not_late(run: Any) -> None:
             await until(
                 lambda: (
                     len(found.connections) == CONNECTIONS
-                    and all(each._blocked for each in found.connections)
+                    and all(each.state.blocked for each in found.connections)
                 )
             )
-            late = [each for each in found.awaited if each._blocked & TURN]
+            late = [each for each in found.awaited if each.state.blocked & TURN]
             assert late, "no connection waits for a turn"
             found.awaited.update(dict.fromkeys(late, 0.0))
             found._look_at_frames()
