@@ -60,7 +60,7 @@ def test_a_controller_whose_session_expires_starts_again(zookeeper: ZooKeeper) -
         assert isinstance(store, ZookeeperStore)
         await end_session(store, world.door, zookeeper)
         await until(lambda: controller.cluster.controller_epoch == 2, DEADLINE_S)
-        await asyncio.wait_for(controller.activated.wait(), DEADLINE_S)
+        await asyncio.wait_for(controller.activity.activated.wait(), DEADLINE_S)
         # A broker registered with the first epoch registers again, and receives a FULL.
         await until(lambda: controller.cluster.presumed == {1}, DEADLINE_S)
         assert (await broker.heartbeat()).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -121,7 +121,7 @@ def test_while_the_server_is_gone_no_heartbeat_is_answered(tmp_path: Path) -> No
         assert answer.error_code == ErrorCode.NOT_CONTROLLER
         await loop.run_in_executor(None, server.start)
         await until(lambda: world.controller.store.reachable, DEADLINE_S)
-        await asyncio.wait_for(world.controller.activated.wait(), DEADLINE_S)
+        await asyncio.wait_for(world.controller.activity.activated.wait(), DEADLINE_S)
 
     with server:
         run(server, scenario)
@@ -132,7 +132,7 @@ def test_a_controller_whose_node_a_tool_removes_has_another_elected(zookeeper: Z
         path = world.tool.chroot + "/controller"
         await asyncio.get_running_loop().run_in_executor(None, world.tool.client.delete, path)
         await until(lambda: world.controller.cluster.controller_epoch == 2, DEADLINE_S)
-        await asyncio.wait_for(world.controller.activated.wait(), DEADLINE_S)
+        await asyncio.wait_for(world.controller.activity.activated.wait(), DEADLINE_S)
         assert (await world.broker.register(world.controller.listener_port)).error_code == 0
 
     run(zookeeper, scenario)

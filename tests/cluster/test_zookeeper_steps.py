@@ -88,7 +88,7 @@ async def outlive(address: str, commits: int) -> bool:
             await store.close()
             store.killed.set()
         await second.start()
-        await asyncio.wait_for(second.activated.wait(), DEADLINE_S)
+        await asyncio.wait_for(second.activity.activated.wait(), DEADLINE_S)
         await check(second, broker)
         return was_killed
     finally:

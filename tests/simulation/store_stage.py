@@ -186,7 +186,7 @@ class Stage:
 
     async def until_told(self) -> None:
         while True:
-            await self.controller.activated.wait()
+            await self.controller.activity.activated.wait()
             if await self.controller.reached(self.cluster.revision, 1000):
                 return
             await asyncio.sleep(0.5)

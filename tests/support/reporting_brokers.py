@@ -21,6 +21,8 @@ class ReportingBroker(RecordedBroker):
         """(leader epoch, resize epoch) of each partition that it leads."""
         self.sealed: set[tuple[str, int]] = set()
         self.reports = True
+        self.owed: list[Any] = []
+        """The fences that it did not report meanwhile."""
         self.silent: set[tuple[str, int]] = set()
         """Partitions whose fences it never commits, as on a full disk."""
         self.errors: list[int] = []
@@ -32,7 +34,9 @@ class ReportingBroker(RecordedBroker):
         response = await super()._handle(context, request, more)
         if isinstance(request, messages.LeaderAndIsrRequest):
             found = list(self._take(request))
-            if found and self.reports:
+            if not self.reports:
+                self.owed += found
+            elif found:
                 self._tasks.append(asyncio.get_running_loop().create_task(self._report(found)))
         return response
 
@@ -56,6 +60,12 @@ class ReportingBroker(RecordedBroker):
                         state.leader_epoch,
                         topic.resize_epoch,
                     )
+
+    def report_owed(self) -> None:
+        """Report what it has owed since it ceased to report. The response may come late: on its
+        session it leaves after those of earlier requests."""
+        owed, self.owed = self.owed, []
+        self._tasks.append(asyncio.get_running_loop().create_task(self._report(owed)))
 
     async def _report(self, fences: list[Any]) -> None:
         # The first requests of a channel may come before the answer to the registration, which has

@@ -31,7 +31,6 @@ LARGER: dict[tuple[str, str], tuple[Figures, str]] = {
     ("tidelog/client/fetching/assigned.py", "FetchedPartition"): (Figures(23, 7, 127), STATE),
     ("tidelog/client/groups/group_member.py", "GroupMember"): (Figures(20, 31, 413), WIDE),
     ("tidelog/client/producing/send_queue.py", "SendQueue"): (Figures(22, 21, 275), WIDE),
-    ("tidelog/controller/controller.py", "Controller"): (Figures(25, 26, 308), WIDE),
     ("tidelog/controller/decisions/cluster.py", "ClusterState"): (Figures(49, 22, 271), STATE),
     ("tidelog/groups/group.py", "Group"): (Figures(37, 26, 308), STATE),
     ("tidelog/network/open_connections.py", "OpenConnections"): (Figures(26, 15, 173), WIDE),

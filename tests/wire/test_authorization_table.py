@@ -180,7 +180,7 @@ def test_the_same_process_gets_the_same_key_and_the_next_life_another(tmp_path: 
             session._connection.close("planted")
             await until(lambda: session.registrations > registrations)
             assert session.channel_key == key
-            keys = world.controller.channel_keys
+            keys = world.controller.channels.keys
             epoch = world.controller.cluster.controller_epoch
             assert keys.of(1, epoch, session.broker_epoch) == key
             life = session.broker_epoch

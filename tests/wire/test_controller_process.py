@@ -443,7 +443,7 @@ def test_a_store_that_fails_is_loaded_again_and_the_outcome_is_what_it_says(made
         store.fails_after = made
         assert await broker.refused(topic("t", 1, 1), 7) == ErrorCode.NOT_CONTROLLER
         async with asyncio.timeout(DEADLINE_S):
-            await controller.activated.wait()
+            await controller.activity.activated.wait()
         assert controller.cluster.controller_epoch == 2
         assert set(controller.cluster.topics) == ({"t"} if made else set())
         # The broker's session ended with the epoch: it registers again and gets all state.
@@ -467,7 +467,7 @@ def test_a_controller_tries_again_whatever_keeps_it_from_being_active() -> None:
         store.fails_after, store.refuses_opens = False, 1
         assert await broker.refused(topic("t", 1, 1), 7) == ErrorCode.NOT_CONTROLLER
         async with asyncio.timeout(DEADLINE_S):
-            await controller.activated.wait()
+            await controller.activity.activated.wait()
         assert store.refuses_opens == 0
 
     run(scenario)
@@ -567,7 +567,7 @@ def test_a_standby_answers_not_controller_until_the_active_one_is_gone() -> None
         assert answer.error_code == ErrorCode.NOT_CONTROLLER
         await first.stop()
         async with asyncio.timeout(DEADLINE_S):
-            await second.activated.wait()
+            await second.activity.activated.wait()
         assert second.cluster.controller_epoch == 2
         broker.requests.clear()
         assert (await broker.register(second.listener_port)).broker_epoch == 1

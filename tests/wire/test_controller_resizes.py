@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.reporting_brokers import ReportingBroker, counts, reporting
 from tidelog.client.connecting.connection import connect
-from tidelog.controller import serving
+from tidelog.controller import outbox, resizes, serving
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import resizing
 from tidelog.metadata.memory import MemoryTree
 from tidelog.metadata.store import WriteTooLarge
@@ -28,6 +30,11 @@ async def resized(broker: ReportingBroker, request: Any) -> tuple[ErrorCode, str
     answer = await broker.forward(request, 3)
     (result,) = answer.results
     return ErrorCode(result.error_code), result.error_message or ""
+
+
+def is_at(controller: Any, name: str, step: str) -> bool:
+    plan = controller.cluster.topic_histories[name].resize
+    return plan is not None and plan.step == step
 
 
 def test_create_partitions_responds_when_every_broker_shows_the_new_count() -> None:
@@ -60,6 +67,34 @@ def test_create_partitions_responds_when_every_broker_shows_the_new_count() -> N
         assert controller.cluster.topic_histories["t"].resize is None
         assert not controller.cluster.fences
         assert set(one.errors + two.errors) == {ErrorCode.NONE}
+
+    run(scenario)
+
+
+def test_each_step_of_a_resize_follows_from_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without what comes by time: a check of what changes in memory, and a late revision."""
+    monkeypatch.setattr(resizes, "CHECK_S", 2 * DEADLINE_S)
+    monkeypatch.setattr(outbox, "REVISION_EVERY_S", 2 * DEADLINE_S)
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 2, 2), 7)
+        assert await resized(one, counts("t", 5)) == (ErrorCode.NONE, "")
+        assert await resized(one, counts("t", 3, force=True)) == (ErrorCode.NONE, "")
+        # Reports that come alone, when every commit is made and every broker has responded.
+        one.reports = two.reports = False
+        await one.forward(topic("u", 2, 2), 7)
+        growth = asyncio.create_task(resized(one, counts("u", 4)))
+        for step in ("fence", "birth"):
+            await until(partial(is_at, controller, "u", step), DEADLINE_S)
+            await until(lambda: bool(one.owed or two.owed), DEADLINE_S)
+            await until(
+                lambda: controller.channels.all_reached(controller.cluster.revision), DEADLINE_S
+            )
+            one.report_owed()
+            two.report_owed()
+        assert await growth == (ErrorCode.NONE, "")
 
     run(scenario)
 
@@ -351,7 +386,7 @@ def test_a_resize_of_a_topic_that_is_deleted_meanwhile_has_no_success(marked: bo
         await until(lambda: controller.cluster.resizing, DEADLINE_S)
         if marked:
             controller.cluster.marked.add("t")
-            controller.when_sent()
+            controller.changed(ControllerEvent.SENT)
         else:
             request = messages.DeleteTopicsRequest
             await two.forward(request(topics=[request.DeleteTopicState("t")], timeout_ms=5000), 6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.configuration import (
@@ -54,8 +55,7 @@ async def alter(
         lambda cluster, part: decide(cluster, part, validate_only, repeated),
     )
     if not validate_only:
-        # With another retired.purge or cleanup.policy retired partitions may go now.
-        controller.retired_looks.soon()
+        controller.changed(ControllerEvent.ALTERED)
         # The request has no time-out; a broker that gets the change later applies it by itself.
         limit_ms = controller.configs.request_timeout_ms
         await reached_in_time(controller, revision, limit_ms, context)

@@ -13,33 +13,30 @@ channels last only while this controller is active.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from uuid import UUID
 
-from tidelog.controller.announcements import Announcements
+from tidelog.controller.activity import Activity
 from tidelog.controller.audit_lines import audit_lines, say
 from tidelog.controller.autoscaling import Autoscaling
-from tidelog.controller.channel_keys import ChannelKeys
+from tidelog.controller.channels import Channels
+from tidelog.controller.consequences import Consequences, ControllerEvent, ControllerPart, Kind
 from tidelog.controller.decisions import config_effects, deletion, moves, reassignment_node
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
-from tidelog.controller.decisions.stops import Stop
+from tidelog.controller.deleted_names import DeletedNames
 from tidelog.controller.entropy import SeamEntropy
 from tidelog.controller.founding import Founding
-from tidelog.controller.outbox import Outbox
 from tidelog.controller.pending import Changes, changes_of, unclean_elections
 from tidelog.controller.performing import NotActive
-from tidelog.controller.requests import Sender, epoch_of
 from tidelog.controller.resizes import Resizes
 from tidelog.controller.retired_looks import RetiredLooks
 from tidelog.controller.session_watch import SessionWatch
-from tidelog.controller.slices import between_steps, perform_in_slices
+from tidelog.controller.slices import between_steps
 from tidelog.controller.store_watches import NodeChanged, StoreWatches
 from tidelog.controller.waiting import WaitingRequests
 from tidelog.metadata import layout
@@ -55,9 +52,6 @@ A = TypeVar("A")
 MOST_TRIES = 5
 """How often ``carry_out`` decides again because another program changed a node of the decision."""
 
-MANY_GONE = 1_000
-"""Above this number of deleted topics, a controller forgets those that every live broker knows."""
-
 
 class Controller:
     """One controller over one metadata store."""
@@ -70,13 +64,10 @@ class Controller:
         secret: ClusterSecret | None = None,
     ) -> None:
         """``secret`` is what control channels prove to brokers."""
-        self.secret = secret
         self.configs = configs
         self.seams = seams
         self.store = store
         self.entropy: Entropy = SeamEntropy(seams)
-        self.channel_keys = ChannelKeys(seams.random)
-        self.sender = Sender(configs.node_id, configs.inter_broker_listener_name)
         self.cluster = ClusterState()
         self.unclean_elections = 0
         """How many this controller has decided since its start."""
@@ -86,25 +77,29 @@ class Controller:
         self.autoscaling = Autoscaling(self)
         self.founding = Founding(self, seams.clock, self.lose)
         self.retired_looks = RetiredLooks()
-        self.outboxes: dict[int, Outbox] = {}
-        self.announcements = Announcements()
-        self.activated = asyncio.Event()
-        self.lost = asyncio.Event()
-        """Set while this controller must reload from the store before it can be active."""
-        self.why_lost = ""
-        self.trusts_store = True
-        """False from a failure of the store's session until ``process`` opens a new one."""
+        self.channels = Channels(self, secret)
+        self._waiting = WaitingRequests()
+        self._consequences = Consequences(
+            wake={
+                ControllerPart.REQUESTS: self._waiting.check,
+                ControllerPart.RESIZES: self.resizes.check_soon,
+                ControllerPart.RETIRED: self.retired_looks.soon,
+            },
+            decide={
+                ControllerPart.MOVES: self._complete_moves,
+                ControllerPart.WRITTEN_PLAN: self._update_plan,
+                ControllerPart.TOPICS: self._complete_topics,
+            },
+        )
+        self.activity = Activity(configs.node_id)
         self.turn = asyncio.Lock()
         """Held from a decision to its application."""
-        self._waiting = WaitingRequests()
-        self._gone: dict[str, int] = {}
-        """Deleted topics, with the revision of the deletion: a broker may not know of it yet."""
-        self._channels = 0
+        self._deleted = DeletedNames(self.channels.all_know)
 
     @property
     def active(self) -> bool:
-        """Whether this controller owns the metadata now; ``activated`` is its event."""
-        return self.activated.is_set()
+        """Whether this controller owns the metadata now; ``activity`` has its event."""
+        return self.activity.activated.is_set()
 
     # -- active and inactive
 
@@ -114,11 +109,9 @@ class Controller:
         Raises NotActive, or what the store raised: then this controller has resigned.
         """
         self.cluster = cluster
-        self._channels = 0
-        # The channels are new: a broker that has been sent everything knows every earlier deletion.
+        self.channels.begin()
         going = {node.name for node in cluster.deletions.values()}
-        self._note_gone({*self._gone, *going}, cluster.revision)
-        self.announcements.forget()
+        self._deleted.begin(going, cluster.revision)
         try:
             # Before any channel opens: the next leaders acknowledge by these minimums.
             await self.carry_out(config_effects.of_a_start)
@@ -129,37 +122,25 @@ class Controller:
             self.resizes.begin()
             self.autoscaling.begin()
             self.founding.begin(cluster)
-            if self.lost.is_set():
+            if self.activity.lost.is_set():
                 raise NotActive("its session with the store ended meanwhile")
         except BaseException:
             # Watches belong to this session of the store: they must not outlive this attempt.
             await self.resign()
             raise
-        self.activated.set()
+        self.activity.activated.set()
 
     async def resign(self) -> None:
         """Stop being active: end sessions, watches and channels, and let waiting requests fail."""
-        self.activated.clear()
+        self.activity.activated.clear()
         self.session_watch.end()
         self.store_watches.end()
-        outboxes, self.outboxes = self.outboxes, {}
-        for outbox in outboxes.values():
-            await outbox.close()
+        await self.channels.close()
         self._waiting.give_up()
 
     def lose(self, why: str, level: int = logging.ERROR) -> None:
         """Step down; ``process`` then reloads from the store and tries to become active again."""
-        if self.active:
-            logger.log(
-                level,
-                "controller %(controller)s is no longer active: %(why)s",
-                {"controller": self.configs.node_id, "why": why},
-            )
-        self.activated.clear()
-        self.why_lost = why
-        # The state may differ from the store: a new session of the store loads it again.
-        self.trusts_store = False
-        self.lost.set()
+        self.activity.lose(why, level)
 
     # -- decide, persist, apply
 
@@ -186,16 +167,11 @@ class Controller:
                 raise NotActive
             answer = await self.carry_out(decide)
             applied(answer)
-            await self._complete_moves()
-            await self._update_plan()
+            await self.settle(ControllerEvent.DECIDED)
             return answer, self.cluster.revision
 
     async def _complete_moves(self) -> None:
-        """Complete reassignments whose targets are all in sync; called in the turn of a change.
-
-        After every change, also the first registration after a start: so the next controller
-        completes what one left that ended between the last join and the completion.
-        """
+        """Complete reassignments whose targets are all in sync; called in the turn of a change."""
         while self.cluster.arrived:
             try:
                 if not await self.carry_out(moves.complete):
@@ -268,7 +244,7 @@ class Controller:
         committed(cluster, found, writes)
         return changes
 
-    async def complete_topics(self) -> None:
+    async def _complete_topics(self) -> None:
         """Fill in what topics' nodes lack, as far as it is known now. Raises NotActive.
 
         A topic that is marked for deletion and had no id until now moves to the queue with ids.
@@ -290,15 +266,23 @@ class Controller:
     def send(self, changes: Changes) -> None:
         """Have every control channel send a change that the state has now."""
         deleted = [name for name, gone in changes.gone.items() if gone.is_whole]
-        self._note_gone(deleted, self.cluster.revision)
-        self.announcements.forget()
-        for outbox in self.outboxes.values():
-            outbox.notice(changes)
-        self.resizes.look()
+        self._deleted.note(deleted, self.cluster.revision)
+        self.channels.send(changes)
+        self.changed(*changes.kinds)
+
+    # -- what follows from a change
+
+    def changed(self, *kinds: Kind) -> None:
+        """Have the parts checked soon that a change concerns: ``consequences`` has the table."""
+        self._consequences.changed(kinds)
+
+    async def settle(self, change: ControllerEvent) -> None:
+        """Do the same, and make the decisions that follow from the change. Raises NotActive."""
+        await self._consequences.settle(change)
 
     async def reached(self, revision: int, limit_ms: float) -> bool:
         """Wait until every live broker has been sent ``revision``; False if it took too long."""
-        return await self._waiting.until(lambda: self.all_reached(revision), limit_ms)
+        return await self._waiting.until(lambda: self.channels.all_reached(revision), limit_ms)
 
     async def until(self, holds: Callable[[], bool], limit_ms: float) -> bool:
         """Wait until a condition of the state holds; False if it took too long."""
@@ -306,67 +290,7 @@ class Controller:
 
     async def until_free(self, names: Sequence[str], limit_ms: float) -> None:
         """Wait until all of these names are free for new topics, at most ``limit_ms``."""
-        await self._waiting.until(lambda: all(map(self.is_free, names)), limit_ms)
-
-    def is_free(self, name: str) -> bool:
-        """Return whether every live broker knows that the former topic of this name is gone.
-
-        If one did not, its group coordinator could take an offset that was committed in the new
-        topic for one in the former topic, and remove it. A deletion that an earlier active
-        controller began counts until the topic's replicas are gone.
-        """
-        return name not in self._gone or self._all_know(self._gone[name])
-
-    def _all_know(self, revision: int) -> bool:
-        # Brokers that registered with an earlier active controller have no channel at first.
-        silent = self.cluster.brokers.keys() - self.outboxes.keys() - self.cluster.suspected
-        return not silent and self.all_reached(revision)
-
-    def _note_gone(self, names: Iterable[str], revision: int) -> None:
-        self._gone.update(dict.fromkeys(names, revision))
-        if len(self._gone) > MANY_GONE:
-            self._gone = {x: at for x, at in self._gone.items() if not self._all_know(at)}
-
-    def all_reached(self, revision: int) -> bool:
-        """Return whether every live broker has been sent ``revision``."""
-        return all(
-            broker in self.cluster.suspected or outbox.reached >= revision
-            for broker, outbox in self.outboxes.items()
-        )
-
-    # -- what control channels need (``outbox.ChannelOwner``)
-
-    def next_channel_number(self) -> int:
-        """Return the number of the next control channel of this controller epoch."""
-        self._channels += 1
-        return self._channels
-
-    def channel_key(self, broker: int) -> UUID:
-        """Return the key that a broker got, or will get, in its registration response."""
-        cluster = self.cluster
-        epoch = epoch_of(cluster, broker)
-        return self.channel_keys.of(broker, cluster.controller_epoch, epoch)
-
-    def when_sent(self) -> None:
-        """Let requests go on that wait until brokers have been sent a revision."""
-        self.look_at_requests()
-        self.resizes.look()
-
-    def look_at_requests(self) -> None:
-        """Let the waiting requests go on whose condition holds now."""
-        self._waiting.look()
-
-    async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
-        """Note that a broker confirmed these replicas as stopped, or deleted."""
-
-        def decide(cluster: ClusterState, part: Sequence[Sequence[Stop]]) -> Decision[list[None]]:
-            confirmed = [stop for of_topic in part for stop in of_topic]
-            deletion.note_confirmed(cluster, broker, confirmed)
-            return deletion.confirm(cluster, broker, confirmed)
-
-        with contextlib.suppress(NotActive):
-            by_topic = deletion.by_topic(stops)
-            await perform_in_slices(self, by_topic, deletion.cost_of_confirmation, decide)
+        await self._waiting.until(lambda: all(map(self._deleted.is_free, names)), limit_ms)
 
 
 def _retrieve_exception(work: asyncio.Task[Any]) -> None:

@@ -29,6 +29,7 @@ from tidelog.client.connecting.patience import GrowingTimeout
 from tidelog.client.errors import ClientError
 from tidelog.controller import late_commands, requests
 from tidelog.controller.announcements import Announcements
+from tidelog.controller.consequences import ControllerEvent, Kind
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState
 from tidelog.controller.decisions.late_replicas import (
     LateReplica,
@@ -67,12 +68,15 @@ class ChannelRefused(Exception):
 
 
 class ChannelOwner(Protocol):
-    """A controller, as its control channels see it."""
+    """What one control channel needs of those that it is one of."""
 
-    cluster: ClusterState
     sender: requests.Sender
     announcements: Announcements
     secret: ClusterSecret | None
+
+    @property
+    def cluster(self) -> ClusterState:
+        """The state of the controller."""
 
     def channel_key(self, broker: int) -> UUID:
         """Return the key that a broker got in its registration response."""
@@ -80,8 +84,8 @@ class ChannelOwner(Protocol):
     def next_channel_number(self) -> int:
         """Return a number larger than every earlier one of this controller epoch."""
 
-    def when_sent(self) -> None:
-        """Note that a broker has been sent a newer revision."""
+    def changed(self, *kinds: Kind) -> None:
+        """Have the parts checked soon that a change concerns: ``consequences`` has the table."""
 
     async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
         """Note that a broker confirmed these replicas as stopped, or deleted."""
@@ -475,4 +479,4 @@ class Outbox:
 
     def _reached(self, revision: int) -> None:
         self.reached = revision
-        self._owner.when_sent()
+        self._owner.changed(ControllerEvent.SENT)

@@ -9,7 +9,7 @@ last request to the broker, at most to the whole state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.controller.decisions.cluster import ClusterState
@@ -17,7 +17,7 @@ from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.requests import BROKER, TOPIC, Gone
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionNode, PartitionState, TopicHistory, TopicNode
+from tidelog.metadata.records import DeletionNode, PartitionState, Record, TopicHistory, TopicNode
 from tidelog.model.topics import TopicPartition
 
 
@@ -38,6 +38,8 @@ class Changes:
     """Partitions of which only the metadata for clients has changed: a resize was published."""
     ended: set[tuple[int, str]] = field(default_factory=set)
     """Deleted topics whose configuration went with them: sent when their replicas are stopped."""
+    kinds: set[type[Record]] = field(default_factory=set)
+    """The records of the nodes that have changed: what follows in the controller itself."""
 
     def __bool__(self) -> bool:
         stops = self.stops or self.all_stops
@@ -75,6 +77,7 @@ class Changes:
 
     def add(self, other: Changes) -> None:
         """Add later changes."""
+        self.kinds |= other.kinds
         self.configs |= other.configs
         self.ended |= other.ended
         self.partitions |= other.partitions
@@ -94,8 +97,8 @@ class Changes:
 
 def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
     """Return the changes of writes; ``before`` is the state without them."""
-    found = Changes()
     writes = list(writes)
+    found = Changes(kinds=_kinds_of(writes))
     deleted = {x.path for x in writes if isinstance(x, Put) and isinstance(x.record, DeletionNode)}
     for write in writes:
         path = write.path
@@ -126,6 +129,17 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
             found.stops.add(name)
             _add_gone(before, found, name)
     return found
+
+
+def kinds_at(paths: Iterable[str]) -> set[type[Record]]:
+    """Return the records of the nodes at these paths; containers have none."""
+    return {kind for kind in map(layout.kind_of, paths) if kind is not None}
+
+
+def _kinds_of(writes: Sequence[Write]) -> set[type[Record]]:
+    # What is written says it by itself: to tell a kind by its path costs more than the write.
+    kinds: set[type[Record]] = {type(x.record) for x in writes if isinstance(x, Put)}
+    return kinds | kinds_at(x.path for x in writes if isinstance(x, Remove))
 
 
 def _is_deleted(before: ClusterState, deleted: Collection[str], name: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from tidelog.controller.consequences import ControllerEvent, Kind
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
 
@@ -36,8 +37,8 @@ class Performer(Protocol):
     ) -> tuple[Answer, int]:
         """Decide, persist and apply a change; return its result and revision. Raises NotActive."""
 
-    async def complete_topics(self) -> None:
-        """Fill in what the nodes of topics lack, as far as it is known now. Raises NotActive."""
+    def changed(self, *kinds: Kind) -> None:
+        """Have the parts checked soon that a change concerns: ``consequences`` has the table."""
 
-    def when_sent(self) -> None:
-        """Let requests go on that wait until brokers have been sent a revision."""
+    async def settle(self, change: ControllerEvent) -> None:
+        """Do the same, and make the decisions that follow from the change. Raises NotActive."""

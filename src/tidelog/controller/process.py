@@ -99,7 +99,7 @@ class ControllerProcess:
                     "controller %(controller)s stands by: %(why)s",
                     {"controller": self.configs.node_id, "why": other},
                 )
-                controller.lost.set()
+                controller.activity.lost.set()
             except (StoreUnavailable, NotActive) as error:
                 self._failed(error)
             router, limits = (
@@ -144,13 +144,13 @@ class ControllerProcess:
         controller = self.controller
         await controller.store.open()
         controller.store.when_lost = controller.lose
-        controller.trusts_store = True
+        controller.activity.trusts_store = True
         # The active controller's node comes or goes: a standby then tries at once.
         controller.store.watch(layout.CONTROLLER, lambda _: self._controller_changed.set())
 
     async def _activate(self) -> None:
         controller, configs = self.controller, self.configs
-        controller.lost.clear()
+        controller.activity.lost.clear()
         cluster = await activate(
             controller.store,
             BrokerLayers(static=configs.texts),
@@ -179,7 +179,7 @@ class ControllerProcess:
 
     async def _stay_active(self) -> None:
         while True:
-            await self.controller.lost.wait()
+            await self.controller.activity.lost.wait()
             self._back_off()
             await self.controller.resign()
             while not self.controller.active:
@@ -202,7 +202,7 @@ class ControllerProcess:
         await asyncio.sleep(self._pause_s)
         try:
             async with controller.turn:
-                if not controller.trusts_store:
+                if not controller.activity.trusts_store:
                     await controller.store.close()
                     await self._open_store()
                 await self._activate()
@@ -226,10 +226,9 @@ class ControllerProcess:
     def _failed(self, error: Exception) -> None:
         """Log why this controller is not active; the next attempt opens a new store session."""
         controller = self.controller
-        controller.trusts_store = False
-        controller.lost.set()
+        controller.activity.distrust_store()
         # Attempts come twice a second: one line for each reason, not for each attempt.
-        why = str(error) or controller.why_lost
+        why = str(error) or controller.activity.why_lost
         if why != self._logged_reason:
             self._logged_reason = why
             logger.error("not active, trying again: %(why)s", {"why": why})

@@ -15,6 +15,8 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
+from tidelog.controller.channels import Channels
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import resizing, soft_state
 from tidelog.controller.decisions.decision import RequestRefusal
 from tidelog.controller.decisions.resizing import Advanced, Progress
@@ -26,23 +28,16 @@ from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
-STUCK_LOOK_MS = 250
-"""The shortest time between two looks whether the partitions that a plan waits for can commit
-their fences: each looks at all of them, and every report is an event."""
+STUCK_CHECK_MS = 250
+"""The shortest time between two checks whether the partitions that a plan waits for can commit
+their fences: each reads all of them, and every report is an event."""
 
-LOOK_S = STUCK_LOOK_MS / 1000
-"""The longest time between two looks at the plans that wait: what a broker's session changes in
+CHECK_S = STUCK_CHECK_MS / 1000
+"""The longest time between two checks of the plans that wait: what a broker's session changes in
 memory alone may be what one waits for, and all producers of the topic wait with the plan."""
 
 MOST_REASONS = 1_000
 """The most topics whose last undo is remembered for requests that wait for it."""
-
-
-class LooksAtRetired(Protocol):
-    """Requests for a look at retired partitions: see ``retired_looks``."""
-
-    def soon(self) -> None:
-        """Have a look begin now, or when the present one is over."""
 
 
 class ResizeOwner(Performer, Protocol):
@@ -50,13 +45,7 @@ class ResizeOwner(Performer, Protocol):
 
     configs: ServerConfigs
     seams: Seams
-
-    @property
-    def retired_looks(self) -> LooksAtRetired:
-        """The requests for a look at retired partitions."""
-
-    def all_reached(self, revision: int) -> bool:
-        """Return whether every live broker has been sent ``revision``."""
+    channels: Channels
 
     async def until(self, holds: Callable[[], bool], limit_ms: float) -> bool:
         """Wait until a condition of the state holds; False if it took too long."""
@@ -70,8 +59,8 @@ class Resizes:
         self._awake = asyncio.Event()
         self._waiting: dict[str, tuple[ResizePlan, int]] = {}
         """The plan of each topic that waits, as it stood then, and the time of that, in ms."""
-        self._looked: dict[str, int] = {}
-        """When it was looked whether a plan is stuck, by topic, in ms."""
+        self._stuck_checked_ms: dict[str, int] = {}
+        """When it was checked whether a plan is stuck, by topic, in ms."""
         self._published: dict[str, int] = {}
         """The revision of the publication, by topic."""
         self._undone: dict[str, tuple[int, RequestRefusal]] = {}
@@ -80,13 +69,13 @@ class Resizes:
     def begin(self) -> None:
         """Begin with the plans of a state that was just loaded: their time begins too."""
         self._waiting.clear()
-        self._looked.clear()
+        self._stuck_checked_ms.clear()
         self._published.clear()
         self._undone.clear()
-        self.look()
+        self.check_soon()
 
-    def look(self) -> None:
-        """Look at the plans soon: something happened that one may wait for. Cheap."""
+    def check_soon(self) -> None:
+        """Check the plans soon: something happened that one may wait for. Cheap."""
         if self._controller.cluster.resizing:
             self._awake.set()
 
@@ -165,7 +154,7 @@ class Resizes:
         pauses = [since + limit_ms - now_ms for _, since in self._waiting.values()]
         pause_s: float | None = None
         if pauses:
-            pause_s = min(LOOK_S, *(pause / 1000 for pause in pauses if pause > 0), LOOK_S)
+            pause_s = min(CHECK_S, *(pause / 1000 for pause in pauses if pause > 0), CHECK_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._awake.wait()
@@ -202,9 +191,9 @@ class Resizes:
 
     def _is_stuck(self, name: str) -> bool:
         now_ms = self._now_ms()
-        if now_ms - self._looked.get(name, -STUCK_LOOK_MS) < STUCK_LOOK_MS:
+        if now_ms - self._stuck_checked_ms.get(name, -STUCK_CHECK_MS) < STUCK_CHECK_MS:
             return False
-        self._looked[name] = now_ms
+        self._stuck_checked_ms[name] = now_ms
         return resizing.is_stuck(self._controller.cluster, name)
 
     def _took(self, name: str, plan: ResizePlan, advanced: Advanced, revision: int) -> bool:
@@ -216,15 +205,13 @@ class Resizes:
             case Progress.PUBLISHED:
                 self._published[name] = revision
                 if plan.kind is ResizeKind.SHRINK:
-                    # Its time is written by that look: retired.purge.delay.ms begins.
-                    self._controller.retired_looks.soon()
+                    self._controller.changed(ControllerEvent.SHRINK_PUBLISHED)
             case Progress.UNDONE:
                 self._note_undo(name, plan, advanced)
             case _:
                 pass
         self._waiting.pop(name, None)
-        # Requests wait for the end of a plan.
-        self._controller.when_sent()
+        self._controller.changed(ControllerEvent.RESIZE_MOVED)
         return True
 
     def _note_wait(self, name: str, plan: ResizePlan) -> None:
@@ -254,13 +241,13 @@ class Resizes:
     def _is_known(self, name: str) -> bool:
         # A controller that found the plan published opens its channels with everything.
         revision = self._published.setdefault(name, self._controller.cluster.revision)
-        return self._controller.all_reached(revision)
+        return self._controller.channels.all_reached(revision)
 
     def _forget(self) -> None:
         """Forget what was known of plans that have ended."""
         cluster = self._controller.cluster
         soft_state.forget_fences(cluster)
-        for kept in (self._waiting, self._looked, self._published):
+        for kept in (self._waiting, self._stuck_checked_ms, self._published):
             for name in kept.keys() - cluster.resizing:
                 del kept[name]
 

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
 from tidelog.controller import retired_requests as build
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import soft_state
 from tidelog.controller.decisions.open_requests import note_retirements, open_until
@@ -82,7 +83,7 @@ class RetiredPartitions:
                 logger.exception("retired partitions could not be looked at")
             finally:
                 self._controller.retired_looks.end()
-                self._controller.look_at_requests()
+                self._controller.changed(ControllerEvent.RETIRED_CHECKED)
 
     async def look(self) -> None:
         """Ask leaders and coordinators once, purge what is drained, and remove what is empty."""
@@ -265,7 +266,7 @@ class RetiredPartitions:
     async def _connected(self, broker: int) -> AsyncIterator[ClientConnection]:
         """A connection to a broker, as a client of its listener. Raises ClientError."""
         controller = self._controller
-        listener = controller.sender.inter_broker_listener
+        listener = controller.channels.sender.inter_broker_listener
         address = inter_broker_address(controller.cluster, broker, listener)
         if address is None:
             raise ConnectionLost(f"broker {broker} is not registered with a listener")
@@ -274,7 +275,7 @@ class RetiredPartitions:
             address.port,
             client_id="controller",
             connect_timeout_ms=ANSWER_MS,
-            secret=controller.secret,
+            secret=controller.channels.secret,
         )
         try:
             yield connection

@@ -16,11 +16,13 @@ import contextlib
 import logging
 from typing import Protocol
 
+from tidelog.controller.channels import Channels
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import registration, soft_state
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.sessions import Patience, Sessions
-from tidelog.controller.outbox import ChannelOwner, Outbox
+from tidelog.controller.outbox import Outbox
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.metadata.store import MetadataStore
 from tidelog.model.configs.server import ServerConfigs
@@ -46,17 +48,13 @@ RETRY_S = 0.5
 """The pause before a failed check is tried again."""
 
 
-class SessionOwner(Performer, ChannelOwner, Protocol):
+class SessionOwner(Performer, Protocol):
     """A controller, as its sessions see it."""
 
     configs: ServerConfigs
     seams: Seams
-    outboxes: dict[int, Outbox]
-
+    channels: Channels
     store: MetadataStore
-
-    def when_sent(self) -> None:
-        """Let requests go on that wait until brokers have been sent a revision."""
 
 
 class SessionWatch:
@@ -107,22 +105,16 @@ class SessionWatch:
         peer.on_close(lambda: self._closed(broker, peer))
         soft_state.note_session(controller.cluster, broker)
         self.received(broker, is_answered=False)
-        former = controller.outboxes.get(broker)
-        if former is not None and not new_channel:
+        channels = controller.channels
+        if channels.has(broker) and not new_channel:
             return
+        former = channels.remove(broker)
         if former is not None:
-            del controller.outboxes[broker]
             await former.close()
+        # While the former one closed, the broker may have expired, or have registered again.
         is_known = broker in controller.cluster.brokers
-        if controller.active and is_known and broker not in controller.outboxes:
-            configs = controller.configs
-            controller.outboxes[broker] = Outbox(
-                controller,
-                broker,
-                configs.controller_socket_timeout_ms,
-                configs.delete_topic_retry_ms,
-                controller.seams.random,
-            )
+        if controller.active and is_known and not channels.has(broker):
+            channels.open(broker)
 
     def answered(self, broker: int, peer: Peer) -> None:
         """Count silence from now: the registration on ``peer`` has its response."""
@@ -248,7 +240,7 @@ class SessionWatch:
             )
         soft_state.suspect(controller.cluster, brokers)
         await controller.perform(registration.replace_unfit)
-        controller.when_sent()
+        controller.changed(ControllerEvent.SUSPECTED)
 
     async def _listen(self) -> None:
         """Serve requests that came meanwhile: a controller that was stopped or busy for as long as
@@ -279,7 +271,7 @@ class SessionWatch:
                 # A silent session ends too: later requests on it come from an expired incarnation.
                 self._peers.pop(broker, None)
                 soft_state.forget(controller.cluster, broker)
-                outbox = controller.outboxes.pop(broker, None)
+                outbox = controller.channels.remove(broker)
                 if outbox is not None:
                     closing.append(outbox)
 
@@ -287,5 +279,4 @@ class SessionWatch:
         for outbox in closing:
             await outbox.close()
         if dead:
-            controller.when_sent()
-            await controller.complete_topics()
+            await controller.settle(ControllerEvent.EXPIRED)

@@ -23,13 +23,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from itertools import islice
 from typing import Protocol, TypeVar
 
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import external_changes, soft_state
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_changes import WATCHED, WATCHED_CHILDREN, Taken
 from tidelog.controller.decisions.journal import parts
-from tidelog.controller.pending import Changes, changes_of
+from tidelog.controller.pending import Changes, changes_of, kinds_at
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.controller.written_plan import begin_plan
 from tidelog.metadata import layout
@@ -149,7 +150,7 @@ class StoreWatches:
                 continue
             try:
                 if self._is_new:
-                    await self._controller.complete_topics()
+                    await self._controller.settle(ControllerEvent.LOADED)
                     self._is_new = False
                 while self._changed:
                     await self._look_at_some()
@@ -196,8 +197,7 @@ class StoreWatches:
                     raise NotActive
                 await self._look(paths)
             if self._controller.cluster.marked:
-                # A marked topic may have its id only now.
-                await self._controller.complete_topics()
+                await self._controller.settle(ControllerEvent.MARKED)
         except BaseException:
             self._changed.update(dict.fromkeys(paths))
             raise
@@ -341,6 +341,8 @@ class StoreWatches:
         changes.add(committed)
         changes.add(_of_topics(draft, found))
         changes.add(_unmarked(before, draft))
+        # Also of what cannot be read, which is no write.
+        changes.kinds.update(kinds_at(found))
         before.adopt(draft)
         controller.send(changes)
         return decision.answer

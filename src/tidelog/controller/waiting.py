@@ -1,6 +1,6 @@
 """Requests that wait until brokers have been sent a change.
 
-Owns the futures, each with the condition that ends it; ``look`` checks the conditions. Grows with
+Owns the futures, each with the condition that ends it; ``check`` tries the conditions. Grows with
 the waiting requests, which the number of connections limits.
 """
 
@@ -30,7 +30,7 @@ class WaitingRequests:
         finally:
             self._waiting.pop(future, None)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End the waits whose condition holds now."""
         for future, holds in list(self._waiting.items()):
             if not future.done() and holds():

@@ -26,6 +26,7 @@ from tidelog.client.connecting import connection
 from tidelog.controller import outbox as outboxes
 from tidelog.controller import requests
 from tidelog.controller.announcements import Announcements
+from tidelog.controller.consequences import Kind
 from tidelog.controller.decisions import deletion, journal
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.creation import TopicToCreate, create_topics
@@ -74,7 +75,7 @@ class Office(World):
         self._channels += 1
         return self._channels
 
-    def when_sent(self) -> None:
+    def changed(self, *kinds: Kind) -> None:
         pass
 
     async def stopped(self, broker: int, stops: Collection[Stop]) -> None:

@@ -49,8 +49,7 @@ async def handle(
         is_session = controller.session_watch.is_session_of(request.broker_id, context.connection)
         if node is None or node.broker_epoch != request.broker_epoch or not is_session:
             return Decision([None])
-        outbox = controller.outboxes.get(request.broker_id)
-        knows = outbox is not None and outbox.reached >= cluster.configs_changed_at
+        knows = controller.channels.reached(request.broker_id) >= cluster.configs_changed_at
         proposals = [_proposal(*asked) for element in part for asked in element]
         decision = alter_isr(cluster, request.broker_id, proposals, knows_configs=knows)
         answer = decision.answer, topics_with_room(cluster, decision.writes)

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Collection
 from functools import partial
 
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import registration, soft_state, unaware_writers
 from tidelog.controller.decisions.cluster import ClusterState
@@ -75,7 +76,7 @@ async def handle(
             if led.byte_rates:
                 rates = ((x.partition_index, x.bytes_per_second) for x in led.byte_rates)
                 soft_state.note_rates(cluster, broker, led.topic_id, rates, now_ms)
-        controller.look_at_requests()
+        controller.changed(ControllerEvent.WRITERS_REPORTED)
         if late:
             await controller.perform(partial(unaware_writers.recorded, topic_ids=late))
     leaves = False
@@ -146,7 +147,7 @@ def _note_shortages(
         )
     if not changed:
         logger.info("broker %(broker)s: every log directory has room again", {"broker": broker})
-    controller.resizes.look()
+    controller.changed(ControllerEvent.SHORTAGES_REPORTED)
 
 
 HANDLER = served(ApiKey.BROKER_HEARTBEAT, Scope.BROKER, handle, pipelined=True)

@@ -23,6 +23,7 @@ import logging
 from functools import partial
 from uuid import UUID
 
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import NO_ID, ClusterState, InventoryFence, LogEnd
 from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal
@@ -106,8 +107,7 @@ async def handle(
     await controller.session_watch.opened(broker, context.connection, new_incarnation)
     try:
         await controller.perform(partial(elect_awaited, broker=broker))
-        # A topic without an id may have waited for the replicas of this broker.
-        await controller.complete_topics()
+        await controller.settle(ControllerEvent.REGISTERED)
     finally:
         # Whatever time that took: a broker sends heartbeats once it knows its epoch.
         controller.session_watch.answered(broker, context.connection)
@@ -129,7 +129,7 @@ _BEFORE = {
 def _accepted(
     controller: Controller, broker: int, epoch: int
 ) -> messages.BrokerRegistrationResponse:
-    key = controller.channel_keys.of(broker, controller.cluster.controller_epoch, epoch)
+    key = controller.channels.key_of(broker, epoch)
     silence_ms = controller.session_watch.sessions.patience.silence_ms
     return messages.BrokerRegistrationResponse(
         broker_epoch=epoch, channel_key=key, heartbeat_ms=silence_ms // HEARTBEATS_IN_SILENCE

@@ -27,9 +27,10 @@ async def handle(
             raise NotActive
     response = messages.DescribeClusterResponse
     cluster = controller.cluster
+    listener = controller.channels.sender.inter_broker_listener
     brokers = []
     for broker, node in sorted(cluster.brokers.items()):
-        address = inter_broker_address(cluster, broker, controller.sender.inter_broker_listener)
+        address = inter_broker_address(cluster, broker, listener)
         if address is not None:
             brokers.append(
                 response.DescribeClusterBroker(broker, address.host, address.port, node.rack)

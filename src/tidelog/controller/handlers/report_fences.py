@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import soft_state
 from tidelog.controller.decisions.cluster import FenceReport
@@ -38,7 +39,7 @@ async def handle(
         ),
     )
     if noted:
-        controller.resizes.look()
+        controller.changed(ControllerEvent.FENCES_REPORTED)
     return messages.ReportFencesResponse()
 
 
