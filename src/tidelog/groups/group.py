@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
@@ -65,51 +66,25 @@ SYNC_DEADLINE = "sync"
 REMOVAL_DEADLINE = "removal"
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """One member: its identity, the assignors it offers, and its requests that wait. Times in
     ms."""
 
-    __slots__ = (
-        "asks_as_aware",
-        "assignment",
-        "client_host",
-        "client_id",
-        "instance_id",
-        "is_new",
-        "member_id",
-        "pending_join",
-        "pending_sync",
-        "protocols",
-        "rebalance_timeout_ms",
-        "restored_ms",
-        "session_timeout_ms",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: dict[str, bytes],
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = assignment
-        self.is_new = False
-        # When the log brought it, with the chosen assignor only; None since it joined.
-        self.restored_ms: int | None = None
-        self.asks_as_aware = False
-        self.pending_join: PendingResponse | None = None
-        self.pending_sync: PendingResponse | None = None
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: dict[str, bytes]
+    assignment: bytes = b""
+    is_new: bool = False
+    restored_ms: int | None = None
+    """When the log brought it, with the chosen assignor only; None since it joined."""
+    asks_as_aware: bool = False
+    pending_join: PendingResponse | None = None
+    pending_sync: PendingResponse | None = None
 
     @property
     def waits(self) -> bool:

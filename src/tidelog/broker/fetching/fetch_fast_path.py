@@ -77,27 +77,17 @@ _FetchPartition = messages.FetchRequest.FetchPartition
 class Names(Protocol):
     """The metadata of the broker."""
 
-    @property
-    def names(self) -> TopicNames: ...
+    names: TopicNames
 
 
 class Reads(Protocol):
     """The parts of the broker that a Fetch request needs."""
 
-    @property
-    def partitions(self) -> Partitions: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def reader(self) -> Reader: ...
-
-    @property
-    def fetch_sessions(self) -> FetchSessions: ...
-
-    @property
-    def metadata(self) -> Names: ...
+    partitions: Partitions
+    clock: Clock
+    reader: Reader
+    fetch_sessions: FetchSessions
+    metadata: Names
 
 
 _Asked = tuple[str | bytes, list[int], Named]

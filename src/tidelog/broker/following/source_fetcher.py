@@ -89,8 +89,7 @@ time out meanwhile."""
 class Registered(Protocol):
     """The session of this broker with its controller."""
 
-    @property
-    def broker_epoch(self) -> int: ...
+    broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)

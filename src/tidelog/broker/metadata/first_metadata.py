@@ -22,8 +22,7 @@ FIRST_METADATA_WITHIN_MS = 10_000
 class Knows(Protocol):
     """A broker with its metadata cache."""
 
-    @property
-    def metadata(self) -> MetadataCache: ...
+    metadata: MetadataCache
 
 
 Broker = TypeVar("Broker", bound=Knows)

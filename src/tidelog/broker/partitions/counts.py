@@ -16,6 +16,8 @@ endpoint's thread reads them. Not the sums of several partitions: see ``sums``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tidelog.model.errors import ErrorCode
 
 ELSEWHERE = frozenset(
@@ -30,37 +32,23 @@ ELSEWHERE = frozenset(
 """Errors of clients with old metadata: no failures, as in Kafka's meters of failed requests."""
 
 
+@dataclass(slots=True, eq=False)
 class Counts:
     """The counts of one hosted partition."""
 
-    __slots__ = (
-        "_messages",
-        "appends",
-        "fetches",
-        "isr_expansions",
-        "isr_shrinks",
-        "reassigned_in",
-        "reassigned_out",
-        "refused_appends",
-        "refused_fetches",
-        "replicated_in",
-        "replicated_out",
-    )
-
-    def __init__(self) -> None:
-        self.appends = 0
-        self.fetches = 0
-        self.refused_appends = 0
-        self.refused_fetches = 0
-        self.replicated_in = 0
-        self.replicated_out = 0
-        self.reassigned_in = 0
-        self.reassigned_out = 0
-        self.isr_shrinks = 0
-        self.isr_expansions = 0
-        # Records of former leaderships, and where the log ended when the present one began: one
-        # object, so that another thread never sees the half of a change.
-        self._messages: tuple[int, int | None] = (0, None)
+    appends: int = 0
+    fetches: int = 0
+    refused_appends: int = 0
+    refused_fetches: int = 0
+    replicated_in: int = 0
+    replicated_out: int = 0
+    reassigned_in: int = 0
+    reassigned_out: int = 0
+    isr_shrinks: int = 0
+    isr_expansions: int = 0
+    # Records of former leaderships, and where the log ended when the present one began: one object,
+    # so that another thread never sees the half of a change.
+    _messages: tuple[int, int | None] = (0, None)
 
     def leads(self, led: bool, end_offset: int, before: int, after: int) -> None:
         """This broker leads, and ``led`` up to now or not. Its log ends at ``end_offset``; its ISR

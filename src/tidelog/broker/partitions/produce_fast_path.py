@@ -85,23 +85,12 @@ _FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
 class Appends(Protocol):
     """The parts of the broker that a Produce request needs."""
 
-    @property
-    def partitions(self) -> Partitions: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def configs(self) -> ServerConfigs: ...
-
-    @property
-    def leader_hints(self) -> LeaderHints: ...
-
-    @property
-    def unaware_writers(self) -> UnawareWriters: ...
-
-    @property
-    def metadata(self) -> MetadataCache: ...
+    partitions: Partitions
+    clock: Clock
+    configs: ServerConfigs
+    leader_hints: LeaderHints
+    unaware_writers: UnawareWriters
+    metadata: MetadataCache
 
 
 def answer(
@@ -117,10 +106,10 @@ def answer(
         return None
     try:
         by_id = version >= BY_ID_SINCE
-        found = _read(request, position, by_id)
-        if found is None:
+        plain = _read(request, position, by_id)
+        if plain is None:
             return None
-        acks, timeout_ms, name, index, records, tags = found
+        acks, timeout_ms, name, index, records, tags = plain
         if by_id:
             topic, topic_id = broker.metadata.names.by_bytes[name]
         else:
@@ -193,19 +182,19 @@ def _refused(
 
 
 def _read(
-    frame: memoryview, at: int, by_id: bool
+    frame: memoryview, position: int, by_id: bool
 ) -> tuple[int, int, bytes, int, memoryview, bytes] | None:
     """Return (acks, timeout, topic, partition, records, tags) of a plain request; the topic is a
     name, or the bytes of an id."""
     if by_id:
-        read, start = _read_by_id, at + _RECORDS_BY_ID_AT
+        read, start = _read_by_id, position + _RECORDS_BY_ID_AT
     else:
-        length = frame[at + _NAME_LENGTH_AT] - 1
+        length = frame[position + _NAME_LENGTH_AT] - 1
         if not 0 < length <= _LONGEST_NAME:
             return None
-        read, start = _readers[length], at + _RECORDS_AT + length
+        read, start = _readers[length], position + _RECORDS_AT + length
     transactional_id, acks, timeout_ms, topics, name, partitions, index, size, second, third = read(
-        frame, at
+        frame, position
     )
     if (
         transactional_id

@@ -8,50 +8,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
 
 
+@dataclass(slots=True, eq=False)
 class Sums:
     """The counts of several partitions together."""
 
-    __slots__ = (
-        "appends",
-        "bytes_in",
-        "bytes_out",
-        "fetches",
-        "isr_expansions",
-        "isr_shrinks",
-        "messages",
-        "reassigned_in",
-        "reassigned_out",
-        "refused_appends",
-        "refused_fetches",
-        "replicated_in",
-        "replicated_out",
-    )
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
-
-    appends: int
-    bytes_in: int
+    appends: int = 0
+    bytes_in: int = 0
     """Bytes produced here, without those replicated from other leaders."""
-    bytes_out: int
+    bytes_out: int = 0
     """Bytes that consumers read."""
-    fetches: int
-    isr_expansions: int
-    isr_shrinks: int
-    messages: int
-    reassigned_in: int
-    reassigned_out: int
-    refused_appends: int
-    refused_fetches: int
-    replicated_in: int
-    replicated_out: int
+    fetches: int = 0
+    isr_expansions: int = 0
+    isr_shrinks: int = 0
+    messages: int = 0
+    reassigned_in: int = 0
+    reassigned_out: int = 0
+    refused_appends: int = 0
+    refused_fetches: int = 0
+    replicated_in: int = 0
+    replicated_out: int = 0
 
     def add(self, partition: HostedPartition) -> None:
         """Add the counts of one partition."""
@@ -103,7 +85,7 @@ class Past:
 
 def by_topic(hosted: Iterable[HostedPartition]) -> dict[str, Sums]:
     """Return the sums of each topic with hosted partitions. O(partitions)."""
-    found: defaultdict[str, Sums] = defaultdict(Sums)
+    sums: defaultdict[str, Sums] = defaultdict(Sums)
     for partition in hosted:
-        found[partition.topic].add(partition)
-    return found
+        sums[partition.topic].add(partition)
+    return sums

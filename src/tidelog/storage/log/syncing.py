@@ -8,6 +8,7 @@ back (`synced`); many logs' pending syncs in one call of a thread are the group 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from tidelog.runtime.disk import Directory, File
@@ -32,54 +33,31 @@ many bytes: a start after a crash trusts what is below the recovery point only a
 go."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingSync:
     """What must reach the disk so that everything below ``end_offset`` survives a power loss."""
 
-    __slots__ = (
-        "directories",
-        "end_offset",
-        "error",
-        "files",
-        "generation",
-        "leaves_rest",
-        "log_directory",
-        "names",
-        "notes_damage",
-        "snapshots",
-        "undone",
-    )
-
-    def __init__(
-        self,
-        log_directory: str,
-        files: Sequence[File],
-        directories: Sequence[Directory],
-        names: int,
-        end_offset: int,
-        generation: int,
-        snapshots: Sequence[PendingSnapshot] = (),
-    ) -> None:
-        self.log_directory = log_directory
-        """A failure is final for this directory."""
-        self.files = files
-        self.directories = directories
-        """Open directories: a shortage of descriptors shows before, and fails no sync."""
-        self.names = names
-        """How many changes of names in the log's directory this covers."""
-        self.end_offset = end_offset
-        self.generation = generation
-        """The log's generation when this was taken: a truncation since then voids the claim."""
-        self.snapshots = snapshots
-        """Snapshots of producers, written before the directories are synced; each keeps its own
-        error."""
-        self.undone = 0
-        """How many partial writes of the log, cut off again, this covers."""
-        self.notes_damage = False
-        """Whether this is the note that the log was found damaged, and nothing else."""
-        self.leaves_rest = False
-        """Whether there were more closed segments than ``most``."""
-        self.error: Exception | None = None
-        """Anything but an OSError is a bug; no less final."""
+    log_directory: str
+    """A failure is final for this directory."""
+    files: Sequence[File]
+    directories: Sequence[Directory]
+    """Open directories: a shortage of descriptors shows before, and fails no sync."""
+    names: int
+    """How many changes of names in the log's directory this covers."""
+    end_offset: int
+    generation: int
+    """The log's generation when this was taken: a truncation since then voids the claim."""
+    snapshots: Sequence[PendingSnapshot] = ()
+    """Snapshots of producers, written before the directories are synced; each keeps its own
+    error."""
+    undone: int = 0
+    """How many partial writes of the log, cut off again, this covers."""
+    notes_damage: bool = False
+    """Whether this is the note that the log was found damaged, and nothing else."""
+    leaves_rest: bool = False
+    """Whether there were more closed segments than ``most``."""
+    error: Exception | None = None
+    """Anything but an OSError is a bug; no less final."""
 
     @property
     def overtaken(self) -> bool:
@@ -110,13 +88,13 @@ def closed_unsynced(
 
     The claim covers all below an offset, so it begins with the oldest. Grows with the result.
     """
-    found: list[Segment] = []
+    closed: list[Segment] = []
     for segment in islice(reversed(segments), 1, None):
         if segment.next_offset <= synced:
             break
-        found.append(segment)
-    found.reverse()
-    return found[:most], found[most:]
+        closed.append(segment)
+    closed.reverse()
+    return closed[:most], closed[most:]
 
 
 def run_all(pendings: Sequence[PendingSync]) -> None:
@@ -137,15 +115,15 @@ def write_all_epochs(epochs: Sequence[PendingEpochs], synced: Sequence[PendingSy
     That the directory of one log is gone says nothing of the others.
     """
     failed: dict[str, Exception] = {}
-    for pending in synced:
-        if pending.error is not None and not pending.overtaken:
-            failed.setdefault(pending.log_directory, pending.error)
-    for each in epochs:
-        each.error = failed.get(each.log_directory)
-        if each.error is None:
-            each.run()
-            if each.error is not None and not (each.is_refused or each.overtaken):
-                failed[each.log_directory] = each.error
+    for sync in synced:
+        if sync.error is not None and not sync.overtaken:
+            failed.setdefault(sync.log_directory, sync.error)
+    for pending in epochs:
+        pending.error = failed.get(pending.log_directory)
+        if pending.error is None:
+            pending.run()
+            if pending.error is not None and not (pending.is_refused or pending.overtaken):
+                failed[pending.log_directory] = pending.error
 
 
 def unsynced(log: LogState, *, closed_only: bool = False, most: int = 2**31) -> PendingSync | None:
@@ -188,13 +166,13 @@ def _take_unsynced(log: LogState, closed_only: bool, most: int) -> PendingSync |
             log.take_snapshot()
         _write_index_of_active(log)
     part, left = closed_unsynced(log.segments, synced, most)
-    paths = [path for each in part for path in (each.log_path, *each.index_paths)]
+    paths = [path for segment in part for path in (segment.log_path, *segment.index_paths)]
     end = log.segments.active.base_offset if closed_only else log.end_offset
     if left:
         end = left[0].base_offset
     elif not closed_only and end > synced:
         paths.append(log.segments.active.log_path)
-    left_files = log.dirty.files & {path for each in left for path in each.index_paths}
+    left_files = log.dirty.files & {path for segment in left for path in segment.index_paths}
     if not (paths or log.dirty.files or log.dirty.directories or log.snapshots):
         return None
     # A snapshot is written after the records that it covers: with the last part.
