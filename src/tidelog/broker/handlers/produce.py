@@ -26,7 +26,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -91,23 +91,6 @@ _Partition = messages.ProduceResponse.PartitionProduceResponse
 _RecordError = messages.ProduceResponse.BatchIndexAndErrorMessage
 
 
-@dataclass(slots=True)
-class _Rest:
-    """What a response waits for."""
-
-    waiting: list[_Waiting]
-    unlooked: list[_Unlooked]
-    """The batches that are not appended yet."""
-    older: dict[str, int]
-    """Topics with a batch of an older resize epoch, and the partition's."""
-
-    def refused(self, partition: HostedPartition, refusal: Rejected) -> None:
-        """Note a refusal: that of an older resize epoch waits for this broker's metadata."""
-        if refusal.error is ErrorCode.INVALID_PARTITION_METADATA:
-            epoch = partition.state.resize_epoch
-            self.older[partition.topic] = max(epoch, self.older.get(partition.topic, epoch))
-
-
 def handle(broker: Broker, request: messages.ProduceRequest, context: RequestContext) -> Any:
     """Append; respond now, or when the records are committed."""
     acks = request.acks
@@ -122,160 +105,144 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     if context.version >= BY_ID_SINCE:
         for topic in request.topic_data:
             topic.name = broker.metadata.names.get(topic.topic_id)
-    rest = _Rest([], [], {})
-    steps = _append_all(broker, request, context, rest)
+    steps = _Appending(broker, request, context).serve()
     if len(request.topic_data) > AT_ONCE or any(
         len(topic.partition_data) > AT_ONCE for topic in request.topic_data
     ):
-        return _in_steps(broker, request, context, steps, rest)
+        return steps
     # Nearly all requests take one step.
     try:
         while True:
             next(steps)
     except StopIteration as end:
-        return _appended_all(broker, request, context, end.value, rest)
+        return end.value
 
 
-def _in_steps(
-    broker: Broker,
-    request: messages.ProduceRequest,
-    context: RequestContext,
-    steps: Steps,
-    rest: _Rest,
-) -> Steps:
-    response = yield from steps
-    return _appended_all(broker, request, context, response, rest)
+@dataclass(slots=True)
+class _Appending:
+    """One request, and what its response waits for."""
 
+    broker: Broker
+    request: messages.ProduceRequest
+    context: RequestContext
+    waiting: list[_Waiting] = field(default_factory=list)
+    unlooked: list[_Unlooked] = field(default_factory=list)
+    """The batches that are not appended yet."""
+    older: dict[str, int] = field(default_factory=dict)
+    """Topics with a batch of an older resize epoch, and the partition's."""
 
-def _appended_all(
-    broker: Broker,
-    request: messages.ProduceRequest,
-    context: RequestContext,
-    response: messages.ProduceResponse,
-    rest: _Rest,
-) -> Any:
-    if rest.unlooked:
-        work = _when_looked_into(broker, request, context, response, rest)
-        return broker.loop.create_task(work)
-    return _answer(broker, request, context, response, rest, request.timeout_ms)
+    def serve(self) -> Steps:
+        """Append, and return the response or an awaitable of it."""
+        response = yield from self._append_all()
+        if self.unlooked:
+            return self.broker.loop.create_task(self._when_looked_into(response))
+        return self._answer(response, self.request.timeout_ms)
 
+    def _refuse(self, partition: HostedPartition, refusal: Rejected) -> None:
+        """Note a refusal: that of an older resize epoch waits for this broker's metadata."""
+        if refusal.error is ErrorCode.INVALID_PARTITION_METADATA:
+            epoch = partition.state.resize_epoch
+            self.older[partition.topic] = max(epoch, self.older.get(partition.topic, epoch))
 
-def _answer(
-    broker: Broker,
-    request: messages.ProduceRequest,
-    context: RequestContext,
-    response: messages.ProduceResponse,
-    rest: _Rest,
-    timeout_ms: int,
-) -> Any:
-    if not request.acks:
-        return _unanswered(response)
-    named = context.version >= FIRST_PRODUCE_VERSION
-    unseen = [broker.unseen_epochs.of(*each) for each in rest.older.items()] if rest.older else ()
-    still_unseen = [each for each in unseen if each is not None]
-    if not (rest.waiting or still_unseen):
-        if named:
-            broker.leader_hints.name_leaders(response, context.listener_name)
-        return response
-    name = partial(broker.leader_hints.name_leaders, listener_name=context.listener_name)
-    finish = name if named else None
-    return DelayedProduce(response, rest.waiting, timeout_ms, finish, still_unseen).future
+    def _answer(self, response: messages.ProduceResponse, timeout_ms: int) -> Any:
+        if not self.request.acks:
+            return _unanswered(response)
+        hints, listener = self.broker.leader_hints, self.context.listener_name
+        named = self.context.version >= FIRST_PRODUCE_VERSION
+        unseen = [self.broker.unseen_epochs.of(*older) for older in self.older.items()]
+        still_unseen = [epoch for epoch in unseen if epoch is not None]
+        if not (self.waiting or still_unseen):
+            if named:
+                hints.name_leaders(response, listener)
+            return response
+        finish = partial(hints.name_leaders, listener_name=listener) if named else None
+        return DelayedProduce(response, self.waiting, timeout_ms, finish, still_unseen).future
 
-
-async def _when_looked_into(
-    broker: Broker,
-    request: messages.ProduceRequest,
-    context: RequestContext,
-    response: messages.ProduceResponse,
-    rest: _Rest,
-) -> Any:
-    """Respond when the inspected batches are appended or refused, and committed."""
-    end = broker.loop.time() + request.timeout_ms / 1000
-    for partition, answers, at, outcome in rest.unlooked:
-        result = await outcome
-        index = answers[at].index
-        if isinstance(result, Rejected):
-            answers[at] = _rejected(index, result, partition)
-            rest.refused(partition, result)
-            continue
-        answers[at] = answer = _appended(index, result)
-        if request.acks == ALL_IN_SYNC and result.last_offset >= partition.log.high_watermark:
-            rest.waiting.append((partition, result.last_offset, answer))
-    left_ms = int((end - broker.loop.time()) * 1000)
-    answer = _answer(broker, request, context, response, rest, left_ms)
-    return await answer if isinstance(answer, asyncio.Future) else answer
-
-
-def _append_all(
-    broker: Broker,
-    request: messages.ProduceRequest,
-    context: RequestContext,
-    rest: _Rest,
-) -> Steps:
-    """Append to each partition; adds what is still to be awaited to ``rest``."""
-    now_ms, committed = broker.clock.wall_ms(), request.acks == ALL_IN_SYNC
-    by_topic, resuming = broker.partitions.by_topic, broker.resuming_producers
-    looks = Looks()
-    seen: set[HostedPartition] = set()
-    topics = []
-    for topic in request.topic_data:
-        name, by_id = topic.name, context.version >= BY_ID_SINCE
-        hosted = by_topic.get(name)
-        answers: list[Any] = []
-        topics.append(_Topic(name, topic.topic_id, answers))
-        count, epoch = topic.undeleted_partition_count, topic.resize_epoch
-        for data in topic.partition_data:
-            yield ANSWER_BYTES
-            index, named = data.index, named_by(count, epoch, data.partition_epoch)
-            partition = None if hosted is None else hosted.get(index)
-            if by_id and not (name and (partition is None or partition.topic_id == topic.topic_id)):
-                answers.append(_unknown_id(index, topic.topic_id))
-                continue
-            records: Any = data.records or b""
-            refusal = why_not_admitted(partition, name, records, request.acks)
-            if partition is None or refusal is NOT_HERE:
-                answers.append(_not_here(broker, name, index, partition))
-                continue
-            if partition in seen:
-                answers.append(_rejected(index, _NAMED_TWICE, partition))
-                continue
-            seen.add(partition)
-            if refusal is TOO_FEW or refusal is SEVERAL_BATCHES:
-                refused = _why_not_admitted(refusal is TOO_FEW, partition)
-                answers.append(_rejected(index, refused, partition))
-                resuming.note_refusal(partition, records, refused.error)
-                continue
-            result = _append(broker, partition, named, records, now_ms, looks)
-            if result is UNLOOKED:
-                outcome = broker.inspected_appends.add(
-                    partition,
-                    records,
-                    looks,
-                    context.connection,
-                    named=named,
-                    client_id=context.client_id or "",
-                    in_sync=committed,
-                    timeout_ms=request.timeout_ms,
-                )
-                rest.unlooked.append((partition, answers, len(answers), outcome))
-                answers.append(_Partition(index))
-                continue
+    async def _when_looked_into(self, response: messages.ProduceResponse) -> Any:
+        """Respond when the inspected batches are appended or refused, and committed."""
+        loop, request = self.broker.loop, self.request
+        end = loop.time() + request.timeout_ms / 1000
+        for partition, answers, place, outcome in self.unlooked:
+            result = await outcome
+            index = answers[place].index
             if isinstance(result, Rejected):
-                answers.append(_rejected(index, result, partition))
-                rest.refused(partition, result)
-                broker.unaware_writers.note_refused(partition, named)
-                resuming.note_refusal(partition, records, result.error)
+                answers[place] = _rejected(index, result, partition)
+                self._refuse(partition, result)
                 continue
-            answer = _appended(index, result)
-            answers.append(answer)
-            if not result.duplicate:
-                broker.unaware_writers.note(
-                    partition, named, records, now_ms, context.client_id or ""
-                )
-            last = result.last_offset
-            if committed and last >= partition.log.high_watermark:
-                rest.waiting.append((partition, last, answer))
-    return _Response(topics)
+            answers[place] = answer = _appended(index, result)
+            if request.acks == ALL_IN_SYNC and result.last_offset >= partition.log.high_watermark:
+                self.waiting.append((partition, result.last_offset, answer))
+        answer = self._answer(response, int((end - loop.time()) * 1000))
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def _append_all(self) -> Steps:
+        """Append to each partition, and note what is still to be awaited."""
+        broker, request, context = self.broker, self.request, self.context
+        now_ms, committed = broker.clock.wall_ms(), request.acks == ALL_IN_SYNC
+        by_topic, resuming = broker.partitions.by_topic, broker.resuming_producers
+        looks = Looks()
+        seen: set[HostedPartition] = set()
+        topics = []
+        for topic in request.topic_data:
+            name, by_id = topic.name, context.version >= BY_ID_SINCE
+            hosted = by_topic.get(name)
+            answers: list[Any] = []
+            topics.append(_Topic(name, topic.topic_id, answers))
+            count, epoch = topic.undeleted_partition_count, topic.resize_epoch
+            for data in topic.partition_data:
+                yield ANSWER_BYTES
+                index, named = data.index, named_by(count, epoch, data.partition_epoch)
+                partition = None if hosted is None else hosted.get(index)
+                if by_id and not (
+                    name and (partition is None or partition.topic_id == topic.topic_id)
+                ):
+                    answers.append(_unknown_id(index, topic.topic_id))
+                    continue
+                records: Any = data.records or b""
+                refusal = why_not_admitted(partition, name, records, request.acks)
+                if partition is None or refusal is NOT_HERE:
+                    answers.append(_not_here(broker, name, index, partition))
+                    continue
+                if partition in seen:
+                    answers.append(_rejected(index, _NAMED_TWICE, partition))
+                    continue
+                seen.add(partition)
+                if refusal is TOO_FEW or refusal is SEVERAL_BATCHES:
+                    refused = _why_not_admitted(refusal is TOO_FEW, partition)
+                    answers.append(_rejected(index, refused, partition))
+                    resuming.note_refusal(partition, records, refused.error)
+                    continue
+                result = _append(broker, partition, named, records, now_ms, looks)
+                if result is UNLOOKED:
+                    outcome = broker.inspected_appends.add(
+                        partition,
+                        records,
+                        looks,
+                        context.connection,
+                        named=named,
+                        client_id=context.client_id or "",
+                        in_sync=committed,
+                        timeout_ms=request.timeout_ms,
+                    )
+                    self.unlooked.append((partition, answers, len(answers), outcome))
+                    answers.append(_Partition(index))
+                    continue
+                if isinstance(result, Rejected):
+                    answers.append(_rejected(index, result, partition))
+                    self._refuse(partition, result)
+                    broker.unaware_writers.note_refused(partition, named)
+                    resuming.note_refusal(partition, records, result.error)
+                    continue
+                answer = _appended(index, result)
+                answers.append(answer)
+                if not result.duplicate:
+                    broker.unaware_writers.note(
+                        partition, named, records, now_ms, context.client_id or ""
+                    )
+                last = result.last_offset
+                if committed and last >= partition.log.high_watermark:
+                    self.waiting.append((partition, last, answer))
+        return _Response(topics)
 
 
 def _append(
