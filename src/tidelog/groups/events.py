@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 from uuid import UUID
 
 from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset
@@ -19,6 +20,17 @@ PendingResponse = object
 NO_GENERATION = -1
 UNKNOWN_MEMBER_ID = ""
 """The member id of a client that has none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """The result of a request."""
+
+    error: ErrorCode
+
+    def refused(self, error: ErrorCode) -> Self:
+        """Return the result for when what it promises could not be stored."""
+        return type(self)(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +62,9 @@ class JoinedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinResult:
+class JoinResult(GroupResult):
     """The result of a Join; ``members`` only for the leader."""
 
-    error: ErrorCode
     member_id: str = UNKNOWN_MEMBER_ID
     generation: int = NO_GENERATION
     protocol_type: str | None = None
@@ -61,10 +72,6 @@ class JoinResult:
     leader: str = ""
     members: tuple[JoinedMember, ...] = ()
     skip_assignment: bool = False
-
-    def refused(self, error: ErrorCode) -> JoinResult:
-        """Return the answer for when what it promises could not be stored."""
-        return JoinResult(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +89,12 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncResult:
+class SyncResult(GroupResult):
     """The result of a Sync."""
 
-    error: ErrorCode
     assignment: bytes = b""
     protocol_type: str | None = None
     protocol_name: str | None = None
-
-    def refused(self, error: ErrorCode) -> SyncResult:
-        """Return the answer for when what it promises could not be stored."""
-        return SyncResult(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +125,10 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveResult:
+class LeaveResult(GroupResult):
     """The result of a Leave: one error for each member, in the order of the request."""
 
-    error: ErrorCode
     members: tuple[tuple[Leaver, ErrorCode], ...] = ()
-
-    def refused(self, error: ErrorCode) -> LeaveResult:
-        """Return the result for a departure that could not be stored."""
-        return LeaveResult(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +158,14 @@ class DeleteOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsResult:
+class OffsetsResult(GroupResult):
     """The result of CommitOffsets and DeleteOffsets: an error for each partition, and one for
     all."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
-    def refused(self, error: ErrorCode) -> OffsetsResult:
+    def refused(self, error: ErrorCode) -> Self:
         """Return the result with ``error`` in place of every success."""
         kept = tuple((at, found or error) for at, found in self.partitions)
         return replace(self, partitions=kept)
@@ -196,15 +193,10 @@ class ReportPositions:
 
 
 @dataclass(frozen=True, slots=True)
-class PositionsResult:
+class PositionsResult(GroupResult):
     """The result of ReportPositions: (offset, from commit) of each partition asked for."""
 
-    error: ErrorCode
     positions: Mapping[TopicPartition, tuple[int, bool]] = field(default_factory=dict)
-
-    def refused(self, error: ErrorCode) -> PositionsResult:
-        """Return the result with an error."""
-        return PositionsResult(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +207,8 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class StatusResult:
+class StatusResult(GroupResult):
     """The result of Heartbeat and DeleteGroup: an error code only."""
-
-    error: ErrorCode
-
-    def refused(self, error: ErrorCode) -> StatusResult:
-        """Return the result for a change that could not be stored."""
-        return StatusResult(error)
 
 
 @dataclass(frozen=True, slots=True)

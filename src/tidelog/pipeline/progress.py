@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console
@@ -27,12 +26,7 @@ class Reporter(Protocol):
 
     def __enter__(self) -> Reporter: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def update(self, done: int, total: int, **facts: Any) -> None:
         """`done` of `total` are done; `facts` are further fields of the JSON."""
@@ -67,12 +61,7 @@ class Bar:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
         elif self._line != self._said:
@@ -100,12 +89,7 @@ class Plain:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class JsonLines(Plain):

@@ -72,9 +72,4 @@ def _partition(
     return _Partition(asked.partition, True, offset, from_commit)
 
 
-HANDLER = Handler(
-    ApiKey.CONSUMER_GROUP_POSITION,
-    Scope.CLIENT,
-    handle,
-    most_elements=MOST_ELEMENTS,
-)
+HANDLER = Handler(ApiKey.CONSUMER_GROUP_POSITION, Scope.CLIENT, handle, most_elements=MOST_ELEMENTS)

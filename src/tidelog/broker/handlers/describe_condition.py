@@ -117,9 +117,5 @@ def _refused(error: ErrorCode, message: str) -> messages.DescribeConditionRespon
 
 
 HANDLER = Handler(
-    ApiKey.DESCRIBE_CONDITION,
-    Scope.CLIENT,
-    handle,
-    failure=FAILED,
-    most_elements=MOST_FORWARDED,
+    ApiKey.DESCRIBE_CONDITION, Scope.CLIENT, handle, failure=FAILED, most_elements=MOST_FORWARDED
 )

@@ -125,9 +125,4 @@ def _joined(
     return response
 
 
-HANDLER = Handler(
-    ApiKey.DESCRIBE_FENCES,
-    Scope.CLIENT,
-    handle,
-    most_elements=20_000,
-)
+HANDLER = Handler(ApiKey.DESCRIBE_FENCES, Scope.CLIENT, handle, most_elements=20_000)

@@ -40,8 +40,5 @@ def _why_none(name: str, times: int) -> tuple[ErrorCode, str]:
 
 
 HANDLER = Handler(
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-    Scope.CLIENT,
-    handle,
-    most_elements=MOST_USERS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, Scope.CLIENT, handle, most_elements=MOST_USERS
 )

@@ -282,9 +282,5 @@ def _note_follower(broker: Broker, request: messages.FetchRequest, plan: FetchPl
 
 
 HANDLER = Handler(
-    ApiKey.FETCH,
-    Scope.CLIENT,
-    handle,
-    large_answer=True,
-    direct=fetch_fast_path.answer,
+    ApiKey.FETCH, Scope.CLIENT, handle, large_answer=True, direct=fetch_fast_path.answer
 )

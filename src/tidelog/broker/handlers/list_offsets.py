@@ -174,9 +174,4 @@ def _fill_in(
         answer.leader_epoch = found.leader_epoch
 
 
-HANDLER = Handler(
-    ApiKey.LIST_OFFSETS,
-    Scope.CLIENT,
-    handle,
-    most_elements=20_000,
-)
+HANDLER = Handler(ApiKey.LIST_OFFSETS, Scope.CLIENT, handle, most_elements=20_000)

@@ -64,9 +64,4 @@ def _answer(
     return _Partition(0, index, epoch, end)
 
 
-HANDLER = Handler(
-    ApiKey.OFFSET_FOR_LEADER_EPOCH,
-    Scope.CLIENT,
-    handle,
-    most_elements=20_000,
-)
+HANDLER = Handler(ApiKey.OFFSET_FOR_LEADER_EPOCH, Scope.CLIENT, handle, most_elements=20_000)
