@@ -98,7 +98,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
     """Return the offsets of a checkpoint; DamagedFile when it is not one."""
-    found = {}
+    offsets = {}
     checked = False
     for fields in _entries(content, 3):
         topic, partition, offset = fields
@@ -106,10 +106,10 @@ def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
             _check_crc(b"".join(content.splitlines(keepends=True)[2:-1]), offset)
             checked = True
         else:
-            found[TopicPartition(topic, _number(partition))] = _number(offset)
-    if not checked and any(_may_be_the_crc(each.topic) for each in found):
+            offsets[TopicPartition(topic, _number(partition))] = _number(offset)
+    if not checked and any(_may_be_the_crc(tp.topic) for tp in offsets):
         raise DamagedFile("the name of its CRC is damaged")
-    return found
+    return offsets
 
 
 def _may_be_the_crc(topic: str) -> bool:
@@ -130,11 +130,11 @@ def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
 
 def decode_epochs(content: bytes) -> list[tuple[int, int]]:
     """Return (epoch, start offset) pairs; DamagedFile when they are out of order."""
-    found = [(_number(epoch), _number(offset)) for epoch, offset in _entries(content, 2)]
-    for earlier, later in pairwise(found):
+    epochs = [(_number(epoch), _number(offset)) for epoch, offset in _entries(content, 2)]
+    for earlier, later in pairwise(epochs):
         if later[0] <= earlier[0] or later[1] < earlier[1]:
             raise DamagedFile("leader epochs out of order")
-    return found
+    return epochs
 
 
 def encode_checked_lines(lines: Iterable[str]) -> bytes:

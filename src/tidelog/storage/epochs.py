@@ -43,16 +43,16 @@ class LeaderEpochs:
             return -1, -1
         if epoch == self.latest:
             return epoch, end_offset
-        at = bisect_right(self.entries, (epoch, 2**63))
-        if at == 0:
+        place = bisect_right(self.entries, (epoch, 2**63))
+        if place == 0:
             # The epoch is older than all of this log: the other log must be cut to our start.
             return epoch, self.entries[0][1]
-        return self.entries[at - 1][0], self.entries[at][1]
+        return self.entries[place - 1][0], self.entries[place][1]
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch of the record at an offset, -1 before the first known epoch."""
-        at = bisect_right(self.entries, offset, key=lambda entry: entry[1])
-        return self.entries[at - 1][0] if at else -1
+        place = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        return self.entries[place - 1][0] if place else -1
 
     def truncate_end(self, end_offset: int) -> bool:
         """Drop the epochs that begin at or after the log's new end; whether any was dropped."""
@@ -65,14 +65,14 @@ class LeaderEpochs:
 
     def truncate_start(self, start_offset: int) -> bool:
         """Drop the epochs before the log's new start, except for the epoch that holds it."""
-        at = bisect_right(self.entries, start_offset, key=lambda entry: entry[1])
-        if at == 0 or (at == 1 and self.entries[0][1] == start_offset):
+        place = bisect_right(self.entries, start_offset, key=lambda entry: entry[1])
+        if place == 0 or (place == 1 and self.entries[0][1] == start_offset):
             return False
-        taken = self.entries[:at]
+        taken = self.entries[:place]
         if self._below and self._below[-1][0] == taken[0][0]:
             del taken[0]  # the offset where it really began is known
         self._below += taken
-        self.entries[:at] = [(self.entries[at - 1][0], start_offset)]
+        self.entries[:place] = [(self.entries[place - 1][0], start_offset)]
         return True
 
     def all_from(self, offset: int) -> list[tuple[int, int]]:

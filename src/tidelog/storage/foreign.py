@@ -24,19 +24,19 @@ def why_kept(disk: Disk, path: str) -> str | None:
     The name says what it was; its content must not say otherwise. ``partition.metadata`` proves
     that it was a partition; then a file beside it is no reason, but a folder is one.
     """
-    found = disk.list(path)
-    strange = [name for name in found if not names.is_of_partition(name)]
-    if names.PARTITION_METADATA in found:
+    entries = disk.list(path)
+    strange = [name for name in entries if not names.is_of_partition(name)]
+    if names.PARTITION_METADATA in entries:
         strange = [name for name in strange if disk.is_directory(f"{path}/{name}")]
     return f"it has {strange[0]}, which no partition has" if strange else None
 
 
 def is_log_directory(disk: Disk, path: str) -> bool:
     """Whether a directory has a log directory's own files, or directories of partitions."""
-    found = disk.list(path)
-    if not names.OF_LOG_DIRECTORIES.isdisjoint(found):
+    entries = disk.list(path)
+    if not names.OF_LOG_DIRECTORIES.isdisjoint(entries):
         return True
-    strange = (name for name in found if not names.is_of_partition(name))
+    strange = (name for name in entries if not names.is_of_partition(name))
     return any(_is_partition(disk, path, name) for name in strange)
 
 
@@ -66,9 +66,9 @@ def why_other_data(disk: Disk, path: str) -> str | None:
 
     Asked by those that keep folders of their own in it. OSError as the disk gives it.
     """
-    found = disk.list(path)
-    own = next((name for name in found if name in names.OF_LOG_DIRECTORIES), None)
-    own = own or next((x for x in found if _is_partition(disk, path, x, of_own=True)), None)
+    entries = disk.list(path)
+    own = next((name for name in entries if name in names.OF_LOG_DIRECTORIES), None)
+    own = own or next((x for x in entries if _is_partition(disk, path, x, of_own=True)), None)
     return f"it has {own}" if own else None
 
 
@@ -80,5 +80,5 @@ def _is_partition(disk: Disk, path: str, name: str, *, of_own: bool = False) -> 
         return False
     if not of_own:
         return True
-    found = disk.list(inner)
-    return bool(found) and all(map(names.is_of_partition, found))
+    entries = disk.list(inner)
+    return bool(entries) and all(map(names.is_of_partition, entries))

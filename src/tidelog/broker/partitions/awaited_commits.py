@@ -47,12 +47,12 @@ class AwaitedCommits:
     def forget(self, offset: int, committed: Committed) -> None:
         """Undo ``add``; without effect after the call."""
         entries = self.entries
-        at = bisect_left(entries, offset, key=_offset_of)
-        while at < len(entries) and entries[at][0] == offset:
-            if entries[at][1] is committed:
-                del entries[at]
+        place = bisect_left(entries, offset, key=_offset_of)
+        while place < len(entries) and entries[place][0] == offset:
+            if entries[place][1] is committed:
+                del entries[place]
                 return
-            at += 1
+            place += 1
 
     def reached(self, high_watermark: int) -> None:
         """Call those with offsets below. A callback may append, and so call this again."""

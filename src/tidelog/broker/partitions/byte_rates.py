@@ -74,7 +74,7 @@ class ByteRates:
         if self._last_ms is not None and now_ms - self._last_ms < EVERY_MS:
             return {}
         self._last_ms = now_ms
-        found: dict[str, list[Any]] = {}
+        rates: dict[str, list[Any]] = {}
         led: set[HostedPartition] = set()
         for name in self._topics():
             for index, hosted in self._partitions.by_topic.get(name, {}).items():
@@ -83,17 +83,17 @@ class ByteRates:
                 led.add(hosted)
                 rate = self._sampled(hosted).rate(_Sample(now_ms, hosted.bytes_in))
                 if rate is not None:
-                    found.setdefault(name, []).append(_ByteRate(index, rate))
+                    rates.setdefault(name, []).append(_ByteRate(index, rate))
         for gone in self._samples.keys() - led:
             del self._samples[gone]
-        return found
+        return rates
 
     def _sampled(self, hosted: HostedPartition) -> _Samples:
-        known = self._samples.get(hosted)
-        if known is None or known.leader_epoch != hosted.leader_epoch:
+        samples = self._samples.get(hosted)
+        if samples is None or samples.leader_epoch != hosted.leader_epoch:
             # What it took as a follower is no load of the topic.
-            known = self._samples[hosted] = _Samples(hosted.leader_epoch)
-        return known
+            samples = self._samples[hosted] = _Samples(hosted.leader_epoch)
+        return samples
 
     def _topics(self) -> Sequence[str]:
         """Return the topics that are resized by their load. O(1) until a configuration changes."""
@@ -113,11 +113,11 @@ def led_topics(
     registration: int, writers: UnawareWriters, rates: ByteRates, partitions: Partitions
 ) -> list[Any]:
     """Return the topics of a heartbeat: those whose writers have changed, and those with rates."""
-    found = {led.topic_id: led for led in writers.report(registration)}
+    by_id = {led.topic_id: led for led in writers.report(registration)}
     for name, of_topic in rates.report().items():
         topic_id = next(iter(partitions.by_topic[name].values())).topic_id
-        led = found.get(topic_id)
+        led = by_id.get(topic_id)
         if led is None:
-            led = found[topic_id] = writers.led(name, topic_id)
+            led = by_id[topic_id] = writers.led(name, topic_id)
         led.byte_rates = of_topic
-    return list(found.values())
+    return list(by_id.values())

@@ -189,7 +189,7 @@ class Cleaning:
         """Return the other logs that are dirty enough, the dirtiest first. O(all segments)."""
         # By their names: a helper may still write in the directory of a replica that was replaced.
         busy = {partition.key for partition in at_work.values()}
-        found: list[tuple[float, int, HostedPartition]] = []
+        dirty: list[tuple[float, int, HostedPartition]] = []
         turn = pace.Turn(self._seams.clock)
         for count, partition in enumerate(list(self._partitions.all()), 1):
             if turn.is_over:
@@ -197,8 +197,8 @@ class Cleaning:
             if partition.assigned and partition not in done and partition.key not in busy:
                 plan = self._plan(partition)
                 if plan is not None:
-                    found.append((-plan.dirty_ratio, count, partition))
-        return [partition for _, _, partition in sorted(found)]
+                    dirty.append((-plan.dirty_ratio, count, partition))
+        return [partition for _, _, partition in sorted(dirty)]
 
     def _plan(
         self,
@@ -229,14 +229,14 @@ class Cleaning:
                 seams.processes, compact, seams.disk, plan
             )
             await work.until_free(log)
-            said = await work.run(log, applying(log, result, self._seams.clock.wall_ms()))
+            line = await work.run(log, applying(log, result, self._seams.clock.wall_ms()))
         except Exception as error:
             await self._give_up(partition, log, plan, error)
             return False
-        if said is not None:
-            logger.info("%s", said)
+        if line is not None:
+            logger.info("%s", line)
             self._partitions.commit.want(partition, closed_only=True)
-        return said is not None and result.clean_end_offset > plan.first_dirty_offset
+        return line is not None and result.clean_end_offset > plan.first_dirty_offset
 
     async def _give_up(
         self,

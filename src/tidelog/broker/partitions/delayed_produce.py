@@ -80,8 +80,8 @@ class DelayedProduce:
             partition.when_committed(last_offset, on_commit, patient=False)
         if unseen:
             self._unseen_timer = loop.call_later(SHOWN_WITHIN_MS / 1000, self._all_seen)
-            for each in unseen:
-                each.join(self)
+            for epoch in unseen:
+                epoch.join(self)
 
     def _committed(self, answer: Any, error: ErrorCode) -> None:
         if self._missing.pop(id(answer), None) is None:
@@ -98,8 +98,8 @@ class DelayedProduce:
             self._finish_if_done()
 
     def _all_seen(self) -> None:
-        for each in self._unseen:
-            each.leave()
+        for epoch in self._unseen:
+            epoch.leave()
         self._unseen.clear()
         self._finish_if_done()
 
@@ -126,8 +126,8 @@ class DelayedProduce:
             partition.waiting.commits.forget(last_offset, on_commit)
         if self._unseen_timer is not None:
             self._unseen_timer.cancel()
-            for each in self._unseen:
-                each.leave()
+            for epoch in self._unseen:
+                epoch.leave()
 
 
 class UnseenEpochs:

@@ -38,14 +38,14 @@ def owed(state: LeaderAndIsrState, partition: int, fences: Fences) -> list[Fence
     if state.undeleted_count < 0:
         return []
     newest = fences.newest.resize_epoch if fences.newest is not None else 0
-    found = []
+    owing = []
     birth, epoch, count = state.birth_epoch, state.resize_epoch, state.undeleted_count
     if newest < birth < epoch:
-        found.append(FenceRecord(ChangeKind.FENCE, birth, partition + 1))
+        owing.append(FenceRecord(ChangeKind.FENCE, birth, partition + 1))
     if newest < epoch:
         kind = ChangeKind.SEAL if state.sealed else ChangeKind.FENCE
-        found.append(FenceRecord(kind, epoch, count))
-    return found
+        owing.append(FenceRecord(kind, epoch, count))
+    return owing
 
 
 def write_owed(partition: HostedPartition, now_ms: int) -> None:

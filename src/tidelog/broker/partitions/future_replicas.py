@@ -136,7 +136,7 @@ class FutureReplicas:
 
     def in_directory(self, directory: LogDirectory) -> Iterator[FutureReplica]:
         """Yield the copies in a log directory. O(copies)."""
-        return (each for each in self._copies.values() if each.target is directory)
+        return (copy for copy in self._copies.values() if copy.target is directory)
 
     def start(self) -> None:
         """Go on with the copies that an earlier process left, or remove them."""

@@ -121,7 +121,7 @@ class GroupCommit:
                         trip.append((partition, log, pending, closed_only))
                 if trip or epochs:
                     await self._sync(
-                        [pending for _, _, pending, _ in trip], [each for _, _, each, _ in epochs]
+                        [pending for _, _, pending, _ in trip], [epoch for _, _, epoch, _ in epochs]
                     )
                 elif self._wanted:
                     await asyncio.sleep(0)

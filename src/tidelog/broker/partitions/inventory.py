@@ -30,29 +30,29 @@ def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
     as the first of its replicas keeps them (docs/decisions/0024).
     """
     request = messages.BrokerRegistrationRequest
-    found: dict[tuple[str, UUID], Any] = {}
+    by_topic: dict[tuple[str, UUID], Any] = {}
     for partition in replicas:
         key = (partition.topic, partition.topic_id)
-        if key not in found:
-            found[key] = request.InventoryTopic(*key, [], kept_configs(partition))
+        if key not in by_topic:
+            by_topic[key] = request.InventoryTopic(*key, [], kept_configs(partition))
         log = partition.log
         ends = (log.latest_epoch, log.end_offset)
         if _may_be_named(partition):
             ends = (-1, -1)
-        found[key].partitions.append(
+        by_topic[key].partitions.append(
             request.InventoryPartition(
                 partition.partition,
                 partition.partition_epoch,
                 *ends,
                 [
-                    request.InventoryFence(*each[:2], each.kind, each.offset)
-                    for each in log.fences.entries
+                    request.InventoryFence(*entry[:2], entry.kind, entry.offset)
+                    for entry in log.fences.entries
                 ],
                 _birth_of(partition),
                 _record_epoch_of(partition),
             )
         )
-    return list(found.values())
+    return list(by_topic.values())
 
 
 def _birth_of(partition: HostedPartition) -> Any:
@@ -87,21 +87,22 @@ def failures(
     start; their ids are not known. Directories without room come with the replicas in them: none of
     these takes a record now.
     """
-    damaged, short = [], [each for each in directories if each.resources.shortage is not None]
-    held: dict[int, dict[UUID, list[int]]] = {id(each.resources): {} for each in short}
-    for each in replicas:
-        if _may_be_named(each):
-            damaged.append(each)
-        elif (kept := held.get(id(each.log.resources))) is not None:
-            kept.setdefault(each.topic_id, []).append(each.partition)
-    failed = [each for each in directories if each.failed is not None]
+    damaged = []
+    short = [directory for directory in directories if directory.resources.shortage is not None]
+    held: dict[int, dict[UUID, list[int]]] = {id(directory.resources): {} for directory in short}
+    for replica in replicas:
+        if _may_be_named(replica):
+            damaged.append(replica)
+        elif (kept := held.get(id(replica.log.resources))) is not None:
+            kept.setdefault(replica.topic_id, []).append(replica.partition)
+    failed = [directory for directory in directories if directory.failed is not None]
     if not damaged and not failed and not away and not short:
         return None
     request = messages.BrokerHeartbeatRequest
     return request.Failures(
-        [*(UUID(int=each.meta.directory_id.int) for each in failed), *[NO_UUID] * away],
+        [*(UUID(int=directory.meta.directory_id.int) for directory in failed), *[NO_UUID] * away],
         [request.DamagedReplica(x.topic, x.topic_id, x.partition) for x in damaged],
-        [_shortage(each, held[id(each.resources)]) for each in short],
+        [_shortage(directory, held[id(directory.resources)]) for directory in short],
     )
 
 
@@ -138,4 +139,4 @@ def kept_configs(partition: HostedPartition) -> list[Any]:
     """Return the topic configurations stored with a replica, for the inventory."""
     metadata = partition.log.metadata
     config = messages.BrokerRegistrationRequest.InventoryConfig
-    return [] if metadata is None else [config(*each) for each in metadata.configs]
+    return [] if metadata is None else [config(*row) for row in metadata.configs]

@@ -58,6 +58,6 @@ class Leadership:
             return self
         after = Leadership(self.epoch, replicas, self.start, self)
         after.followers = {
-            node_id: each for node_id, each in self.followers.items() if node_id in replicas
+            node_id: follower for node_id, follower in self.followers.items() if node_id in replicas
         }
         return after

@@ -64,7 +64,7 @@ class LogDirectories:
         configs = self._configs
         for path in configs.log_dirs:
             try:
-                found = storage.open_directory(
+                opened = storage.open_directory(
                     self._seams,
                     path,
                     cluster_id=cluster_id,
@@ -77,10 +77,10 @@ class LogDirectories:
             except OSError as error:
                 self._go_on_without(f"log directory {path} cannot be used: {error}")
                 continue
-            if isinstance(found, storage.DirectoryRefused):
-                raise StartFailed(found.reason)
-            found.resources.checks_records = configs.log_batch_check == "full"
-            self.all.append(found)
+            if isinstance(opened, storage.DirectoryRefused):
+                raise StartFailed(opened.reason)
+            opened.resources.checks_records = configs.log_batch_check == "full"
+            self.all.append(opened)
         self._need_one()
 
     def _go_on_without(self, sentence: str) -> None:
@@ -96,25 +96,30 @@ class LogDirectories:
     async def take_cluster_id(self, cluster_id: str) -> bool:
         """Give all directories another cluster id; False when one holds something, or fails."""
         loop = asyncio.get_running_loop()
-        for each in self.all:
+        for directory in self.all:
             try:
                 meta = await loop.run_in_executor(
-                    self._seams.threads, renamed, self._seams.disk, each.path, each.meta, cluster_id
+                    self._seams.threads,
+                    renamed,
+                    self._seams.disk,
+                    directory.path,
+                    directory.meta,
+                    cluster_id,
                 )
             except OSError as error:
-                each.resources.fail(f"writing to {each.path} failed: {error}")
+                directory.resources.fail(f"writing to {directory.path} failed: {error}")
                 return False
             if meta is None:
                 return False
-            each.meta = meta
+            directory.meta = meta
         return True
 
     async def load(self, topic_configs: ConfigCache) -> None:
         """Load all concurrently, as each has its own disk. Raises StartFailed."""
-        loads = [self._loaded(each, topic_configs) for each in self.all]
+        loads = [self._loaded(directory, topic_configs) for directory in self.all]
         # All loads end before any directory is closed, also when one or the start fails.
-        found = await asyncio.gather(*loads, return_exceptions=True)
-        for directory, loaded in zip(list(self.all), found, strict=True):
+        results = await asyncio.gather(*loads, return_exceptions=True)
+        for directory, loaded in zip(list(self.all), results, strict=True):
             if isinstance(loaded, OSError):
                 # Not loaded: its files stay as they are.
                 self.all.remove(directory)
@@ -161,18 +166,18 @@ class LogDirectories:
 
         A replica of a former incarnation is quarantined where that is proved (docs/decisions/0045).
         """
-        found: dict[TopicPartition, list[storage.LogDirectory]] = {}
+        places_of: dict[TopicPartition, list[storage.LogDirectory]] = {}
         for directory in self.all:
             for key in directory.logs:
-                found.setdefault(key, []).append(directory)
-        for key, places in found.items():
+                places_of.setdefault(key, []).append(directory)
+        for key, places in places_of.items():
             if len(places) < 2:
                 continue
             verdict = judge(
                 [FoundReplica(x, x.logs[key].metadata, x.is_unfinished(key)) for x in places]
             )
             if not verdict.kept:
-                paths = " and in ".join(each.path for each in places)
+                paths = " and in ".join(place.path for place in places)
                 raise StartFailed(
                     f"{key} is in {paths}: it was created again in one while the other was "
                     f"missing, and which one is older is unknown; move the older folder {key} away"
@@ -180,7 +185,7 @@ class LogDirectories:
             for directory, what in verdict.left:
                 _quarantine(directory, key, what)
             if len(verdict.kept) > 1:
-                paths = " and in ".join(each.path for each in verdict.kept)
+                paths = " and in ".join(place.path for place in verdict.kept)
                 logger.warning(
                     "%(partition)s is in %(paths)s, of different topics: the controller decides "
                     "which one is kept",
@@ -236,8 +241,8 @@ def _quarantine(directory: storage.LogDirectory, key: TopicPartition, what: str)
 
 def former_registration(directory: storage.LogDirectory) -> FormerRegistration:
     """Return how a directory's last process ended, as the registration reports it."""
-    found = _FORMER_REGISTRATIONS[directory.last_stop]
-    if found is FormerRegistration.UNCLEAN and directory.ran_synced:
+    registration = _FORMER_REGISTRATIONS[directory.last_stop]
+    if registration is FormerRegistration.UNCLEAN and directory.ran_synced:
         # With log.durability=sync no acknowledged record can be lost.
         return FormerRegistration.CRASHED
-    return found
+    return registration

@@ -34,11 +34,11 @@ class LogWork:
         """
         turn = pace.Turn(self._clock)
         try:
-            said = next(pieces)
+            first = next(pieces)
         except StopIteration as end:
             result: Result = end.value
             return result
-        rest = pace.go_on(pieces, said, turn, self._threads)
+        rest = pace.go_on(pieces, first, turn, self._threads)
         task = asyncio.get_running_loop().create_task(rest, name="log-work")
         self._under_way[task] = log
         task.add_done_callback(self._under_way.pop)

@@ -163,7 +163,7 @@ class Maintenance:
         return await asyncio.shield(doing)
 
     def _assigned(self) -> list[HostedPartition]:
-        return [each for each in self._partitions.all() if each.assigned]
+        return [hosted for hosted in self._partitions.all() if hosted.assigned]
 
     async def look_at_retention(self) -> None:
         """Apply retention to the logs, and forget expired producers."""
@@ -179,23 +179,23 @@ class Maintenance:
                 await self._log_work.until_free(partition.log)
                 try:
                     work = partition.log.housekeeping(now_ms, at_most=REMOVED_AT_ONCE)
-                    said = await self._log_work.run(partition.log, work)
+                    line = await self._log_work.run(partition.log, work)
                 except Exception:
                     # An error of one log must not stop retention in the others.
                     logger.exception(
                         "%(partition)s: retention failed; tried again later",
                         {"partition": partition.key},
                     )
-                    said = None
+                    line = None
                 if partition.start_offset > before:
                     partition.waiting.start_moved()
                 await asyncio.sleep(0)
                 if partition.log.snapshots:
                     # A snapshot is written before retention removes the records that it covers.
                     self._partitions.commit.want(partition)
-                if said is None:
+                if line is None:
                     break
-                logger.info("%s", said)
+                logger.info("%s", line)
                 # The renamed files are removed after their delay, once the rename is synced.
                 self._partitions.commit.want(partition, closed_only=True)
 

@@ -118,11 +118,11 @@ def _logs(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
         "kafka_cluster_partition_highwatermark", "Offset up to which is committed", labels=labels
     )
     for partition in hosted:
-        where = [partition.topic, str(partition.partition)]
-        start.add_metric(where, partition.start_offset)
-        end.add_metric(where, partition.end_offset)
-        mark.add_metric(where, partition.high_watermark)
-        size.add_metric(where, partition.log.size)
+        labels = [partition.topic, str(partition.partition)]
+        start.add_metric(labels, partition.start_offset)
+        end.add_metric(labels, partition.end_offset)
+        mark.add_metric(labels, partition.high_watermark)
+        size.add_metric(labels, partition.log.size)
     yield from (start, end, size, mark)
 
 
@@ -132,7 +132,7 @@ def _replication(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
     count = GaugeMetricFamily(
         f"{place}_replicascount", "Replicas of a led partition, 0 of others", labels=labels
     )
-    at = GaugeMetricFamily(
+    gauge = GaugeMetricFamily(
         f"{place}_atminisr", "1 for a led partition that can lose no replica more", labels=labels
     )
     under = GaugeMetricFamily(
@@ -144,19 +144,19 @@ def _replication(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
         labels=[*labels, "replica"],
     )
     for partition in hosted:
-        where = [partition.topic, str(partition.partition)]
+        labels = [partition.topic, str(partition.partition)]
         state, leads = partition.state, partition.is_leader
         in_sync, required = len(state.isr), partition.required_in_sync
-        count.add_metric(where, len(state.replicas) if leads else 0)
-        at.add_metric(where, int(leads and in_sync == required))
-        under.add_metric(where, int(leads and in_sync < required))
+        count.add_metric(labels, len(state.replicas) if leads else 0)
+        gauge.add_metric(labels, int(leads and in_sync == required))
+        under.add_metric(labels, int(leads and in_sync < required))
         if leads and len(state.replicas) > 1:
             followers, end = partition.followers, partition.end_offset
             for replica in state.replicas:
                 if (held := followers.get(replica)) is not None:
                     missing = max(0, end - max(0, held.end_offset))
-                    lag.add_metric([*where, str(replica)], missing)
-    yield from (count, at, under, lag)
+                    lag.add_metric([*labels, str(replica)], missing)
+    yield from (count, gauge, under, lag)
 
 
 def _traffic(past: Past, hosted: Sequence[HostedPartition]) -> Iterator[Metric]:

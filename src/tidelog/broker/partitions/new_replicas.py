@@ -43,7 +43,7 @@ class NewReplicas:
 
     def create(self, key: TopicPartition, state: LeaderAndIsrState) -> PartitionLog:
         """Create a log where there is room. O(directories that refuse it). Raises StorageFailed."""
-        healthy = [each for each in self._directories if each.failed is None]
+        healthy = [one for one in self._directories if one.failed is None]
         if not healthy:
             raise StorageFailed("every log directory has failed")
         refusals = []
@@ -52,8 +52,8 @@ class NewReplicas:
         preferred = self._preferred.pop(key, None)
         if preferred in healthy:
             order = [healthy.index(preferred), *order]
-        for at in order:
-            directory = healthy[at]
+        for place in order:
+            directory = healthy[place]
             try:
                 log = directory.create(
                     key,

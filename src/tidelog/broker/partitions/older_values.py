@@ -71,36 +71,40 @@ class OlderValues:
         if topic.undeleted_partition_count < 0 or topic.resize_epoch < state.resize_epoch:
             return True
         initial = topic.initial_partition_count
-        retired = [at for at, each in topic.partitions.items() if each.retirement_epoch >= 0]
+        retired = [
+            index
+            for index, partition in topic.partitions.items()
+            if partition.retirement_epoch >= 0
+        ]
         if survives_retired(hosted.partition, initial, retired):
             return True
         ancestors = ancestors_with_older_values(hosted.partition, initial, state.birth_epoch)
-        known = (hosted.topic_id, hosted.partition, state.partition_epoch)
-        if not ancestors or known in self._free:
+        incarnation = (hosted.topic_id, hosted.partition, state.partition_epoch)
+        if not ancestors or incarnation in self._free:
             return False
         now_ms = self.clock.monotonic_ms()
-        if now_ms < self._again_ms.get(known, now_ms):
+        if now_ms < self._again_ms.get(incarnation, now_ms):
             return True
         wanted = [TopicPartition(hosted.topic, ancestor) for ancestor in ancestors]
         if not await self._are_free(wanted, state.birth_epoch):
             _bound(self._again_ms)
-            self._again_ms[known] = now_ms + AGAIN_MS
+            self._again_ms[incarnation] = now_ms + AGAIN_MS
             return True
         _bound(self._free)
-        self._free.add(known)
-        self._again_ms.pop(known, None)
+        self._free.add(incarnation)
+        self._again_ms.pop(incarnation, None)
         return False
 
     async def _are_free(self, ancestors: list[TopicPartition], birth_epoch: int) -> bool:
         """Ask the leaders of ancestors whether these have no record below their fences."""
         by_leader: dict[int, list[TopicPartition]] = {}
         epochs: dict[TopicPartition, int] = {}
-        for where in ancestors:
-            known = self.metadata.partition(*where)
-            if known is None or known.leader < 0:
+        for tp in ancestors:
+            shown = self.metadata.partition(*tp)
+            if shown is None or shown.leader < 0:
                 return False
-            by_leader.setdefault(known.leader, []).append(where)
-            epochs[where] = known.leader_epoch
+            by_leader.setdefault(shown.leader, []).append(tp)
+            epochs[tp] = shown.leader_epoch
         for leader, some in by_leader.items():
             starts = await ask_leader(
                 self.others, leader, PURPOSE, some, EARLIEST, epochs.__getitem__
@@ -108,18 +112,18 @@ class OlderValues:
             if len(starts) < len(some):
                 return False
             fences = await ask_for_fences(self.others, leader, PURPOSE, some)
-            for where in some:
-                fence = _fence_of(fences.get(where, []), birth_epoch)
-                if not has_no_older_values(starts[where], fence):
+            for tp in some:
+                fence = _fence_of(fences.get(tp, []), birth_epoch)
+                if not has_no_older_values(starts[tp], fence):
                     return False
         return True
 
 
 def _fence_of(fences: list[FencePlace], resize_epoch: int) -> int | None:
     """Return the offset of a fence, None when its leader does not say."""
-    return next((each.offset for each in fences if each.resize_epoch == resize_epoch), None)
+    return next((fence.offset for fence in fences if fence.resize_epoch == resize_epoch), None)
 
 
-def _bound(known: set[_Known] | dict[_Known, int]) -> None:
-    if len(known) >= MOST_KNOWN:
-        known.clear()
+def _bound(answers: set[_Known] | dict[_Known, int]) -> None:
+    if len(answers) >= MOST_KNOWN:
+        answers.clear()

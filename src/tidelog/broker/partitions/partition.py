@@ -460,7 +460,9 @@ class HostedPartition:
             moved = max(own, log.high_watermark)
         else:
             isr, change = self.state.isr, leadership.change
-            ends = {node_id: each.end_offset for node_id, each in leadership.followers.items()}
+            ends = {
+                node_id: follower.end_offset for node_id, follower in leadership.followers.items()
+            }
             ends[self._node_id] = own
             moved = high_watermark(
                 log.high_watermark,
@@ -491,10 +493,10 @@ class HostedPartition:
         """
         log = self.log
         limit = read_limit(log, committed)
-        found = log.read(offset, max_bytes, limit, at_least_one=at_least_one)
-        if isinstance(found, Rejected):
-            if found.error is ErrorCode.KAFKA_STORAGE_ERROR:
+        batches = log.read(offset, max_bytes, limit, at_least_one=at_least_one)
+        if isinstance(batches, Rejected):
+            if batches.error is ErrorCode.KAFKA_STORAGE_ERROR:
                 self.look_at_disk()
-            return found
-        self.bytes_out += len(found)
-        return found
+            return batches
+        self.bytes_out += len(batches)
+        return batches

@@ -49,11 +49,11 @@ def choices(spaces: Iterable[DirectorySpace]) -> list[int]:
     step_bytes = max(1.0, STEP_SHARE * largest)
     is_any_open = not all(space.is_cordoned for space in given)
     ranks = [
-        (*_rank(space, step_bytes), at)
-        for at, space in enumerate(given)
+        (*_rank(space, step_bytes), place)
+        for place, space in enumerate(given)
         if not (is_any_open and space.is_cordoned)
     ]
-    return [at for *_, at in sorted(ranks)]
+    return [place for *_, place in sorted(ranks)]
 
 
 def _rank(space: DirectorySpace, step_bytes: float) -> tuple[int, int, int]:

@@ -51,9 +51,9 @@ def append_plain(
     if refusal is not None:
         return refusal
     if header[9] >= 0:
-        known = log.producers.judge(header)
-        if known is not None:
-            return known if known.__class__ is Rejected else None
+        judged = log.producers.judge(header)
+        if judged is not None:
+            return judged if judged.__class__ is Rejected else None
     first = log.end_offset
     refusal = write_one(log, header, batch, leader_epoch, now_ms)
     if refusal is not None:

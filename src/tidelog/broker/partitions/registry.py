@@ -124,7 +124,7 @@ class Partitions:
 
     def reuses_names(self, keys: Iterable[TopicPartition]) -> bool:
         """Whether checkpoints hold entries of former replicas of partitions that are created."""
-        sound = [each for each in self.directories if each.failed is None]
+        sound = [directory for directory in self.directories if directory.failed is None]
         return any(directory.is_noted(key) for key in keys for directory in sound)
 
     def inventory(self) -> list[Any]:

@@ -52,8 +52,8 @@ _ERRORS = {
 
 def named_by(undeleted_count: int, resize_epoch: int, partition_epoch: int) -> Named:
     """Return the numbers of a request for one partition; always ``NOT_NAMED`` itself for none."""
-    found: Named = _as_named(Named, (undeleted_count, resize_epoch, partition_epoch))
-    return NOT_NAMED if found == NOT_NAMED else found
+    named: Named = _as_named(Named, (undeleted_count, resize_epoch, partition_epoch))
+    return NOT_NAMED if named == NOT_NAMED else named
 
 
 def why_not_taken(

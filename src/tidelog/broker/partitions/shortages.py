@@ -56,15 +56,15 @@ class Shortages:
 
     def measured(self) -> dict[LogDirectory, int]:
         """Return the free bytes of the directories in service; called in a thread."""
-        found = {}
+        free = {}
         for directory in self._directories:
             if directory.failed is None:
                 try:
-                    found[directory] = directory.free_bytes()
+                    free[directory] = directory.free_bytes()
                 except OSError:
                     # Unknown: its refusals count alone.
                     continue
-        return found
+        return free
 
     def look(self, free: dict[LogDirectory, int]) -> None:
         """Judge each directory by its free bytes."""
@@ -78,8 +78,8 @@ class Shortages:
         if refusal is not None:
             if refusal.free_bytes is None:
                 refusal.free_bytes = free
-            known = refusal.free_bytes
-            has_more = free is not None and known is not None and free > known
+            before = refusal.free_bytes
+            has_more = free is not None and before is not None and free > before
             if has_more or now_ms - refusal.at_ms > REMEMBERED_MS:
                 del self._refusals[directory]
             else:

@@ -76,23 +76,23 @@ class Throttles:
     def _of(self, partition: HostedPartition, replica: int) -> list[Bucket]:
         """Return the buckets that limit a copy. A target is limited without a list."""
         listed, moving = (self._buckets.get(name) for name in self._rates)
-        found = []
+        buckets = []
         if moving is not None and replica in partition.state.targets:
-            found.append(moving)
+            buckets.append(moving)
         if listed is not None and is_listed(
             self._listed_of(partition.topic), partition.partition, replica
         ):
-            found.append(listed)
-        return found
+            buckets.append(listed)
+        return buckets
 
     def _listed_of(self, topic: str) -> frozenset[str]:
-        found = self._listed.get(topic)
-        if found is None:
+        listed = self._listed.get(topic)
+        if listed is None:
             text = self._configs.of(EntityType.TOPIC, topic).get(self._list, "")
             before = self._listed_before.get(topic)
-            found = before if before is not None and before.text == text else self._parsed(text)
-            self._listed[topic] = found
-        return found.replicas
+            listed = before if before is not None and before.text == text else self._parsed(text)
+            self._listed[topic] = listed
+        return listed.replicas
 
     def _parsed(self, text: str) -> _Listed:
         value = parse(TOPIC[self._list], text) if text else ()

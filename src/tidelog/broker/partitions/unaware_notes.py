@@ -59,11 +59,11 @@ class UnawareNotes:
 
     def seen_before(self, now_ms: int) -> dict[UUID, int]:
         """Return until when such producers may have written before this start, by topic."""
-        found: dict[UUID, int] = {}
-        for each in self._by_directory.values():
-            for topic_id, until in each.note.wanted.items():
-                found[topic_id] = max(min(until, now_ms), found.get(topic_id, 0))
-        return found
+        untils: dict[UUID, int] = {}
+        for of_directory in self._by_directory.values():
+            for topic_id, until in of_directory.note.wanted.items():
+                untils[topic_id] = max(min(until, now_ms), untils.get(topic_id, 0))
+        return untils
 
     def covers(self, partition: HostedPartition, now_ms: int) -> bool:
         """Whether a batch may be appended now: a durable note says that it may be there."""
@@ -116,8 +116,8 @@ class UnawareNotes:
         for of in self._by_directory.values():
             while of.task is not None:
                 await asyncio.wait([of.task])
-            known = {x: last_ms.get(x, until) for x, until in of.note.wanted.items()}
-            if known != of.note.wanted:
-                of.note.wanted = known
+            exact = {x: last_ms.get(x, until) for x, until in of.note.wanted.items()}
+            if exact != of.note.wanted:
+                of.note.wanted = exact
                 with contextlib.suppress(OSError):
                     await self._log_work.run(None, of.note.writing(self._clock.wall_ms()))

@@ -113,8 +113,8 @@ class UnawareWriters:
         self._unsaid: list[UUID] = []
         """Topics of ``_former`` that this registration has not been sent."""
         self._cycle: Iterator[str] = iter(())
-        for topic, each in partitions.by_topic.items():
-            topic_id = next(iter(each.values())).topic_id
+        for topic, hosted in partitions.by_topic.items():
+            topic_id = next(iter(hosted.values())).topic_id
             if topic_id in self._former:
                 self.last_ms[topic] = self._former.pop(topic_id)
                 self._ids[topic] = topic_id
@@ -185,8 +185,8 @@ class UnawareWriters:
     async def stop(self) -> None:
         """Stop; the batches that wait are not looked at. The notes become exact."""
         await self.search.stop()
-        known = {self._ids[topic]: self.last_ms[topic] for topic in self._ids}
-        await self._notes.stop({**self._former, **known})
+        last_ms = {self._ids[topic]: self.last_ms[topic] for topic in self._ids}
+        await self._notes.stop({**self._former, **last_ms})
 
     # -- what is reported
 
@@ -208,11 +208,11 @@ class UnawareWriters:
             self._cycle = iter(list(self._partitions.by_topic))
             looked = list(islice(self._cycle, max(1, most - len(former))))
         names = dict.fromkeys([*urgent, *looked])
-        found = [led for topic in names if (led := self._hosted(topic)) is not None]
+        changed = [led for topic in names if (led := self._hosted(topic)) is not None]
         gone = [
             _LedTopic(x, self._former[x], 0, client_ids=[]) for x in former if x in self._former
         ]
-        return gone + found
+        return gone + changed
 
     def _hosted(self, topic: str) -> Any:
         hosted = self._partitions.by_topic.get(topic, {})
@@ -220,15 +220,15 @@ class UnawareWriters:
         if counted is None:
             return None
         topic_id = counted.topic_id
-        said = self._said.get(topic)
-        if topic_id != (said[0] if said is not None else self._ids.get(topic, topic_id)):
+        former = self._said.get(topic)
+        if topic_id != (former[0] if former is not None else self._ids.get(topic, topic_id)):
             self._drop(topic)  # another topic of the name
-            said = None
+            former = None
         last_ms, misplaced = self.last_ms.get(topic, NEVER), self.misplaced.get(topic, 0)
-        if said is not None:
+        if former is not None:
             # A clock that was set back makes an earlier time of a later batch.
-            is_later = abs(last_ms - said[1]) >= SAID_AGAIN_MS
-            if not is_later and misplaced == said[2]:
+            is_later = abs(last_ms - former[1]) >= SAID_AGAIN_MS
+            if not is_later and misplaced == former[2]:
                 return None
         self._said[topic] = topic_id, last_ms, misplaced
         return self.led(topic, topic_id)
@@ -249,8 +249,8 @@ class UnawareWriters:
     def _forget(self) -> None:
         """Forget the topics of which this broker hosts nothing, but for when such a producer last
         wrote to them."""
-        for known in self._by_topic():
-            for topic in known.keys() - self._partitions.by_topic.keys():
+        for numbers in self._by_topic():
+            for topic in numbers.keys() - self._partitions.by_topic.keys():
                 self._drop(topic)
         if not self._former:
             return
@@ -263,8 +263,8 @@ class UnawareWriters:
             topic_id = self._ids[topic]
             self._former[topic_id] = self.last_ms[topic]
             self._unsaid.append(topic_id)
-        for known in self._by_topic():
-            known.pop(topic, None)
+        for numbers in self._by_topic():
+            numbers.pop(topic, None)
 
     def _by_topic(self) -> tuple[dict[str, Any], ...]:
         counts = self.last_ms, self._clients, self.misplaced, self.refused

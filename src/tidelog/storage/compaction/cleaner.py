@@ -210,18 +210,20 @@ def _kept_batches(reading: _Reading) -> _Kept:
     for group in plan.groups:
         for source in group:
             file = reading.file(source)
-            for at, header in scan(file, 0, source.size, check=False, chunk_bytes=HEADERS_BYTES):
+            for position, header in scan(
+                file, 0, source.size, check=False, chunk_bytes=HEADERS_BYTES
+            ):
                 reading.pace.take(min(header.size, HEADERS_BYTES))
                 if header.producer_id in plan.producers and not header.control:
-                    known = kept.last_of_producer.get(header.producer_id, ())
-                    known = (*known[1 - BATCHES_REMEMBERED :], header.last_offset)
-                    kept.last_of_producer[header.producer_id] = known
+                    last = kept.last_of_producer.get(header.producer_id, ())
+                    last = (*last[1 - BATCHES_REMEMBERED :], header.last_offset)
+                    kept.last_of_producer[header.producer_id] = last
                 if not header.control or header.base_offset != run_end:
                     run = []
                 if not header.control:
                     continue
                 run_end = header.next_offset
-                batch = memoryview(file.read_at(at, header.size))
+                batch = memoryview(file.read_at(position, header.size))
                 reading.pace.take(header.size)
                 if _voided(header, batch) is not None:
                     run.append(header.base_offset)

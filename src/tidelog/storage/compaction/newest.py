@@ -42,35 +42,35 @@ class NewestOffsets:
         """Note an offset of a key; offsets rise. Call it only while there is room."""
         stored = short(key)
         start = hash(stored)
-        at = start % self._entries * ENTRY_BYTES
+        position = start % self._entries * ENTRY_BYTES
         # An offset of 0 is that of an empty entry: offsets are stored one higher.
-        found, known = _read(self._table, at)
-        if known and found != stored:
-            at, known = self._search(stored, start, at)
-        if not known:
+        there, higher = _read(self._table, position)
+        if higher and there != stored:
+            position, higher = self._search(stored, start, position)
+        if not higher:
             self.count += 1
-        _write(self._table, at, stored, offset + 1)
+        _write(self._table, position, stored, offset + 1)
 
     def get(self, key: bytes) -> int:
         """Return the newest offset of a key, -1 without one."""
         stored = short(key)
         start = hash(stored)
-        at = start % self._entries * ENTRY_BYTES
-        found, known = _read(self._table, at)
-        if known and found != stored:
-            _, known = self._search(stored, start, at)
-        offset: int = known
+        position = start % self._entries * ENTRY_BYTES
+        there, higher = _read(self._table, position)
+        if higher and there != stored:
+            _, higher = self._search(stored, start, position)
+        offset: int = higher
         return offset - 1
 
-    def _search(self, stored: bytes, start: int, at: int) -> tuple[int, int]:
+    def _search(self, stored: bytes, start: int, position: int) -> tuple[int, int]:
         """Return the position of a key's entry, or an empty one, and the offset there."""
         table, size = self._table, self._entries * ENTRY_BYTES
         stride = (1 + (start >> 32) % (self._entries - 1)) * ENTRY_BYTES
         while True:
-            at = (at + stride) % size
-            found, known = _read(table, at)
-            if not known or found == stored:
-                return at, known
+            position = (position + stride) % size
+            there, higher = _read(table, position)
+            if not higher or there == stored:
+                return position, higher
 
 
 def short(key: bytes) -> bytes:

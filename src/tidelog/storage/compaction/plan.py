@@ -117,15 +117,15 @@ def cleanable(log: LogState, now_ms: int) -> list[Segment]:
     """Return the segments that a run may rewrite: a prefix of the log."""
     bound = min(log.high_watermark, log.synced_end_offset)
     lag = log.configs.min_compaction_lag_ms
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for segment in log.segments[:-1]:
         if segment.next_offset > bound:
             break
         dirty = segment.next_offset > log.first_dirty_offset
         if dirty and lag > 0 and largest_timestamp(segment) > now_ms - lag:
             break
-        found.append(segment)
-    return found
+        segments.append(segment)
+    return segments
 
 
 def dirtiness(log: LogState, now_ms: int) -> Dirtiness:

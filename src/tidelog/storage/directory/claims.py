@@ -46,26 +46,26 @@ def claims_of(
 
     The last turn goes over all logs, 0.4 us for each, and reads again those whose claims fell.
     """
-    found: dict[str, Offsets] = {name: {} for name in CLAIMS}
+    claims: dict[str, Offsets] = {name: {} for name in CLAIMS}
     asked: dict[TopicPartition, tuple[PartitionLog, int]] = {}
     for count, (partition, log) in enumerate(list(logs.items()), 1):
-        asked[partition] = _ask(partition, log, found)
+        asked[partition] = _ask(partition, log, claims)
         if not count % ASKED_AT_ONCE:
             yield None
     for partition, log in logs.items():
         if asked.get(partition) != (log, log.lowered):
             # A cut waits for a checkpoint that claims less: no later one may claim more. Nor may
             # the claims of a deleted log be taken for those of the next log of the same name.
-            _ask(partition, log, found)
+            _ask(partition, log, claims)
     for partition in asked.keys() - logs.keys():
-        for offsets in found.values():
+        for offsets in claims.values():
             del offsets[partition]
-    return found
+    return claims
 
 
 def _ask(
-    partition: TopicPartition, log: PartitionLog, found: dict[str, Offsets]
+    partition: TopicPartition, log: PartitionLog, claims: dict[str, Offsets]
 ) -> tuple[PartitionLog, int]:
     for name, claim in CLAIMS.items():
-        found[name][partition] = claim(log)
+        claims[name][partition] = claim(log)
     return log, log.lowered

@@ -25,21 +25,21 @@ class Contents:
 
 def contents_of(disk: Disk, directory: str) -> Contents:
     """List a log directory. OSError as the disk gives it."""
-    found = Contents()
+    contents = Contents()
     for name in disk.list(directory):
         path = f"{directory}/{name}"
         if not disk.is_directory(path):
             continue
         parsed = names.parse_directory(name)
         if parsed is None:
-            found.unknown.append(name)
+            contents.unknown.append(name)
         elif parsed.ending == names.DELETE_DIRECTORY:
-            found.deleted.append(path)
+            contents.deleted.append(path)
         elif parsed.ending == names.STRAY_DIRECTORY:
-            found.strays.append(name)
+            contents.strays.append(name)
         elif parsed.ending == names.FUTURE_DIRECTORY:
-            if found.futures.setdefault(parsed.partition, path) != path:
-                found.deleted.append(path)  # a power loss brought one back
+            if contents.futures.setdefault(parsed.partition, path) != path:
+                contents.deleted.append(path)  # a power loss brought one back
         else:
-            found.hosted.append((parsed.partition, path))
-    return found
+            contents.hosted.append((parsed.partition, path))
+    return contents

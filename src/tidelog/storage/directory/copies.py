@@ -52,27 +52,27 @@ class Choice(Generic[Place]):
 
 def judge(copies: Sequence[FoundReplica[Place]]) -> Choice[Place]:
     """Judge the copies of one partition by the table above. O(their number squared)."""
-    left = [(each.place, UNFINISHED) for each in copies if each.is_unfinished]
-    finished = [each for each in copies if not each.is_unfinished]
+    left = [(copy.place, UNFINISHED) for copy in copies if copy.is_unfinished]
+    finished = [copy for copy in copies if not copy.is_unfinished]
     replaced = {
         created
-        for each in finished
-        if each.metadata is not None
-        for created in each.metadata.replaces
+        for copy in finished
+        if copy.metadata is not None
+        for created in copy.metadata.replaces
     }
-    moved = {each.metadata.copy_of for each in finished if each.metadata is not None}
+    moved = {copy.metadata.copy_of for copy in finished if copy.metadata is not None}
     living = []
-    for each in finished:
-        if each.metadata is not None and each.metadata.created in replaced:
-            left.append((each.place, REPLACED))
-        elif each.metadata is not None and each.metadata.created in moved - {None}:
-            left.append((each.place, MOVED))
+    for copy in finished:
+        if copy.metadata is not None and copy.metadata.created in replaced:
+            left.append((copy.place, REPLACED))
+        elif copy.metadata is not None and copy.metadata.created in moved - {None}:
+            left.append((copy.place, MOVED))
         else:
-            living.append(each)
+            living.append(copy)
     if not living:
         # Each one is replaced by another one: no order of events leads to that.
         return Choice((), ()) if finished else Choice((copies[0].place,), left[1:])
-    ids = {each.metadata.topic_id for each in living if each.metadata is not None} - {NO_UUID}
+    ids = {copy.metadata.topic_id for copy in living if copy.metadata is not None} - {NO_UUID}
     if len(living) > 1 and len(ids) < len(living):
         return Choice((), ())
-    return Choice([each.place for each in living], left)
+    return Choice([copy.place for copy in living], left)

@@ -69,7 +69,7 @@ def claim(
         meta = identify(seams, path, cluster_id, node_id, founded_as)
         if isinstance(meta, DirectoryRefused):
             return meta
-        found, last_stop = meta
+        properties, last_stop = meta
         directory = disk.open_directory(path)
         on_failure.callback(directory.close)
         # Files that a killed process created may have no durable names yet.
@@ -78,7 +78,7 @@ def claim(
         if last_stop is not LastStop.NEW:
             last_stop, ran_synced = how_it_ended(disk, path, boot_id)
         on_failure.pop_all()
-    return Claimed(lock, found, last_stop, directory, ran_synced)
+    return Claimed(lock, properties, last_stop, directory, ran_synced)
 
 
 def look(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
@@ -167,8 +167,8 @@ def identify(
 
 def _has_replicas(disk: Disk, path: str) -> bool:
     """Whether a directory is not fresh, although it has no ``meta.properties``."""
-    found = (names.parse_directory(name) for name in disk.list(path))
-    return any(each is not None and not each.ending for each in found)
+    folders = (names.parse_directory(name) for name in disk.list(path))
+    return any(folder is not None and not folder.ending for folder in folders)
 
 
 def renamed(disk: Disk, path: str, meta: MetaProperties, cluster_id: str) -> MetaProperties | None:

@@ -125,38 +125,40 @@ class LogDirectory:
         process counts. Blocks for as long as recovery takes; damage is listed, not raised. OSError
         for an unreadable disk, LoadAbandoned after ``abandon_load``.
         """
-        found = Loaded()
+        loaded = Loaded()
         removed_ms = self._seams.clock.wall_ms() + configs_of(()).file_delete_delay_ms
-        starts, recovery, watermarks, cleaned = (self._offsets(name, found) for name in CLAIMS)
+        starts, recovery, watermarks, cleaned = (self._offsets(name, loaded) for name in CLAIMS)
         self._noted = {*recovery, *starts, *watermarks, *cleaned}
         contents = contents_of(self._disk, self.path)
-        found.strays, found.unknown = contents.strays, contents.unknown
+        loaded.strays, loaded.unknown = contents.strays, contents.unknown
         self.futures = contents.futures
         for path in contents.deleted:
             self.resources.removals.add(path, removed_ms)
-        clean, unclean = (self.last_stop is each for each in (LastStop.CLEAN, LastStop.UNCLEAN))
+        clean, unclean = (self.last_stop is stop for stop in (LastStop.CLEAN, LastStop.UNCLEAN))
 
         def ending_of(key: TopicPartition) -> Ending:
-            at = recovery.get(key, 0), watermarks.get(key, 0), starts.get(key, 0)
-            known = key in starts
-            return Ending(*at, clean=clean, unsynced_may_be_gone=unclean, knows_start=known)
+            offsets = recovery.get(key, 0), watermarks.get(key, 0), starts.get(key, 0)
+            knows_start = key in starts
+            return Ending(
+                *offsets, clean=clean, unsynced_may_be_gone=unclean, knows_start=knows_start
+            )
 
         self.resources.loading.logs = len(contents.hosted)
         Opening(self._disk, self.resources.loading, helpers, most_helpers).open_all(
-            self._load_one(found, partition, path, configs_of, ending_of(partition), cleaned)
+            self._load_one(loaded, partition, path, configs_of, ending_of(partition), cleaned)
             for partition, path in contents.hosted
         )
         ids = {x.metadata.topic_id for x in self.logs.values() if x.metadata is not None}
         unknown = self.unaware_note.load(ids, self._seams.clock.wall_ms())
         if unknown is not None:
-            found.compared.append(unknown)
+            loaded.compared.append(unknown)
         self._remove_clean_marker()
         self._loaded = True
         self._claims_lost_records = any(
             log.failed is None and watermarks.get(partition, 0) > log.end_offset
             for partition, log in self.logs.items()
         )
-        return found
+        return loaded
 
     def abandon_load(self) -> None:
         """Let a ``load`` that runs in another thread end before its next read."""
@@ -164,7 +166,7 @@ class LogDirectory:
 
     def _load_one(
         self,
-        found: Loaded,
+        loaded: Loaded,
         partition: TopicPartition,
         path: str,
         configs_of: ConfigsOf,
@@ -187,23 +189,23 @@ class LogDirectory:
             # Readers got all that was synced: it must be durable again before they read it.
             sync_again(log)
         self.resources.loading.opened += 1
-        found.logs += 1
-        found.recovered_bytes += log.recovered.scanned_bytes
-        found.mended += log.recovered.mended
-        found.compared += log.recovered.compared
+        loaded.logs += 1
+        loaded.recovered_bytes += log.recovered.scanned_bytes
+        loaded.mended += log.recovered.mended
+        loaded.compared += log.recovered.compared
         if log.damaged is not None:
-            found.damaged.append((partition, log.damaged))
+            loaded.damaged.append((partition, log.damaged))
         if log.metadata is None and strange_in(self._disk, path) is not None:
             self.strange.add(partition)
 
-    def _offsets(self, name: str, found: Loaded) -> Offsets:
+    def _offsets(self, name: str, loaded: Loaded) -> Offsets:
         try:
             return decode_offsets(self._disk.read(f"{self.path}/{name}"))
         except FileNotFoundError:
             return {}
         except DamagedFile as error:
             # Zero is always a safe checkpoint: the start reads more, and no record is lost.
-            found.mended.append(f"{self.path}/{name}: {error}: every offset in it counts as 0")
+            loaded.mended.append(f"{self.path}/{name}: {error}: every offset in it counts as 0")
             return {}
 
     # Partitions ------------------------------------------------------------------------------

@@ -52,9 +52,9 @@ class Opening:
             for future in self._apart:
                 future.cancel()
 
-    def _go_on(self, log: Checks[None], found: Check | None) -> None:
+    def _go_on(self, log: Checks[None], check: Check | None) -> None:
         try:
-            asked = next(log) if found is None else log.send(found)
+            asked = next(log) if check is None else log.send(check)
             while self._helpers is None or not self._is_much(asked):
                 asked = log.send(check_file(self._disk, asked, self._loading))
         except StopIteration:
@@ -72,13 +72,13 @@ class Opening:
         for future in done:
             log, asked = self._apart.pop(future)
             try:
-                found = future.result()
+                check = future.result()
             except BrokenExecutor:
                 # The helper was killed, and others with it: what it had was a copy.
-                found = check_file(self._disk, asked, self._loading)
+                check = check_file(self._disk, asked, self._loading)
             else:
-                self._loading.note(found.position - asked.position)
-            self._go_on(log, found)
+                self._loading.note(check.position - asked.position)
+            self._go_on(log, check)
 
 
 def _cost_ms(disk: Disk, asked: Check) -> float:
@@ -91,5 +91,5 @@ def _cost_ms(disk: Disk, asked: Check) -> float:
         header = file.read_at(asked.position, HEADER_SIZE)
     finally:
         file.close()
-    each = max(HEADER_SIZE, read_header(header).size) if len(header) == HEADER_SIZE else size
-    return size / each * 2e-3 + size / 1e6  # 2 µs for a batch, a GB of its bytes in a second
+    batch_bytes = max(HEADER_SIZE, read_header(header).size) if len(header) == HEADER_SIZE else size
+    return size / batch_bytes * 2e-3 + size / 1e6  # 2 µs for a batch, a GB of its bytes in a second

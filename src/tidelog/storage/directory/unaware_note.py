@@ -60,11 +60,11 @@ class UnawareNote:
         disk, why = self._resources.disk, None
         hosted = dict.fromkeys(topic_ids, now_ms)
         try:
-            found = decode(disk.read(self.path))
-            self.durable = found
+            untils = decode(disk.read(self.path))
+            self.durable = untils
             self.wanted = {
-                each: now_ms if until > now_ms + COVERS_MS else until
-                for each, until in found.items()
+                topic_id: now_ms if until > now_ms + COVERS_MS else until
+                for topic_id, until in untils.items()
             }
         except FileNotFoundError:
             self.wanted = hosted
@@ -123,9 +123,9 @@ def encode(until_ms: Mapping[UUID, int]) -> bytes:
 
 def decode(content: bytes) -> dict[UUID, int]:
     """Return what the bytes say; DamagedFile when they are not what was written."""
-    found = {}
+    untils = {}
     for text, until in checked_lines(content, 2):
         if not until.isdecimal():
             raise DamagedFile(f"{until!r} is no time")
-        found[decode_uuid(text)] = int(until)
-    return found
+        untils[decode_uuid(text)] = int(until)
+    return untils

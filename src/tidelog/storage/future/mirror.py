@@ -86,7 +86,7 @@ class Mirror:
     @property
     def size(self) -> int:
         """Bytes that were copied, or found there."""
-        return sum(each.size for each in list(self._copied.values()))
+        return sum(segment.size for segment in list(self._copied.values()))
 
     def left(self) -> int:
         """Return how many bytes of the log are not copied. O(segments)."""
@@ -125,8 +125,8 @@ class Mirror:
     def _forget_from(self, offset: int) -> None:
         self.close()  # a file of that name may be another one by now
         bases = sorted(self._copied)
-        for at, base in enumerate(bases):
-            if at + 1 == len(bases) or bases[at + 1] > offset:
+        for place, base in enumerate(bases):
+            if place + 1 == len(bases) or bases[place + 1] > offset:
                 self._copied[base] = Copied()
                 self.end_offset = min(self.end_offset, base)
 
@@ -253,10 +253,10 @@ def _read(file: File, position: int, size: int) -> bytes:
 def _whole_batches(data: bytes, path: str, position: int) -> tuple[int, int]:
     """Return the size of the whole batches, and their end offset. Unsound for a bad one."""
     view, end, last = memoryview(data), 0, None
-    for at, header in walk(data):
-        end, last = at + header.size, header
-        if not crc_is_right(view[at:end], header.crc):
-            raise Unsound(f"{path} has a damaged batch at position {position + at}")
+    for begin, header in walk(data):
+        end, last = begin + header.size, header
+        if not crc_is_right(view[begin:end], header.crc):
+            raise Unsound(f"{path} has a damaged batch at position {position + begin}")
     return end, _end_of(last)
 
 

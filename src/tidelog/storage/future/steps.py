@@ -74,31 +74,31 @@ def next_steps(
     """Return the next steps, of at most ``most_bytes``; none when all is copied. O(segments)."""
     listed = list(parts)
     bases = {part.base_offset for part in listed}
-    found: list[Step] = [RemoveSegment(base) for base in sorted(copied) if base not in bases]
+    steps: list[Step] = [RemoveSegment(base) for base in sorted(copied) if base not in bases]
     left = most_bytes
     for part in listed:
-        if left <= 0 or len(found) >= most:
+        if left <= 0 or len(steps) >= most:
             break
         have = copied.get(part.base_offset, Copied())
         position = have.size if have.size <= part.size else 0
         if have.size > part.size == 0:
-            found.append(RemoveSegment(part.base_offset))
+            steps.append(RemoveSegment(part.base_offset))
             have = Copied()
         if position < part.size:
             end = min(part.size, position + left)
-            found.append(Copy(part.base_offset, position, end, part.size))
+            steps.append(Copy(part.base_offset, position, end, part.size))
             left -= end - position
             if end < part.size:
                 break
         elif part.is_closed and have.is_closed:
             continue
         if part.is_closed:
-            found.append(Close(part.base_offset, part.size))
-    return found
+            steps.append(Close(part.base_offset, part.size))
+    return steps
 
 
 def bytes_left(parts: Iterable[Part], copied: Mapping[int, Copied]) -> int:
     """Return how many bytes are not copied yet. O(segments)."""
     return sum(
-        part.size - (each.size if (each := copied.get(part.base_offset)) else 0) for part in parts
+        part.size - (copy.size if (copy := copied.get(part.base_offset)) else 0) for part in parts
     )

@@ -74,11 +74,11 @@ def append_as_leader(
     if not isinstance(batches, list):
         return batches
     if from_client and (len(batches) > 1 or batches[0][0].producer_id >= 0):
-        known = _judge_producers(log, batches, resumes=resumes)
-        if isinstance(known, Rejected):
-            return known
-        if known is not None:
-            return _duplicate(log, known)
+        judged = _judge_producers(log, batches, resumes=resumes)
+        if isinstance(judged, Rejected):
+            return judged
+        if judged is not None:
+            return _duplicate(log, judged)
     fences: list[FenceEntry] = []
     if not from_client:
         # A client's batch is no fence: ``check_client_batch``.
@@ -127,7 +127,7 @@ def append_as_follower(
     if log.damaged or log.resources.failed or log.closed or log.change is LogChange.CUT:
         return out_of_service(log)
     view = memoryview(buffer)
-    batches = [(header, view[at : at + header.size]) for at, header in walk(view)]
+    batches = [(header, view[begin : begin + header.size]) for begin, header in walk(view)]
     if not batches and len(view):
         return Rejected(ErrorCode.CORRUPT_MESSAGE, "fetched bytes begin with no whole batch")
     first_offset = expected = log.end_offset
@@ -199,12 +199,12 @@ def _judge_producers(
     return None
 
 
-def _duplicate(log: LogState, known: KnownBatch) -> Appended:
+def _duplicate(log: LogState, batch: KnownBatch) -> Appended:
     stamped = log.configs.message_timestamp_type is LOG_APPEND_TIME
     return Appended(
-        known.first_offset,
-        known.last_offset,
-        known.appended_ms if stamped else -1,
+        batch.first_offset,
+        batch.last_offset,
+        batch.appended_ms if stamped else -1,
         log.start_offset,
         duplicate=True,
     )

@@ -110,13 +110,13 @@ def check_batches(file: File, check: Check, loading: Loading) -> None:
     latest = checked.epochs[-1][0] if checked.epochs else -2
     start, chunk = position, memoryview(b"")
     while position + HEADER_SIZE <= end:
-        at = position - start
-        if at + HEADER_SIZE > len(chunk):
-            start, at = position, 0
+        begin = position - start
+        if begin + HEADER_SIZE > len(chunk):
+            start, begin = position, 0
             chunk = _read(file, position, HEADER_SIZE, end, loading)
             if len(chunk) < HEADER_SIZE:
                 break
-        fields = unpack_header(chunk, at)
+        fields = unpack_header(chunk, begin)
         base, length, epoch, magic, crc, attributes, delta, _, time, producer, _, _, count = fields
         size = length + LENGTH_OVERHEAD
         last = base + delta
@@ -130,12 +130,12 @@ def check_batches(file: File, check: Check, loading: Loading) -> None:
             or position + size > end
         ):
             break
-        if at + size > len(chunk):
-            start, at = position, 0
+        if begin + size > len(chunk):
+            start, begin = position, 0
             chunk = _read(file, position, size, end, loading)
             if len(chunk) < size:
                 break
-        if crc32c(chunk[at + ATTRIBUTES_POSITION : at + size]) != crc:
+        if crc32c(chunk[begin + ATTRIBUTES_POSITION : begin + size]) != crc:
             break
         if epoch != latest:
             if 0 <= epoch < latest:
@@ -149,7 +149,7 @@ def check_batches(file: File, check: Check, loading: Loading) -> None:
             note(_as_header(BatchHeader, fields), base, checked.now_ms)
         if attributes & CONTROL_BIT:
             header = _as_header(BatchHeader, fields)
-            checked.fences += changes_in(header, chunk[at : at + size])
+            checked.fences += changes_in(header, chunk[begin : begin + size])
         if time > newest and count:
             newest, newest_offset = time, last
         if since <= interval:

@@ -103,11 +103,11 @@ def close_all(open_logs: Iterable[LogState], threads: Executor | None) -> bool:
     for begin in range(0, len(logs), CLOSED_AT_ONCE):
         some = logs[begin : begin + CLOSED_AT_ONCE]
         written = [(log, write_before_stop(log)) for log in some]
-        pendings = [each for _, each in written if isinstance(each, PendingSync)]
+        pendings = [pending for _, pending in written if isinstance(pending, PendingSync)]
         if threads is None:
             run_all(pendings)
         else:
-            shares = [pendings[at::CLOSING_THREADS] for at in range(CLOSING_THREADS)]
+            shares = [pendings[first::CLOSING_THREADS] for first in range(CLOSING_THREADS)]
             list(threads.map(run_all, shares))
         for log, pending in written:
             closed_well = finish_stop(log, pending)

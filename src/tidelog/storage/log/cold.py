@@ -58,38 +58,38 @@ class ColdRead:
 
 def run_all(reads: Sequence[ColdRead]) -> None:
     """Run many, in any thread."""
-    for each in reads:
-        each.run()
+    for read in reads:
+        read.run()
 
 
 def cold_read(
-    log: LogState, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
+    log: LogState, offset: int, max_bytes: int, remembered: tuple[Segment, int] | None = None
 ) -> ColdRead | None:
     """Return what a thread should read before the log is read from ``offset`` on; None: nothing.
-    ``known``: the result of ``log.segments.remembered``.
+    ``remembered``: the result of ``log.segments.remembered``.
 
     First the bytes that locate the offset (the index, the batches after its entry), then, once
     these are in memory, the bytes to read.
     """
     if log.damaged or log.closed or not log.start_offset <= offset < log.end_offset:
         return None
-    known = known or log.segments.remembered(offset)
-    segment = log.segments[log.segments.segment_at(offset)] if known is None else known[0]
+    remembered = remembered or log.segments.remembered(offset)
+    segment = log.segments[log.segments.segment_at(offset)] if remembered is None else remembered[0]
     try:
-        if known is not None:
-            position = known[1]
+        if remembered is not None:
+            position = remembered[1]
         elif segment.active:
             position = segment.index.position_for(offset)
         else:
             size = segment.resources.files.size(segment.index_path)
-            found = _unless_in_memory(segment, segment.index_path, 0, size)
-            if found is not None:
-                return found
+            cold = _unless_in_memory(segment, segment.index_path, 0, size)
+            if cold is not None:
+                return cold
             position = segment.index.position_for(offset)
         size = segment.size - position
         if segment.active and size <= HOT_BYTES and position >= segment.opened_size:
             return None
-        if known is None:
+        if remembered is None:
             looked = _unless_in_memory(segment, segment.log_path, position, min(size, LOOK_BYTES))
             if looked is not None:
                 return looked

@@ -100,8 +100,8 @@ def restart(
 
 
 def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
-    at = log.segments.segment_at(offset)
-    kept = log.segments[at]
+    place = log.segments.segment_at(offset)
+    kept = log.segments[place]
     look = _Look(kept, offset)
     try:
         yield look.run
@@ -110,7 +110,7 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | N
     except OSError as error:
         return write_failed(log, error)
     try:
-        removal = take_out(log, log.segments[:at:-1])
+        removal = take_out(log, log.segments[:place:-1])
     except OSError as error:
         opened.release()
         return write_failed(log, error)
@@ -119,7 +119,7 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | N
     log.snapshots.cancel(above=look.end)
     cut = _Cut(log, removal, pending_epochs(log), above=look.end)
     cut.opened = opened
-    cut.kept = [*(SegmentApart(each, look.own) for each in log.segments[:-1]), look.kept]
+    cut.kept = [*(SegmentApart(segment, look.own) for segment in log.segments[:-1]), look.kept]
     cut.now_ms = now_ms
     return (yield from _carry_out(log, cut, now_ms))
 

@@ -23,15 +23,15 @@ def elsewhere(
     not synced may be there only, not in the copy: the recovery point stays. The next sync covers
     the name of the directory, too.
     """
-    segments = [each.elsewhere(resources, path) for each in log.segments]
-    found = replace(
+    segments = [segment.elsewhere(resources, path) for segment in log.segments]
+    recovered = replace(
         log.recovered,
         segments=segments,
         log_start=log.start_offset,
         metadata=metadata,
         damaged=None,
     )
-    moved = PartitionLog(resources, path, log.partition, log.configs, found)
+    moved = PartitionLog(resources, path, log.partition, log.configs, recovered)
     moved.start_offset, moved.end_offset = log.start_offset, log.end_offset
     moved.high_watermark = log.high_watermark
     moved.synced_end_offset = log.synced_end_offset

@@ -82,16 +82,16 @@ def find_epochs(log: LogState, checked: CheckedBatches | None) -> FoundEpochs:
     except FileNotFoundError:
         pass
     except _Contradicted as error:
-        said = f"{path}: the batches contradict it ({error}): the leader epochs are taken from them"
-        (log.recovered.mended if file.checksum is False else log.recovered.compared).append(said)
+        line = f"{path}: the batches contradict it ({error}): the leader epochs are taken from them"
+        (log.recovered.mended if file.checksum is False else log.recovered.compared).append(line)
     except DamagedFile as error:
         log.recovered.mended.append(f"{path}: {error}: taken from the log instead")
     if epochs is None:
         epochs, is_believed = _of_batches(log, checked), False
     epochs.truncate_start(log.start_offset)
-    found = epochs.all_from(log.segments[0].base_offset)
+    present = epochs.all_from(log.segments[0].base_offset)
     # A log without any epoch needs no file.
-    return FoundEpochs(epochs, (is_believed or not found) and found == on_disk)
+    return FoundEpochs(epochs, (is_believed or not present) and present == on_disk)
 
 
 def _agreed(log: LogState, file: _File, checked: CheckedBatches | None) -> LeaderEpochs:
@@ -119,38 +119,38 @@ def _compared(log: LogState, entries: Entries, believed: frozenset[tuple[int, in
 
     One that is not ``believed`` and begins at the end of a gap is lowered to the beginning of it.
     """
-    found = LeaderEpochs()
+    epochs = LeaderEpochs()
     if entries and entries[0][1] > log.start_offset:
         entries = [(entries[0][0], _start_of_first(log, *entries[0])), *entries[1:]]
         believed |= {entries[0]}
-    for at, (epoch, offset) in enumerate(entries):
-        ends = entries[at + 1][1] if at + 1 < len(entries) else log.end_offset
+    for place, (epoch, offset) in enumerate(entries):
+        ends = entries[place + 1][1] if place + 1 < len(entries) else log.end_offset
         first = max(offset, log.start_offset)
         if first < min(ends, log.end_offset):
-            before = _batch_before(log, found, epoch, first) if first == offset else True
+            before = _batch_before(log, epochs, epoch, first) if first == offset else True
             if not (_begins(log, epoch, offset, first, ends) and before is not None):
                 raise _Contradicted(f"epoch {epoch} does not begin at offset {offset}")
             if not before and (epoch, offset) not in believed:
-                offset = _gap_before(log, found, first)
-        found.begin(epoch, offset)
+                offset = _gap_before(log, epochs, first)
+        epochs.begin(epoch, offset)
     # The last batch of an empty log lies below its start: in a file that was removed, and that a
     # power loss may bring back without bytes that were never synced. It does not count.
     is_empty = log.end_offset <= log.start_offset
     last = None if is_empty else log.segments.header_at(log.end_offset - 1)
-    if last is not None and last.leader_epoch > found.latest:
+    if last is not None and last.leader_epoch > epochs.latest:
         raise _Contradicted(f"epoch {last.leader_epoch} is not in it")
-    return found.entries
+    return epochs.entries
 
 
 def _begins(log: LogState, epoch: int, offset: int, first: int, ends: int) -> bool:
     """Whether the first batch from ``first`` on allows that ``epoch`` has begun at ``offset``."""
-    said = log.segments.header_at(first)
-    if said is None:
+    header = log.segments.header_at(first)
+    if header is None:
         return False
-    if said.base_offset < ends and 0 <= said.leader_epoch != epoch:
+    if header.base_offset < ends and 0 <= header.leader_epoch != epoch:
         return False
     # A log may begin within a batch (DeleteRecords), and with it its first epoch.
-    return said.base_offset >= offset or offset <= log.start_offset
+    return header.base_offset >= offset or offset <= log.start_offset
 
 
 def _batch_before(log: LogState, former: LeaderEpochs, epoch: int, first: int) -> bool | None:
@@ -160,12 +160,12 @@ def _batch_before(log: LogState, former: LeaderEpochs, epoch: int, first: int) -
     before = log.segments.header_at(first - 1)
     if before is None or before.base_offset >= first:
         return False
-    said = before.leader_epoch
-    if said < 0:
+    named = before.leader_epoch
+    if named < 0:
         return True
     # Whatever began at ``first`` itself has no records.
     leads = former.epoch_at(first - 1)
-    return True if (said == leads if leads >= 0 else said < epoch) else None
+    return True if (named == leads if leads >= 0 else named < epoch) else None
 
 
 def _gap_before(log: LogState, former: LeaderEpochs, first: int) -> int:
@@ -174,9 +174,9 @@ def _gap_before(log: LogState, former: LeaderEpochs, first: int) -> int:
     begins = log.segments[log.segments.segment_at(first - 1)].cut_for(first)[1]
     before = log.segments.header_at(begins - 1) if begins > log.start_offset else None
     if before is not None and before.base_offset < begins:
-        said = before.leader_epoch
-        if said >= 0 and said != former.epoch_at(begins - 1):
-            raise _Contradicted(f"epoch {said} does not lead up to offset {begins} in it")
+        named = before.leader_epoch
+        if named >= 0 and named != former.epoch_at(begins - 1):
+            raise _Contradicted(f"epoch {named} does not lead up to offset {begins} in it")
     return begins
 
 
@@ -186,11 +186,11 @@ def _start_of_first(log: LogState, epoch: int, offset: int) -> int:
     The file was written for a log start that a power loss took: the batches below it had been
     deleted, and the file lacks their epochs. _Contradicted when batches have other epochs.
     """
-    said = log.segments.header_at(log.start_offset)
-    if said is None or said.leader_epoch < 0:
+    header = log.segments.header_at(log.start_offset)
+    if header is None or header.leader_epoch < 0:
         return offset
-    if said.leader_epoch != epoch:
-        raise _Contradicted(f"epoch {said.leader_epoch} is not in it")
+    if header.leader_epoch != epoch:
+        raise _Contradicted(f"epoch {header.leader_epoch} is not in it")
     return log.start_offset
 
 
@@ -201,21 +201,21 @@ def _of_batches(log: LogState, checked: CheckedBatches | None) -> LeaderEpochs:
     false epoch must not spread. Below the log's start a segment may be a file that was removed and
     came back torn: no reader gets its batches, and they count where they lead up to the others.
     """
-    lower = [each for each in log.segments if each.next_offset <= log.start_offset]
-    found = LeaderEpochs()
-    next_offset = max((each.next_offset for each in lower), default=log.segments[0].base_offset)
+    lower = [one for one in log.segments if one.next_offset <= log.start_offset]
+    epochs = LeaderEpochs()
+    next_offset = max((one.next_offset for one in lower), default=log.segments[0].base_offset)
     for segment in log.segments[len(lower) :]:
         limit, end = _unchecked(segment, checked), 0
         for position, header in _walked(segment, limit):
             end = position + header.size
-            _begin(found, header.leader_epoch, next_offset, header.base_offset)
+            _begin(epochs, header.leader_epoch, next_offset, header.base_offset)
             next_offset = header.next_offset
         if end != limit:
             raise Unsound(f"{segment.log_path} has no batch at position {end}")
-    for at, (epoch, offset) in enumerate(() if checked is None else checked.epochs):
+    for place, (epoch, offset) in enumerate(() if checked is None else checked.epochs):
         # The first may have begun in a gap before what was checked, or be the last that was walked.
-        _begin(found, epoch, offset if at else next_offset, offset)
-    return _with_lower(lower, checked, found) if lower else found
+        _begin(epochs, epoch, offset if place else next_offset, offset)
+    return _with_lower(lower, checked, epochs) if lower else epochs
 
 
 def _with_lower(
@@ -227,22 +227,22 @@ def _with_lower(
     is left out, with the rest of that segment.
     """
     ceiling, above = upper.entries[0] if upper.entries else (None, -1)
-    found = LeaderEpochs()
+    epochs = LeaderEpochs()
     next_offset = -1
     for segment in lower:
         next_offset = segment.base_offset if next_offset < 0 else next_offset
         for _, header in _walked(segment, _unchecked(segment, checked)):
             epoch = header.leader_epoch
-            is_false = 0 <= epoch < found.latest or (ceiling is not None and epoch > ceiling)
+            is_false = 0 <= epoch < epochs.latest or (ceiling is not None and epoch > ceiling)
             if is_false or not next_offset <= header.base_offset < segment.next_offset:
                 break
-            found.begin(epoch, next_offset)
+            epochs.begin(epoch, next_offset)
             next_offset = min(header.next_offset, segment.next_offset)
     if ceiling is not None:
-        found.begin(ceiling, min(above, next_offset))
+        epochs.begin(ceiling, min(above, next_offset))
     for epoch, offset in upper.entries[1:]:
-        found.begin(epoch, offset)
-    return found
+        epochs.begin(epoch, offset)
+    return epochs
 
 
 def _unchecked(segment: Segment, checked: CheckedBatches | None) -> int:
@@ -254,8 +254,8 @@ def _walked(segment: Segment, limit: int) -> Iterator[tuple[int, BatchHeader]]:
     return scan(segment.open_log(), 0, limit, check=False, chunk_bytes=HEADERS_BYTES)
 
 
-def _begin(found: LeaderEpochs, epoch: int, start_offset: int, base_offset: int) -> None:
+def _begin(epochs: LeaderEpochs, epoch: int, start_offset: int, base_offset: int) -> None:
     """Add the epoch of a batch; Unsound when epochs fall."""
-    if 0 <= epoch < found.latest:
-        raise Unsound(f"offset {base_offset} has leader epoch {epoch}, after epoch {found.latest}")
-    found.begin(epoch, start_offset)
+    if 0 <= epoch < epochs.latest:
+        raise Unsound(f"offset {base_offset} has leader epoch {epoch}, after epoch {epochs.latest}")
+    epochs.begin(epoch, start_offset)

@@ -38,11 +38,11 @@ def find_fences(log: LogState, recovery_point: int, checked: CheckedBatches | No
     """
     path = f"{log.path}/{names.FENCE_CHECKPOINT}"
     try:
-        found = decode_fences(log.resources.disk.read(path))
-        log.fences = log.fence_file.written = log.fence_file.durable = found
-        if checked is not None and found.entries:
+        decoded = decode_fences(log.resources.disk.read(path))
+        log.fences = log.fence_file.written = log.fence_file.durable = decoded
+        if checked is not None and decoded.entries:
             # An earlier process may not have made the name durable, but for those below the start.
-            log.fence_file.durable = found.below(log.start_offset)
+            log.fence_file.durable = decoded.below(log.start_offset)
             log.fence_file.change = log.dirty.note_names()
         _agree(log, recovery_point, checked)
     except FileNotFoundError:
@@ -66,11 +66,11 @@ def _agree(log: LogState, recovery_point: int, checked: CheckedBatches | None) -
         if entry.offset >= log.start_offset and not _says(log, entry):
             raise DamagedFile(f"offset {entry.offset} is not the fence of epoch {entry[0]}")
     log.fences = kept
-    for offset, said in () if checked is None else checked.fences:
+    for offset, fence in () if checked is None else checked.fences:
         newest = kept.below(offset + 1).newest
-        is_known = newest is not None and newest.resize_epoch >= said.resize_epoch
+        is_known = newest is not None and newest.resize_epoch >= fence.resize_epoch
         if offset < recovery_point and not is_known:
-            raise DamagedFile(f"it lacks the fence of epoch {said.resize_epoch} at {offset}")
+            raise DamagedFile(f"it lacks the fence of epoch {fence.resize_epoch} at {offset}")
     _add(log, [] if checked is None else checked.fences)
 
 
@@ -84,23 +84,23 @@ def _says(log: LogState, entry: FenceEntry) -> bool:
     return (entry.offset, expected) in _changes(segment, position)
 
 
-def _add(log: LogState, found: Found) -> None:
-    for offset, said in found:
+def _add(log: LogState, fences: Found) -> None:
+    for offset, fence in fences:
         data_end = data_end_before(log, offset)
         log.fences = log.fences.with_one(
-            FenceEntry(said.resize_epoch, said.undeleted_count, said.kind, offset, data_end)
+            FenceEntry(fence.resize_epoch, fence.undeleted_count, fence.kind, offset, data_end)
         )
 
 
 def _of_batches(log: LogState) -> Found:
     """Return the fences in all batches of a log that has lost none. Grows with the batches."""
-    found: Found = []
+    fences: Found = []
     for segment in log.segments:
         file = segment.open_log()
         for position, header in scan(file, 0, segment.size, check=False, chunk_bytes=HEADERS_BYTES):
             if header.control:
-                found += _changes(segment, position)
-    return found
+                fences += _changes(segment, position)
+    return fences
 
 
 def _changes(segment: Segment, position: int) -> Found:

@@ -20,7 +20,7 @@ def fences_in(log: LogState, batches: Batches, *, assigned: bool) -> list[FenceE
 
     Only control batches are decoded. OSError and CorruptRecords of reads of the log.
     """
-    found: list[FenceEntry] = []
+    fences: list[FenceEntry] = []
     end, data_end = log.end_offset, -1
     for header, batch in batches:
         first = header.base_offset if assigned else end
@@ -30,14 +30,16 @@ def fences_in(log: LogState, batches: Batches, *, assigned: bool) -> list[FenceE
         if not header.attributes & CONTROL_BIT:
             data_end = end
             continue
-        for offset, said in changes_in(header, batch):
+        for offset, change in changes_in(header, batch):
             if data_end < 0:
                 data_end = data_end_before(log, log.end_offset)
-            at = first + offset - header.base_offset
-            found.append(
-                FenceEntry(said.resize_epoch, said.undeleted_count, said.kind, at, data_end)
+            fence_offset = first + offset - header.base_offset
+            fences.append(
+                FenceEntry(
+                    change.resize_epoch, change.undeleted_count, change.kind, fence_offset, data_end
+                )
             )
-    return found
+    return fences
 
 
 def note_fences(log: LogState, entries: list[FenceEntry]) -> None:

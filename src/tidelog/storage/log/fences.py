@@ -51,14 +51,14 @@ class Fences:
 
     def of(self, resize_epoch: int) -> FenceEntry | None:
         """Return the fence or seal of exactly this resize epoch."""
-        at = bisect_left(self.entries, resize_epoch, key=_epoch_of)
-        found = self.entries[at] if at < len(self.entries) else None
-        return found if found is not None and found.resize_epoch == resize_epoch else None
+        place = bisect_left(self.entries, resize_epoch, key=_epoch_of)
+        entry = self.entries[place] if place < len(self.entries) else None
+        return entry if entry is not None and entry.resize_epoch == resize_epoch else None
 
     def first_after(self, resize_epoch: int) -> FenceEntry | None:
         """Return the first fence or seal of a newer resize epoch."""
-        at = bisect_right(self.entries, resize_epoch, key=_epoch_of)
-        return self.entries[at] if at < len(self.entries) else None
+        place = bisect_right(self.entries, resize_epoch, key=_epoch_of)
+        return self.entries[place] if place < len(self.entries) else None
 
     def below(self, offset: int) -> Fences:
         """Return those that stand below an offset."""
@@ -85,13 +85,13 @@ def encode_fences(fences: Iterable[FenceEntry]) -> bytes:
 
 def decode_fences(content: bytes) -> Fences:
     """Return the fences of a file; DamagedFile when it is not whole, or they do not rise."""
-    found = []
+    fences = []
     for fields in decode_checked_lines(content, len(FenceEntry._fields)):
         epoch, count, kind, offset, data_end = fields
         if kind not in (ChangeKind.FENCE, ChangeKind.SEAL):
             raise DamagedFile(f"an entry of kind {kind}, which is no fence and no seal")
-        found.append(FenceEntry(epoch, count, ChangeKind(kind), offset, data_end))
-    for earlier, later in pairwise(found):
+        fences.append(FenceEntry(epoch, count, ChangeKind(kind), offset, data_end))
+    for earlier, later in pairwise(fences):
         if later.resize_epoch <= earlier.resize_epoch or later.offset <= earlier.offset:
             raise DamagedFile("fences out of order")
-    return Fences(tuple(found))
+    return Fences(tuple(fences))

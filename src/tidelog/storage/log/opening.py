@@ -97,31 +97,35 @@ def open_log(
         ending = _after_damage(ending, resources.disk.read(marker))
     metadata, unreadable = read_metadata(resources, path)
     configs = configs_of(() if metadata is None else metadata.configs)
-    found = yield from recover(resources, path, ending, configs.index_interval_bytes, now_ms)
-    if not found.segments:
+    recovered = yield from recover(resources, path, ending, configs.index_interval_bytes, now_ms)
+    if not recovered.segments:
         if ending.recovery_point > ending.log_start:
-            found.damaged = f"{path} has no segment, its recovery point is {ending.recovery_point}"
+            recovered.damaged = (
+                f"{path} has no segment, its recovery point is {ending.recovery_point}"
+            )
         elif ending.must_have:
-            found.damaged = f"{path} has no segment, its high watermark is {ending.high_watermark}"
+            recovered.damaged = (
+                f"{path} has no segment, its high watermark is {ending.high_watermark}"
+            )
         # A log that never was written to has no file (``first_segment``).
-        found.segments = [
+        recovered.segments = [
             new_segment(resources, path, ending.log_start, now_ms)
             if ending.log_start
             else first_segment(resources, path, now_ms)
         ]
-    if found.damaged is None:
-        found.damaged = missing_between(
-            resources, found.segments, first_dirty_offset, ending.log_start
+    if recovered.damaged is None:
+        recovered.damaged = missing_between(
+            resources, recovered.segments, first_dirty_offset, ending.log_start
         )
-    if found.damaged is None:
-        found.damaged = missing_before(found.segments, ending)
-    found.log_start, found.metadata = ending.log_start, metadata
-    log = PartitionLog(resources, path, partition, configs, found)
+    if recovered.damaged is None:
+        recovered.damaged = missing_before(recovered.segments, ending)
+    recovered.log_start, recovered.metadata = ending.log_start, metadata
+    log = PartitionLog(resources, path, partition, configs, recovered)
     if log.damaged is None and log.start_offset > log.end_offset:
         # Offsets are never given out twice: the log begins again after the deleted ones.
         log.restart_at(log.start_offset, now_ms)
-        if found.checked is not None:
-            found.checked.producers = ProducerState()
+        if recovered.checked is not None:
+            recovered.checked.producers = ProducerState()
     if unreadable is not None:
         judge_metadata(resources, log, ending, unreadable)
     if log.damaged is not None:
@@ -136,14 +140,14 @@ def open_log(
         resources.disk.remove(marker)
     synced = log.end_offset if ending.clean else ending.recovery_point
     log.synced_end_offset = min(synced, log.end_offset)
-    known = max(ending.high_watermark, log.start_offset, log.watermark_note.read())
-    log.watermark_note.begin(known, log.end_offset)
-    log.high_watermark = min(known, log.end_offset)
+    committed = max(ending.high_watermark, log.start_offset, log.watermark_note.read())
+    log.watermark_note.begin(committed, log.end_offset)
+    log.high_watermark = min(committed, log.end_offset)
     log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
     recovery_point = ending.recovery_point
-    if _find_what_batches_say(log, recovery_point, found.checked, now_ms) and not ending.clean:
+    if _find_what_batches_say(log, recovery_point, recovered.checked, now_ms) and not ending.clean:
         _mark_recovered(log)
-    found.checked = None  # its producers take memory
+    recovered.checked = None  # its producers take memory
     return log
 
 
@@ -151,8 +155,8 @@ def _after_damage(ending: Ending, note: bytes) -> Ending:
     """Return the ending of a log that an earlier start noted as damaged."""
     # What only a clean end shows, that start has found; a note on a full disk has no text.
     begins_late = not note.strip() or note.strip().endswith(MISSING_FIRST.encode())
-    known = ending.knows_start and begins_late
-    return replace(ending, clean=False, was_damaged=True, knows_start=known)
+    knows_start = ending.knows_start and begins_late
+    return replace(ending, clean=False, was_damaged=True, knows_start=knows_start)
 
 
 def _find_what_batches_say(

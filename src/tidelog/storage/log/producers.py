@@ -102,10 +102,10 @@ class ProducerEntry:
 
     @property
     def batches(self) -> list[KnownBatch]:
-        found = self._batches
-        if found is None:
-            found = self._batches = _known_batches(self._stored, self.epoch)
-        return found
+        batches = self._batches
+        if batches is None:
+            batches = self._batches = _known_batches(self._stored, self.epoch)
+        return batches
 
     @property
     def last_sequence(self) -> int:
@@ -186,7 +186,7 @@ class ProducerState:
         if attributes & CONTROL_BIT:
             return
         last = NO_SEQUENCE if first < 0 else (first + delta) & MAX_INT32
-        known = _as_known(
+        batch = _as_known(
             KnownBatch, (first, last, first_offset, first_offset + delta, appended_ms)
         )
         entries = self.entries
@@ -194,7 +194,7 @@ class ProducerState:
         if entry is None or entry.epoch != epoch:
             if entry is None and len(entries) >= self.limit:
                 self.forget_longest_idle()
-            entry = ProducerEntry(producer_id, epoch, [known], appended_ms, self._moment)
+            entry = ProducerEntry(producer_id, epoch, [batch], appended_ms, self._moment)
             entries[producer_id] = entry
         else:
             batches = entry._batches or entry.batches
@@ -203,7 +203,7 @@ class ProducerState:
                 batches = batches.copy()
                 entry = ProducerEntry(producer_id, epoch, batches, appended_ms, self._moment)
                 entries[producer_id] = entry
-            batches.append(known)
+            batches.append(batch)
             entry.last_ms = appended_ms
             if len(batches) > BATCHES_REMEMBERED:
                 del batches[0]
@@ -216,7 +216,7 @@ class ProducerState:
         """
         self.forgotten += later.forgotten
         for producer_id, entry in later.entries.items():
-            batches = [each for each in entry.batches if each.first_offset >= from_offset]
+            batches = [batch for batch in entry.batches if batch.first_offset >= from_offset]
             if not batches:
                 continue
             former = self.entries.pop(producer_id, None)
@@ -281,11 +281,11 @@ class ProducerState:
         (count,) = _COUNT.unpack_from(body)
         if len(body) != _COUNT.size + count * _ENTRY.size:
             raise DamagedFile("a producer snapshot of a wrong length")
-        found = _decoded(content[_SNAPSHOT_HEAD.size + _COUNT.size :])
+        entries = _decoded(content[_SNAPSHOT_HEAD.size + _COUNT.size :])
         state = cls()
-        if len(found) > state.limit:
-            state.forgotten = len(found) - state.limit
-        recent = found[state.forgotten :]
+        if len(entries) > state.limit:
+            state.forgotten = len(entries) - state.limit
+        recent = entries[state.forgotten :]
         state.entries = OrderedDict((entry.producer_id, entry) for entry in recent)
         return state
 
@@ -298,7 +298,7 @@ def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> pace.Work[N
     surplus = sum(len(state.entries) for state in states) - limit
     if surplus <= 0:
         return
-    heap = [(state.idle_since_ms, at) for at, state in enumerate(states) if state.entries]
+    heap = [(state.idle_since_ms, place) for place, state in enumerate(states) if state.entries]
     heapify(heap)
     for count in range(1, surplus + 1):
         if count % FORGOTTEN_IN_A_TURN == 0:
@@ -318,9 +318,9 @@ def _is_at_head(state: ProducerState, idle_since_ms: int) -> bool:
 
 def _next_of(states: Sequence[ProducerState], heap: list[tuple[int, int]]) -> None:
     """Sort the state at the head again, by its present longest idle producer."""
-    at = heap[0][1]
-    if states[at].entries:
-        heapreplace(heap, (states[at].idle_since_ms, at))
+    place = heap[0][1]
+    if states[place].entries:
+        heapreplace(heap, (states[place].idle_since_ms, place))
     else:
         heappop(heap)
 
@@ -337,26 +337,26 @@ def _decoded(content: bytes) -> list[ProducerEntry]:
 
     Their batches stay as they are: about 1 µs for each producer.
     """
-    found: dict[int, ProducerEntry] = {}
+    entries: dict[int, ProducerEntry] = {}
     size = _ENTRY.size
-    at = 0
+    position = 0
     for producer_id, epoch, appended_ms in _WHOSE.iter_unpack(content):
-        stored = content[at : at + size]
-        at += size
-        entry = found.get(producer_id)
+        stored = content[position : position + size]
+        position += size
+        entry = entries.get(producer_id)
         if entry is None:
-            found[producer_id] = ProducerEntry(producer_id, epoch, None, appended_ms, 0, stored)
+            entries[producer_id] = ProducerEntry(producer_id, epoch, None, appended_ms, 0, stored)
         else:
             entry.epoch = epoch
             entry.last_ms = max(entry.last_ms, appended_ms)
             entry._stored += stored
-    return sorted(found.values(), key=attrgetter("last_ms"))
+    return sorted(entries.values(), key=attrgetter("last_ms"))
 
 
 def _known_batches(stored: bytes, epoch: int) -> list[KnownBatch]:
-    found = []
+    batches = []
     for _, of_epoch, last, last_offset, delta, appended_ms, _, _ in _ENTRY.iter_unpack(stored):
         if of_epoch == epoch and last != NO_SEQUENCE:
             first = (last - delta) & MAX_INT32
-            found.append(KnownBatch(first, last, last_offset - delta, last_offset, appended_ms))
-    return found[-BATCHES_REMEMBERED:]
+            batches.append(KnownBatch(first, last, last_offset - delta, last_offset, appended_ms))
+    return batches[-BATCHES_REMEMBERED:]

@@ -62,35 +62,35 @@ def _read(
         if located is None:
             return _EMPTY
     segment, position = located
-    found = read_batches(segment, position, max_bytes, limit, at_least_one, log.epochs, least)
-    if found is None:
+    batches = read_batches(segment, position, max_bytes, limit, at_least_one, log.epochs, least)
+    if batches is None:
         return _EMPTY
-    if found.next_position < segment.size or segment is log.segments.active:
-        log.segments.remember(found.next_offset, segment, found.next_position)
-    if segment is not log.segments.active and not read_header(found.data).record_count:
-        return _on_to_records(log, found, max_bytes, limit, at_least_one)
-    return found.data
+    if batches.next_position < segment.size or segment is log.segments.active:
+        log.segments.remember(batches.next_offset, segment, batches.next_position)
+    if segment is not log.segments.active and not read_header(batches.data).record_count:
+        return _on_to_records(log, batches, max_bytes, limit, at_least_one)
+    return batches.data
 
 
 def _on_to_records(
-    log: LogState, found: Slice, max_bytes: int, limit: int, at_least_one: bool
+    log: LogState, batches: Slice, max_bytes: int, limit: int, at_least_one: bool
 ) -> memoryview:
     """Continue after batches that compaction emptied, until there are records too.
 
     A response without records ends the poll of a Java consumer, as at the end of the log. Grows
     with the emptied batches, up to ``max_bytes``.
     """
-    pieces, size = [found.data], len(found.data)
+    pieces, size = [batches.data], len(batches.data)
     while (
         size < max_bytes
-        and found.next_offset < limit
+        and batches.next_offset < limit
         and not any(header.record_count for _, header in walk(pieces[-1]))
     ):
-        located = log.segments.locate(found.next_offset)
+        located = log.segments.locate(batches.next_offset)
         more = located and read_batches(*located, max_bytes - size, limit, at_least_one, log.epochs)
         if not more:
             break
-        found = more
-        pieces.append(found.data)
-        size += len(found.data)
+        batches = more
+        pieces.append(batches.data)
+        size += len(batches.data)
     return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))

@@ -84,18 +84,18 @@ def recover(
 ) -> Checks[Recovered]:
     """Return the sound segments of a directory in order; none when it has no log file yet."""
     _tidy(resources, directory)
-    found = Recovered()
-    found.segments = _segments(resources, directory)
-    if not found.segments:
-        return found
-    segments = found.segments
+    recovered = Recovered()
+    recovered.segments = _segments(resources, directory)
+    if not recovered.segments:
+        return recovered
+    segments = recovered.segments
     segments[-1].active = True
     if not (ending.clean and _open_last_clean(resources, segments[-1])):
-        yield from _check_from_recovery_point(resources, found, ending, interval, now_ms)
-    end = found.segments[-1].next_offset
-    if found.damaged is None:
-        found.damaged = _why_too_short(directory, end, ending)
-    return found
+        yield from _check_from_recovery_point(resources, recovered, ending, interval, now_ms)
+    end = recovered.segments[-1].next_offset
+    if recovered.damaged is None:
+        recovered.damaged = _why_too_short(directory, end, ending)
+    return recovered
 
 
 def _why_too_short(directory: str, end: int, ending: Ending) -> str | None:
@@ -130,14 +130,14 @@ def missing_before(segments: Sequence[Segment], ending: Ending) -> str | None:
 def _tidy(resources: Resources, directory: str) -> None:
     """Finish or undo the work on files that an earlier process had begun."""
     disk = resources.disk
-    found = disk.list(directory)
-    for name in found:
+    listed = disk.list(directory)
+    for name in listed:
         is_draft = name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY))
         if is_draft and names.is_of_partition(name):
             disk.remove(f"{directory}/{name}")
     swaps = [
         offset
-        for name in found
+        for name in listed
         if (offset := names.offset_of(name, names.LOG + names.SWAP)) is not None
     ]
     for offset in swaps:
@@ -185,8 +185,8 @@ def _segments(resources: Resources, directory: str) -> list[Segment]:
         if (base := names.offset_of(name, names.LOG)) is not None
     )
     segments = []
-    for at, base in enumerate(bases):
-        following = bases[at + 1] if at + 1 < len(bases) else base
+    for place, base in enumerate(bases):
+        following = bases[place + 1] if place + 1 < len(bases) else base
         path = f"{directory}/{names.file_name(base, names.LOG)}"
         segments.append(Segment(resources, directory, base, disk.size(path), following))
         segments[-1].created_ms = disk.modified_ms(path)
@@ -209,31 +209,31 @@ def _open_last_clean(resources: Resources, last: Segment) -> bool:
 
 
 def _check_from_recovery_point(
-    resources: Resources, found: Recovered, ending: Ending, interval: int, now_ms: int
+    resources: Resources, recovered: Recovered, ending: Ending, interval: int, now_ms: int
 ) -> Checks[None]:
-    segments = found.segments
-    for at, segment in enumerate(segments):
-        last = at + 1 == len(segments)
+    segments = recovered.segments
+    for place, segment in enumerate(segments):
+        last = place + 1 == len(segments)
         if not last and segment.next_offset <= ending.recovery_point and not ending.was_damaged:
             continue
         begins_next = segment.next_offset
         start = _begin_check(resources, segment, ending)
-        if found.checked is None:
-            found.checked = CheckedBatches(segment.base_offset, start, now_ms)
-        position = yield from _check_segment(found, segment, start, interval, found.checked)
-        if found.damaged is not None:
+        if recovered.checked is None:
+            recovered.checked = CheckedBatches(segment.base_offset, start, now_ms)
+        position = yield from _check_segment(recovered, segment, start, interval, recovered.checked)
+        if recovered.damaged is not None:
             return
         if not last and segment.next_offset == begins_next:
             if position < segment.size:
                 # All its records are there; after them come bytes that were cut off on a full disk
                 # and that a power loss brought back.
-                found.cut_bytes += segment.size - position
+                recovered.cut_bytes += segment.size - position
                 segment.truncate(position, begins_next)
             segment.close_indexes()
             continue
         if last and position == segment.size:
             continue
-        _judge(resources, found, at, position, ending)
+        _judge(resources, recovered, place, position, ending)
         return
 
 
@@ -250,7 +250,7 @@ def _begin_check(resources: Resources, segment: Segment, ending: Ending) -> int:
 
 
 def _check_segment(
-    found: Recovered, segment: Segment, start: int, interval: int, checked: CheckedBatches
+    recovered: Recovered, segment: Segment, start: int, interval: int, checked: CheckedBatches
 ) -> Checks[int]:
     """Check a segment's batches from ``start`` on; return where the sound ones end."""
     newest, next_offset = segment.newest, segment.next_offset
@@ -258,15 +258,15 @@ def _check_segment(
     check = yield Check(
         path, segment.size, base_offset, interval, checked, start, next_offset, newest
     )
-    found.checked = check.checked
+    recovered.checked = check.checked
     segment.index.extend(*check.entries)
     segment.time_index.extend(*check.times)
     segment.noted(check.next_offset, check.newest, check.bytes_since_entry)
-    found.scanned_bytes += check.position - start
+    recovered.scanned_bytes += check.position - start
     if check.falling_epoch is not None:
         # No leader epoch follows a higher one, and no CRC covers it.
         epoch, offset = check.falling_epoch
-        found.damaged = (
+        recovered.damaged = (
             f"{segment.log_path} has leader epoch {epoch} at offset {offset}, "
             f"after epoch {check.checked.epochs[-1][0]}"
         )
@@ -296,35 +296,37 @@ def _trusted_start(resources: Resources, segment: Segment, ending: Ending) -> in
     return position
 
 
-def _judge(resources: Resources, found: Recovered, at: int, position: int, ending: Ending) -> None:
-    """Cut a torn tail at ``position`` of segment ``at``, or name the damage."""
-    segment = found.segments[at]
-    later = found.segments[at + 1 :]
+def _judge(
+    resources: Resources, recovered: Recovered, place: int, position: int, ending: Ending
+) -> None:
+    """Cut a torn tail at ``position`` of the segment at ``place``, or name the damage."""
+    segment = recovered.segments[place]
+    later = recovered.segments[place + 1 :]
     end = segment.next_offset
     file = resources.files.get(segment.log_path)
     has_more = any(one.size for one in later)
     if not has_more and position < segment.size:
         has_more = sound_batch_after(file, position, segment.size, end) is not None
-    where = f"{segment.log_path} has a damaged batch at position {position} (offset {end})"
+    damage = f"{segment.log_path} has a damaged batch at position {position} (offset {end})"
     if end < ending.recovery_point:
-        found.damaged = f"{where}, below its recovery point {ending.recovery_point}"
+        recovered.damaged = f"{damage}, below its recovery point {ending.recovery_point}"
     elif ending.was_damaged and not ending.unsynced_may_be_gone:
-        found.damaged = where
+        recovered.damaged = damage
     elif not ending.unsynced_may_be_gone and has_more:
-        found.damaged = f"{where}, and sound batches after it"
+        recovered.damaged = f"{damage}, and sound batches after it"
     elif end < ending.must_have:
-        found.damaged = f"{where}, below the high watermark {ending.high_watermark}"
-    if found.damaged is not None:
+        recovered.damaged = f"{damage}, below the high watermark {ending.high_watermark}"
+    if recovered.damaged is not None:
         return
-    found.lost_sound_batches = has_more
-    found.cut_bytes = segment.size - position + sum(one.size for one in later)
-    found.cut_at = end
+    recovered.lost_sound_batches = has_more
+    recovered.cut_bytes = segment.size - position + sum(one.size for one in later)
+    recovered.cut_at = end
     for one in later:
         for suffix in names.SEGMENT_SUFFIXES:
             if resources.disk.exists(one.path(suffix)):
                 resources.files.forget(one.path(suffix))
                 resources.disk.remove(one.path(suffix))
-    del found.segments[at + 1 :]
+    del recovered.segments[place + 1 :]
     segment.active = True
     segment.truncate(position, end)
     # Durable at once: new batches must never be followed by old bytes after a power loss.

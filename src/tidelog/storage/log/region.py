@@ -60,24 +60,24 @@ def find_region(
     offset: int,
     max_bytes: int,
     up_to_offset: int,
-    known: tuple[Segment, int] | None = None,
+    remembered: tuple[Segment, int] | None = None,
 ) -> FileRegion | None:
     """Return at most ``max_bytes`` of batches from the one that holds ``offset``, all below
     ``up_to_offset``, which is at most the high watermark.
 
     None when it is to be read instead: fewer than ``LEAST_BYTES`` up to the last index entry below
-    the limit, an offset that is not there, a disk whose files are not the system's. ``known`` is
-    what ``log.segments.remembered`` said of the offset.
+    the limit, an offset that is not there, a disk whose files are not the system's. ``remembered``
+    is what ``log.segments.remembered`` said of the offset.
     """
     if max_bytes < LEAST_BYTES or log.damaged or log.closed or offset < log.start_offset:
         return None
-    known = known or log.segments.remembered(offset)
-    segment = log.segments[log.segments.segment_at(offset)] if known is None else known[0]
+    remembered = remembered or log.segments.remembered(offset)
+    segment = log.segments[log.segments.segment_at(offset)] if remembered is None else remembered[0]
     if offset >= min(segment.next_offset, up_to_offset):
         return None
     last_offset = -1
     try:
-        start = _start_of(segment, offset) if known is None else known[1]
+        start = _start_of(segment, offset) if remembered is None else remembered[1]
         end = segment.size
         is_limited = segment.next_offset > up_to_offset
         if is_limited:

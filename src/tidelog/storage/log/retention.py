@@ -38,8 +38,8 @@ def expired(
     By time, size and log start with cleanup policy delete; by log start alone otherwise.
     """
     limit = 0
-    for at, segment in enumerate(segments):
-        last = at + 1 == len(segments)
+    for place, segment in enumerate(segments):
+        last = place + 1 == len(segments)
         if segment.next_offset > high_watermark or (last and segment.size == 0):
             break
         limit += 1

@@ -35,13 +35,13 @@ class SegmentList(Sequence[Segment]):
         return len(self._segments)
 
     @overload
-    def __getitem__(self, at: int) -> Segment: ...
+    def __getitem__(self, index: int) -> Segment: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[Segment]: ...
+    def __getitem__(self, index: slice) -> list[Segment]: ...
 
-    def __getitem__(self, at: int | slice) -> Segment | list[Segment]:
-        return self._segments[at]
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self._segments[index]
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -55,22 +55,22 @@ class SegmentList(Sequence[Segment]):
         """Return the index of the segment whose range holds ``offset``."""
         if offset >= self.active.base_offset:
             return len(self._segments) - 1
-        at = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
-        return max(0, at - 1)
+        place = bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
+        return max(0, place - 1)
 
     def locate(self, offset: int) -> tuple[Segment, int] | None:
         """Return the segment and the position of the first batch that ends at or after ``offset``.
 
         None after the last batch. Unsound when the batches cannot be walked.
         """
-        at = self.segment_at(offset)
-        while at < len(self._segments):
-            segment = self._segments[at]
+        place = self.segment_at(offset)
+        while place < len(self._segments):
+            segment = self._segments[place]
             located = segment.locate(offset)
             if located is not None:
                 return segment, located[0]
             # The rest of this segment was compacted away: the next batch is in a later one.
-            at += 1
+            place += 1
         return None
 
     def header_at(self, offset: int) -> BatchHeader | None:
@@ -89,8 +89,8 @@ class SegmentList(Sequence[Segment]):
 
     def remembered(self, offset: int) -> tuple[Segment, int] | None:
         """Return where a read of ``offset`` begins, if that was noted and there are bytes."""
-        found = self._positions.get(offset)
-        return found if found is not None and found[1] < found[0].size else None
+        place = self._positions.get(offset)
+        return place if place is not None and place[1] < place[0].size else None
 
     def forget_positions(self) -> None:
         """Forget where readers continue: segments were cut or replaced."""
@@ -121,5 +121,5 @@ class SegmentList(Sequence[Segment]):
 
     def exchange(self, former: Sequence[Segment], fresh: Segment) -> None:
         """Replace some neighbouring segments by one segment."""
-        at = self._segments.index(former[0])
-        self._segments[at : at + len(former)] = [fresh]
+        place = self._segments.index(former[0])
+        self._segments[place : place + len(former)] = [fresh]

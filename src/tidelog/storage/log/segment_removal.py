@@ -56,8 +56,8 @@ class SegmentRemoval:
         """Rename them. Blocks. OSError: what was renamed is in ``renamed``."""
         if self._names_first and self._paths:
             self._sync()
-        for at, paths in enumerate(self._paths):
-            if at:
+        for place, paths in enumerate(self._paths):
+            if place:
                 self._sync()
             for path in paths:
                 if self._disk.exists(path):

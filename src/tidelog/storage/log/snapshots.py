@@ -142,7 +142,7 @@ class WaitingSnapshots:
 
     def take(self, offset: int, producers: ProducerState) -> None:
         """Have the next sync write the producers as they are at ``offset``."""
-        if not any(each.offset == offset for each in self._waiting):
+        if not any(snapshot.offset == offset for snapshot in self._waiting):
             number = next(self._resources.numbers)
             self._waiting.append(
                 PendingSnapshot(self._disk, self._directory, offset, producers.copied(), number)
@@ -153,24 +153,24 @@ class WaitingSnapshots:
         """Return those that wait; give them back with ``written``. ``bases``: where the segments
         of the log begin."""
         taken, self._waiting = self._waiting, []
-        for each in taken:
-            each.bases = bases
+        for snapshot in taken:
+            snapshot.bases = bases
         self._in_flight += taken
         return taken
 
     def written(self, taken: Sequence[PendingSnapshot]) -> list[OSError]:
         """Take back what a sync has tried to write; failed ones wait again. Return their errors."""
-        self._in_flight = [each for each in self._in_flight if each not in taken]
-        failed = [each for each in taken if each.error is not None and not each.cancelled]
+        self._in_flight = [one for one in self._in_flight if one not in taken]
+        failed = [one for one in taken if one.error is not None and not one.cancelled]
         self._waiting = (failed + self._waiting)[-SNAPSHOTS_WAITING:]
-        return [each.error for each in failed if each.error is not None]
+        return [one.error for one in failed if one.error is not None]
 
     def cancel(self, *, above: int = -1) -> None:
         """Let no thread write one of more than ``above``: its records are gone."""
-        for each in self._waiting + self._in_flight:
-            if each.offset > above:
-                each.cancel()
-        self._waiting = [each for each in self._waiting if each.offset <= above]
+        for snapshot in self._waiting + self._in_flight:
+            if snapshot.offset > above:
+                snapshot.cancel()
+        self._waiting = [snapshot for snapshot in self._waiting if snapshot.offset <= above]
 
     def keep(
         self,
@@ -195,11 +195,11 @@ class WaitingSnapshots:
         yield look.run
         if look.is_there:
             return True
-        if any(start <= each.offset <= limit for each in self._in_flight):
+        if any(start <= one.offset <= limit for one in self._in_flight):
             return False
-        if not any(start <= each.offset <= limit for each in self._waiting):
+        if not any(start <= one.offset <= limit for one in self._waiting):
             self.take(*present())
-        waiting = next(each for each in self._waiting if each.offset >= start)
+        waiting = next(one for one in self._waiting if one.offset >= start)
         if waiting.offset > limit:
             return False
         # No sync takes it meanwhile: two would write one file.

@@ -50,12 +50,12 @@ class WatermarkNote:
         self.offset, self._lost = _read(self._resources.disk, self.path)
         return self.offset
 
-    def begin(self, known: int, end: int) -> None:
-        """Begin with a log that ends at ``end`` and was committed up to ``known`` once.
+    def begin(self, committed: int, end: int) -> None:
+        """Begin with a log that ends at ``end`` and was once committed up to ``committed``.
 
         The note claims at most what the log has; the loss stays on the disk, durably. OSError.
         """
-        self.known = max(known, self._lost)
+        self.known = max(committed, self._lost)
         lost = self.known if self.known > end else NOTHING
         if lost == self._lost and self.offset <= end:
             return
@@ -128,9 +128,9 @@ class WatermarkNote:
 
     def elsewhere(self, resources: Resources, folder: str) -> WatermarkNote:
         """Return the same note in another folder, whose file has the same ``content``."""
-        found = WatermarkNote(resources, folder)
-        found.offset, found.known, found._lost = self.offset, self.known, self._lost
-        return found
+        note = WatermarkNote(resources, folder)
+        note.offset, note.known, note._lost = self.offset, self.known, self._lost
+        return note
 
     def close(self) -> None:
         """Close the file before its directory is renamed; later writes do nothing."""

@@ -88,6 +88,6 @@ def checked_until(segment: Segment, start: int) -> int:
 def _check_after(segment: Segment, position: int, next_offset: int) -> None:
     """Raise Unsound when the batch at a position begins before the previous batch ends."""
     if position + HEADER_SIZE <= segment.size:
-        found = segment.header_at(position).base_offset
-        if found < next_offset:
-            raise Unsound(f"{segment.log_path} has offset {found} after {next_offset - 1}")
+        base_offset = segment.header_at(position).base_offset
+        if base_offset < next_offset:
+            raise Unsound(f"{segment.log_path} has offset {base_offset} after {next_offset - 1}")

@@ -48,10 +48,10 @@ class SparseIndex:
 
     def copied(self, read: Read) -> Self:
         """Return an index with the same entries; it reads the stored ones with ``read``."""
-        found = type(self)(self.base_offset, read, self.stored.count)
-        found.first, found.second = self.first[:], self.second[:]
-        found.written = self.written
-        return found
+        index = type(self)(self.base_offset, read, self.stored.count)
+        index.first, index.second = self.first[:], self.second[:]
+        index.written = self.written
+        return index
 
     @property
     def memory_bytes(self) -> int:
@@ -59,13 +59,13 @@ class SparseIndex:
         both = self.first.itemsize + self.second.itemsize
         return both * len(self.first) + 4096
 
-    def fields(self, at: int) -> tuple[int, int]:
+    def fields(self, place: int) -> tuple[int, int]:
         """Return the two fields of an entry. OSError as the file's reads raise it."""
         stored = self.stored.count
-        if at < stored:
-            first, second = self.stored[at]
+        if place < stored:
+            first, second = self.stored[place]
             return first, second
-        return self.first[at - stored], self.second[at - stored]
+        return self.first[place - stored], self.second[place - stored]
 
     def _below(self, column: int, value: int, *, or_equal: bool = False) -> int:
         """Return how many entries are below ``value`` (or equal to it) in a column."""
@@ -122,9 +122,9 @@ class OffsetIndex(SparseIndex):
         self.first.extend(first)
         self.second.extend(second)
 
-    def entry(self, at: int) -> tuple[int, int]:
+    def entry(self, place: int) -> tuple[int, int]:
         """Return (position, last offset) of an entry."""
-        offset, position = self.fields(at)
+        offset, position = self.fields(place)
         return max(0, position), offset + self.base_offset  # a damaged file may say anything
 
     def last_position(self) -> int:
@@ -133,23 +133,27 @@ class OffsetIndex(SparseIndex):
 
     def position_for(self, offset: int) -> int:
         """Return the position of a batch at or before the one that holds ``offset``."""
-        at = self._below(_FIRST, offset - self.base_offset, or_equal=True)
-        return self.entry(at - 1)[0] if at else 0
+        place = self._below(_FIRST, offset - self.base_offset, or_equal=True)
+        return self.entry(place - 1)[0] if place else 0
 
     def entry_for(self, offset: int) -> tuple[int, int] | None:
         """Return (position, last offset) of the batch that ``position_for`` names; None for 0."""
-        at = self._below(_FIRST, offset - self.base_offset, or_equal=True)
-        return self.entry(at - 1) if at else None
+        place = self._below(_FIRST, offset - self.base_offset, or_equal=True)
+        return self.entry(place - 1) if place else None
 
     def entry_before(self, position: int) -> tuple[int, int]:
         """Return (position, last offset) of the last known batch that begins at or before
         ``position``; (0, -1) when there is none."""
         if not self.stored.count:
             # All entries were added since the file was opened, as in every busy segment.
-            at = bisect_right(self.second, position)
-            return (self.second[at - 1], self.first[at - 1] + self.base_offset) if at else (0, -1)
-        at = self._below(_SECOND, position, or_equal=True)
-        return self.entry(at - 1) if at else (0, -1)
+            place = bisect_right(self.second, position)
+            return (
+                (self.second[place - 1], self.first[place - 1] + self.base_offset)
+                if place
+                else (0, -1)
+            )
+        place = self._below(_SECOND, position, or_equal=True)
+        return self.entry(place - 1) if place else (0, -1)
 
     def truncate(self, log_size: int) -> None:
         """Drop the entries of batches at or after position ``log_size``."""
@@ -209,9 +213,9 @@ class TimeIndex(SparseIndex):
         """Add the entries of an index that was built of later batches of the same segment."""
         last = self.last()
         # The other index began with the newest time before it, which this one may have.
-        known = 1 if first and last is not None and first[0] <= last[0] else 0
-        self.first.extend(first[known:])
-        self.second.extend(second[known:])
+        repeated = 1 if first and last is not None and first[0] <= last[0] else 0
+        self.first.extend(first[repeated:])
+        self.second.extend(second[repeated:])
 
     def last(self) -> tuple[int, int] | None:
         """Return (timestamp, offset) of the last entry."""
@@ -226,10 +230,10 @@ class TimeIndex(SparseIndex):
         """Return the last entry before ``offset``: no batch before it is newer than it is."""
         return self._entry(self._below(_SECOND, offset - self.base_offset) - 1)
 
-    def _entry(self, at: int) -> tuple[int, int] | None:
-        if at < 0:
+    def _entry(self, place: int) -> tuple[int, int] | None:
+        if place < 0:
             return None
-        timestamp, offset = self.fields(at)
+        timestamp, offset = self.fields(place)
         return timestamp, offset + self.base_offset
 
     def truncate(self, end_offset: int) -> None:
@@ -246,8 +250,8 @@ class TimeIndex(SparseIndex):
         content = bytearray(TIME_ENTRY_BYTES * len(offsets))
         for first, column in ((0, timestamps.tobytes()), (8, offsets.tobytes())):
             width = 8 - first // 2
-            for at in range(width):
-                content[first + at :: TIME_ENTRY_BYTES] = column[at::width]
+            for byte in range(width):
+                content[first + byte :: TIME_ENTRY_BYTES] = column[byte::width]
         return self.written * TIME_ENTRY_BYTES, bytes(content)
 
 
@@ -265,6 +269,6 @@ def _column(content: bytes, first: int, width: int) -> bytes:
     An index of a large segment has 262,144 entries.
     """
     column = bytearray(len(content) // TIME_ENTRY_BYTES * width)
-    for at in range(width):
-        column[at::width] = content[first + at :: TIME_ENTRY_BYTES]
+    for byte in range(width):
+        column[byte::width] = content[first + byte :: TIME_ENTRY_BYTES]
     return bytes(column)

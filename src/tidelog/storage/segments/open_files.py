@@ -61,10 +61,10 @@ class OpenFiles:
     def get_directory(self, path: str) -> Directory:
         """Return the open directory; valid until the next call."""
         key = _key(path)
-        found = self._open.get(key)
-        if found is not None:
+        directory = self._open.get(key)
+        if directory is not None:
             self._open.move_to_end(key)
-            return found
+            return directory
         return self._opened(key, lambda: self.disk.open_directory(path))
 
     def _opened(self, key: str, opening: Callable[[], _Opened]) -> _Opened:

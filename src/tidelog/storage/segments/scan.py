@@ -54,8 +54,8 @@ def scan(
                 start, chunk = position, file.read_at(position, wanted)
                 if len(chunk) < size:
                     return
-            at = position - start
-            if not crc_is_right(memoryview(chunk)[at : at + size], header.crc):
+            begin = position - start
+            if not crc_is_right(memoryview(chunk)[begin : begin + size], header.crc):
                 return
         yield position, header
         position += size
@@ -91,12 +91,12 @@ def sound_batches(file: File, end: int) -> Iterator[tuple[BatchHeader, memoryvie
             if len(chunk) < size <= end - position:
                 chunk = memoryview(file.read_at(position, size))
         done = 0
-        for at, header in walk(chunk):
-            batch = chunk[at : at + header.size]
+        for begin, header in walk(chunk):
+            batch = chunk[begin : begin + header.size]
             if not crc_is_right(batch, header.crc):
                 break
             yield header, batch
-            done = at + header.size
+            done = begin + header.size
         if not done:
             raise CorruptRecords(f"{file.path} has a damaged batch at position {position}")
         position += done
@@ -108,20 +108,20 @@ def sound_batch_after(file: File, position: int, end: int, next_offset: int) -> 
     Tries every byte for a header that could follow ``next_offset`` and has the right CRC.
     Grows with the bytes to the end of the file.
     """
-    at = position + 1
-    while at + HEADER_SIZE <= end:
-        chunk = file.read_at(at, min(CHUNK_BYTES, end - at))
-        found = chunk.find(_MAGIC, MAGIC_POSITION)
-        while found >= 0:
-            start = found - MAGIC_POSITION
+    place = position + 1
+    while place + HEADER_SIZE <= end:
+        chunk = file.read_at(place, min(CHUNK_BYTES, end - place))
+        magic = chunk.find(_MAGIC, MAGIC_POSITION)
+        while magic >= 0:
+            start = magic - MAGIC_POSITION
             if start + HEADER_SIZE > len(chunk):
                 break
-            if _sound_at(file, at + start, end, read_header(chunk, start), next_offset):
-                return at + start
-            found = chunk.find(_MAGIC, found + 1)
-        if at + len(chunk) >= end or len(chunk) < HEADER_SIZE:
+            if _sound_at(file, place + start, end, read_header(chunk, start), next_offset):
+                return place + start
+            magic = chunk.find(_MAGIC, magic + 1)
+        if place + len(chunk) >= end or len(chunk) < HEADER_SIZE:
             return None
-        at += len(chunk) - HEADER_SIZE + 1
+        place += len(chunk) - HEADER_SIZE + 1
     return None
 
 

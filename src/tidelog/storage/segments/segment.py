@@ -193,16 +193,16 @@ class Segment:
     def elsewhere(self, resources: Resources, directory: str) -> Segment:
         """Return the same segment in another directory that has a copy of its files; of an active
         one, with its entries in memory and a file of the others."""
-        found = Segment(resources, directory, self.base_offset, self.size, self.next_offset)
-        found.created_ms, found.unsound = self.created_ms, self.unsound
-        found._newest, found._first_time = self._newest, self._first_time
-        found._bytes_since_entry = self._bytes_since_entry
+        segment = Segment(resources, directory, self.base_offset, self.size, self.next_offset)
+        segment.created_ms, segment.unsound = self.created_ms, self.unsound
+        segment._newest, segment._first_time = self._newest, self._first_time
+        segment._bytes_since_entry = self._bytes_since_entry
         if self.active:
-            index = self.index.copied(reader_of(resources, found.index_path))
-            times = self.time_index.copied(reader_of(resources, found.time_index_path))
+            index = self.index.copied(reader_of(resources, segment.index_path))
+            times = self.time_index.copied(reader_of(resources, segment.time_index_path))
             index.written, times.written = index.stored.count, times.stored.count
-            found.set_indexes(index, times)
-        return found
+            segment.set_indexes(index, times)
+        return segment
 
     def set_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
         """Set indexes that were opened, or built from the batches."""
@@ -234,8 +234,8 @@ class Segment:
         """
         try:
             self.restart_indexes()
-            found = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
-            built = indexes_of(indexable(found, self.base_offset), self.base_offset, interval)
+            batches = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
+            built = indexes_of(indexable(batches, self.base_offset), self.base_offset, interval)
         except OSError:
             self._index = self._time_index = self._newest = None  # a part of them would mislead
             self.room = NO_ROOM
@@ -297,8 +297,10 @@ class Segment:
             # Batches after the last entry may be newer.
             end = index.last_position()
             file = self.open_log()
-            for at, header in scan(file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES):
-                end = at + header.size
+            for position, header in scan(
+                file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES
+            ):
+                end = position + header.size
                 if header.newest_time > self._newest[0]:
                     self._newest = (header.newest_time, header.last_offset)
             if end != self.size:
@@ -364,13 +366,13 @@ class Segment:
         if not self.size:
             return None
         entry = self.index.entry_for(offset)
-        found, is_true = self._walk_to(offset, entry)
+        batch, is_true = self._walk_to(offset, entry)
         if not is_true and entry is not None:
             self.remake_indexes()
-            found, is_true = self._walk_to(offset, self.index.entry_for(offset))
+            batch, is_true = self._walk_to(offset, self.index.entry_for(offset))
         if not is_true:
             raise Unsound(f"{self.log_path} has no batch that ends at or after {offset}")
-        return found
+        return batch
 
     def cut_for(self, offset: int) -> tuple[int, int]:
         """Return the position and the offset where the segment ends once the batches from

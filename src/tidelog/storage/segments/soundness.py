@@ -54,13 +54,13 @@ def sound_part(
     """
     view = memoryview(data)
     total = len(view)
-    at = size = 0
+    begin = size = 0
     next_offset = least_offset
     epoch, epoch_end = _NO_EPOCH, -1
     for _ in repeat(None, MOST_BATCHES):
-        if at + HEADER_SIZE > total:
+        if begin + HEADER_SIZE > total:
             break
-        base, length, batch_epoch, magic, crc, _, delta = _BEGINNING(view, at)
+        base, length, batch_epoch, magic, crc, _, delta = _BEGINNING(view, begin)
         following = base + delta + 1
         if (
             magic != 2
@@ -69,11 +69,13 @@ def sound_part(
             or base < least_offset
             or following > end_offset
         ):
-            raise Unsound(f"no batch from offset {least_offset} on at byte {at} of what was read")
-        end = at + LENGTH_OVERHEAD + length
+            raise Unsound(
+                f"no batch from offset {least_offset} on at byte {begin} of what was read"
+            )
+        end = begin + LENGTH_OVERHEAD + length
         if end > total:
             break
-        if crc32c(view[at + ATTRIBUTES_POSITION : end]) != crc:
+        if crc32c(view[begin + ATTRIBUTES_POSITION : end]) != crc:
             raise Unsound(f"the batch at offset {base} has a wrong CRC")
         if base >= epoch_end:
             epoch, epoch_end = _span(epochs, base)
@@ -83,10 +85,10 @@ def sound_part(
             )
         least_offset = following
         if following > limit_offset:
-            if size == at:
+            if size == begin:
                 next_offset = base
             break
-        at = size = end
+        begin = size = end
         next_offset = following
     return size, next_offset
 
@@ -94,9 +96,9 @@ def sound_part(
 def _span(epochs: LeaderEpochs, offset: int) -> tuple[int, int]:
     """Return the epoch of the record at an offset, and where the next one begins."""
     entries = epochs.entries
-    at = bisect_right(entries, offset, key=lambda entry: entry[1])
-    epoch = entries[at - 1][0] if at else _NO_EPOCH
-    return epoch, entries[at][1] if at < len(entries) else _FOR_EVER
+    place = bisect_right(entries, offset, key=lambda entry: entry[1])
+    epoch = entries[place - 1][0] if place else _NO_EPOCH
+    return epoch, entries[place][1] if place < len(entries) else _FOR_EVER
 
 
 def check_batch(batch: Buffer) -> None:

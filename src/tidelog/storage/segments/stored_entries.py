@@ -29,9 +29,9 @@ class StoredEntries:
         self._kept = (-1, b"")
         """The leaf that was read last. One value: threads may look entries up at the same time."""
 
-    def __getitem__(self, at: int) -> tuple[Any, ...]:
+    def __getitem__(self, place: int) -> tuple[Any, ...]:
         """Return an entry's fields."""
-        number, within = divmod(at, LEAF_ENTRIES)
+        number, within = divmod(place, LEAF_ENTRIES)
         return self._entry.unpack_from(self._leaf_of(number), within * self._entry.size)
 
     def below(self, column: int, value: int, *, or_equal: bool) -> int:
