@@ -460,9 +460,7 @@ class HostedPartition:
             moved = max(own, log.high_watermark)
         else:
             isr, change = self.state.isr, leadership.change
-            ends = {
-                node_id: follower.end_offset for node_id, follower in leadership.followers.items()
-            }
+            ends = {node: state.end_offset for node, state in leadership.followers.items()}
             ends[self._node_id] = own
             moved = high_watermark(
                 log.high_watermark,

@@ -99,14 +99,11 @@ def open_log(
     configs = configs_of(() if metadata is None else metadata.configs)
     recovered = yield from recover(resources, path, ending, configs.index_interval_bytes, now_ms)
     if not recovered.segments:
+        none = f"{path} has no segment"
         if ending.recovery_point > ending.log_start:
-            recovered.damaged = (
-                f"{path} has no segment, its recovery point is {ending.recovery_point}"
-            )
+            recovered.damaged = f"{none}, its recovery point is {ending.recovery_point}"
         elif ending.must_have:
-            recovered.damaged = (
-                f"{path} has no segment, its high watermark is {ending.high_watermark}"
-            )
+            recovered.damaged = f"{none}, its high watermark is {ending.high_watermark}"
         # A log that never was written to has no file (``first_segment``).
         recovered.segments = [
             new_segment(resources, path, ending.log_start, now_ms)
