@@ -30,6 +30,7 @@ from benchmarks import (
     idle_latency,
     java_producer,
     latency,
+    many_partitions,
     moving,
     one_record_requests,
     spark_read,
@@ -70,6 +71,7 @@ class Row(Protocol):
 NODE_ROWS: tuple[Row, ...] = (
     *java_producer.ROWS,
     *one_record_requests.ROWS,
+    *many_partitions.ROWS,
     *latency.ROWS,
     *consumer_throughput.ROWS,
     *start_and_memory.ROWS,
