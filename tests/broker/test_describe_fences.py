@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.support.every_yield import every_yield
 from tests.support.lone_broker import Peer
 from tests.support.produce_fetch import batch, run, running
 from tests.support.resized import COUNT, EPOCH, LIFE, OLDER, OWN, fence, put
@@ -74,11 +73,7 @@ def test_the_numbers_of_a_request_go_together_and_name_the_incarnation(tmp_path:
     run(main())
 
 
-def test_many_partitions_are_looked_up_in_steps_each_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(describe_fences, "AT_ONCE", 2)
-
+def test_many_partitions_are_looked_up_in_steps_each_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):
             lone.lead("t")
@@ -88,7 +83,8 @@ def test_many_partitions_are_looked_up_in_steps_each_once(
             assert [part.partition for part in topic.partitions] == [0, 1, 2, 3, 4]
             assert [bool(part.error_code) for part in topic.partitions] == [False] + [True] * 4
 
-    run(main())
+    with every_yield():
+        run(main())
 
 
 class ControllerWithFormer:

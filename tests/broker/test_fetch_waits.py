@@ -19,7 +19,6 @@ from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import batch, fetch
 from tests.support.storage_logs import NOW_MS
 from tests.support.turn_costs import TurnCosts
-from tidelog.broker.fetching import follower_sessions
 from tidelog.broker.fetching.delayed_requests import DelayedFetch, Departures
 from tidelog.broker.handlers import fetch as handler
 from tidelog.broker.partitions.partition import HostedPartition
@@ -46,7 +45,6 @@ Change = Callable[[LoneBroker, int], None]
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two partitions in a step."""
     monkeypatch.setattr(pace, "PART", TOGETHER)
-    monkeypatch.setattr(follower_sessions, "AT_ONCE", TOGETHER)
 
 
 def begin(lone: LoneBroker, request: Any) -> Any:

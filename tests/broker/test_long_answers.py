@@ -25,13 +25,12 @@ from tidelog.broker.handlers import (
     list_groups,
     offset_commit,
 )
-from tidelog.groups.describing import LISTED_AT_ONCE
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 TOPICS = 1100
-GROUPS = 3 * LISTED_AT_ONCE
+GROUPS = 1500
 MOST_BYTES = 150_000
 """Of the answer that one step may make."""
 
@@ -53,7 +52,7 @@ def steps_of(broker: GroupBroker, module: Any, request: Any, version: int) -> tu
     steps = module.HANDLER.handle(broker.broker, request, context)
     while True:
         try:
-            grown.append(next(steps))
+            grown.append(next(steps) or 0)
         except StopIteration as end:
             return end.value, grown
 
@@ -81,7 +80,7 @@ def test_very_many_groups_are_listed_in_steps(tmp_path: Path, states: tuple[str,
             expected = [] if states == ("Stable",) else names
             assert [each.group_id for each in answer.groups] == expected
             # Those that are not wanted take their time, too.
-            assert len(grown) >= GROUPS // LISTED_AT_ONCE
+            assert len(grown) >= GROUPS
             assert max(grown) < MOST_BYTES
 
     asyncio.run(main())
@@ -98,18 +97,18 @@ def test_very_many_replicas_and_topics_are_named_in_steps(tmp_path: Path) -> Non
             (directory,) = answer.results
             assert [topic.name for topic in directory.topics] == names
             assert directory.total_bytes > 0 and directory.error_code == 0
-            assert len(grown) > 2 * TOPICS // describe_log_dirs.AT_ONCE
+            assert len(grown) >= 2 * TOPICS
             assert max(grown) < MOST_BYTES
             # Replicas that are left out are looked at, too.
             one = messages.DescribeLogDirsRequest.DescribableLogDirTopic(names[5], [0, 1])
             request = messages.DescribeLogDirsRequest(topics=[one])
             answer, grown = steps_of(broker, describe_log_dirs, request, 4)
             assert [topic.name for topic in answer.results[0].topics] == [names[5]]
-            assert len(grown) > TOPICS // describe_log_dirs.AT_ONCE
+            assert len(grown) >= TOPICS
             asked = messages.ListConfigResourcesRequest(resource_types=[2])
             answer, grown = steps_of(broker, list_config_resources, asked, 1)
             assert [each.resource_name for each in answer.config_resources] == names
-            assert len(grown) > TOPICS // list_config_resources.AT_ONCE
+            assert len(grown) >= TOPICS
             assert max(grown) < MOST_BYTES
 
     asyncio.run(main())

@@ -187,7 +187,7 @@ def test_a_batch_that_is_too_large_inside_is_answered_by_its_header(tmp_path: Pa
 
 def test_headers_are_walked_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index may have few entries (index.interval.bytes, times that fall)."""
-    monkeypatch.setattr(time_lookup, "HEADERS_AT_ONCE", 10)
+    monkeypatch.setattr(pace, "PART", 10)
     log = new_log(tmp_path)
     for at in range(100):
         log.append_as_leader(batch(1, timestamp=NOW_MS - at), 0, NOW_MS)

@@ -13,9 +13,6 @@ from tidelog.groups.group import Group, GroupState
 CLASSIC_TYPE = "classic"
 """The type of every group that these rules run (KIP-848 has others)."""
 
-LISTED_AT_ONCE = 500
-"""Groups that are checked for one part of a list: under a millisecond."""
-
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
@@ -53,22 +50,20 @@ class DescribedGroup:
 
 def list_groups(
     groups: Sequence[Group], states: Iterable[str] = (), types: Iterable[str] = ()
-) -> Iterator[list[ListedGroup]]:
-    """Yield the groups in any of ``states`` and of any of ``types``; none given means all.
+) -> Iterator[ListedGroup | None]:
+    """Yield the groups in any of ``states`` and of any of ``types``, and None for each other one.
 
-    Case does not matter; an unknown state or type matches nothing. A part has the matches
-    among ``LISTED_AT_ONCE`` groups, and may be empty.
+    None given means all. Case does not matter; an unknown state or type matches nothing.
     """
     wanted_states = {state.lower() for state in states}
     wanted_types = {name.lower() for name in types}
     if wanted_types and CLASSIC_TYPE not in wanted_types:
         return
-    for first in range(0, len(groups), LISTED_AT_ONCE):
-        yield [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
-            for group in groups[first : first + LISTED_AT_ONCE]
-            if not wanted_states or group.state.value.lower() in wanted_states
-        ]
+    for group in groups:
+        if wanted_states and group.state.value.lower() not in wanted_states:
+            yield None
+        else:
+            yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
 
 
 def describe_group(group_id: str, group: Group | None) -> DescribedGroup:

@@ -17,9 +17,6 @@ from tidelog.groups.group import Group, Member, session_of
 from tidelog.groups.positions import present_id
 from tidelog.groups.primitives import Malformed
 
-AT_ONCE = 500
-"""Partitions, members or topics of one step."""
-
 MOST_CHARACTERS = 255
 """How much of a client id, which may have 32 kB, is shown."""
 
@@ -42,9 +39,8 @@ def progress_of(
     rows: list[dict[str, Any]] = []
     for topic in topics:
         owned, committed = owners.get(topic, {}), group.offsets.get(topic, {})
-        for count, index in enumerate(sorted({*owned, *committed})):
-            if count % AT_ONCE == 0:
-                yield
+        for index in sorted({*owned, *committed}):
+            yield
             member = group.members.get(owned.get(index, ""))
             if member is not None and member.member_id not in shown:
                 shown[member.member_id] = _member(group, member, now_ms)
@@ -68,17 +64,15 @@ def _owners(
     wanted = frozenset(topics)
     found: dict[str, dict[int, str]] = {}
     entries = partitions = 0
-    for count, member in enumerate(list(group.members.values())):
-        if count % AT_ONCE == 0:
-            yield
+    for member in list(group.members.values()):
+        yield
         try:
             for topic, given in assigned_partitions(member.assignment):
                 entries += 1
                 partitions += len(given)
                 if partitions > limits.MAX_OWNED or entries > limits.MAX_OWNED_TOPICS:
                     return found
-                if entries % AT_ONCE == 0:
-                    yield
+                yield
                 if topic in wanted:
                     found.setdefault(topic, {}).update(dict.fromkeys(given, member.member_id))
         except Malformed:

@@ -307,10 +307,9 @@ class GroupTable:
 
     def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
-    ) -> Iterator[list[describing.ListedGroup]]:
-        """Yield the groups in these states and of these types, as ListGroups shows them.
-
-        In parts, each for one turn of the loop: of the groups that exist at the first.
+    ) -> Iterator[describing.ListedGroup | None]:
+        """Yield what ListGroups shows of each group that exists at the first one, or None for
+        another state or type.
         """
         return describing.list_groups(list(self._groups.values()), states, types)
 

@@ -141,7 +141,7 @@ class RequestContext(msgspec.Struct):
 WITHOUT_PROOF = "without a proof of the cluster secret"
 """The reason in an audit line of a request out of scope."""
 
-Steps = Generator[int, None, Any]
+Steps = Generator[int | None, None, Any]
 """Work in steps: it yields by how many bytes the response has grown, and returns it."""
 
 

@@ -179,9 +179,8 @@ class Stepping:
         end_ms = 0  # asked at the first yield
         try:
             while True:
-                memory.building += next(work.steps)
-                if memory.building > self._most_bytes:
-                    most = self._most_bytes
+                memory.building += next(work.steps) or 0
+                if memory.building > (most := self._most_bytes):
                     raise CloseConnection(f"its response has more than {most} bytes: ask in parts")
                 if clock.monotonic_ms() >= (end_ms := end_ms or self._owner.turns.end_ms()):
                     memory.count()

@@ -23,9 +23,6 @@ from tidelog.protocol.schema import Field, Message
 
 ERROR, SENTENCE, THROTTLE = "error_code", "error_message", "throttle_time_ms"
 
-AT_ONCE = 250
-"""Elements between two yields: 100 us."""
-
 
 class _Level(NamedTuple):
     """What a response, or an element of it, gets."""
@@ -48,9 +45,8 @@ class _Level(NamedTuple):
             setattr(made, target, getattr(asked, source) if source else asked)
         for source, target, level in self.lists:
             elements = []
-            for at, element in enumerate(getattr(asked, source) or ()):
-                if at % AT_ONCE == AT_ONCE - 1:
-                    yield
+            for element in getattr(asked, source) or ():
+                yield
                 elements.append((yield from level.refuse(element, error, sentence)))
             setattr(made, target, elements)
         return made

@@ -62,7 +62,6 @@ from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.log import expiring, snapshots
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import (
-    FORGOTTEN_IN_A_TURN,
     ProducerState,
     encode,
     forgotten_beyond,
@@ -258,15 +257,15 @@ def test_beyond_the_limit_of_all_the_longest_idle_are_forgotten() -> None:
     assert list(forgotten_beyond(before, states)) == [], "there is room for just these"
     kept = set(sorted(last_of, key=last_of.__getitem__)[before - 700 :])
     turns = len(list(forgotten_beyond(700, states)))
-    assert turns == (before - 700) // FORGOTTEN_IN_A_TURN, seed
+    assert turns == before - 700, seed
     assert {(at, each) for at, state in enumerate(states) for each in state.entries} == kept, seed
     assert sum(each.forgotten for each in states) == before - 700, seed
     # What is sent while it goes on, and a state whose producers all expire, are met in any turn.
     for _ in forgotten_beyond(50, states):
-        send(5)
+        send(1)
         states[rng.randrange(6)].expire(sent[-1] - rng.randrange(500))
     left = sum(len(each.entries) for each in states)
-    assert left <= 50 + 5 * (700 // FORGOTTEN_IN_A_TURN + 1), seed
+    assert left <= 50 + 700, seed
 
 
 def test_a_producer_that_sends_again_while_the_longest_idle_are_forgotten_is_kept() -> None:
@@ -278,14 +277,15 @@ def test_a_producer_that_sends_again_while_the_longest_idle_are_forgotten_is_kep
         for producer in producers:
             states[at].note(header._replace(producer_id=producer), 0, now_ms)
 
-    first = FORGOTTEN_IN_A_TURN - 1
+    first = 199
     send(0, range(first + 5), NOW_MS)
     send(1, range(10), NOW_MS + 1)
     forgetting = forgotten_beyond(5, states)  # all but five
-    next(forgetting)
+    for _ in range(first + 1):
+        next(forgetting)
     assert [len(each.entries) for each in states] == [5, 10]
     send(0, range(first, first + 5), NOW_MS + 2)
-    assert list(forgetting) == []
+    assert list(forgetting) == [None] * 9
     assert [list(each.entries) for each in states] == [list(range(first, first + 5)), []]
 
 
@@ -324,14 +324,13 @@ def test_a_snapshot_of_too_many_producers_keeps_the_youngest(
     assert (list(found.entries), found.forgotten) == ([*shuffled[31:], shuffled[0]], 30)
 
 
-def test_many_silent_producers_are_forgotten_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiring, "FORGOTTEN_AT_ONCE", 3)
+def test_many_silent_producers_are_forgotten_in_turns() -> None:
     state = ProducerState()
     header = read_header(batch(1, producer=Producer(0, 0, 0)))
     for producer in range(10):
         state.note(header._replace(producer_id=producer), 0, NOW_MS + producer)
     left = [len(state.entries) for _ in expiring.forgotten(state, NOW_MS + 7)]
-    assert (left, list(state.entries)) == ([7, 4], [8, 9])
+    assert (left, list(state.entries)) == ([9, 8, 7, 6, 5, 4, 3, 2], [8, 9])
 
 
 # Cuts, what retention takes out, snapshots (S9)
@@ -579,23 +578,22 @@ def test_a_checkpoint_that_a_failed_one_overtook_is_not_taken_for_durable(tmp_pa
     assert older.error is not None
 
 
-def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path) -> None:
     """What happens between the turns: records come, a log is cut, one goes, another comes."""
-    monkeypatch.setattr(claims, "ASKED_AT_ONCE", 4)
     found = directory(tmp_path, WatchedDisk())
     names = [TopicPartition("t", at) for at in range(20)]
     for name in names:
         sent(found.create(name, TopicConfigs()), 1)
         found.logs[name].high_watermark = 1
     pieces = found.checkpointing()
-    assert next(pieces) is None
+    assert [next(pieces) for _ in range(4)] == [None] * 4
     sent(found.logs[names[-1]], 1, 1)
     found.logs[names[-1]].high_watermark = 2
     found.delete(names[0], durable=False)
-    assert list(pieces) == [None] * 4
+    assert list(pieces) == [None] * 16
     # Each has its offset as of a moment of the walk; a removed log has none.
     pieces = found.checkpointing()
-    assert next(pieces) is None
+    assert [next(pieces) for _ in range(4)] == [None] * 4
     assert pace.finish(found.logs[names[1]].truncation(0, NOW_MS)) is None
     found.delete(names[2], durable=False)
     checkpoint(found)
@@ -614,7 +612,6 @@ def test_a_cut_asks_many_logs_in_turns_for_the_checkpoint_before_it(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     """And what maintenance asked of that log before is not written after it."""
-    monkeypatch.setattr(claims, "ASKED_AT_ONCE", 4)
     found = directory(tmp_path, WatchedDisk())
     names = [TopicPartition("t", at) for at in range(20)]
     for name in names:
@@ -637,9 +634,9 @@ def test_a_cut_asks_many_logs_in_turns_for_the_checkpoint_before_it(
     turns = 0
     while (call := next(pieces)) is None:
         turns += 1
-        assert len(asked) <= 4
+        assert len(asked) <= 1
         asked.clear()
-    assert turns == 5
+    assert turns == 20
     in_thread(call)
     late = by_threads(maintenance)
     late.run()

@@ -30,7 +30,6 @@ from tidelog.runtime import pace
 from tidelog.storage import names
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.log.changes import LogChange
-from tidelog.storage.log.expiring import FORGOTTEN_AT_ONCE
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
@@ -203,12 +202,12 @@ def test_a_cut_that_was_begun_and_fails_is_final(tmp_path: Path, work: str) -> N
 def test_many_producers_are_given_up_in_turns(tmp_path: Path, work: str) -> None:
     log = filled(tmp_path)
     header = read_header(batch(1, producer=Producer(0, 0, 0)))
-    for number in range(2 * FORGOTTEN_AT_ONCE + 500):
+    for number in range(200):
         log.producers.note(header._replace(producer_id=number), 0, NOW_MS)
     state, counts = log.producers, [len(log.producers.entries)]
     given = (NOW_MS + 10**9,) if work == "housekeeping" else (13, NOW_MS)
     by_threads(getattr(log, work)(*given), lambda: counts.append(len(state.entries)))
     counts.append(len(state.entries))
     assert counts[-1] == 0
-    assert max(a - b for a, b in pairwise(counts)) <= FORGOTTEN_AT_ONCE
+    assert max(a - b for a, b in pairwise(counts)) == 1
     assert log.change is None

@@ -26,9 +26,6 @@ logger = logging.getLogger(__name__)
 LOAD_CHUNK_BYTES = 262_144
 """Bytes of the log per read while loading."""
 
-RECORDS_PER_LOOK = 64
-"""Records replayed between two readings of the clock while loading."""
-
 READ_AGAIN_S = 0.1
 """Pause of a load after a temporary failure of a read."""
 
@@ -76,9 +73,8 @@ async def replay_to(
             if not crc_is_right(batch, header.crc):
                 raise LoadFailed(f"the batch at offset {header.base_offset} has a wrong CRC")
             if not header.control:
-                records = read_batch(batch)
-                for start in range(0, len(records), RECORDS_PER_LOOK):
-                    replay(records[start : start + RECORDS_PER_LOOK])
+                for records in pace.parts(read_batch(batch)):
+                    replay(records)
                     if turn.is_over:
                         await turn.give_way()
                         if not goes_on():

@@ -33,6 +33,7 @@ from tidelog.broker.fetching.session_rules import (
 )
 from tidelog.network.router import Steps
 from tidelog.protocol import messages
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.waiters import Waiter
     from tidelog.replication.resize_rules import Named
-
-AT_ONCE = 500
-"""Partitions handled in one step."""
 
 
 class SessionPartition(Wanted):
@@ -195,17 +193,17 @@ class FollowerSession:
         after, self.epoch = next_epoch(self.epoch), UNUSABLE
         if connection is not self.connection:
             # The last response may be lost: all its partitions are dirty again.
-            for seen, entry in enumerate(self._still_here(self.sent)):
-                if seen and not seen % AT_ONCE:
-                    yield 0
-                entry.sent_watermark = entry.sent_start = -2
-                self.dirty[entry] = None
+            for part in pace.parts(self._still_here(self.sent)):
+                for entry in part:
+                    entry.sent_watermark = entry.sent_start = -2
+                    self.dirty[entry] = None
+                yield None
             self.connection = connection
         if request.replica_broker_epoch != self.broker_epoch:
             self.broker_epoch = request.replica_broker_epoch
             self.dirty.update(dict.fromkeys(self.entries.values()))
         self.sent.clear()
-        yield from applied(self, request, AT_ONCE)
+        yield from applied(self, request)
         self.epoch = after
         self.fetched_ms = now_ms
 
@@ -217,7 +215,7 @@ class FollowerSession:
 
         Nearly every request names few partitions of a session with few dirty ones.
         """
-        few = AT_ONCE - len(self.dirty) - len(self.out_of_isr)
+        few = pace.PART - len(self.dirty) - len(self.out_of_isr)
         for topic in request.topics:
             few -= len(topic.partitions)
         if few <= 0 or request.forgotten_topics_data or connection is not self.connection:

@@ -2,9 +2,8 @@
 
 Owns the sessions of followers, one per follower (a new one replaces the former), and their
 responses. Not which partitions are dirty: see ``follower_session``; not the read of a partition:
-see ``partition_reads``. A request of at most ``AT_ONCE`` partitions, as nearly all are, is handled
-in one step and without generators. A larger one is handled in steps, and after each of them
-another request may have superseded it.
+see ``partition_reads``. A request of few partitions, as nearly all are, is handled at once and
+without generators. A larger one may be superseded by another at each yield.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
-from tidelog.broker.fetching.follower_session import AT_ONCE, FollowerSession, SessionPartition
+from tidelog.broker.fetching.follower_session import FollowerSession, SessionPartition
 from tidelog.broker.fetching.partition_reads import (
     Reader,
     Reading,
@@ -126,12 +125,11 @@ class FollowerSessions:
         """Note the fetch offsets of the follower, and where it is not in the ISR."""
         epoch = session.epoch
         noted = session.to_note()
-        for first in range(0, len(noted), AT_ONCE):
-            if first:
-                yield 0
-                if session.epoch != epoch or not self.has(session):
-                    return
-            self._note_some(session, noted[first : first + AT_ONCE], now_ms)
+        for part in pace.parts(noted):
+            self._note_some(session, part, now_ms)
+            yield None
+            if session.epoch != epoch or not self.has(session):
+                return
 
     def _note_some(
         self, session: FollowerSession, entries: Iterable[SessionPartition], now_ms: int
@@ -236,7 +234,7 @@ class _SessionResponse:
         if self.is_superseded():
             return SUPERSEDED
         self._reading.again()
-        if len(self._session.dirty) <= AT_ONCE:
+        if len(self._session.dirty) <= pace.PART:
             return self._respond_at_once(self._read_at_once())
         return self._finished()
 
@@ -251,16 +249,14 @@ class _SessionResponse:
         session.has_woken = False
         found: list[tuple[SessionPartition, Any]] = []
         before = 0
-        dirty = list(session.dirty)
-        for first in range(0, len(dirty), AT_ONCE):
-            if first:
-                yield ANSWER_BYTES * AT_ONCE + reading.size - before
-                before = reading.size
-                if self.is_superseded():
-                    return None
-                # An event between two steps finds no delayed fetch that it could wake.
-                reading.urgent |= session.has_woken
-            self._read_some(dirty[first : first + AT_ONCE], found)
+        for part in pace.parts(list(session.dirty)):
+            self._read_some(part, found)
+            yield ANSWER_BYTES * len(part) + reading.size - before
+            before = reading.size
+            if self.is_superseded():
+                return None
+            # An event in a yield finds no delayed fetch that it could wake.
+            reading.urgent |= session.has_woken
         return found
 
     def _read_at_once(self) -> list[tuple[SessionPartition, Any]]:
@@ -272,7 +268,7 @@ class _SessionResponse:
         return found
 
     def _read_some(
-        self, entries: list[SessionPartition], found: list[tuple[SessionPartition, Any]]
+        self, entries: Iterable[SessionPartition], found: list[tuple[SessionPartition, Any]]
     ) -> None:
         session, reading = self._session, self._reading
         get = self._sessions.get

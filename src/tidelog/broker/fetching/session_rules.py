@@ -68,14 +68,12 @@ def why_not_next(session: Session | None, session_id: int, epoch: int) -> ErrorC
 def applied(
     session: Session,
     request: messages.FetchRequest,
-    part: int | None = None,
     *,
     forgets: bool = True,
 ) -> Generator[int, None, int]:
-    """Add, change and forget the partitions that a request names. Yields after each ``part``
-    of them (None: ``pace.PART``), and returns at the end, by how many bytes the session has grown.
+    """Add, change and forget the partitions that a request names. Yields after each part of
+    them, and returns at the end, by how many bytes the session has grown.
     """
-    size = pace.PART if part is None else part
     former = request.forgotten_topics_data if forgets else ()
     growths = chain(
         (session.take(topic, asked) for topic in request.topics for asked in topic.partitions),
@@ -84,7 +82,7 @@ def applied(
     grown = 0
     for seen, growth in enumerate(growths, 1):
         grown += growth
-        if not seen % size:
+        if not seen % pace.PART:
             yield grown
             grown = 0
     return grown

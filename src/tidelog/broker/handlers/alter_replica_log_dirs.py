@@ -22,9 +22,6 @@ from tidelog.protocol import messages
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-AT_ONCE = 100
-"""Partitions in one step."""
-
 PARTITION_BYTES = 60
 """Memory of a partition in a response under construction."""
 
@@ -38,7 +35,6 @@ def handle(
 ) -> Steps:
     """Begin the moves, in steps."""
     answer = _Response(results=[])
-    seen = 0
     for directory in request.dirs:
         for topic in directory.topics:
             result = _Topic(topic.name, [])
@@ -47,9 +43,7 @@ def handle(
                 key = TopicPartition(topic.name, index)
                 error = broker.future_replicas.alter(key, directory.path)
                 result.partitions.append(_Partition(index, int(error)))
-                seen += 1
-                if not seen % AT_ONCE:
-                    yield AT_ONCE * PARTITION_BYTES
+                yield PARTITION_BYTES
     return answer
 
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partitions.partition import HostedPartition
 
-AT_ONCE = 500
-"""Partitions looked up in one step."""
-
 FENCE_BYTES, FORMER_BYTES, PARTITION_BYTES, TOPIC_BYTES = 150, 150, 200, 150
 """Memory of each of these, and of a topic, in a response under construction."""
 
@@ -56,10 +53,9 @@ def _described(broker: Broker, request: messages.DescribeFencesRequest) -> Steps
         answer = _Topic(topic.topic)
         response.topics.append(answer)
         yield TOPIC_BYTES
-        for first in range(0, len(topic.partitions), AT_ONCE):
-            part = [_partition(broker, topic, one) for one in topic.partitions[first:][:AT_ONCE]]
-            answer.partitions += part
-            yield sum(PARTITION_BYTES + FENCE_BYTES * len(one.fences) for one in part)
+        for one in topic.partitions:
+            answer.partitions.append(found := _partition(broker, topic, one))
+            yield PARTITION_BYTES + FENCE_BYTES * len(found.fences)
     return response
 
 

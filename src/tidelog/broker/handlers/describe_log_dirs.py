@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 200
-"""Segments whose sizes are added up in one step; a replica has at least one."""
-
 TOPIC_BYTES, PARTITION_BYTES = 150, 100
 """Memory of a topic and of a replica in a response under construction."""
 
@@ -61,26 +58,22 @@ def _directory(
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
     topics: dict[str, Any] = {}
-    counted = grown = 0
     for key, log in sorted(directory.logs.items()):
-        counted += 1
-        if wanted is None or key.partition in wanted.get(key.topic, ()):
-            topic = topics.get(key.topic)
-            if topic is None:
-                topic = topics[key.topic] = Answer.DescribeLogDirsTopic(name=key.topic)
-                grown += TOPIC_BYTES
-            topic.partitions.append(
-                Answer.DescribeLogDirsPartition(
-                    partition_index=key.partition,
-                    partition_size=log.size,
-                    offset_lag=max(0, log.high_watermark - log.end_offset),
-                )
+        if wanted is not None and key.partition not in wanted.get(key.topic, ()):
+            yield None
+            continue
+        topic = topics.get(key.topic)
+        if topic is None:
+            topic = topics[key.topic] = Answer.DescribeLogDirsTopic(name=key.topic)
+            yield TOPIC_BYTES
+        topic.partitions.append(
+            Answer.DescribeLogDirsPartition(
+                partition_index=key.partition,
+                partition_size=log.size,
+                offset_lag=max(0, log.high_watermark - log.end_offset),
             )
-            grown += PARTITION_BYTES
-            counted += len(log.segments)
-        if counted >= AT_ONCE:
-            yield grown
-            counted = grown = 0
+        )
+        yield PARTITION_BYTES
     for future in futures:
         key = future.hosted.key
         if wanted is None or key.partition in wanted.get(key.topic, ()):
@@ -93,8 +86,7 @@ def _directory(
                     is_future_key=True,
                 )
             )
-            grown += TOPIC_BYTES + PARTITION_BYTES
-    yield grown
+            yield TOPIC_BYTES + PARTITION_BYTES
     result.topics = list(topics.values())
     try:
         usable, total = directory.free_bytes(), directory.total_bytes()

@@ -17,9 +17,6 @@ from tidelog.protocol import messages
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-AT_ONCE = 500
-"""Producers added to a response in one step."""
-
 PARTITION_BYTES, PRODUCER_BYTES = 200, 200
 """Memory of a partition and of a producer in a response under construction."""
 
@@ -60,14 +57,11 @@ def _partition(broker: Broker, topic: str, index: int) -> Steps:
         answer.error_code = error
         answer.error_message = f"this broker does not lead {topic}-{index}: {error.name}"
         return answer
-    known = list(partition.log.producers.entries.values())
-    for first in range(0, len(known), AT_ONCE):
-        some = known[first : first + AT_ONCE]
-        answer.active_producers += [
+    for each in list(partition.log.producers.entries.values()):
+        answer.active_producers.append(
             _Producer(each.producer_id, each.epoch, each.last_sequence, each.last_ms, NONE)
-            for each in some
-        ]
-        yield PRODUCER_BYTES * len(some)
+        )
+        yield PRODUCER_BYTES
     return answer
 
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 MOST_PARTITIONS = 2_000
 """Limit of one page: Kafka's ``max.request.partition.size.limit``."""
 
-AT_ONCE = 200
-"""Partitions added to a response in one step."""
-
 TOPIC_BYTES, PARTITION_BYTES = 200, 250
 """Memory of a topic and of a partition in a response under construction."""
 
@@ -127,14 +124,11 @@ def _page(
         topic = _topic(found)
         answer.topics.append(topic)
         shown = numbers[:room]
-        for at in range(0, len(shown), AT_ONCE):
-            part = [
-                _partition(view, found, number)
-                for number in shown[at : at + AT_ONCE]
-                if number in found.partitions
-            ]
-            topic.partitions += part
-            yield TOPIC_BYTES + PARTITION_BYTES * len(part)
+        yield TOPIC_BYTES
+        for number in shown:
+            if number in found.partitions:
+                topic.partitions.append(_partition(view, found, number))
+            yield PARTITION_BYTES
         if len(shown) < len(numbers):
             answer.next_cursor = Answer.Cursor(name, numbers[len(shown)])
             break

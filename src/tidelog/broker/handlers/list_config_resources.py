@@ -16,9 +16,6 @@ from tidelog.protocol import messages
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-AT_ONCE = 500
-"""Names added to a response in one step."""
-
 NAME_BYTES = 150
 """Memory of a name in a response under construction, without its characters."""
 
@@ -37,12 +34,9 @@ def handle(
     if EntityType.BROKER in wanted:
         found += [(str(node), int(EntityType.BROKER)) for node in sorted(broker.metadata.brokers)]
     resources = []
-    for first in range(0, len(found), AT_ONCE):
-        part = [
-            response.ConfigResource(name, kind) for name, kind in found[first : first + AT_ONCE]
-        ]
-        resources += part
-        yield sum(NAME_BYTES + len(each.resource_name) for each in part)
+    for name, kind in found:
+        resources.append(response.ConfigResource(name, kind))
+        yield NAME_BYTES + len(name)
     return response(config_resources=resources)
 
 

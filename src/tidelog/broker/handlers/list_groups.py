@@ -28,14 +28,16 @@ def handle(broker: Broker, request: messages.ListGroupsRequest, _context: Reques
         return _Response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     groups = []
     for table in list(broker.coordinator.tables()):
-        for part in table.list_groups(request.states_filter, request.types_filter):
-            groups += [
+        for group in table.list_groups(request.states_filter, request.types_filter):
+            if group is None:
+                yield None
+                continue
+            groups.append(
                 _Response.ListedGroup(
                     group.group_id, group.protocol_type, group.state, group.group_type
                 )
-                for group in part
-            ]
-            yield sum(GROUP_BYTES + len(group.group_id) for group in part)
+            )
+            yield GROUP_BYTES + len(group.group_id)
     return _Response(groups=groups)
 
 

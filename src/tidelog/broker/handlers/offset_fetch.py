@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,20 +33,18 @@ from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.protocol.refusals import refused
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.groups.group import Group
     from tidelog.groups.table import GroupTable
 
-Found = list[tuple[int, CommittedOffset | None]]
+Found = Sequence[tuple[int, CommittedOffset | None]]
 
 BATCHED_SINCE, BY_ID_SINCE = 8, 10
 TOP_ERROR_SINCE = 2
 NO_OFFSET = -1
-
-AT_ONCE = 500
-"""Partitions between two turns of the loop."""
 
 TOPIC_BYTES, PARTITION_BYTES = 150, 100
 """Memory of a topic and of a partition in a response under construction, without metadata."""
@@ -94,7 +92,7 @@ class _Open:
         greatest = len(known) - 1  # of those that are known
         if sight is None or not births.may_have_births(sight, topic.resize_epoch, greatest):
             return found
-        judged: Found = []
+        judged: list[tuple[int, CommittedOffset | None]] = []
         for at, offset in found:
             born = known.get(at)
             if born is not None and births.begins_at_birth(
@@ -198,13 +196,10 @@ def _with_names(
             continue
         parts: list[Any] = []
         topics.append(_GroupTopic("", topic.topic_id, parts))
-        indexes = list(dict.fromkeys(topic.partition_indexes))
-        for first in range(0, len(indexes), AT_ONCE):
-            parts += [
-                _GroupPartition(at, *_fields(None), ErrorCode.UNKNOWN_TOPIC_ID)
-                for at in indexes[first : first + AT_ONCE]
-            ]
-            yield TOPIC_BYTES + PARTITION_BYTES * AT_ONCE
+        yield TOPIC_BYTES
+        for at in dict.fromkeys(topic.partition_indexes):
+            parts.append(_GroupPartition(at, *_fields(None), ErrorCode.UNKNOWN_TOPIC_ID))
+            yield PARTITION_BYTES
     return known
 
 
@@ -255,21 +250,19 @@ async def _close_one(
 def _found(
     broker: Broker, table: GroupTable, group_id: str, topics: list[Any] | None
 ) -> Iterator[tuple[str, Found]]:
-    """Yield committed offsets, ``AT_ONCE`` at a time, each partition once however often named."""
+    """Yield committed offsets, some at a time, each partition once however often named."""
     topic_id_of = broker.metadata.id_of
     if topics is None:
         for name, found in table.offsets(group_id, None, topic_id_of):
-            for first in range(0, len(found), AT_ONCE):
-                yield name, found[first : first + AT_ONCE]
+            for part in pace.parts(found):
+                yield name, part
         return
     wanted: dict[str, dict[int, None]] = {}
     for topic in topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     for name, asked in wanted.items():
-        indexes = list(asked)
-        for first in range(0, max(1, len(indexes)), AT_ONCE):
-            asked_now = [(name, indexes[first : first + AT_ONCE])]
-            yield from table.offsets(group_id, asked_now, topic_id_of)
+        for indexes in pace.parts(list(asked)) or ([],):
+            yield from table.offsets(group_id, [(name, indexes)], topic_id_of)
 
 
 def _size(found: Found) -> int:

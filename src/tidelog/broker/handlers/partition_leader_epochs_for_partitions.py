@@ -24,9 +24,6 @@ from tidelog.protocol import messages
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-AT_ONCE = 500
-"""Partitions added to a response in one step."""
-
 TOPIC_BYTES, PARTITION_BYTES = 150, 200
 """Memory of a topic and of a partition in a response under construction."""
 
@@ -48,10 +45,9 @@ def handle(
         answer = _Topic(topic.topic)
         response.topics.append(answer)
         yield TOPIC_BYTES
-        for first in range(0, len(topic.partitions), AT_ONCE):
-            part = topic.partitions[first : first + AT_ONCE]
-            answer.partitions += [_partition(known, index) for index in part]
-            yield PARTITION_BYTES * len(part)
+        for index in topic.partitions:
+            answer.partitions.append(_partition(known, index))
+            yield PARTITION_BYTES
     return response
 
 

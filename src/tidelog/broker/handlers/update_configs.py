@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -68,8 +68,7 @@ async def handle(
     for first in (goes_by, pieces):
         next(first, None)
     for rest in (goes_by, pieces):
-        for _ in rest:
-            await asyncio.sleep(0)
+        await pace.run(rest, broker.clock)
     return response()
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.partitioning.hashing import hashes_of_keys, partition_of
@@ -31,7 +30,6 @@ from tidelog.runtime.tasks import call_off
 if TYPE_CHECKING:
     from tidelog.broker.metadata.cache import MetadataCache
     from tidelog.broker.partitions.partition import HostedPartition
-    from tidelog.runtime import pace
     from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -44,9 +42,6 @@ MOST_BYTES = 8 * 1024 * 1024
 
 MOST_PLAIN_BYTES = 16 * 1024 * 1024
 """Most bytes that one batch may decompress to."""
-
-KEYS_AT_ONCE = 200
-"""Less than a millisecond of the event loop."""
 
 
 class _Batch(NamedTuple):
@@ -139,15 +134,15 @@ def _unpacked(records: bytes) -> pace.Work[Buffer]:
     return plain[0]
 
 
-def misplaced_in(plain: Buffer, batch: _Batch) -> Generator[None, None, int]:
+def misplaced_in(plain: Buffer, batch: _Batch) -> pace.Work[int]:
     """Return how many records have a key of another partition, in steps; CorruptRecords."""
     reader = KeyReader(plain, read_header(batch.records).record_count)
     found = 0
     while not reader.is_over:
         homes = (
             partition_of(each, batch.initial_count, batch.present_count)
-            for each in hashes_of_keys(reader.read(KEYS_AT_ONCE))
+            for each in hashes_of_keys(reader.read(pace.PART))
         )
         found += sum(home != batch.partition for home in homes)
-        yield
+        yield None
     return found

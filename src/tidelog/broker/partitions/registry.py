@@ -44,10 +44,6 @@ class NotQuarantined(StorageFailed):
         self.keys = frozenset(keys)
 
 
-CONFIGURED_AT_ONCE = 50
-"""Partitions that are configured between two yields: 1 to 5 ms."""
-
-
 def _do_nothing(_: TopicPartition) -> None:
     """Without moves between log directories no copy ends."""
 
@@ -335,17 +331,16 @@ class Partitions:
         return StorageFailed(reason)
 
     def reconfigure(self, topics: Collection[str] | None) -> pace.Work[None]:
-        """Apply the changed configuration of topics (None: all) to their partitions, in pieces.
+        """Apply the changed configuration of topics (None: all) to their partitions.
 
-        O(their partitions). A piece uses the configuration of its time, not that of the call.
+        O(their partitions). Each gets the configuration of its time, not that of the call.
         """
-        for done, partition in enumerate(self._hosted_of(topics), 1):
+        for partition in self._hosted_of(topics):
             # It may have been removed since; a newer replica has the new configuration.
             if self.get(*partition.key) is partition:
                 partition.log.configure(self.configs.topic(partition.topic))
                 partition.configure()
-            if not done % CONFIGURED_AT_ONCE:
-                yield None
+            yield None
 
     def _hosted_of(self, topics: Collection[str] | None) -> list[HostedPartition]:
         if topics is None:

@@ -32,9 +32,6 @@ from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
-GROUPED_AT_ONCE = 1_000
-"""Moves of one step in which they are grouped: half a millisecond."""
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -125,14 +122,12 @@ def moves_of(
 def moves_by_topic(cluster: ClusterState) -> Generator[None, None, dict[str, list[TopicPartition]]]:
     """Return the running moves by topic, sorted, in steps: there may be as many as partitions."""
     found: dict[str, list[TopicPartition]] = {}
-    for at, where in enumerate(list(cluster.moves)):
-        if at % GROUPED_AT_ONCE == 0:
-            yield
+    for where in list(cluster.moves):
+        yield
         if is_moving(cluster, where):
             found.setdefault(where.topic, []).append(where)
-    for at, places in enumerate(found.values()):
-        if at % GROUPED_AT_ONCE == 0:
-            yield
+    for places in found.values():
+        yield
         places.sort()
     return {topic: found[topic] for topic in sorted(found)}
 

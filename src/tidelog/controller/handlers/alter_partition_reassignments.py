@@ -42,9 +42,6 @@ from tidelog.runtime import pace
 ALL = -1
 """The partition of a row that is about a whole topic."""
 
-PREPARED_AT_ONCE = 250
-"""Partitions that are read from the request, or written to the response, in one step."""
-
 
 async def handle(
     controller: Controller,
@@ -118,8 +115,7 @@ def _late(
     """Return the refusals of the partitions after ``done``; those below ``begun`` were decided."""
     late: list[Answered] = []
     for at, one in enumerate(one for element in elements for one in element):
-        if at % PREPARED_AT_ONCE == 0:
-            yield
+        yield
         if at >= done:
             how = "nothing was changed" if at >= begun else "its outcome is unknown: list the moves"
             sentence = f"The time was over before the change of {one.where} was stored; {how}."
@@ -138,18 +134,16 @@ def _asked(
         moving = yield from moves_by_topic(cluster)
     if request.topics is None:
         return [Asked(where, None) for found in moving.values() for where in found], []
-    for number, topic in enumerate(request.topics):
-        if number % PREPARED_AT_ONCE == 0:
-            yield
+    for topic in request.topics:
+        yield
         if topic.partitions is None:
             found = moving.get(topic.name, [])
             asked += [Asked(where, None) for where in found]
             if not found:
                 without.append((TopicPartition(topic.name, ALL), _why_none(cluster, topic.name)))
             continue
-        for at, one in enumerate(topic.partitions):
-            if at % PREPARED_AT_ONCE == PREPARED_AT_ONCE - 1:
-                yield
+        for one in topic.partitions:
+            yield
             targets = None if one.replicas is None else tuple(one.replicas)
             asked.append(Asked(TopicPartition(topic.name, one.partition_index), targets))
     return asked, without
@@ -166,9 +160,8 @@ def _why_none(cluster: ClusterState, topic: str) -> RequestRefusal:
 def _elements(asked: Sequence[Asked]) -> Generator[None, None, list[list[Asked]]]:
     """Return lists of partitions of one topic each, in an order that writes each topic seldom."""
     by_name: dict[str, list[Asked]] = {}
-    for at, one in enumerate(asked):
-        if at % PREPARED_AT_ONCE == 0:
-            yield
+    for one in asked:
+        yield
         by_name.setdefault(one.where.topic, []).append(one)
     return [
         of_topic[start : start + AT_ONCE]
@@ -182,9 +175,8 @@ def _response(
 ) -> Generator[None, None, messages.AlterPartitionReassignmentsResponse]:
     response = messages.AlterPartitionReassignmentsResponse
     topics: dict[str, messages.AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = {}
-    for at, (where, refusal) in enumerate(answers):
-        if at % PREPARED_AT_ONCE == 0:
-            yield
+    for where, refusal in answers:
+        yield
         topic = topics.get(where.topic)
         if topic is None:
             topic = topics[where.topic] = response.ReassignableTopicResponse(where.topic)

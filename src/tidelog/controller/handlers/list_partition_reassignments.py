@@ -20,9 +20,6 @@ from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 
-LISTED_AT_ONCE = 250
-"""Topics of the request, or moves, of one step."""
-
 
 async def handle(
     controller: Controller,
@@ -40,14 +37,11 @@ def _listed(
     found = yield from moves_by_topic(cluster)
     wanted = None if request.topics is None else (yield from _wanted(request.topics))
     topics: list[messages.ListPartitionReassignmentsResponse.OngoingTopicReassignment] = []
-    at = 0
     for name, places in found.items():
         indexes: set[int] | None = None if wanted is None else wanted.get(name, set())
         topic = response.OngoingTopicReassignment(name)
         for where in places:
-            at += 1
-            if at % LISTED_AT_ONCE == 0:
-                yield
+            yield
             if (indexes is None or where.partition in indexes) and is_moving(cluster, where):
                 one = listed(cluster, where)
                 topic.partitions.append(
@@ -65,9 +59,8 @@ def _wanted(
 ) -> Generator[None, None, dict[str, set[int] | None]]:
     """Return the partitions asked for by topic, None for all: one named twice is listed once."""
     wanted: dict[str, set[int] | None] = {}
-    for at, topic in enumerate(topics):
-        if at % LISTED_AT_ONCE == 0:
-            yield
+    for topic in topics:
+        yield
         named = wanted.setdefault(topic.name, set())
         if named is None or topic.partition_indexes is None:
             wanted[topic.name] = None

@@ -34,9 +34,6 @@ The log's start first: removal raises both, and a removed segment that a power l
 is damage below the recovery point, unless it is below the log's start.
 """
 
-ASKED_AT_ONCE = 256
-"""Logs in one turn of the event loop: about a millisecond."""
-
 
 def claims_of(
     logs: Mapping[TopicPartition, PartitionLog],
@@ -48,10 +45,9 @@ def claims_of(
     """
     claims: dict[str, Offsets] = {name: {} for name in CLAIMS}
     asked: dict[TopicPartition, tuple[PartitionLog, int]] = {}
-    for count, (partition, log) in enumerate(list(logs.items()), 1):
+    for partition, log in list(logs.items()):
         asked[partition] = _ask(partition, log, claims)
-        if not count % ASKED_AT_ONCE:
-            yield None
+        yield None
     for partition, log in logs.items():
         if asked.get(partition) != (log, log.lowered):
             # A cut waits for a checkpoint that claims less: no later one may claim more. Nor may

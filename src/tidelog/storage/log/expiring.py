@@ -30,9 +30,6 @@ from tidelog.storage.log.service import out_of_service, write_failed
 from tidelog.storage.log.snapshots import remove_snapshots
 from tidelog.storage.log.state import LogState
 
-FORGOTTEN_AT_ONCE = 1_000
-"""Producers: a millisecond, or two."""
-
 
 def advance_start(log: LogState, offset: int, *, later: bool = False) -> Rejected | None:
     """Begin the log at ``offset`` (DeleteRecords, a leader's log start): older records go.
@@ -141,8 +138,8 @@ def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> pace.Wo
 
 
 def forgotten(producers: ProducerState, silent_since_ms: int) -> pace.Work[None]:
-    """Forget silent producers, in turns: even giving up the memory of many takes long."""
-    while producers.expire(silent_since_ms, FORGOTTEN_AT_ONCE) == FORGOTTEN_AT_ONCE:
+    """Forget silent producers: even giving up the memory of many takes long."""
+    while producers.expire(silent_since_ms, 1):
         yield None
 
 

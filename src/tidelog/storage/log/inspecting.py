@@ -37,13 +37,11 @@ LOOKED_INTO_RECORDS = 131_072
 NAMED_RECORDS = 1000
 """Most records of a batch that a refusal names (KIP-467)."""
 
-RECORDS_AT_ONCE = 1000
-"""About a millisecond of the event loop."""
-
+SMALL_RECORDS = 1000
 SMALL_BYTES = 64 * 1024
 SMALL_RECOMPRESSED_BYTES = 8 * 1024
-"""Plain bytes that the event loop looks at, or compresses, itself: less than a millisecond, and
-about what it takes to have a thread do it."""
+"""Records and plain bytes of a batch that is looked into, or compressed, before the request goes
+on: a millisecond, and about what it takes to have a thread do it."""
 
 REQUEST_BYTES_AT_ONCE = 4 * SMALL_BYTES
 """Plain bytes of one request that the loop looks at itself: its batches may be many."""
@@ -109,7 +107,7 @@ def look_at_once(batches: Batches, wanted: BatchDemands, looks: Looks) -> Batche
     small = SMALL_RECOMPRESSED_BYTES if recompressed else SMALL_BYTES
     for header, batch in batches:
         plain = small if header.codec else len(batch)
-        if max(plain, len(batch)) > small or header.record_count > RECORDS_AT_ONCE:
+        if max(plain, len(batch)) > small or header.record_count > SMALL_RECORDS:
             return UNLOOKED
         looks.at_once -= plain
     if looks.at_once < 0:
@@ -201,7 +199,7 @@ def _check_records(inside: _Inside, wanted: BatchDemands) -> pace.Work[Rejected 
     most = NAMED_RECORDS if configs.compacted else 0
     scan = RecordScan(inside.plain, header.record_count, header.base_timestamp, most)
     try:
-        while not scan.scan(RECORDS_AT_ONCE):
+        while not scan.scan(pace.PART):
             yield None
     except CorruptRecords as error:
         return Rejected(ErrorCode.INVALID_RECORD, str(error))

@@ -48,8 +48,6 @@ adds one until it expires."""
 MAX_PRODUCERS_OF_ALL = 300_000
 """Limit for all replicas of a process together: 150 to 465 MB."""
 
-FORGOTTEN_IN_A_TURN = 200
-
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
@@ -300,10 +298,9 @@ def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> pace.Work[N
         return
     heap = [(state.idle_since_ms, place) for place, state in enumerate(states) if state.entries]
     heapify(heap)
-    for count in range(1, surplus + 1):
-        if count % FORGOTTEN_IN_A_TURN == 0:
-            yield None
-        # Since the last turn it may have sent again, or have been forgotten.
+    for _ in range(surplus):
+        yield None
+        # Meanwhile it may have sent again, or have been forgotten.
         while heap and not _is_at_head(states[heap[0][1]], heap[0][0]):
             _next_of(states, heap)
         if not heap:

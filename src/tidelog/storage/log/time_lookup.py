@@ -39,10 +39,6 @@ MOST_SEARCHED_BYTES = 16 * 1024 * 1024
 REQUEST_BYTES, REQUEST_RECORDS, REQUEST_BATCHES = 256 * 1024 * 1024, 1_000_000, 1000
 """What the look-ups of one request may decompress, look at, and find fruitless."""
 
-HEADERS_AT_ONCE = 1000
-RECORDS_AT_ONCE = 1000
-"""About a millisecond of the event loop each."""
-
 FIRST_LOOK_BYTES = 64 * 1024
 SMALL_BYTES = 16 * 1024
 """Compressed: the first look into so few bytes takes less time than a thread does to begin."""
@@ -179,7 +175,7 @@ def _next_candidate(
             claims = header.newest_time >= timestamp and header.record_count
             if claims and header.last_offset >= start_offset:
                 return _Candidate(segment, position, header)
-            if number >= HEADERS_AT_ONCE and header.next_offset > start_offset:
+            if number >= pace.PART and header.next_offset > start_offset:
                 return header.next_offset
     return None
 
@@ -203,7 +199,7 @@ def _newer(
             return best, best_offset, limit
         if header.newest_time > best and header.base_offset >= start:
             best, best_offset = header.newest_time, header.base_offset
-        if number >= HEADERS_AT_ONCE and header.next_offset > offset:
+        if number >= pace.PART and header.next_offset > offset:
             return best, best_offset, header.next_offset
     return best, best_offset, segment.next_offset
 
@@ -270,7 +266,7 @@ def _scan(
             allowance.bytes -= len(start.plain)
         while True:
             before = scan.index
-            wants_more = not scan.scan(start.plain, start.complete, RECORDS_AT_ONCE)
+            wants_more = not scan.scan(start.plain, start.complete, pace.PART)
             allowance.records -= scan.index - before
             if scan.is_over:
                 return False
