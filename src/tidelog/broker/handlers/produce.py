@@ -79,9 +79,6 @@ _ONE_BATCH = Rejected(
 _NAMED_TWICE = Rejected(
     ErrorCode.INVALID_REQUEST, "a produce request must name each partition once"
 )
-AT_ONCE = 8
-"""Topics, and partitions of each, with appends in one step."""
-
 ANSWER_BYTES = 200
 """Memory of a partition in a response under construction."""
 
@@ -105,17 +102,7 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     if context.version >= BY_ID_SINCE:
         for topic in request.topic_data:
             topic.name = broker.metadata.names.get(topic.topic_id)
-    steps = _Appending(broker, request, context).serve()
-    if len(request.topic_data) > AT_ONCE or any(
-        len(topic.partition_data) > AT_ONCE for topic in request.topic_data
-    ):
-        return steps
-    # Nearly all requests take one step.
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return end.value
+    return _Appending(broker, request, context).serve()
 
 
 @dataclass(slots=True)
@@ -131,9 +118,7 @@ class _Appending:
     older: dict[str, int] = field(default_factory=dict)
     """Topics with a batch of an older resize epoch, and the partition's."""
 
-    def serve(self) -> Steps:
-        """Append, and return the response or an awaitable of it."""
-        response = yield from self._append_all()
+    def _appended(self, response: messages.ProduceResponse) -> Any:
         if self.unlooked:
             return self.broker.loop.create_task(self._when_looked_into(response))
         return self._answer(response, self.request.timeout_ms)
@@ -175,8 +160,8 @@ class _Appending:
         answer = self._answer(response, int((end - loop.time()) * 1000))
         return await answer if isinstance(answer, asyncio.Future) else answer
 
-    def _append_all(self) -> Steps:
-        """Append to each partition, and note what is still to be awaited."""
+    def serve(self) -> Steps:
+        """Append to each partition; return the response or an awaitable of it."""
         broker, request, context = self.broker, self.request, self.context
         now_ms, committed = broker.clock.wall_ms(), request.acks == ALL_IN_SYNC
         by_topic, resuming = broker.partitions.by_topic, broker.resuming_producers
@@ -190,7 +175,8 @@ class _Appending:
             topics.append(_Topic(name, topic.topic_id, answers))
             count, epoch = topic.undeleted_partition_count, topic.resize_epoch
             for data in topic.partition_data:
-                yield ANSWER_BYTES
+                if answers or len(topics) > 1:  # a request for one is as good as a call
+                    yield ANSWER_BYTES
                 index, named = data.index, named_by(count, epoch, data.partition_epoch)
                 partition = None if hosted is None else hosted.get(index)
                 if by_id and not (
@@ -239,10 +225,9 @@ class _Appending:
                     broker.unaware_writers.note(
                         partition, named, records, now_ms, context.client_id or ""
                     )
-                last = result.last_offset
-                if committed and last >= partition.log.high_watermark:
-                    self.waiting.append((partition, last, answer))
-        return _Response(topics)
+                if committed and result.last_offset >= partition.log.high_watermark:
+                    self.waiting.append((partition, result.last_offset, answer))
+        return self._appended(_Response(topics))
 
 
 def _append(

@@ -34,7 +34,8 @@ class LogWork:
         """
         turn = pace.Turn(self._clock)
         try:
-            first = next(pieces)
+            while not callable(first := next(pieces)) and not turn.is_over:
+                pass
         except StopIteration as end:
             result: Result = end.value
             return result

@@ -21,17 +21,18 @@ from tidelog.records.batch import (
 )
 from tidelog.records.record import CorruptRecords
 from tidelog.runtime import pace
+from tidelog.storage.log import inspecting
 from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.epoch_writing import begin_epoch, write_epochs
 from tidelog.storage.log.fence_writing import fences_in, note_fences
 from tidelog.storage.log.fences import FenceEntry
 from tidelog.storage.log.inspecting import UNLOOKED, BatchDemands, Batches, Looks
 from tidelog.storage.log.preparing import (
+    checked,
     chunks_for,
     finished,
     groups_that_fit,
     prepare,
-    prepare_in_pieces,
 )
 from tidelog.storage.log.producers import RESUMES, KnownBatch
 from tidelog.storage.log.results import Appended, as_appended
@@ -110,9 +111,17 @@ def append_as_leader(
 def look_into(
     log: LogState, buffer: Buffer, now_ms: int, looks: Looks
 ) -> pace.Work[Batches | Rejected]:
-    """Return a client's batches as the topic wants them, in pieces; nothing is appended."""
+    """Return a client's batches as the topic wants them, but for ``finished``; appends nothing.
+
+    The buffer must stay as it is until the end.
+    """
     wanted = BatchDemands(log.configs, now_ms, check_records=log.resources.checks_records)
-    return prepare_in_pieces(buffer, wanted, looks)
+    found = checked(buffer, wanted)
+    return (
+        (yield from inspecting.look_into(found, wanted, looks))
+        if isinstance(found, list)
+        else found
+    )
 
 
 def append_as_follower(

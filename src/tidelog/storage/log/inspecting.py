@@ -100,22 +100,17 @@ class BatchDemands(NamedTuple):
         return None if header.codec == codec else codec
 
 
-def look_at_once(batches: Batches, wanted: BatchDemands, looks: Looks) -> Batches | Rejected:
-    """Look into batches if that is short enough for one turn of the loop; otherwise
-    ``UNLOOKED``."""
+def limit_at_once(batches: Batches, wanted: BatchDemands, looks: Looks) -> int:
+    """Return what one of the batches may decompress to where the request does not go on before they
+    are looked into; 0 when that takes too long."""
     recompressed = any(wanted.codec_for(header) is not None for header, _ in batches)
     small = SMALL_RECOMPRESSED_BYTES if recompressed else SMALL_BYTES
     for header, batch in batches:
         plain = small if header.codec else len(batch)
         if max(plain, len(batch)) > small or header.record_count > SMALL_RECORDS:
-            return UNLOOKED
+            return 0
         looks.at_once -= plain
-    if looks.at_once < 0:
-        return UNLOOKED
-    found = pace.finish(look_into(batches, wanted, Looks(), limit=small))
-    if isinstance(found, Rejected) and found.error is ErrorCode.MESSAGE_TOO_LARGE:
-        return UNLOOKED  # a thread has a higher limit
-    return found
+    return small if looks.at_once >= 0 else 0
 
 
 def look_into(

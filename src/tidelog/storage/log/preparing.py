@@ -25,10 +25,12 @@ from tidelog.records.batch import (
 )
 from tidelog.runtime import pace
 from tidelog.storage.log.inspecting import (
+    LOOKED_INTO_BYTES,
+    UNLOOKED,
     BatchDemands,
     Batches,
     Looks,
-    look_at_once,
+    limit_at_once,
     look_into,
 )
 
@@ -43,18 +45,15 @@ def prepare(
     """Return the batches of a produce payload, checked and as they will be kept.
 
     The server's own batches (not from a client) may be control batches and pass unchecked.
-    With ``looks`` it never takes long: otherwise ``UNLOOKED``, for ``prepare_in_pieces``.
+    With ``looks`` it never takes long: otherwise ``UNLOOKED``.
     """
-    found = _checked(buffer, wanted)
+    found = checked(buffer, wanted)
     if not isinstance(found, list):
         return found
     configs = wanted.configs
     for header, _ in found:
         if wanted.looks_at(header):
-            if looks is None:
-                seen = pace.finish(look_into(found, wanted, Looks()))
-            else:
-                seen = look_at_once(found, wanted, looks)
+            seen = _looked_into(found, wanted, looks)
             return finished(seen, configs, wanted.now_ms) if isinstance(seen, list) else seen
     if (
         len(found) > 1
@@ -65,20 +64,17 @@ def prepare(
     return found
 
 
-def prepare_in_pieces(
-    buffer: Buffer, wanted: BatchDemands, looks: Looks
-) -> pace.Work[Batches | Rejected]:
-    """Do what ``prepare`` does for a client's batches, but for ``finished``, in pieces.
-
-    The buffer must stay as it is until the end.
-    """
-    found = _checked(buffer, wanted)
-    if not isinstance(found, list):
-        return found
-    return (yield from look_into(found, wanted, looks))
+def _looked_into(found: Batches, wanted: BatchDemands, looks: Looks | None) -> Batches | Rejected:
+    limit = LOOKED_INTO_BYTES if looks is None else limit_at_once(found, wanted, looks)
+    seen = pace.finish(look_into(found, wanted, Looks(), limit=limit)) if limit else UNLOOKED
+    if looks is not None and isinstance(seen, Rejected):
+        # Later the limit is higher.
+        return UNLOOKED if seen.error is ErrorCode.MESSAGE_TOO_LARGE else seen
+    return seen
 
 
-def _checked(buffer: Buffer, wanted: BatchDemands) -> Batches | Rejected:
+def checked(buffer: Buffer, wanted: BatchDemands) -> Batches | Rejected:
+    """Return the batches of a produce payload, each of which is sound by its header and CRC."""
     found = split(buffer)
     if not isinstance(found, list) or not wanted.from_client:
         return found
