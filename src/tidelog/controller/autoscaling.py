@@ -33,6 +33,7 @@ from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.metadata.store import WriteTooLarge
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
@@ -80,9 +81,10 @@ class Autoscaling:
         if not controller.active:
             return
         names = autoscaled_names(controller.cluster)
+        turn = pace.Turn(controller.seams.clock)
         for name in names:
             # Other tasks run between two topics, and may resize or delete this one.
-            await asyncio.sleep(0)
+            await turn.pause()
             if not is_able(controller.cluster, name):
                 continue
             since = self._low_since_ms.get(name)

@@ -85,6 +85,13 @@ class Turn:
         """Whether others should run now."""
         return self._clock.monotonic_ms() >= self._end_ms
 
+    async def pause(self) -> bool:
+        """Let others run if they should; return whether they did: state may have changed."""
+        if not self.is_over:
+            return False
+        await self.give_way()
+        return True
+
     async def give_way(self) -> None:
         """Let others run, then begin the next turn."""
         await asyncio.sleep(0)

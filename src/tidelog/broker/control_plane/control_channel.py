@@ -133,8 +133,7 @@ class Control:
                     if hosted is not None:
                         adopted.append((len(results), hosted))
                 results.append((key.topic, command.topic_id, key.partition, found))
-                if turn.is_over:
-                    await turn.give_way()
+                if await turn.pause():
                     error = self._channel.check(request, connection)
         finally:
             self._partitions.steps.follow_new()
@@ -234,8 +233,7 @@ class Control:
         said = GatheredLines(logger)
         turn = pace.Turn(self._clock)
         for key, reason in stale.items():
-            if turn.is_over:
-                await turn.give_way()
+            await turn.pause()
             # Last: in another turn of the loop a change of its log could begin.
             is_at_rest = await self._at_rest(key, deadline_s)
             error = self._channel.check(request, connection)
@@ -344,8 +342,7 @@ class Control:
                 break
             found = self._stop(key, command, said) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
             stopped.append((topic, command.topic_id, partition, found))
-            if turn.is_over:
-                await turn.give_way()
+            if await turn.pause():
                 error = self._channel.check(request, connection)
         said.say()
         if error:

@@ -156,8 +156,7 @@ class GroupLag:
         turn = pace.Turn(self._clock)
         for table in list(self._groups.tables()):
             for group_id in list(table):
-                if turn.is_over:
-                    await turn.give_way()
+                await turn.pause()
                 group = table.get(group_id)
                 if group is None or group.state is GroupState.DEAD:
                     continue
@@ -170,8 +169,7 @@ class GroupLag:
                     room = max(0, MOST_POSITIONS - len(found))
                     found += part[:room]
                     left_out += len(part) - len(part[:room])
-                    if turn.is_over:
-                        await turn.give_way()
+                    await turn.pause()
         ends = await self._ends(found)
         fences = await self._fences(found, ends)
         now = self._loop.time()
@@ -204,8 +202,7 @@ class GroupLag:
                 known = self._metadata.partition(*partition)
                 if known is not None and known.leader >= 0:
                     by_leader.setdefault(known.leader, {})[partition] = None
-            if turn.is_over:
-                await turn.give_way()
+            await turn.pause()
         asked = [
             ask_leader(self._others, leader, PURPOSE, list(part), LATEST)
             for leader, part in by_leader.items()
@@ -232,8 +229,7 @@ class GroupLag:
                     fences[partition] = [each.offset for each in entries]
                 elif known is not None and known.leader >= 0:
                     by_leader.setdefault(known.leader, {})[partition] = None
-            if turn.is_over:
-                await turn.give_way()
+            await turn.pause()
         asked = [
             ask_for_fences(self._others, leader, PURPOSE, list(part))
             for leader, part in by_leader.items()

@@ -141,5 +141,4 @@ class GroupPartition:
                 return
             if shell.table.get(group_id) is not None:
                 shell.decide(group_id, present)
-            if turn.is_over:
-                await turn.give_way()
+            await turn.pause()

@@ -52,8 +52,7 @@ async def expiry_of(group: Group, now_ms: int, turn: pace.Turn) -> Expire:
         found += [each for each in part if each is not None]
         if len(found) >= MAX_EXPIRED_AT_ONCE:
             break
-        if turn.is_over:
-            await turn.give_way()
+        await turn.pause()
     return found_by(found)
 
 

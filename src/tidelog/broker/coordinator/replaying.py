@@ -75,10 +75,8 @@ async def replay_to(
             if not header.control:
                 for records in pace.parts(read_batch(batch)):
                     replay(records)
-                    if turn.is_over:
-                        await turn.give_way()
-                        if not goes_on():
-                            return
+                    if await turn.pause() and not goes_on():
+                        return
             position = header.next_offset
         if position == before:
             if found:

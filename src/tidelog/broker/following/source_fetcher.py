@@ -36,6 +36,7 @@ from tidelog.client.fetching.fetch_requests import SESSION_ERRORS
 from tidelog.client.fetching.fetch_sessions import SessionRequest
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime import pace
 from tidelog.runtime.backoff import Backoff, steady
 from tidelog.storage.log.fences import Fences
 
@@ -80,10 +81,6 @@ STORED_WITHIN_MS = 1_000
 
 FENCES_TIMEOUT_MS = 5_000
 """Limit of the question for a leader's fences."""
-
-CUTS_IN_A_ROW = 8
-"""Truncations between two yields to the event loop: each syncs, and no session of this broker may
-time out meanwhile."""
 
 
 class Registered(Protocol):
@@ -435,13 +432,12 @@ class FollowerFetcher:
         fences: Mapping[TopicPartition, Fences] = {}
         if beginning and self._connection is not None:
             fences = await leaders_fences(self._connection, beginning, FENCES_TIMEOUT_MS)
-        cuts = 0
+        turn = pace.Turn(self._clock)
         for topic in response.responses:
             for part in topic.partitions:
                 if diverges(part):
-                    cuts += 1
-                    if cuts % CUTS_IN_A_ROW == 0:
-                        await asyncio.sleep(0)
+                    # Each syncs, and no session of this broker may time out meanwhile.
+                    await turn.pause()
                 key = TopicPartition(topic.topic, part.partition_index)
                 followed = self._partitions.asked(key)
                 if followed is None:

@@ -21,7 +21,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.partitions.read_limit import limit_of_consumer
@@ -33,6 +32,7 @@ from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
 from tidelog.records.batch import Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
+from tidelog.runtime import pace
 from tidelog.storage.log.time_lookup import Allowance, TimeFound
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _look_up(
 
 
 async def _search_all(broker: Broker, response: Any, searched: list[_Searched]) -> Any:
-    allowance = Allowance()
+    allowance, turn = Allowance(), pace.Turn(broker.clock)
     for partition, asked, named, answer in searched:
         log = None
         while log is not partition.log:  # it may move to another directory meanwhile
@@ -150,7 +150,7 @@ async def _search_all(broker: Broker, response: Any, searched: list[_Searched]) 
                 pieces = log.search_time(asked.timestamp, allowance)
             found = await broker.background.run(pieces)
         _fill_in(answer, partition, asked, named, found)
-        await asyncio.sleep(0)  # a search of one piece has not yielded
+        await turn.pause()  # a search of one piece has not yielded
     return response
 
 

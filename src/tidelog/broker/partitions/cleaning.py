@@ -192,8 +192,7 @@ class Cleaning:
         dirty: list[tuple[float, int, HostedPartition]] = []
         turn = pace.Turn(self._seams.clock)
         for count, partition in enumerate(list(self._partitions.all()), 1):
-            if turn.is_over:
-                await turn.give_way()
+            await turn.pause()
             if partition.assigned and partition not in done and partition.key not in busy:
                 plan = self._plan(partition)
                 if plan is not None:

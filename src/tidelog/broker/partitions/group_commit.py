@@ -124,7 +124,7 @@ class GroupCommit:
                         [pending for _, _, pending, _ in trip], [epoch for _, _, epoch, _ in epochs]
                     )
                 elif self._wanted:
-                    await asyncio.sleep(0)
+                    await turn.give_way()
                 for partition, log, pending, closed_only in trip:
                     _take_back(partition, log, pending)
                     if pending.leaves_rest:

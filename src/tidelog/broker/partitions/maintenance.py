@@ -171,6 +171,7 @@ class Maintenance:
         silence_ms = self._dynamic.number(
             "producer.id.expiration.ms", self._configs.producer_id_expiration_ms
         )
+        turn = pace.Turn(self._clock)
         for partition in self._assigned():
             partition.log.producer_expiration_ms = silence_ms
             while True:
@@ -189,7 +190,7 @@ class Maintenance:
                     line = None
                 if partition.start_offset > before:
                     partition.waiting.start_moved()
-                await asyncio.sleep(0)
+                await turn.pause()
                 if partition.log.snapshots:
                     # A snapshot is written before retention removes the records that it covers.
                     self._partitions.commit.want(partition)
@@ -224,8 +225,7 @@ class Maintenance:
                     continue
                 if partition.assigned and await self._log_work.run(log, log.keeping_configs(own)):
                     self._partitions.commit.want(partition, closed_only=True)
-                if turn.is_over:
-                    await turn.give_way()
+                await turn.pause()
 
     async def remove(self) -> None:
         """Remove the files whose delay is over: removed segments, deleted and quarantined replicas.
@@ -262,8 +262,7 @@ class Maintenance:
                     commit.want(partition)
                 elif log.segments[-1].base_offset > log.synced_end_offset:
                     commit.want(partition, closed_only=True)
-            if turn.is_over:
-                await turn.give_way()
+            await turn.pause()
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks, log starts and the cleaner's offsets."""

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -24,12 +23,14 @@ from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr, joins
 from tidelog.controller.decisions.losses import topics_with_room
 from tidelog.controller.decisions.settlement import elect_put_off
 from tidelog.controller.serving import served
-from tidelog.controller.slices import SLICE, perform_in_slices
+from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.runtime import pace
+from tidelog.runtime.clock import Clock
 
 Asked = tuple[messages.AlterIsrRequest.TopicData, messages.AlterIsrRequest.PartitionData]
 Decided = tuple[list[Outcome], set[str]]
@@ -69,7 +70,7 @@ async def handle(
     for name in sorted(topics_to_elect):
         # One by one: other tasks run between the rounds of large topics.
         await controller.perform(partial(elect_put_off, topics={name}))
-    return await _response(request, iter(outcomes))
+    return await _response(request, iter(outcomes), controller.seams.clock)
 
 
 def _elements(
@@ -112,7 +113,7 @@ def _proposal(
 
 
 async def _response(
-    request: messages.AlterIsrRequest, outcomes: Iterator[Outcome]
+    request: messages.AlterIsrRequest, outcomes: Iterator[Outcome], clock: Clock
 ) -> messages.AlterIsrResponse:
     """Build the response in the order of the request; a large one in steps.
 
@@ -120,14 +121,12 @@ async def _response(
     """
     response = messages.AlterIsrResponse
     topics = []
-    made = 0
+    turn = pace.Turn(clock)
     for asked in request.topics:
         topics.append(response.TopicData(topic_name=asked.topic_name))
         for place in asked.partitions:
             topics[-1].partitions.append(_answered(place.partition_index, next(outcomes)))
-            made += 1
-            if made % SLICE == 0:
-                await asyncio.sleep(0)
+            await turn.pause()
     return response(topics=topics)
 
 

@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
@@ -45,6 +44,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
+from tidelog.runtime import pace
 
 MAX_WAIT_FOR_REPORTS_MS = 2_000
 """How long a shrink waits for the heartbeats of its leaders: four of their default interval."""
@@ -153,10 +153,10 @@ async def _wait_for_reports(controller: Controller, asked: Sequence[Growth], end
     """Wait until all leaders have said whether unaware writers are there, or for a moment."""
     clock, cluster = controller.seams.clock, controller.cluster
     end_ms = min(end_ms, clock.monotonic_ms() + MAX_WAIT_FOR_REPORTS_MS)
-    for number, growth in enumerate(asked):
-        if number:
-            # Each topic may have very many partitions.
-            await asyncio.sleep(0)
+    turn = pace.Turn(clock)
+    for growth in asked:
+        # Each topic may have very many partitions.
+        await turn.pause()
         silent = silent_leaders(cluster, growth)
         if silent:
             # Each heartbeat looks: not at all partitions again.

@@ -73,8 +73,7 @@ async def handle(
     turn = pace.Turn(clock)
     for answer in answers:
         results.append(_result(answer, is_sent, rows))
-        if turn.is_over:
-            await turn.give_way()
+        await turn.pause()
     return messages.CreateTopicsResponse(topics=results)
 
 
