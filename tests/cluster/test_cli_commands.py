@@ -530,6 +530,9 @@ def test_a_group_with_members_is_left_alone_and_leaves_cleanly(
             (shown,) = tide("groups", "--describe", "--group", topic_name, "--json").json()
             assert (shown["state"], len(shown["members"])) == ("Stable", 1)
             assert shown["members"][0]["partitions"] == [[topic_name, 0]]
+            members = "groups", "--describe", "--group", topic_name, "--members"
+            assert tide(*members).good().split()[-1] == "1"
+            assert tide(*members, "--verbose").good().split()[-1] == f"{topic_name}-0"
             tide(
                 "groups", "--reset-offsets", "--group", topic_name, "--topic", topic_name,
                 "--to-earliest", "--execute",

@@ -282,6 +282,7 @@ def _print_offsets(group: dict[str, Any]) -> None:
 
 def _print_members(group: dict[str, Any], *, verbose: bool) -> None:
     columns = ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
+    folds = ["ASSIGNMENT"] if verbose else []
     rows = []
     for member in group["members"]:
         row = [group["group"], member["member_id"], member["host"], member["client_id"]]
@@ -290,11 +291,7 @@ def _print_members(group: dict[str, Any], *, verbose: bool) -> None:
             row.append(", ".join(f"{topic}-{index}" for topic, index in member["partitions"]))
         rows.append(row)
     print_table(
-        columns + (["ASSIGNMENT"] if verbose else []),
-        rows,
-        right=["#PARTITIONS"],
-        spare=["HOST", "CLIENT-ID"],
-        folds=["ASSIGNMENT"],
+        columns + folds, rows, right=["#PARTITIONS"], spare=["HOST", "CLIENT-ID"], folds=folds
     )
 
 
