@@ -583,6 +583,13 @@ MUTANTS = (
         "tests/wire/test_controller_founding.py",
     ),
     Mutant(
+        "K4: a store that is lost twice gives leader epochs that brokers have seen",
+        "src/tidelog/controller/decisions/restoration.py::_restored_state",
+        "max(highest, least_epoch, -1 if known",
+        "max(highest, -1 if known",
+        "tests/unit/controller/test_restoration.py",
+    ),
+    Mutant(
         "K4: a store that is lost twice gives the same producer ids twice",
         "src/tidelog/controller/decisions/restoration.py::_jumps",
         "        end = max(end, controller_epoch * (PRODUCER_ID_JUMP // JUMP))\n",

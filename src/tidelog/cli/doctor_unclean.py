@@ -49,10 +49,21 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
     if not elections:
         say("No unclean election is on record.")
         return
-    found_rows = [row for each in elections for row in rows_of(each)]
+    shown = [each for each in elections if not lost_nothing(each)]
+    if len(shown) < len(elections):
+        say(f"Without a loss: {len(elections) - len(shown)} unclean elections (--json lists them).")
+    if not shown:
+        return
+    found_rows = [row for each in shown for row in rows_of(each)]
     print_table(COLUMNS, found_rows, right=NUMBERS, spare=["Had", "Epochs"], folds=["Had"])
-    for line in missing(elections):
+    for line in missing(shown):
         note(line)
+
+
+def lost_nothing(election: dict[str, Any]) -> bool:
+    """Whether the election is handled, all replicas have returned, and none had to cut a record."""
+    is_settled = election["handled"] and not election["missing_replicas"]
+    return is_settled and not election["lost_offsets"]
 
 
 def rows_of(election: dict[str, Any]) -> Iterator[list[Any]]:

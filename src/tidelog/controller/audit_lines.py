@@ -16,7 +16,7 @@ from typing import Any
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
-from tidelog.controller.decisions.losses import loss_lines
+from tidelog.controller.decisions.losses import handled_lines, loss_lines
 from tidelog.controller.decisions.ordered_delivery import ORDERED, is_ordered
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
@@ -61,7 +61,7 @@ def audit_lines(before: ClusterState, writes: Iterable[Write]) -> list[AuditLine
     writes = list(writes)
     gone = {write.path for write in writes if isinstance(write, Remove)}
     found = [line for write in writes for line in _of(before, write, gone)]
-    return [*found, *_of_moves(before, writes)]
+    return [*found, *_of_elections(before, writes), *_of_moves(before, writes)]
 
 
 def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[AuditLine]:
@@ -84,11 +84,11 @@ def _of(before: ClusterState, write: Write, gone: Collection[str]) -> Iterator[A
         count = len(before.topics[name].partitions) if name in before.topics else 0
         sentence = "topic %(topic)s marked for deletion, %(partitions)d partitions"
         yield AuditLine(sentence, {"topic": name, "partitions": count})
-    elif isinstance(record, PartitionState):
-        yield from _of_state(before, write.path, record)
     elif isinstance(record, TopicHistory):
         earlier = before.topic_histories.get(name)
         yield from map(AuditLine, loss_lines(name, earlier, record))
+        for sentence in handled_lines(name, earlier, record):
+            yield AuditLine(sentence, level=logging.INFO)
         yield from _of_plan(None if earlier is None else earlier.resize, record.resize, name)
         yield from _of_removal({} if earlier is None else earlier.former, record, name)
 
@@ -179,17 +179,47 @@ def _ends_order(
     return is_ordered(before, name, known) and not is_ordered(before, name, now)
 
 
-def _of_state(before: ClusterState, path: str, state: PartitionState) -> Iterator[AuditLine]:
-    place = layout.partition_of(path)
-    if place is None:
+def _of_elections(before: ClusterState, writes: Iterable[Write]) -> Iterator[AuditLine]:
+    unclean: dict[TopicPartition, PartitionState] = {}
+    for write in writes:
+        place = layout.partition_of(write.path)
+        if (
+            isinstance(write, Put)
+            and isinstance(write.record, PartitionState)
+            and place is not None
+        ):
+            where = TopicPartition(*place)
+            if is_unclean_election(before.states.get(where), write.record):
+                unclean[where] = write.record
+    if before.went_back is not None and unclean:
+        # An acceptance elects the leader of every partition: one line instead of thousands.
+        by_topic: dict[str, list[int]] = {}
+        for where in unclean:
+            by_topic.setdefault(where.topic, []).append(where.partition)
+        yield AuditLine(
+            "restored store: the newest replica leads each of %(count)d partitions, as after an "
+            "unclean election: partitions of %(topics)s; `tidelog doctor unclean` lists losses",
+            {"count": len(unclean), "topics": "; ".join(map(_numbered, by_topic.items()))},
+        )
         return
-    where = TopicPartition(*place)
-    if is_unclean_election(before.states.get(where), state):
+    for where, state in unclean.items():
         yield AuditLine(
             "unclean election of %(partition)s: broker %(leader)d leads in epoch "
             "%(leader_epoch)d; committed records may be lost",
             {"partition": where, "leader": state.leader, "leader_epoch": state.leader_epoch},
         )
+
+
+def _numbered(found: tuple[str, list[int]]) -> str:
+    """Return a topic with its partitions, such as ``t 0-3,7``."""
+    topic, partitions = found
+    runs: list[list[int]] = []
+    for partition in sorted(partitions):
+        if runs and partition == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], partition]
+        else:
+            runs.append([partition])
+    return f"{topic} {','.join('-'.join(map(str, run)) for run in runs)}"
 
 
 def _of_moves(before: ClusterState, writes: Iterable[Write]) -> Iterator[AuditLine]:

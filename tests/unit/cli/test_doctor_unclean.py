@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidelog.cli.doctor_unclean import COLUMNS, missing, rows_of
+from tidelog.cli.doctor_unclean import COLUMNS, lost_nothing, missing, rows_of
 
 
 def election(**changes: Any) -> dict[str, Any]:
@@ -55,3 +55,11 @@ def test_a_missing_replica_is_named_once() -> None:
         "not reported yet: records of t-3, u-3 that only broker 1 held",
         "not reported yet: records of t-4 that only broker 1, 3 held",
     ]
+
+
+def test_only_what_is_settled_and_lost_nothing_has_no_row() -> None:
+    nothing: dict[str, Any] = {"lost": [], "lost_offsets": 0}
+    assert lost_nothing(election(**nothing))
+    assert not lost_nothing(election())
+    assert not lost_nothing(election(**nothing, handled=False))
+    assert not lost_nothing(election(**nothing, missing_replicas=[1]))

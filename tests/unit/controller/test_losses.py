@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import losses
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import TopicToCreate
-from tidelog.controller.decisions.decision import Write
+from tidelog.controller.decisions.decision import Put, Write
 from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.losses import (
@@ -282,8 +283,10 @@ def test_losses_leave_audit_lines_once() -> None:
     history = cluster.topic_histories["t"]
     assert loss_lines("t", history, history) == []
     done = without_debt(history, 0)
-    (line,) = loss_lines("t", history, done)
-    assert "handling of t-0 finished" in line
+    assert loss_lines("t", history, done) == []
+    (line,) = audit_lines(cluster, [Put(layout.topic_history("t"), done)])
+    assert "handling of t-0 finished" in line.sentence
+    assert line.level == logging.INFO, "no operator has to act on it"
     # A topic's record that changes for another reason repeats nothing.
     other = msgspec.structs.replace(done, migrated=True)
     assert loss_lines("t", done, other) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller import requests
+from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import losses, soft_state
 from tidelog.controller.decisions.cluster import ClusterState, LogEnd
 from tidelog.controller.decisions.creation import TopicToCreate
@@ -183,6 +185,28 @@ def test_the_newest_replica_leads_flagged_and_everything_jumps() -> None:
     again = accept(cluster, (), (), world.chance).answer
     assert isinstance(again, RequestRefusal)
     assert again.error is ErrorCode.INVALID_REQUEST
+
+
+def test_an_acceptance_is_one_line_of_the_audit_log() -> None:
+    world = restored()
+    for partition in (0, 1):
+        holds(world, 2, partition, 5, 10)
+    decision = accept(world.cluster, (), (), world.chance)
+    (line,) = [x for x in audit_lines(world.cluster, decision.writes) if x.level > logging.INFO]
+    assert "leads each of 2 partitions" in str(line) and "partitions of t 0-1;" in str(line)
+
+
+def test_a_second_acceptance_is_above_the_leader_epochs_of_the_first_one() -> None:
+    """A log without records shows no leader epoch, and its broker remembers the first one."""
+    first = restored()
+    holds(first, 1, 0, -1, 0)
+    accepted(first)
+    known = first.cluster.states[T0].leader_epoch
+    second = restored()
+    holds(second, 1, 0, -1, 0)
+    second.cluster.seen = {1: (first.cluster.controller_epoch, first.cluster.revision)}
+    accepted(second)
+    assert second.cluster.states[T0].leader_epoch > known
 
 
 def test_producer_ids_jump_although_the_backup_has_none() -> None:

@@ -398,7 +398,14 @@ def loss_lines(topic: str, before: TopicHistory | None, after: TopicHistory) -> 
                         f"{lost.end - 1} of leader epochs {epochs}, which broker {lost.broker} had "
                         f"to cut after the election of epoch {election.leader_epoch}"
                     )
-        debt = known.unclean.get(partition)
-        if debt is not None and partition not in after.unclean:
-            lines.append(f"data-loss handling of {where} finished, epoch {debt.leader_epoch}")
     return lines
+
+
+def handled_lines(topic: str, before: TopicHistory | None, after: TopicHistory) -> list[str]:
+    """Return audit lines for the debts that a write of a topic's history moves to the past."""
+    return [
+        f"data-loss handling of {TopicPartition(topic, partition)} finished, "
+        f"epoch {debt.leader_epoch}"
+        for partition, debt in ({} if before is None else before.unclean).items()
+        if partition not in after.unclean
+    ]

@@ -81,7 +81,11 @@ def accept(
     unknown, dropped_data = found
     before = {**report(cluster), "given_up": [str(x) for x in dropped_data]}
     back = {one.name: one for one in unknown}
-    epochs = Epochs(_highest_partition_epoch(cluster) + JUMP, bool(missing_brokers(cluster)))
+    epochs = Epochs(
+        _highest_partition_epoch(cluster) + JUMP,
+        bool(missing_brokers(cluster)),
+        _seen_controller_epoch(cluster) // JUMP * JUMP,
+    )
     writes: list[Write] = [*remembered(cluster, (), by_topic_id(dropped_data))]
     for name, node in cluster.topics.items():
         if name not in back:
@@ -146,6 +150,9 @@ class Epochs:
 
     last: int
     gives_up_brokers: bool = False
+    leader_epochs_above: int = 0
+    """What former acceptances gave as leader epochs. No log shows one in which nothing was written,
+    and running brokers refuse a lower one."""
 
     def take(self) -> int:
         """Return the next one."""
@@ -195,7 +202,8 @@ def restored_topic(
         outside = _outside(cluster, where, history, ends[index])
         others = sorted(ends[index].keys() - set(assignment[index]) - outside)
         assignment[index] = [*assignment[index], *others]
-        state = _restored_state(cluster, where, assignment[index], ends[index])
+        least = new.epochs.leader_epochs_above
+        state = _restored_state(cluster, where, assignment[index], ends[index], least)
         if state.leader not in (NO_LEADER, *assignment[index]):
             assignment[index].append(state.leader)
         if state.leader != NO_LEADER:
@@ -283,11 +291,15 @@ def _why_not(cluster: ClusterState, without: Collection[int]) -> RequestRefusal 
 
 
 def _restored_state(
-    cluster: ClusterState, where: TopicPartition, replicas: list[int], ends: dict[int, LogEnd]
+    cluster: ClusterState,
+    where: TopicPartition,
+    replicas: list[int],
+    ends: dict[int, LogEnd],
+    least_epoch: int,
 ) -> PartitionState:
     known = cluster.states.get(where)
     highest = max((end.leader_epoch for end in ends.values()), default=-1)
-    epoch = max(highest, -1 if known is None else known.leader_epoch) + JUMP
+    epoch = max(highest, least_epoch, -1 if known is None else known.leader_epoch) + JUMP
     targets = None if known is None else known.target_replicas
     new = PartitionState(NO_LEADER, epoch, cluster.controller_epoch, [], target_replicas=targets)
     present = present_brokers(cluster)
@@ -344,10 +356,13 @@ def _highest_partition_epoch(cluster: ClusterState) -> int:
     return max([cluster.counters.get(layout.PARTITION_EPOCH, 0), *(x[0] for x in ends)])
 
 
+def _seen_controller_epoch(cluster: ClusterState) -> int:
+    return max([cluster.controller_epoch, *(epoch for epoch, _ in cluster.seen.values())])
+
+
 def _jumps(cluster: ClusterState, partition_epoch: int) -> Iterator[Write]:
     counters = cluster.counters
-    seen = cluster.seen.values()
-    controller_epoch = max([cluster.controller_epoch, *(epoch for epoch, _ in seen)]) + JUMP
+    controller_epoch = _seen_controller_epoch(cluster) + JUMP
     # Brokers keep the controller epoch on their disks: what is counted from it is not used twice,
     # not even when a store is lost, or restored from the same copy, for a second time.
     broker_epoch = max(counters.get(layout.BROKER_EPOCH, 0) + JUMP, controller_epoch)
@@ -364,5 +379,5 @@ def _jumps(cluster: ClusterState, partition_epoch: int) -> Iterator[Write]:
         end = max(end, controller_epoch * (PRODUCER_ID_JUMP // JUMP))
         yield Put(layout.PRODUCER_IDS, ProducerIdBlock(-1, str(end), str(end)))
     yield Put(layout.CONTROLLER_EPOCH, Counter(controller_epoch))
-    revision = max([cluster.revision, *(number for _, number in seen)])
+    revision = max([cluster.revision, *(number for _, number in cluster.seen.values())])
     yield Put(layout.REVISION, Counter(revision + JUMP))
