@@ -196,6 +196,7 @@ def run(
     command_config: Path | None = None,
     properties: Mapping[str, str] | None = None,
     progress: Callable[[], str] | None = None,
+    says_once: Callable[[], bool] | None = None,
     knowing: bool = True,
     awaited: str = "",
     at_most_s: float | None = None,
@@ -208,7 +209,8 @@ def run(
     After two seconds a line on a terminal's stderr shows the progress: the text of ``progress`` (no
     line for ""), or that the command waits. ``awaited`` names the processes that it waits for once
     a broker has answered, and ``at_most_s`` for how long (default: the time of a call). Where
-    stderr is no terminal, the latter is one line. ``properties`` override ``command_config``.
+    stderr is no terminal, the latter is one line, and the progress one once ``says_once`` holds.
+    ``properties`` override ``command_config``.
     """
     given = parse_properties(text_of(command_config)) if command_config else {}
     given.update(properties or {})
@@ -228,7 +230,7 @@ def run(
             limit_s = at_most_s or settings.default_api_timeout_ms / 1000
             return f"waiting for {awaited}, through {bootstrap}, at most {limit_s:g} s"
 
-        shown = _Notice(waits, says_once=lambda: bool(awaited) and is_reached)
+        shown = _Notice(waits, says_once=says_once or (lambda: bool(awaited) and is_reached))
         try:
             if knowing:
                 await cluster.open(OPEN_TIMEOUT_MS)

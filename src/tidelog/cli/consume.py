@@ -259,6 +259,11 @@ async def _consume(cluster: Cluster, plan: _Plan, printer: _Printer) -> None:
                 instance_id=plan.instance_id,
             ) as reader:
                 await _loop(reader.poll, plan, printer, stop)
+                if not reader.assignment and not stop.is_set():
+                    note(
+                        f"no partition was assigned within --timeout-ms {plan.timeout_ms}: group "
+                        f"{plan.group} was still joining, or other members have all partitions"
+                    )
                 # Commit the printed records, not those beyond --max-messages.
                 if not plan.commits:
                     return

@@ -115,10 +115,8 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
             bootstrap_server,
             work.send_all,
             properties=common,
-            # A user at the terminal sees the prompt; with a piped file the progress is useful.
-            progress=lambda: (
-                "" if sys.stdin.isatty() else f"{_records(work.tally.written)} written"
-            ),
+            progress=work.progress,
+            says_once=lambda: bool(work.waits_for),
         )
     except (ClientError, Failed) as error:
         if not work.tally.taken:
@@ -223,6 +221,20 @@ class _SendJob:
         self._lines = lines
         self._settings = settings
         self._sync = sync
+        self._sender: RecordSender | None = None
+
+    @property
+    def waits_for(self) -> str:
+        """What keeps records back; "" while there is nothing."""
+        return "" if self._sender is None else self._sender.delivery.waits_for
+
+    def progress(self) -> str:
+        """Return the progress line, or "" for none."""
+        if self.waits_for:
+            most_s = self._settings.delivery_timeout_ms / 1000
+            return f"waiting for {self.waits_for}, at most {most_s:g} s"
+        # A user at the terminal sees the prompt; with a piped file the progress is useful.
+        return "" if sys.stdin.isatty() else f"{_records(self.tally.written)} written"
 
     async def send_all(self, cluster: Cluster) -> None:
         """Send standard input up to its end, the first failure or a signal."""
@@ -230,7 +242,7 @@ class _SendJob:
         await self._look_for_topic(cluster)
         loop = asyncio.get_running_loop()
         source = LineInput(loop)
-        sender = RecordSender(cluster, self._settings)
+        self._sender = sender = RecordSender(cluster, self._settings)
         signals = (signal.SIGINT, signal.SIGTERM)
         ends = False
 

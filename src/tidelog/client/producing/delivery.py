@@ -149,6 +149,13 @@ class BatchDelivery:
         self.times.forget(batch)
         self.figures.records_rehashed += records
 
+    @property
+    def waits_for(self) -> str:
+        """What keeps records back: a producer id, or the last trouble; "" for nothing."""
+        if any(queue.waiting and queue.needs_identity(self.identity) for queue in self.queues):
+            return self.work.because("a producer id, which a broker gets from the controller")
+        return str(self.work.trouble or "")
+
     # The end
 
     async def flush(self) -> None:
