@@ -251,8 +251,8 @@ def _print_unknown(unknown: list[dict[str, Any]]) -> None:
         full = {each["partition"] for each in topic["replicas"] if each["end_offset"] > 0}
         brokers = ", ".join(map(str, sorted({each["broker"] for each in topic["replicas"]})))
         say(
-            f"{topic['topic']} (internal): {len(partitions)} partitions on brokers {brokers}, "
-            f"{len(full) or 'none'} with records; --json lists them."
+            f"{topic['topic']} (internal): {len(partitions)} partitions, {len(full) or 'none'} "
+            f"with records, on brokers {brokers}; --json lists them."
         )
 
 

@@ -74,6 +74,9 @@ def explain(error: ClientError, instead: str = "") -> str:
     if not said or error.code in _SAID_BETTER:
         said = _WORDS.get(error.code, "was refused")
         text = f"{error.subject} {said}"
+    elif said.startswith(f"The {error.subject.replace(chr(39), '')} "):
+        # The reason names its subject itself.
+        text = said
     else:
         text = f"{error.subject}: {said}"
     advice = instead or _ADVICE.get(error.code)

@@ -90,6 +90,14 @@ class ClusterFacts:
         return None if isinstance(self.condition, ClientError) else self.condition
 
     @property
+    def is_current(self) -> bool:
+        """Whether a controller that commands the brokers stands behind what they say."""
+        if isinstance(self.condition, ClientError):
+            return False
+        problems = () if self.condition is None else self.condition.get("problems", ())
+        return all(problem.get("kind") != "store_went_back" for problem in problems)
+
+    @property
     def controller(self) -> int:
         """The active controller by its own report, otherwise the one clients see; -1 for none."""
         reported = {} if self.reported is None else self.reported
@@ -186,7 +194,7 @@ def _brokers(facts: ClusterFacts) -> list[Finding]:
     reported = {} if facts.reported is None else facts.reported.get("brokers", {})
     # A broker that is suspected, or not registered yet, is not reported as good.
     all_well = all(each.get("condition", "alive") == "alive" for each in reported.values())
-    if not found and not missing and all_well:
+    if not found and not missing and all_well and facts.is_current:
         where = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in facts.brokers)
         found.append(Finding(Severity.GOOD, f"brokers: {where}; controller {facts.controller}"))
     return found
@@ -212,8 +220,10 @@ def _partitions(facts: ClusterFacts) -> list[Finding]:
                 under.append(name)
     if not offline and not below and not under:
         partitions, topics = counted(total, "partition"), counted(len(facts.topics), "topic")
-        what = f"{partitions} of {topics}: all lead, all in sync"
-        return [Finding(Severity.GOOD, what)]
+        if not facts.is_current:
+            what = f"{partitions} of {topics}: all in sync when brokers last heard of a controller"
+            return [Finding(Severity.NOTICE, what)]
+        return [Finding(Severity.GOOD, f"{partitions} of {topics}: all lead, all in sync")]
     if facts.reported is not None:
         # The controller's report has them.
         return []

@@ -245,10 +245,11 @@ def print_misplaced(shown: dict[str, Any]) -> None:
     written_ms = shown["unaware_write_ms"]
     if shown["resize_epoch"] and written_ms is not None and written_ms >= 0:
         broker = shown["unaware_broker"]
-        by = "" if broker is None else f" to broker {broker}"
+        # Without a broker it is on record, some minutes ahead of what was seen.
+        by = " before" if broker is None else f" to broker {broker} at"
         at = datetime.fromtimestamp(written_ms / 1000, UTC).strftime("%FT%TZ")
         say(
-            f"Producers without a partition count: the last one wrote{by} at {at}; the topic does "
+            f"Producers without a partition count: the last one wrote{by} {at}; the topic does "
             "not shrink within an hour of that"
         )
 

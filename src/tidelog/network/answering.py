@@ -135,8 +135,10 @@ class Responses:
         self.waiting -= 1
         route.tally.pending -= 1
         if self._state.is_over:
-            if not future.cancelled() and future.exception() is not None:
-                logger.error("%s failed", route.handler.name, exc_info=future.exception())
+            error = None if future.cancelled() else future.exception()
+            # The client has closed what the handler wanted to close.
+            if error is not None and not isinstance(error, CloseConnection):
+                logger.error("%s failed", route.handler.name, exc_info=error)
             return
         try:
             answer = begun(future.result())

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from tidelog.cli.findings import ClusterFacts, Severity, judge, readable
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.errors import ClientError, ConnectionLost, Refused
@@ -198,6 +200,16 @@ def test_under_replication_is_counted_by_the_replicas_before_a_move() -> None:
     assert "all lead, all in sync" in said(facts, Severity.GOOD)
     facts = moving([room(500)], isr=(1,))
     assert "all lead, all in sync" not in said(facts, Severity.GOOD)
+
+
+@pytest.mark.parametrize(
+    "condition", [ConnectionLost("gone"), {"problems": [{"kind": "store_went_back"}]}]
+)
+def test_what_no_controller_confirms_is_not_reported_as_good(condition: Any) -> None:
+    facts = replace(moving([room(500)]), condition=condition)
+    good = said(facts, Severity.GOOD)
+    assert "in sync" not in good and "brokers:" not in good
+    assert "1 partition of 1 topic: all in sync when brokers last" in said(facts, Severity.NOTICE)
 
 
 def assigned_to_4() -> Partition:

@@ -8,6 +8,7 @@ from tests.support.resizing_world import NOW_MS, ResizingWorld
 from tidelog.client.admin.resizes import read_resize
 from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.resizes_condition import of_unaware_writers, resize_of
+from tidelog.controller.decisions.unaware_writers import ON_RECORD
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark
 
@@ -77,6 +78,9 @@ def test_the_doctor_names_writers_without_a_count_of_topics_that_were_resized() 
     assert (found["kind"], found["level"]) == ("writers_without_count", "notice")
     assert "t (client ids: rdkafka), last seen by broker 1 at 1970-01-01T02:46:40Z" in found["what"]
     assert "7 records misplaced." in found["what"]
+    world.cluster.unaware[topic_id] = {ON_RECORD: NOW_MS, 1: -1, 2: -1, 3: -1}
+    (found,) = of_unaware_writers(world.cluster)
+    assert "last seen before 1970-01-01T02:46:40Z, by a former controller" in found["what"]
 
 
 def test_the_doctor_names_brokers_that_have_not_said_whether_such_writers_are_there() -> None:

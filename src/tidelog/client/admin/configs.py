@@ -104,7 +104,7 @@ def _read_result(
     kind: ResourceType, result: messages.DescribeConfigsResponse.DescribeConfigsResult
 ) -> list[DescribedConfig] | Refused:
     if result.error_code:
-        subject = f"{kind.name.lower()} {result.resource_name!r}"
+        subject = _subject(kind, result.resource_name)
         return Refused(result.error_code, subject, result.error_message)
     return [
         DescribedConfig(
@@ -172,7 +172,12 @@ async def change_configs(
         answer = await _send(cluster, kind, name, request, changes=True)
     result = answer.responses[0]
     if result.error_code:
-        raise Refused(result.error_code, f"{kind.name.lower()} {name!r}", result.error_message)
+        raise Refused(result.error_code, _subject(kind, name), result.error_message)
+
+
+def _subject(kind: ResourceType, name: str) -> str:
+    """Return what an error names; the defaults of all brokers have no name."""
+    return f"{kind.name.lower()} {name!r}" if name else "all brokers"
 
 
 async def _send(

@@ -217,7 +217,7 @@ def _problems(
 def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     if cluster.went_back is not None:
-        advice = f"Nothing is deleted until this is settled: see {RESTORED}."
+        advice = "docs/operating/recover.md has the steps with `tidelog doctor restored`."
         found.append(problem("store_went_back", cluster.went_back, advice))
     for damaged in cluster.damaged.values():
         advice = "Repair the node, or restore the metadata store from a backup."

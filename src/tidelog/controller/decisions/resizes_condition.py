@@ -103,8 +103,10 @@ def _last_seen(row: Mapping[str, Any]) -> str:
     if row["last_write_ms"] < 0:
         return ""
     at = datetime.fromtimestamp(row["last_write_ms"] / 1000, UTC).strftime("%FT%TZ")
-    by = "a former controller" if row["broker"] is None else f"broker {row['broker']}"
-    return f", last seen by {by} at {at}"
+    if row["broker"] is None:
+        # What is on record is ahead of what was reported (``RECORDED_MS``).
+        return f", last seen before {at}, by a former controller"
+    return f", last seen by broker {row['broker']} at {at}"
 
 
 def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
