@@ -16,7 +16,10 @@ from tidelog.client.admin.nodes import REASSIGNMENTS, RESIZES, LogDir, Placement
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import NO_LEADER, BrokerAddress, Topic
+from tidelog.model.levels import LATEST, LEVELS
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+
+_UNORDERED = {level.name for level in LEVELS if not level.resizes}
 
 LOW_DISK_SHARE = 0.10
 """A directory with a smaller share of its disk free gets a note."""
@@ -91,7 +94,7 @@ class ClusterFacts:
 
     @property
     def is_current(self) -> bool:
-        """Whether a controller that commands the brokers stands behind what they say."""
+        """Whether a controller that commands the brokers confirms what they say."""
         if isinstance(self.condition, ClientError):
             return False
         problems = () if self.condition is None else self.condition.get("problems", ())
@@ -221,7 +224,7 @@ def _partitions(facts: ClusterFacts) -> list[Finding]:
     if not offline and not below and not under:
         partitions, topics = counted(total, "partition"), counted(len(facts.topics), "topic")
         if not facts.is_current:
-            what = f"{partitions} of {topics}: all in sync when brokers last heard of a controller"
+            what = f"{partitions} of {topics}: all in sync when a controller last said so"
             return [Finding(Severity.NOTICE, what)]
         return [Finding(Severity.GOOD, f"{partitions} of {topics}: all lead, all in sync")]
     if facts.reported is not None:
@@ -392,6 +395,10 @@ def _versions(facts: ClusterFacts) -> list[Finding]:
         if len(by_value) > 1:
             said = "; ".join(f"{value} on {named(at)}" for value, at in sorted(by_value.items()))
             advice = "finish the upgrade: docs/operating/upgrade.md"
+            resized = [name for name, topic in facts.topics.items() if topic.resize_epoch > 0]
+            if kind == "levels_differ" and resized and _UNORDERED.intersection(by_value):
+                # Brokers start below it, and the controller, the last one of a roll, does not.
+                advice = f"go up to {LATEST.name}: {named(resized)} resized, there is no way back"
             found.append(Finding(Severity.NOTICE, f"several {of_all}: {said}", advice, kind))
     return found
 

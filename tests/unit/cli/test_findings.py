@@ -209,7 +209,9 @@ def test_what_no_controller_confirms_is_not_reported_as_good(condition: Any) -> 
     facts = replace(moving([room(500)]), condition=condition)
     good = said(facts, Severity.GOOD)
     assert "in sync" not in good and "brokers:" not in good
-    assert "1 partition of 1 topic: all in sync when brokers last" in said(facts, Severity.NOTICE)
+    assert "1 partition of 1 topic: all in sync when a controller last" in said(
+        facts, Severity.NOTICE
+    )
 
 
 def assigned_to_4() -> Partition:
@@ -340,3 +342,6 @@ def test_half_of_an_upgrade_is_reported() -> None:
         facts = replace(HEALTHY, own=own, condition={"problems": [], **told})
         found = [each.what for each in judge(facts) if each.level is Severity.NOTICE]
         assert found == expected
+    topics = {"t": replace(HEALTHY.topics["t"], resize_epoch=1)}
+    (found,) = (x for x in judge(replace(facts, topics=topics)) if x.kind == "levels_differ")
+    assert "go up to 1.5: t resized, there is no way back" in found.advice
