@@ -25,13 +25,21 @@ from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.small_disk import SmallDisk
 from tests.support.target import TARGET
+from tests.support.turns import key_of
 from tidelog.client.admin.configs import ResourceType, alter_configs
-from tidelog.client.admin.topics import create_partitions, delete_topics
+from tidelog.client.admin.topics import (
+    TopicSpec,
+    create_partitions,
+    create_topics,
+    delete_topics,
+)
 from tidelog.client.cluster import Cluster
+from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.producing.sender import RecordSender
+from tidelog.protocol import messages
 
 pytestmark = [
     pytest.mark.kill,
@@ -138,10 +146,81 @@ def test_too_few_replicas_in_sync(tmp_path: Path) -> None:
     assert "was undone" in undone, undone
     assert "It has 2 partitions as before" in undone, undone
     assert "so a resize could not finish" in refused, refused
-    # Which of the two is found first depends on the time: a leader is frozen, or its followers are.
+    # Which is found first depends on the time: they are silent before anything is closed, a leader
+    # is frozen, or its followers are.
     for line in said:
-        assert f"{TOPIC}-" in line or "no leader has reported a committed fence" in line, line
+        is_named = f"{TOPIC}-" in line or "brokers 2, 3 did not respond" in line
+        assert is_named or "no leader has reported a committed fence" in line, line
         assert "send the request again" in line, line
+
+
+SILENCE_S = 6.0
+WITH_FROZEN = [(4, 1, 2), (1, 4, 3)]
+"""The replicas of partitions 1 and 3: broker 4 is frozen."""
+
+WITHOUT = [(2, 1, 3), (3, 1, 2)]
+"""Those of 0 and 2."""
+
+
+async def ask_one(port: int, count: int, born: list[tuple[int, ...]] | None) -> str:
+    """Ask one broker, and no other, for a count; return what is answered, "" for yes."""
+    request = messages.CreatePartitionsRequest
+    new = request.CreatePartitionsAssignment
+    asked = request.CreatePartitionsTopic(
+        name=TOPIC, count=count, assignments=None if born is None else [new(list(x)) for x in born]
+    )
+    connection = await connect("127.0.0.1", port)
+    try:
+        answer = await connection.send(request([asked], 30_000, force=True), timeout_ms=40_000)
+    finally:
+        connection.close()
+    return answer.results[0].error_message or ""
+
+
+@pytest.mark.parametrize("is_growth", [True, False])
+def test_a_broker_that_was_just_frozen_stops_no_keys_of_others(
+    tmp_path: Path, is_growth: bool
+) -> None:
+    """A resize closes no partition before the brokers of its replicas have responded (0108)."""
+    waits: list[float] = []
+
+    async def write(sender: RecordSender, key: bytes) -> None:
+        began = time.monotonic()
+        await (await sender.send(TOPIC, b"v", key))
+        waits.append(time.monotonic() - began)
+
+    async def main() -> None:
+        born = [WITHOUT[1], WITH_FROZEN[1]]
+        placed_next = born if is_growth else None
+        live = [cluster.brokers[number].bootstrap for number in (1, 2, 3)]
+        async with Cluster(live) as view, RecordSender(view) as sender:
+            await create_topics(view, [TopicSpec(TOPIC, assignment=placed)])
+            if not is_growth:
+                assert not await ask_one(cluster.brokers[1].port, 4, born)
+            # Of partition 0 before, and of 0 or 2 after the growth.
+            keys = [key_of(0, 4), key_of(2, 4)]
+            for key in keys:
+                await write(sender, key)
+            waits.clear()
+            cluster.brokers[4].program.send(SIGSTOP)
+            count = 4 if is_growth else INITIAL
+            resizing = asyncio.create_task(ask_one(cluster.brokers[1].port, count, placed_next))
+            while not resizing.done():
+                await asyncio.gather(*(write(sender, key) for key in keys))
+            assert not await resizing
+
+    placed = {0: WITHOUT[0], 1: WITH_FROZEN[0]}
+    config = {
+        **CONFIG,
+        "broker.silence.suspect.ms": int(1000 * SILENCE_S),
+        "broker.session.timeout.ms": 20_000,
+        "resize.timeout.ms": 20_000,
+    }
+    with TidelogCluster(tmp_path, brokers=4, config=config) as cluster:
+        asyncio.run(main())
+        cluster.brokers[4].program.send(SIGCONT)
+    print(f"{len(waits)} records, the longest waited {max(waits):.2f} s")
+    assert max(waits) < SILENCE_S / 2
 
 
 def test_a_leader_on_a_full_disk(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 DECISIONS = "src/tidelog/controller/decisions"
 ADVICE = "tests/unit/controller/test_advice_of_resizes.py"
+BEGINNINGS = "tests/unit/controller/test_resize_beginnings.py"
 RESIZES = (
     "tests/unit/controller/test_resizing.py tests/unit/controller/test_resizing_model.py "
     "tests/unit/controller/test_resize_requests.py tests/unit/controller/test_sides.py"
@@ -371,6 +372,35 @@ MUTANTS = (
         "    missing = tuple(missing_of(cluster, name, plan))\n",
         "    missing = tuple(missing_of(cluster, name, plan))[1:]\n",
         RESIZES,
+    ),
+    Mutant(
+        "a resize: a silent follower does not hold up its beginning",
+        "src/tidelog/controller/decisions/resize_beginnings.py::held_up",
+        "(state.leader, *state.isr)",
+        "(state.leader,)",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "a resize: a silent survivor does not hold up the seals of a shrink",
+        "src/tidelog/controller/decisions/resize_beginnings.py::concerned",
+        "    return range(max(plan.from_count, plan.to_count))\n",
+        "    return range(plan.to_count if plan.to_count < plan.from_count else 0, "
+        "max(plan.from_count, plan.to_count))\n",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "a resize: brokers are sent nothing that they could respond to when a shrink begins",
+        "src/tidelog/controller/pending.py::_add_beginning",
+        "        found.brokers |= is_new and write.record.resize is not None\n",
+        "        pass\n",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "a resize: it begins although a broker has not responded",
+        "src/tidelog/controller/channels.py::Channels.silent_since",
+        "self.reached(broker) < revision",
+        "self.reached(broker) < 0",
+        "tests/wire/test_controller_resizes.py",
     ),
     Mutant(
         "a resize: a report of an earlier resize epoch counts",

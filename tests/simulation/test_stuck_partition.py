@@ -19,6 +19,7 @@ from tests.simulation.kernel.world import VirtualClock
 from tests.simulation.planted.resize_stories import CREATE
 from tests.support.turns import key_of
 from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.connecting.connection import connect
 from tidelog.client.producing.record_metadata import RecordMetadata
 from tidelog.client.producing.sender import RecordSender
 from tidelog.runtime.backoff import Backoff
@@ -99,6 +100,16 @@ async def grow(run: ScriptedRun) -> None:
     await run.outside.until(request, lambda _: True)
 
 
+async def resize(run: ScriptedRun, count: int) -> str:
+    """Ask the first broker for a count; return why it was undone, or ""."""
+    topic = CREATE.CreatePartitionsTopic(name="s", count=count, assignments=None)
+    request = CREATE(topics=[topic], timeout_ms=20_000, force=True)
+    connection = await connect(run.cluster.brokers[0].host, PORT)
+    response = await connection.send(request, timeout_ms=25_000)
+    connection.close()
+    return str(response.results[0].error_message or "")
+
+
 async def stuck(run: ScriptedRun, replicas: int, is_killed: bool) -> tuple[float, float]:
     """Write, stop the leader of some partitions, and grow the topic; return the longest waits."""
     await run.admin.create("s", COUNT, replicas, {"min.insync.replicas": "1"})
@@ -154,6 +165,32 @@ async def elsewhere(run: ScriptedRun) -> tuple[float, float]:
     return found
 
 
+async def resized_elsewhere(run: ScriptedRun, count: int, replicas: int) -> tuple[float, float]:
+    """Write, stop a broker, and resize the topic at once; return the longest waits of keys that
+    have, had or get a replica there, and of the others."""
+    await run.admin.create("s", COUNT, replicas, {"min.insync.replicas": "1"})
+    if count < 2 * COUNT:
+        assert not await resize(run, 2 * COUNT)
+    writing = Writing(run)
+    work = asyncio.create_task(writing.write())
+    await asyncio.sleep(3)
+    stopped = run.cluster.brokers[-1]
+    run.faults.unquiet_until = now_s() + 60
+    assert stopped.process is not None
+    stopped.process.pause()
+    resizing = asyncio.create_task(resize(run, count))
+    await asyncio.sleep(AFTER_S)
+    why = await resizing
+    topic = await run.outside.topic_of(run.cluster.brokers[0], "s")
+    holds = {x.partition_index: stopped.node_id in x.replica_nodes for x in topic.partitions}
+    found = writing.longest(lambda key: holds[key % COUNT] or holds.get(key, False))
+    print(f"with {replicas} replicas: {why or 'done'}")
+    assert ("was undone" in why) == (replicas == 1), why
+    stopped.process.resume()
+    await writing.end(work)
+    return found
+
+
 def played(
     seed: int, of: Callable[[ScriptedRun], Awaitable[tuple[float, float]]], brokers: int = 3
 ) -> tuple[float, float]:
@@ -189,4 +226,17 @@ def test_a_broker_is_frozen_that_has_no_replica_of_a_partition(seed: int) -> Non
     of_held, of_others = played(seed, elsewhere, brokers=4)
     print(f"keys with a replica on the frozen broker: {of_held:.1f} s, others: {of_others:.2f} s")
     assert OTHERS_S < of_held < FROZEN_S, "until it has left the ISR"
+    assert of_others < OTHERS_S
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("count", [2 * COUNT, COUNT])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_broker_is_frozen_right_before_a_resize(seed: int, count: int, replicas: int) -> None:
+    """All keys waited until it was suspected: the resize had closed every partition."""
+    of_held, of_others = played(
+        seed, partial(resized_elsewhere, count=count, replicas=replicas), brokers=4
+    )
+    print(f"keys with a replica on the frozen broker: {of_held:.1f} s, others: {of_others:.2f} s")
+    assert of_held > OTHERS_S
     assert of_others < OTHERS_S

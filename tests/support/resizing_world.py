@@ -5,7 +5,7 @@ Leaders report when a test says so. ``settle`` carries a resize to its end as th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from uuid import UUID
 
 import msgspec
@@ -31,11 +31,21 @@ NOW_MS = 10_000_000
 class ResizingWorld(World):
     """A cluster at level 1.5 with the topic ``t``."""
 
-    def __init__(self, count: int = 4, brokers: int = 3, factor: int = 2) -> None:
+    def __init__(
+        self,
+        count: int = 4,
+        brokers: int = 3,
+        factor: int = 2,
+        assignment: Sequence[tuple[int, ...]] = (),
+    ) -> None:
+        """``assignment``: the brokers of each partition, instead of a count and a factor."""
         super().__init__(*range(1, brokers + 1))
         self.commit(tuple(Put(layout.broker(x), y) for x, y in self.cluster.brokers.items()))
         self.cluster.level = level_of("1.5")
-        self.create(TopicToCreate("t", count, factor))
+        placed = tuple(enumerate(assignment))
+        self.create(
+            TopicToCreate("t", assignment=placed) if placed else TopicToCreate("t", count, factor)
+        )
 
     # -- what is there
 
@@ -80,8 +90,12 @@ class ResizingWorld(World):
         )
         return refusal
 
-    def advance(self, *, is_late: bool = False, is_known: bool = False) -> Advanced:
-        advanced: Advanced = self.do(advance(self.cluster, "t", is_late=is_late, is_known=is_known))
+    def advance(
+        self, *, is_late: bool = False, is_known: bool = False, silent: Set[int] = frozenset()
+    ) -> Advanced:
+        advanced: Advanced = self.do(
+            advance(self.cluster, "t", is_late=is_late, is_known=is_known, silent=silent)
+        )
         return advanced
 
     def report(

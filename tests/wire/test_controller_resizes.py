@@ -18,6 +18,7 @@ from tidelog.client.connecting.connection import connect
 from tidelog.controller import outbox, resizes, serving
 from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import resizing
+from tidelog.controller.decisions.resize_beginnings import is_unbegun
 from tidelog.metadata.memory import MemoryTree
 from tidelog.metadata.store import WriteTooLarge
 from tidelog.model.errors import ErrorCode
@@ -122,6 +123,36 @@ def test_a_resize_is_undone_when_a_leader_does_not_report(caplog: pytest.LogCapt
     run(scenario)
     said = [record.getMessage() for record in caplog.records if record.name == "tidelog.audit"]
     assert "resize of topic t done: it has 4 partitions, after 2, resize epoch 3" in said
+
+
+@pytest.mark.parametrize("count", [4, 1])
+def test_no_partition_is_closed_before_all_brokers_have_responded(count: int) -> None:
+    """One that was just frozen, and is not suspected yet, closed the whole topic (0108)."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(**LEVEL)
+        one, two = await reporting(world, controller, 1, 2)
+        await one.forward(topic("t", 1, 2), 7)
+        assert (await resized(one, counts("t", 2)))[0] is ErrorCode.NONE
+        histories, resizes = controller.cluster.topic_histories, controller.resizes
+        await until(lambda: histories["t"].resize is None, DEADLINE_S)
+        led = {**one.led, **two.led}
+        two.holds = asyncio.Event()
+        asked = len(one.requests), len(two.requests)
+        resize = asyncio.create_task(resized(one, counts("t", count, force=True)))
+        await until(lambda: len(one.requests) > asked[0], DEADLINE_S)
+        await until(lambda: len(two.requests) > asked[1], DEADLINE_S)
+        await until(lambda: "t" in resizes.waited_ms(), DEADLINE_S)
+        plan = histories["t"].resize
+        assert plan is not None
+        assert is_unbegun(plan)
+        assert {**one.led, **two.led} == led
+        two.holds.set()
+        assert await resize == (ErrorCode.NONE, "")
+        assert one.shown("t") == two.shown("t")
+        assert {**one.led, **two.led} != led
+
+    run(scenario)
 
 
 def test_a_growth_is_undone_when_a_child_has_no_room_for_its_fence() -> None:

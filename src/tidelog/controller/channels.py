@@ -112,6 +112,10 @@ class Channels:
         silent = cluster.brokers.keys() - self._outboxes.keys() - cluster.suspected
         return not silent and self.all_reached(revision)
 
+    def silent_since(self, revision: int) -> set[int]:
+        """Return the live brokers that have not responded to all that came up to ``revision``."""
+        return {broker for broker in self.cluster.fit if self.reached(broker) < revision}
+
     # -- what one channel needs (``outbox.ChannelOwner``)
 
     @property

@@ -109,6 +109,7 @@ def changes_of(before: ClusterState, writes: Iterable[Write]) -> Changes:
         elif above == layout.TOPICS:
             _add_topic(before, found, write, name)
         elif above == layout.TOPIC_HISTORIES:
+            _add_beginning(before, found, write, name)
             _add_debts(before, found, write, name)
             _add_stops(before, found, write, name)
             _add_publication(before, found, write, name)
@@ -207,6 +208,15 @@ def _add_stops(before: ClusterState, found: Changes, write: Write, name: str) ->
             epochs.get(index) != of_notes for index, of_notes in epochs_now.items()
         ):
             found.stops.add(name)
+
+
+def _add_beginning(before: ClusterState, found: Changes, write: Write, name: str) -> None:
+    # A resize closes no partition before its brokers have responded to a request that came after
+    # its plan (docs/decisions/0108). This one has nothing new, and costs them the least.
+    known = before.topic_histories.get(name)
+    if isinstance(write, Put) and isinstance(write.record, TopicHistory):
+        is_new = known is None or known.resize is None
+        found.brokers |= is_new and write.record.resize is not None
 
 
 def _add_publication(before: ClusterState, found: Changes, write: Write, name: str) -> None:

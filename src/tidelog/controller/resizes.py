@@ -19,6 +19,8 @@ from tidelog.controller.channels import Channels
 from tidelog.controller.consequences import ControllerEvent
 from tidelog.controller.decisions import resizing, soft_state
 from tidelog.controller.decisions.decision import RequestRefusal
+from tidelog.controller.decisions.resize_beginnings import is_unbegun
+from tidelog.controller.decisions.resize_sentences import why_undone
 from tidelog.controller.decisions.resizing import Advanced, Progress
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.metadata.records import ResizeKind, ResizePlan
@@ -63,6 +65,8 @@ class Resizes:
         """When it was checked whether a plan is stuck, by topic, in ms."""
         self._published: dict[str, int] = {}
         """The revision of the publication, by topic."""
+        self._written: dict[str, tuple[int, int]] = {}
+        """The resize epoch of an unbegun plan and a revision that has it, by topic."""
         self._undone: dict[str, tuple[int, RequestRefusal]] = {}
         """The resize epoch of the last undone resize of a topic, and why."""
 
@@ -71,6 +75,7 @@ class Resizes:
         self._waiting.clear()
         self._stuck_checked_ms.clear()
         self._published.clear()
+        self._written.clear()
         self._undone.clear()
         self.check_soon()
 
@@ -181,13 +186,32 @@ class Resizes:
             return False
         is_late = self._is_late(name, plan)
         is_known = plan.published and (is_late or self._is_known(name))
-        waits = resizing.waits(controller.cluster, name, is_late=is_late, is_known=is_known)
+        silent = self._silent(name, plan)
+        waits = resizing.waits(
+            controller.cluster, name, is_late=is_late, is_known=is_known, silent=silent
+        )
         if waits and not self._is_stuck(name):
             self._note_wait(name, plan)
             return False
-        decide = partial(resizing.advance, name=name, is_late=is_late, is_known=is_known)
+        decide = partial(
+            resizing.advance, name=name, is_late=is_late, is_known=is_known, silent=silent
+        )
         advanced, revision = await controller.perform(decide)
         return self._took(name, plan, advanced, revision)
+
+    def _silent(self, name: str, plan: ResizePlan) -> set[int]:
+        """Return the live brokers that have responded to nothing since an unbegun plan came.
+
+        The request that tells them of it is the first one after its revision (``pending``), or
+        everything, if their channel opened later.
+        """
+        if not is_unbegun(plan):
+            return set()
+        epoch, revision = self._written.get(name, (None, 0))
+        if epoch != plan.resize_epoch:
+            revision = self._controller.cluster.revision
+            self._written[name] = plan.resize_epoch, revision
+        return self._controller.channels.silent_since(revision)
 
     def _is_stuck(self, name: str) -> bool:
         now_ms = self._now_ms()
@@ -226,7 +250,7 @@ class Resizes:
 
     def _note_undo(self, name: str, plan: ResizePlan, advanced: Advanced) -> None:
         limit_ms = self._controller.configs.resize_timeout_ms
-        refusal = resizing.why_undone(name, plan, advanced, limit_ms)
+        refusal = why_undone(name, plan, advanced, limit_ms)
         logger.warning("%(why)s", {"topic": name, "why": refusal.sentence})
         while len(self._undone) >= MOST_REASONS:
             del self._undone[next(iter(self._undone))]
@@ -247,7 +271,7 @@ class Resizes:
         """Forget what was known of plans that have ended."""
         cluster = self._controller.cluster
         soft_state.forget_fences(cluster)
-        for kept in (self._waiting, self._stuck_checked_ms, self._published):
+        for kept in (self._waiting, self._stuck_checked_ms, self._published, self._written):
             for name in kept.keys() - cluster.resizing:
                 del kept[name]
 

@@ -90,7 +90,8 @@ from tidelog.controller.decisions.registration import (
     expire,
 )
 from tidelog.controller.decisions.resize_requests import UNAWARE_MS
-from tidelog.controller.decisions.resizing import Progress, why_undone
+from tidelog.controller.decisions.resize_sentences import why_undone
+from tidelog.controller.decisions.resizing import Progress
 from tidelog.controller.decisions.settlement import put_state
 
 
@@ -533,6 +534,7 @@ ELSEWHERE = {
     "keeps its partition count": "a test of its own above",
     "must be from 1 to": "a resize has checked the count",
     "must be larger than 0": "the topic has a factor",
+    "did not respond, and no": "test_resize_beginnings: it responds, and the same request succeeds",
     "no broker of the new": "test_resizing: a child that has no nodes yet",
 }
 """Refusals that no case meets, and why."""

@@ -14,6 +14,7 @@ from tidelog.controller.decisions.deletion import PendingDelete, delete_topics
 from tidelog.controller.decisions.registration import expire
 from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.controller.decisions.resize_requests import begun_again
+from tidelog.controller.decisions.resize_sentences import why_waiting
 from tidelog.controller.decisions.resizing import Advanced, Progress, advance, waits
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.pending import changes_of
@@ -404,7 +405,7 @@ def test_each_commit_of_a_step_concerns_its_partitions(monkeypatch: pytest.Monke
 def test_the_reason_names_partitions(sides: tuple[int, ...], expected: str) -> None:
     world = ResizingWorld(2)
     world.ask(4)
-    assert resizing.why_waiting(world.plan, sides) == expected
+    assert why_waiting(world.plan, sides) == expected
 
 
 def test_a_waiting_plan_is_seen_without_a_walk() -> None:

@@ -156,10 +156,12 @@ def deletion(world: ResizingWorld) -> Progress:
 
 
 def requests(world: ResizingWorld) -> Progress:
-    """Another count, and a reassignment: both are refused, and change nothing."""
-    before = world.history
+    """Another count, and a reassignment: both are refused, and change nothing; the count of the
+    plan itself joins the resize."""
+    before, plan = world.history, world.plan
+    joined = plan.to_count if plan.kind in (GROW, SHRINK) else None
     for count in (3, 6, 8):
-        assert world.ask(count) is not None
+        assert (world.ask(count) is None) == (count == joined)
     ((_, refusal),) = reassign(world.cluster, [Asked(TopicPartition("t", 0), (3,))]).answer
     assert refusal is not None
     assert world.history == before

@@ -88,6 +88,14 @@ def why_not_placed(
     return _of_new_room(cluster, where, replicas)
 
 
+def of_silent(brokers: Collection[int]) -> Obstacle:
+    """Return the obstacle of live brokers that did not respond in the time of a resize."""
+    what = f"{_named(brokers)} did not respond, and no partition is closed before that"
+    logs = "its log" if len(brokers) == 1 else "their logs"
+    remedy = f"see why not ({logs}, tidelog doctor), then {AGAIN}"
+    return Obstacle(ErrorCode.NOT_ENOUGH_REPLICAS, what, remedy, ends_resize=False)
+
+
 def _of_leader(
     cluster: ClusterState, where: TopicPartition, state: PartitionState
 ) -> Obstacle | None:

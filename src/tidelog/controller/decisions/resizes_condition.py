@@ -24,6 +24,7 @@ from tidelog.controller.decisions.resize_requests import (
     named_clients,
     unaware_clients,
 )
+from tidelog.controller.decisions.resize_sentences import why_waiting
 from tidelog.controller.decisions.resizing import (
     UNDOABLE,
     awaited_brokers,
@@ -31,7 +32,6 @@ from tidelog.controller.decisions.resizing import (
     items_of,
     missing_of,
     obstacle_among,
-    why_waiting,
 )
 from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.controller.decisions.unaware_writers import ON_RECORD, unaware_writers

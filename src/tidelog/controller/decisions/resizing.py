@@ -1,12 +1,15 @@
 """A resize, step by step: what a topic's plan does next. Pure (KIP-253).
 
-Owns the table of a resize. Which requests begin one: see ``resize_requests``. Which count each
+Owns the table of a resize. Which requests begin one: see ``resize_requests``; the sentences about
+one: see ``resize_sentences``. Which count each
 partition stands on meanwhile: see ``sides``; what clients see: ``shown_topics``. Every decision
 here follows from the nodes and the reports of fences, so a new controller goes on from the plan.
 Source: docs/design/elastic.md.
 
 | step | not all written | all written, some not reported | the same, late or stuck | all reported |
 |---|---|---|---|---|
+| the first one, nothing written, | waits; late or stuck: undo | | | |
+| a broker silent (``resize_beginnings``) | | | | |
 | fence of a growth | writes more; late: undo | waits | undo | births, if each child can lead |
 | birth of a growth | writes more; late: undo | waits | undo | published |
 | seal of a shrink | writes more; late: undo | waits | undo | fences of the survivors |
@@ -18,7 +21,7 @@ Source: docs/design/elastic.md.
 | event | what it changes in the table |
 |---|---|
 | a report | its partition counts as reported (``soft_state.note_fences``) |
-| an answer of a broker | nothing: it waits for nothing |
+| an answer of a broker | nothing, once a partition is closed: it waits for nothing |
 | a leader dies | nothing: its successor has the fence, or appends and reports it; without a |
 | | successor the plan is stuck |
 | a leader or its disk cannot write, and that does not pass by itself | stuck (``obstacles``) |
@@ -33,17 +36,17 @@ A step of many partitions is written in several commits, each with the plan's cu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 
 from tidelog.controller.decisions.cluster import NO_LEADER, ClusterState
-from tidelog.controller.decisions.decision import Decision, Put, RequestRefusal, Write
-from tidelog.controller.decisions.obstacles import Obstacle, obstacle_of, of_unborn
-from tidelog.controller.decisions.problems import names_of_brokers
+from tidelog.controller.decisions.decision import Decision, Put, Write
+from tidelog.controller.decisions.obstacles import Obstacle, obstacle_of, of_silent, of_unborn
 from tidelog.controller.decisions.removal import AT_ONCE, unpublished_removed
+from tidelog.controller.decisions.resize_beginnings import concerned, held_up, is_unbegun
 from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
@@ -55,7 +58,6 @@ from tidelog.metadata.records import (
     ResizeStep,
     TopicHistory,
 )
-from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.lineage import nearest_ancestor
 
@@ -101,12 +103,18 @@ class Advanced:
 
 
 def advance(
-    cluster: ClusterState, name: str, *, is_late: bool = False, is_known: bool = False
+    cluster: ClusterState,
+    name: str,
+    *,
+    is_late: bool = False,
+    is_known: bool = False,
+    silent: Set[int] = frozenset(),
 ) -> Decision[Advanced]:
     """Decide what the plan of a topic does next: one commit at most.
 
     ``is_late``: the plan has waited in its step for ``resize.timeout.ms``. ``is_known``: the plan
     may go, because every live broker has been sent the publication, or its time is over.
+    ``silent``: the live brokers that have responded to nothing since the plan was written.
     """
     plan = _plan(cluster, name)
     if plan is None:
@@ -117,8 +125,15 @@ def advance(
         return Decision(Advanced(Progress.REMOVED), (_put_plan(cluster, name, None),))
     may_undo = plan.step in UNDOABLE[plan.kind]
     if plan.cursor < items_of(plan):
+        held = held_up(cluster, name, plan, silent)
         if is_late and may_undo:
-            return _undo(cluster, name, plan, (_index(plan, plan.cursor),))
+            missing = tuple(held) or (_index(plan, plan.cursor),)
+            return _undo(cluster, name, plan, missing, set().union(*held.values()))
+        if is_unbegun(plan) and is_stuck(cluster, name):
+            # What the request would have been refused for has come since.
+            return _undo(cluster, name, plan, tuple(concerned(plan)))
+        if held:
+            return Decision(Advanced(Progress.WAITS, tuple(held)))
         return _unless_stuck(cluster, name, plan, _write(cluster, name, plan))
     missing = tuple(missing_of(cluster, name, plan))
     following = None if missing else _following(plan)
@@ -209,11 +224,19 @@ def is_stuck(cluster: ClusterState, name: str) -> bool:
     plan = _plan(cluster, name)
     if plan is None or plan.published or plan.step not in UNDOABLE[plan.kind]:
         return False
-    found = obstacle_among(cluster, name, plan, missing_of(cluster, name, plan))
+    needed = concerned(plan) if is_unbegun(plan) else missing_of(cluster, name, plan)
+    found = obstacle_among(cluster, name, plan, needed)
     return found is not None and found.ends_resize
 
 
-def waits(cluster: ClusterState, name: str, *, is_late: bool, is_known: bool) -> bool:
+def waits(
+    cluster: ClusterState,
+    name: str,
+    *,
+    is_late: bool,
+    is_known: bool,
+    silent: Set[int] = frozenset(),
+) -> bool:
     """Return whether a plan certainly only waits, unless it is stuck: a cheap answer for most
     events of its topic."""
     plan = _plan(cluster, name)
@@ -221,18 +244,11 @@ def waits(cluster: ClusterState, name: str, *, is_late: bool, is_known: bool) ->
         return True
     if plan.published:
         return not is_known
-    if is_late or plan.cursor < items_of(plan):
+    if is_late:
         return False
+    if plan.cursor < items_of(plan):
+        return bool(held_up(cluster, name, plan, silent))
     return len(cluster.fences.get(name, ())) < len(awaited(plan))
-
-
-def why_waiting(plan: ResizePlan, missing: Sequence[int]) -> str:
-    """Return a clause that says what a plan waits for, or waited for."""
-    shown = ", ".join(map(str, missing[:5]))
-    shown += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    what = "seal" if plan.step is ResizeStep.SEAL else "fence"
-    plural = "s" if len(missing) > 1 else ""
-    return f"no leader has reported a committed {what} of partition{plural} {shown}"
 
 
 def awaited_brokers(cluster: ClusterState, name: str, missing: Iterable[int]) -> set[int]:
@@ -246,25 +262,6 @@ def awaited_brokers(cluster: ClusterState, name: str, missing: Iterable[int]) ->
         else:
             found.update(cluster.replicas(where) if state is None else state.isr)
     return found
-
-
-def why_undone(name: str, plan: ResizePlan, undone: Advanced, limit_ms: int) -> RequestRefusal:
-    """Return the refusal of a resize that was undone: the cause, and the remedy of that cause.
-
-    ``limit_ms`` is ``resize.timeout.ms``.
-    """
-    began = f"The resize of the topic {name} to {plan.to_count} partitions was undone"
-    kept = f"It has {plan.from_count} partitions as before"
-    found = undone.obstacle
-    if found is not None:
-        sentence = f"{began}, because {found.what}. {kept}: {found.remedy}."
-        return RequestRefusal(found.error, sentence)
-    at = names_of_brokers(undone.brokers)
-    sentence = (
-        f"{began}: {why_waiting(plan, undone.missing)} within resize.timeout.ms ({limit_ms}). "
-        f"{kept}: see why {at} did not (its log, tidelog doctor), then send the request again."
-    )
-    return RequestRefusal(ErrorCode.NOT_ENOUGH_REPLICAS, sentence)
 
 
 def _plan(cluster: ClusterState, name: str) -> ResizePlan | None:
@@ -315,11 +312,16 @@ def _unless_stuck(
 
 
 def _undo(
-    cluster: ClusterState, name: str, plan: ResizePlan, missing: tuple[int, ...]
+    cluster: ClusterState,
+    name: str,
+    plan: ResizePlan,
+    missing: tuple[int, ...],
+    silent: Set[int] = frozenset(),
 ) -> Decision[Advanced]:
     """Return the write that begins an undo: the former count, and a resize epoch of its own.
 
-    The children of a growth that have no nodes yet leave the assignment at once.
+    The children of a growth that have no nodes yet leave the assignment at once. ``silent``: the
+    brokers that did not respond in time, if that is why.
     """
     epoch = plan.resize_epoch + 1
     undo = ResizePlan(
@@ -340,8 +342,10 @@ def _undo(
         node, partitions=kept, undeleted_partition_count=plan.from_count
     )
     writes = (Put(layout.topic(name), former), _put_plan(cluster, name, undo, epoch))
-    brokers = tuple(sorted(awaited_brokers(cluster, name, missing)))
+    brokers = tuple(sorted(silent or awaited_brokers(cluster, name, missing)))
     obstacle = obstacle_among(cluster, name, plan, missing)
+    if obstacle is None and silent:
+        obstacle = of_silent(silent)
     return Decision(Advanced(Progress.UNDONE, missing, obstacle, brokers), writes)
 
 
