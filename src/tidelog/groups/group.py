@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
 
@@ -113,97 +113,58 @@ class Member:
         return list(self.protocols.items()) == list(protocols.items())
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """The state of one group. No code outside ``tidelog.groups`` changes it."""
 
-    __slots__ = (
-        "ahead_ms",
-        "assignment_bytes",
-        "awaiting_joins",
-        "begun_by",
-        "counted_bytes",
-        "counted_own",
-        "deadlines",
-        "first_joins",
-        "first_sights",
-        "generation",
-        "group_id",
-        "in_flight",
-        "initial_rebalance_left_ms",
-        "leader",
-        "member_bytes",
-        "members",
-        "metadata_bytes",
-        "moved",
-        "new_member_added",
-        "offset_count",
-        "offsets",
-        "open_writes",
-        "pending_joins",
-        "pending_syncs",
-        "positions",
-        "protocol_name",
-        "protocol_type",
-        "recorded",
-        "removal",
-        "rules",
-        "sights_in_flight",
-        "since_ms",
-        "state",
-        "static_members",
-        "storing_generation",
-        "subscribed",
-        "supported",
-    )
-
-    def __init__(self, group_id: str, rules: GroupRules, now_ms: int, ahead_ms: int = 0) -> None:
-        self.group_id = group_id
-        self.rules = rules
-        self.ahead_ms = ahead_ms
-        self.state = GroupState.EMPTY
-        self.since_ms = now_ms + ahead_ms
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol_name: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
-        self.supported: Counter[str] = Counter()
-        self.metadata_bytes = 0
-        self.member_bytes = 0
-        self.assignment_bytes = 0
-        # The address of the first request since it was empty; "" if it was read from the log.
-        self.begun_by = ""
-        # What the table has counted of ``held_bytes`` and ``own_bytes``; what each address holds
-        # more, or less, since, by its members.
-        self.counted_bytes = self.counted_own = 0
-        self.moved: dict[str, int] = {}
-        self.awaiting_joins = 0
-        self.pending_joins: set[str] = set()
-        self.pending_syncs: set[str] = set()
-        self.deadlines: Deadlines[str] = Deadlines()
-        # How long the initial rebalance may still be delayed; None in any other.
-        self.initial_rebalance_left_ms: int | None = None
-        self.new_member_added = False
-        self.storing_generation: int | None = None
-        self.subscribed: frozenset[str] | None = None
-        self.offsets: dict[str, dict[int, CommittedOffset]] = {}
-        self.offset_count = 0
-        # The topic id of each offset in flight, in the order of the log, as in
-        # ``CommittedOffset``; ``NO_TOPIC_ID`` for a removal.
-        self.in_flight: dict[TopicPartition, list[UUID]] = {}
-        self.open_writes = 0
-        self.recorded = False
-        # Of the group, or of many positions: until its last part is decided, of the group until
-        # that is committed.
-        self.removal: PendingRemoval | None = None
-        # Of the generation in which they were reported; None before the first report.
-        self.positions: GenerationPositions | None = None
-        self.first_sights: dict[str, FirstSight] = {}
-        # Topics that members have joined with, as they were then, until the first sight is stored.
-        self.first_joins: dict[str, FirstSight] = {}
-        # Of each topic in the order of the log, with None for a removal.
-        self.sights_in_flight: dict[str, list[FirstSight | None]] = {}
+    group_id: str
+    rules: GroupRules
+    since_ms: int
+    ahead_ms: int = 0
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    supported: Counter[str] = field(default_factory=Counter)
+    metadata_bytes: int = 0
+    member_bytes: int = 0
+    assignment_bytes: int = 0
+    begun_by: str = ""
+    """The address of the first request since it was empty; "" if it was read from the log."""
+    counted_bytes: int = 0
+    counted_own: int = 0
+    """What the table has counted of ``held_bytes`` and ``own_bytes``."""
+    moved: dict[str, int] = field(default_factory=dict)
+    """What each address holds more, or less, since, by its members."""
+    awaiting_joins: int = 0
+    pending_joins: set[str] = field(default_factory=set)
+    pending_syncs: set[str] = field(default_factory=set)
+    deadlines: Deadlines[str] = field(default_factory=Deadlines)
+    initial_rebalance_left_ms: int | None = None
+    """How long the initial rebalance may still be delayed; None in any other."""
+    new_member_added: bool = False
+    storing_generation: int | None = None
+    subscribed: frozenset[str] | None = None
+    offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
+    offset_count: int = 0
+    in_flight: dict[TopicPartition, list[UUID]] = field(default_factory=dict)
+    """The topic id of each offset in flight, in the order of the log, as in ``CommittedOffset``;
+    ``NO_TOPIC_ID`` for a removal."""
+    open_writes: int = 0
+    recorded: bool = False
+    removal: PendingRemoval | None = None
+    """Of the group, or of many positions: until its last part is decided, of the group until that
+    is committed."""
+    positions: GenerationPositions | None = None
+    """Of the generation in which they were reported; None before the first report."""
+    first_sights: dict[str, FirstSight] = field(default_factory=dict)
+    first_joins: dict[str, FirstSight] = field(default_factory=dict)
+    """Topics that members have joined with, as they were then, until the first sight is stored."""
+    sights_in_flight: dict[str, list[FirstSight | None]] = field(default_factory=dict)
+    """Of each topic in the order of the log, with None for a removal."""
 
     @property
     def idle(self) -> bool:

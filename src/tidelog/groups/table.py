@@ -354,7 +354,7 @@ class GroupTable:
         return True
 
     def _new(self, group_id: str, now_ms: int, address: str = "") -> Group:
-        group = Group(group_id, self._rules, now_ms, self.ahead_ms)
+        group = Group(group_id, self._rules, now_ms + self.ahead_ms, self.ahead_ms)
         self._groups[group_id] = group
         group.begun_by = address
         add_to(self.groups_by, address, 1)

@@ -21,6 +21,7 @@ session on the next connection.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.broker.fetching.client_sessions import Wanted
@@ -105,45 +106,29 @@ class SessionPartition(Wanted):
                 partition.waiting.followers[self] = None
 
 
+@dataclass(slots=True, eq=False)
 class FollowerSession:
     """The session of one follower."""
 
-    __slots__ = (
-        "broker_epoch",
-        "connection",
-        "dirty",
-        "entries",
-        "epoch",
-        "fetched_ms",
-        "has_woken",
-        "id",
-        "node_id",
-        "out_of_isr",
-        "prompt",
-        "sent",
-        "waiting",
-    )
-
-    def __init__(self, session_id: int, node_id: int, *, prompt: bool) -> None:
-        self.id = session_id
-        self.node_id = node_id
-        self.prompt = prompt
-        """Whether followers are sent a new high watermark at once: consumers read from them."""
-        self.epoch = INITIAL_EPOCH
-        self.broker_epoch = -1
-        self.fetched_ms = 0
-        self.connection: object = None
-        self.entries: dict[tuple[str, int], SessionPartition] = {}
-        self.dirty: dict[SessionPartition, None] = {}
-        """What the next response checks, in this order: those whose records were sent come last."""
-        self.out_of_isr: dict[SessionPartition, None] = {}
-        """Those whose follower is not in the ISR: checked with each request."""
-        self.sent: list[SessionPartition] = []
-        """The partitions of the last response."""
-        self.waiting: dict[Waiter, None] = {}
-        """The delayed fetch of the present request."""
-        self.has_woken = False
-        """Whether an event since the last read has woken delayed fetches."""
+    id: int
+    node_id: int
+    prompt: bool
+    """Whether followers are sent a new high watermark at once: consumers read from them."""
+    epoch: int = INITIAL_EPOCH
+    broker_epoch: int = -1
+    fetched_ms: int = 0
+    connection: object = None
+    entries: dict[tuple[str, int], SessionPartition] = field(default_factory=dict)
+    dirty: dict[SessionPartition, None] = field(default_factory=dict)
+    """What the next response checks, in this order: those whose records were sent come last."""
+    out_of_isr: dict[SessionPartition, None] = field(default_factory=dict)
+    """Those whose follower is not in the ISR: checked with each request."""
+    sent: list[SessionPartition] = field(default_factory=list)
+    """The partitions of the last response."""
+    waiting: dict[Waiter, None] = field(default_factory=dict)
+    """The delayed fetch of the present request."""
+    has_woken: bool = False
+    """Whether an event since the last read has woken delayed fetches."""
 
     def take(
         self,

@@ -53,44 +53,28 @@ class Event(Enum):
     LEFT = "it has left"
 
 
-_S = MemberState
-_EVENTS = (
-    Event.JOIN, Event.ASSIGNED, Event.POSITIONED, Event.REBALANCE, Event.GENERATION_LOST,
-    Event.UNKNOWN, Event.SILENCE, Event.FAILED, Event.INTERRUPTED, Event.LEAVE, Event.LEFT,
-)  # fmt: skip
-_ROWS = {
-    _S.OUT: (
-        _S.JOINING, _S.OUT, _S.OUT, _S.OUT, _S.OUT,
-        _S.OUT, _S.OUT, _S.OUT, _S.OUT, _S.LEAVING, _S.OUT,
-    ),
+_AFTER = {
+    # Of OUT, JOINING, JOINED, READING, RECALLED, LEAVING.
+    Event.JOIN: "JOINING  JOINING  JOINING  JOINING  JOINING  LEAVING",
+    Event.ASSIGNED: "OUT      JOINED   JOINED   READING  RECALLED LEAVING",
+    # Where partitions are being revoked, positions that arrive now have no effect.
+    Event.POSITIONED: "OUT      JOINING  READING  READING  RECALLED LEAVING",
+    Event.REBALANCE: "OUT      JOINING  RECALLED RECALLED RECALLED LEAVING",
+    Event.GENERATION_LOST: "OUT      JOINING  OUT      OUT      OUT      LEAVING",
     # An error of the coordinator in one round starts the next one.
-    _S.JOINING: (
-        _S.JOINING, _S.JOINED, _S.JOINING, _S.JOINING, _S.JOINING,
-        _S.JOINING, _S.JOINING, _S.OUT, _S.OUT, _S.LEAVING, _S.OUT,
-    ),
-    _S.JOINED: (
-        _S.JOINING, _S.JOINED, _S.READING, _S.RECALLED, _S.OUT,
-        _S.OUT, _S.OUT, _S.OUT, _S.JOINED, _S.LEAVING, _S.OUT,
-    ),
-    _S.READING: (
-        _S.JOINING, _S.READING, _S.READING, _S.RECALLED, _S.OUT,
-        _S.OUT, _S.OUT, _S.OUT, _S.READING, _S.LEAVING, _S.OUT,
-    ),
-    # Positions that arrive now have no effect: the partitions are being revoked.
-    _S.RECALLED: (
-        _S.JOINING, _S.RECALLED, _S.RECALLED, _S.RECALLED, _S.OUT,
-        _S.OUT, _S.OUT, _S.OUT, _S.RECALLED, _S.LEAVING, _S.OUT,
-    ),
-    _S.LEAVING: (
-        _S.LEAVING, _S.LEAVING, _S.LEAVING, _S.LEAVING, _S.LEAVING,
-        _S.LEAVING, _S.LEAVING, _S.LEAVING, _S.OUT, _S.LEAVING, _S.OUT,
-    ),
-}  # fmt: skip
+    Event.UNKNOWN: "OUT      JOINING  OUT      OUT      OUT      LEAVING",
+    Event.SILENCE: "OUT      JOINING  OUT      OUT      OUT      LEAVING",
+    Event.FAILED: "OUT      OUT      OUT      OUT      OUT      LEAVING",
+    Event.INTERRUPTED: "OUT      OUT      JOINED   READING  RECALLED OUT",
+    Event.LEAVE: "LEAVING  LEAVING  LEAVING  LEAVING  LEAVING  LEAVING",
+    Event.LEFT: "OUT      OUT      OUT      OUT      OUT      OUT",
+}
+"""The states after an event."""
 
 TABLE = {
-    (state, event): after
-    for state, row in _ROWS.items()
-    for event, after in zip(_EVENTS, row, strict=True)
+    (state, event): MemberState[after]
+    for event, row in _AFTER.items()
+    for state, after in zip(MemberState, row.split(), strict=True)
 }
 """(state, event) -> the state after it."""
 
