@@ -122,15 +122,15 @@ MUTANTS = (
     ),
     Mutant(
         "T11: the high watermark stays when a log is emptied",
-        "src/tidelog/storage/log/cutting.py::_restart",
-        "        log.start_offset = log.high_watermark = offset\n",
-        "        log.start_offset = offset\n",
+        "src/tidelog/storage/log/state.py::LogState.begin_again",
+        "        self.start_offset = self.high_watermark = offset\n",
+        "        self.start_offset = offset\n",
         "tests/unit/storage/test_cutting.py tests/unit/storage/test_partition_log.py",
     ),
     Mutant(
         "a checkpoint is not lowered before a cut",
         "src/tidelog/storage/log/cutting.py::_lower_claims",
-        "        if lowered != former and log.resources.before_cut is not None:\n"
+        "        if max(former) > offset and log.resources.before_cut is not None:\n"
         "            yield from log.resources.before_cut()\n",
         "",
         STORIES,
@@ -430,7 +430,7 @@ MUTANTS = (
     Mutant(
         "fences: a cut keeps those above it",
         "src/tidelog/storage/log/cutting.py::_end_at",
-        "    log.fences = log.fences.below(end)\n",
+        "    take_fences(log, log.fences.below(end))\n",
         "",
         "tests/unit/storage/test_fence_files.py",
     ),

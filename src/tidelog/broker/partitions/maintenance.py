@@ -173,7 +173,7 @@ class Maintenance:
         )
         turn = pace.Turn(self._clock)
         for partition in self._assigned():
-            partition.log.producer_expiration_ms = silence_ms
+            partition.log.forget_producers_after(silence_ms)
             while True:
                 before = partition.start_offset
                 # One change of a log at a time: without this wait the log would be skipped.

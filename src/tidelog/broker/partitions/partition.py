@@ -350,7 +350,7 @@ class HostedPartition:
             if log.end_offset - log.synced_end_offset >= log.configs.flush_messages:
                 self._commit.want(self)
             if self._alone:
-                log.high_watermark = log.end_offset
+                log.raise_watermark(log.end_offset)
                 waiting.committed(log.end_offset)
             elif len(self.state.isr) == 1:
                 self.advance()
@@ -421,7 +421,7 @@ class HostedPartition:
             if self._is_short:
                 # On disk before readers see it: only some replicas have these records.
                 self.log.watermark_note.write(mark)
-            self.log.high_watermark = mark
+            self.log.raise_watermark(mark)
             self.waiting.committed(mark)
 
     def follower_fetched(
@@ -470,7 +470,7 @@ class HostedPartition:
                 self.required_in_sync,
             )
         if moved > log.high_watermark and self._note(moved):
-            log.high_watermark = moved
+            log.raise_watermark(moved)
             self.waiting.committed(moved)
 
     def _note(self, mark: int) -> bool:

@@ -66,7 +66,7 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[st
     try:
         if result.groups:
             yield from _swap(log, result.groups, directory, now_ms)
-        log.first_dirty_offset = max(log.first_dirty_offset, result.clean_end_offset)
+        log.was_cleaned(result.clean_end_offset)
     except OSError as error:
         # The next start completes a half-finished renaming; this process does not.
         log.resources.fail(f"swapping cleaned segments of {log.path} failed: {error}")

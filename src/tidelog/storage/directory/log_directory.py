@@ -183,7 +183,7 @@ class LogDirectory:
             now_ms=self._seams.clock.wall_ms(),
             first_dirty_offset=cleaned.get(partition, 0),
         )
-        log.producer_expiration_ms = self._producer_expiration_ms
+        log.forget_producers_after(self._producer_expiration_ms)
         self.logs[partition] = log
         if self.ran_synced and self.last_stop is not LastStop.CLEAN and not log.failed:
             # Readers got all that was synced: it must be durable again before they read it.
@@ -240,7 +240,7 @@ class LogDirectory:
             metadata=metadata,
             start_offset=start_offset,
         )
-        log.producer_expiration_ms = self._producer_expiration_ms
+        log.forget_producers_after(self._producer_expiration_ms)
         self.logs[partition] = log
         return log
 

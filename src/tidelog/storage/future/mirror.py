@@ -95,9 +95,8 @@ class Mirror:
     def plan(self, most_bytes: int) -> list[Step]:
         """Return the next steps; none when all is copied. O(segments)."""
         log = self._log
-        if log.uncut_end < MAX_INT64:
-            self._forget_from(log.uncut_end)
-            log.uncut_end = MAX_INT64
+        if (uncut_end := log.take_uncut_end()) < MAX_INT64:
+            self._forget_from(uncut_end)
         self._files = {s.base_offset: (s.log_path, *s.index_paths) for s in log.segments}
         return next_steps(self._parts(), self._copied, most_bytes)
 

@@ -37,6 +37,7 @@ from tidelog.storage.checkpoints import (
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.future.mirror import Mirror, SourceFailed
 from tidelog.storage.future.steps import Copy, Step
+from tidelog.storage.log import changes
 from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.elsewhere import elsewhere
 from tidelog.storage.log.epoch_writing import epochs_content
@@ -135,7 +136,7 @@ def _rename(move: Move, seal: _Seal) -> PartitionLog:
     log.forget_files()
     del move.origin.logs[log.partition]
     target.logs[log.partition] = moved
-    moved.change = LogChange.ARRIVAL
+    changes.begin(moved, LogChange.ARRIVAL)
     move.installed(moved)
     return moved
 
@@ -149,7 +150,7 @@ def _clear_up(move: Move, moved: PartitionLog) -> pace.Work[None]:
         target.resources.fail(f"the name of {moved.path} cannot be made durable: {error}")
         return
     finally:
-        moved.change = None
+        changes.end(moved)
     if origin.failed is not None:
         return  # the next start removes it
     try:

@@ -40,6 +40,7 @@ from tidelog.storage.log.retention import ROLL_WAITS, may_outgrow, must_roll, ro
 from tidelog.storage.log.rolling import puts_roll_off, roll, syncing_before_roll
 from tidelog.storage.log.service import out_of_service, undo_write, unreadable
 from tidelog.storage.log.state import LogState
+from tidelog.storage.log.tail import end_at
 from tidelog.storage.segments.segment import Room
 
 
@@ -274,7 +275,7 @@ def write(
             log.producers.note(header, first, now_ms)
         position += size
         first = last + 1
-    log.end_offset = first
+    end_at(log, first)
     return None
 
 

@@ -40,9 +40,19 @@ class Changing(Protocol):
 @contextlib.contextmanager
 def during(log: Changing, change: LogChange) -> Iterator[None]:
     """Have the log say what is done to it, until that ends in any way."""
-    assert log.change is None, log.change
-    log.change = change
+    begin(log, change)
     try:
         yield
     finally:
-        log.change = None
+        end(log)
+
+
+def begin(log: Changing, change: LogChange) -> None:
+    """Have the log say what is done to it, until ``end``."""
+    assert log.change is None, log.change
+    log.change = change
+
+
+def end(log: Changing) -> None:
+    """The change has ended: another may begin."""
+    log.change = None

@@ -28,13 +28,14 @@ from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
 from tidelog.storage.log.expiring import forgotten
-from tidelog.storage.log.fence_writing import writing_fences
+from tidelog.storage.log.fence_writing import take_fences, writing_fences
 from tidelog.storage.log.fences import Fences
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.segment_removal import SegmentRemoval, take_out, taken_out
 from tidelog.storage.log.service import found_damaged, out_of_service, write_failed
 from tidelog.storage.log.snapshots import load_producers, remove_snapshots
 from tidelog.storage.log.state import LogState
+from tidelog.storage.log.tail import end_at
 from tidelog.storage.segments.apart import SegmentApart, own_files
 from tidelog.storage.segments.fresh_segments import first_segment, make_files
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
@@ -87,7 +88,7 @@ def restart(
     with during(log, LogChange.CUT):
         try:
             if fences is not None:
-                log.fences = fences.below(offset)
+                take_fences(log, fences.below(offset))
                 if not (yield from writing_fences(log)):
                     return refused
             refused = yield from _restart(log, offset, now_ms)
@@ -96,7 +97,7 @@ def restart(
             return write_failed(log, error)
         finally:
             if refused is not None and not log.failed:
-                log.fences = former
+                take_fences(log, former)
 
 
 def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
@@ -115,7 +116,7 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | N
         opened.release()
         return write_failed(log, error)
     look.kept.hand_over(kept)
-    _end_at(log, kept, look.end)
+    _end_at(log, kept, look.end, uncut_end=look.end)
     log.snapshots.cancel(above=look.end)
     cut = _Cut(log, removal, pending_epochs(log), above=look.end)
     cut.opened = opened
@@ -134,8 +135,7 @@ def _restart(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | No
     fresh = first_segment(log.resources, log.path, now_ms, offset)
     log.segments.begin_with(fresh)
     log.epochs.clear()
-    _end_at(log, fresh, offset)
-    log.uncut_end = 0
+    _end_at(log, fresh, offset, uncut_end=0)
     log.configure(log.configs)  # a new jitter for each segment
     log.snapshots.cancel()
     cut = _Cut(log, removal, pending_epochs(log), above=NOTHING_KEPT)
@@ -143,7 +143,7 @@ def _restart(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | No
     refused = yield from _carry_out(log, cut, now_ms)
     if refused is None:
         # Only now: an earlier checkpoint would give the next start a log start without a log.
-        log.start_offset = log.high_watermark = offset
+        log.begin_again(offset)
     return refused
 
 
@@ -163,7 +163,7 @@ def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> pace.Work[Rejected | No
     if quiet:
         # Its last sync came after all of its own changes, and there were no others.
         log.dirty.names_synced(log.dirty.names_changed)
-    former, log.producers = log.producers, cut.producers
+    former = log.replace_producers(cut.producers)
     log.producers.forgotten += former.forgotten
     yield from forgotten(former, MAX_INT64)
     return out_of_service(log) if log.failed else None
@@ -175,16 +175,13 @@ def _lower_claims(log: LogState, offset: int) -> pace.Work[None]:
 
     An OSError leaves memory as it was: nothing is cut then, and all stays readable.
     """
-    former = log.synced_end_offset, log.high_watermark, log.start_offset
-    lowered = min(former[0], offset), min(former[1], offset), min(former[2], offset)
-    log.synced_end_offset, log.high_watermark, log.start_offset = lowered
-    log.lowered += 1
+    former = log.lower_claims(offset)
     try:
-        if lowered != former and log.resources.before_cut is not None:
+        if max(former) > offset and log.resources.before_cut is not None:
             yield from log.resources.before_cut()
         yield from log.watermark_note.lowering(offset)
     except OSError:
-        log.synced_end_offset, log.high_watermark, log.start_offset = former
+        log.restore_claims(former)
         raise
     log.generation += 1
 
@@ -208,22 +205,15 @@ def _opened_for_cut(log: LogState, kept: SegmentApart) -> _Opened:
     return opened
 
 
-def _end_at(log: LogState, active: Segment, end: int) -> None:
+def _end_at(log: LogState, active: Segment, end: int, *, uncut_end: int) -> None:
     """Set what the files will hold once they are cut: the log ends in ``active``, at ``end``."""
     log.segments.activate(active)
     log.resources.indexes.forget(active)
-    log.end_offset = end
-    log.uncut_end = min(log.uncut_end, end)
     log.segments.forget_positions()
-    log.snapshot_size = 0
-    log.undone_writes_synced = log.undone_writes
-    log.start_offset = min(log.start_offset, end)
-    log.high_watermark = max(min(log.high_watermark, end), log.start_offset)
-    log.synced_end_offset = min(log.synced_end_offset, end)
-    log.first_dirty_offset = min(log.first_dirty_offset, end)
-    log.lowered += 1
+    end_at(log, end)
+    log.cut_at(end, uncut_end=uncut_end)
     log.epochs.truncate_end(end)
-    log.fences = log.fences.below(end)
+    take_fences(log, log.fences.below(end))
 
 
 def _cut_short(log: LogState, error: OSError) -> Rejected:

@@ -32,16 +32,7 @@ def elsewhere(
         damaged=None,
     )
     moved = PartitionLog(resources, path, log.partition, log.configs, recovered)
-    moved.start_offset, moved.end_offset = log.start_offset, log.end_offset
-    moved.high_watermark = log.high_watermark
-    moved.synced_end_offset = log.synced_end_offset
-    moved.first_dirty_offset = log.first_dirty_offset
-    moved.generation, moved.lowered = log.generation, log.lowered
-    moved.epochs, moved.producers = log.epochs, log.producers
-    moved.producer_expiration_ms = log.producer_expiration_ms
-    moved.snapshot_size, moved.last_sync_ms = log.snapshot_size, log.last_sync_ms
-    moved.watermark_note = log.watermark_note.elsewhere(resources, path)
-    moved.fences = moved.fence_file.written = moved.fence_file.durable = log.fences
+    moved.take_over(log)
     moved.epoch_file.crc, moved.epoch_file.unwritten = epochs_crc, False
     moved.dirty.directories.add(path.rpartition("/")[0])
     moved.dirty.note_names()

@@ -45,8 +45,7 @@ def advance_start(log: LogState, offset: int, *, later: bool = False) -> Rejecte
             f"offset {offset} is above the high watermark {log.high_watermark}",
         )
     if offset > log.start_offset:
-        log.start_offset = offset
-        log.first_dirty_offset = max(log.first_dirty_offset, offset)
+        log.raise_start(offset)
         if log.epochs.truncate_start(offset):
             write_epochs(log, later=later)
     return None
@@ -129,7 +128,7 @@ def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> pace.Wo
         taken_out(log, removal, now_ms)
         for path in older.removed:
             log.resources.files.forget(path)
-    log.synced_end_offset = max(log.synced_end_offset, start)
+    log.raise_recovery_point(start)
     removed = sum(segment.size for segment in leaving)
     return (
         f"{log.partition}: {count} segments with {removed} bytes removed "

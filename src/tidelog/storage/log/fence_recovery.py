@@ -19,7 +19,7 @@ from tidelog.records.control_records import FenceRecord, changes_in
 from tidelog.storage import names
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log.checking import CheckedBatches
-from tidelog.storage.log.fence_writing import data_end_before
+from tidelog.storage.log.fence_writing import data_end_before, note_fences, take_fences
 from tidelog.storage.log.fences import FenceEntry, Fences, decode_fences
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan
@@ -39,7 +39,8 @@ def find_fences(log: LogState, recovery_point: int, checked: CheckedBatches | No
     path = f"{log.path}/{names.FENCE_CHECKPOINT}"
     try:
         decoded = decode_fences(log.resources.disk.read(path))
-        log.fences = log.fence_file.written = log.fence_file.durable = decoded
+        log.fence_file.written = log.fence_file.durable = decoded
+        take_fences(log, decoded)
         if checked is not None and decoded.entries:
             # An earlier process may not have made the name durable, but for those below the start.
             log.fence_file.durable = decoded.below(log.start_offset)
@@ -48,7 +49,8 @@ def find_fences(log: LogState, recovery_point: int, checked: CheckedBatches | No
     except FileNotFoundError:
         _add(log, [] if checked is None else checked.fences)
     except DamagedFile as error:
-        log.fences, log.fence_file.written = Fences(), Fences()  # two: it is written again
+        log.fence_file.written = Fences()
+        take_fences(log, Fences())  # another one: the file is written again
         if log.segments[0].base_offset > 0:
             raise Unsound(f"{path}: {error}; batches with fences may have been removed") from None
         log.recovered.mended.append(f"{path}: {error}: taken from the log instead")
@@ -65,7 +67,7 @@ def _agree(log: LogState, recovery_point: int, checked: CheckedBatches | None) -
     for entry in kept.entries:
         if entry.offset >= log.start_offset and not _says(log, entry):
             raise DamagedFile(f"offset {entry.offset} is not the fence of epoch {entry[0]}")
-    log.fences = kept
+    take_fences(log, kept)
     for offset, fence in () if checked is None else checked.fences:
         newest = kept.below(offset + 1).newest
         is_known = newest is not None and newest.resize_epoch >= fence.resize_epoch
@@ -87,9 +89,8 @@ def _says(log: LogState, entry: FenceEntry) -> bool:
 def _add(log: LogState, fences: Found) -> None:
     for offset, fence in fences:
         data_end = data_end_before(log, offset)
-        log.fences = log.fences.with_one(
-            FenceEntry(fence.resize_epoch, fence.undeleted_count, fence.kind, offset, data_end)
-        )
+        entry = FenceEntry(fence.resize_epoch, fence.undeleted_count, fence.kind, offset, data_end)
+        note_fences(log, [entry])
 
 
 def _of_batches(log: LogState) -> Found:

@@ -10,7 +10,7 @@ from tidelog.records.batch import CONTROL_BIT
 from tidelog.records.control_records import changes_in
 from tidelog.runtime import pace
 from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
-from tidelog.storage.log.fences import FenceEntry
+from tidelog.storage.log.fences import FenceEntry, Fences
 from tidelog.storage.log.inspecting import Batches
 from tidelog.storage.log.state import LogState
 
@@ -45,7 +45,12 @@ def fences_in(log: LogState, batches: Batches, *, assigned: bool) -> list[FenceE
 def note_fences(log: LogState, entries: list[FenceEntry]) -> None:
     """Note fences and seals whose batches were written; the next sync writes the file."""
     for entry in entries:
-        log.fences = log.fences.with_one(entry)
+        take_fences(log, log.fences.with_one(entry))
+
+
+def take_fences(log: LogState, fences: Fences) -> None:
+    """Let the log have these fences, whatever their file says."""
+    log.fences = fences
 
 
 def data_end_before(log: LogState, offset: int) -> int:

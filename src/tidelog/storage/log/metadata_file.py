@@ -20,7 +20,7 @@ from tidelog.storage.checkpoints import (
     encode_partition_metadata,
 )
 from tidelog.storage.log.recovery import Ending
-from tidelog.storage.log.service import write_failed
+from tidelog.storage.log.service import begins_damaged, write_failed
 from tidelog.storage.log.state import LogState
 from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.resources import Resources
@@ -153,4 +153,4 @@ def judge_metadata(resources: Resources, log: LogState, ending: Ending, error: D
         # Torn by the power loss: it becomes durable with the log's first sync.
         resources.disk.remove(path)
     else:
-        log.damaged = log.damaged or f"{path}: {error}"
+        begins_damaged(log, f"{path}: {error}")

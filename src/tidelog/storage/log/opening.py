@@ -127,20 +127,20 @@ def open_log(
         judge_metadata(resources, log, ending, unreadable)
     if log.damaged is not None:
         # The checkpoints stay what they were: the next start must see the damage again.
-        log.synced_end_offset = ending.recovery_point
-        log.high_watermark = ending.high_watermark
-        if ending.knows_start:
-            log.start_offset = min(log.start_offset, ending.log_start)
+        start = min(log.start_offset, ending.log_start) if ending.knows_start else None
+        log.begin_with(ending.recovery_point, ending.high_watermark, start=start)
         note_damage(resources, path, log.damaged, durable=True)
         return log
     if resources.disk.exists(marker):
         resources.disk.remove(marker)
     synced = log.end_offset if ending.clean else ending.recovery_point
-    log.synced_end_offset = min(synced, log.end_offset)
     committed = max(ending.high_watermark, log.start_offset, log.watermark_note.read())
     log.watermark_note.begin(committed, log.end_offset)
-    log.high_watermark = min(committed, log.end_offset)
-    log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
+    log.begin_with(
+        min(synced, log.end_offset),
+        min(committed, log.end_offset),
+        first_dirty=min(max(first_dirty_offset, log.start_offset), log.end_offset),
+    )
     recovery_point = ending.recovery_point
     if _find_what_batches_say(log, recovery_point, recovered.checked, now_ms) and not ending.clean:
         _mark_recovered(log)
@@ -163,8 +163,10 @@ def _find_what_batches_say(
     try:
         log.epochs, epochs_are_on_disk = find_epochs(log, checked)
         find_fences(log, recovery_point, checked)
-        log.producers = load_producers(
-            log.resources.disk, log.path, log.segments, log.end_offset, now_ms, checked
+        log.replace_producers(
+            load_producers(
+                log.resources.disk, log.path, log.segments, log.end_offset, now_ms, checked
+            )
         )
     except Unsound as error:
         found_damaged(log, f"{log.path}: {error}")

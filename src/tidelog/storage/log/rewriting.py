@@ -43,6 +43,7 @@ def write_again(log: LogState) -> None:
         file.truncate(log.segments.active.size + 1)
         file.truncate(log.segments.active.size)
         log.dirty.files.add(log.segments.active.log_path)
+    log.write_again = None
 
 
 def sync_again(log: LogState) -> None:
@@ -62,5 +63,4 @@ def sync_again(log: LogState) -> None:
     except Unsound as error:
         found_damaged(log, f"{log.path}: {error}")
         return
-    log.write_again = None
     sync(log)

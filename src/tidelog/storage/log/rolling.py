@@ -67,7 +67,7 @@ def sync_before_roll(log: LogState) -> pace.Work[None]:
             yield file.sync
         finally:
             files.release(file)
-        log.undone_writes_synced = max(log.undone_writes_synced, undone)
+        log.undone_are_synced(undone)
     if len(log.segments) == 1 and log.dirty.names_unsynced:
         directory = files.pin_directory(log.path)
         try:
@@ -91,5 +91,5 @@ def roll_overdue(log: LogState, now_ms: int) -> None:
 def _activate(log: LogState, segment: Segment) -> None:
     log.resources.indexes.forget(segment)
     log.segments.append(segment)
-    log.snapshot_size = segment.size
+    log.snapshot_covers(segment.size)
     log.configure(log.configs)  # a new jitter for each segment

@@ -37,6 +37,16 @@ def found_damaged(log: LogState, reason: str) -> Rejected:
     return out_of_service(log)
 
 
+def begins_damaged(log: LogState, reason: str) -> None:
+    """Take a log out of service that its start found damaged; an earlier reason stays."""
+    log.damaged = log.damaged or reason
+
+
+def damage_is_noted(log: LogState) -> None:
+    """The note of the damage is durable."""
+    log.damage_unsynced = False
+
+
 def write_failed(log: LogState, error: OSError) -> Rejected:
     """A full disk heals (promise 28); any other failed write is final (promise 25)."""
     if is_overtaken(log, error):

@@ -1,7 +1,8 @@
 """The state of one partition's log: segments, offsets, leader epochs, producers, service flags.
 
-Owns the values and what can be computed from them alone. Not their changes: each module beside this
-one has the functions of one kind of change, and `partition_log` lists them.
+Owns the values and what can be computed from them alone. Once made, each value is written here, or
+in one other module: `tests/tidy/test_tidy_log_state.py` has the list. Not the work: each module has
+the functions of one kind of change, and `partition_log` lists them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from tidelog.storage.segments.segment import NO_ROOM
 
 PRODUCER_EXPIRATION_MS = 86_400_000
 """Default of ``producer.id.expiration.ms``."""
+
+
+Claims = tuple[int, int, int]
+"""Recovery point, high watermark and log start, as the checkpoints have them."""
 
 
 class LogState:
@@ -178,6 +183,109 @@ class LogState:
         undone = self.undone_writes_synced < self.undone_writes
         return undone or (len(self.segments) == 1 and self.dirty.names_unsynced)
 
+    def begin_with(
+        self,
+        synced_end: int,
+        high_watermark: int,
+        *,
+        first_dirty: int | None = None,
+        start: int | None = None,
+    ) -> None:
+        """Take over what the checkpoints say, at the start; None leaves what the segments say."""
+        self.synced_end_offset = synced_end
+        self.high_watermark = high_watermark
+        if first_dirty is not None:
+            self.first_dirty_offset = first_dirty
+        if start is not None:
+            self.start_offset = start
+
+    def take_over(self, log: LogState) -> None:
+        """Be the log that ``log`` was, in another directory."""
+        self.start_offset, self.end_offset = log.start_offset, log.end_offset
+        self.high_watermark = log.high_watermark
+        self.synced_end_offset = log.synced_end_offset
+        self.first_dirty_offset = log.first_dirty_offset
+        self.generation, self.lowered = log.generation, log.lowered
+        self.epochs, self.producers = log.epochs, log.producers
+        self.producer_expiration_ms = log.producer_expiration_ms
+        self.snapshot_size, self.last_sync_ms = log.snapshot_size, log.last_sync_ms
+        self.watermark_note = log.watermark_note.elsewhere(self.resources, self.path)
+        self.fences = self.fence_file.written = self.fence_file.durable = log.fences
+
+    # -- where it begins, and what it claims
+
+    def raise_watermark(self, offset: int) -> None:
+        """Let readers have everything below ``offset``."""
+        self.high_watermark = offset
+
+    def raise_start(self, offset: int) -> None:
+        """Begin at ``offset``, which is above the present start."""
+        self.start_offset = offset
+        self.first_dirty_offset = max(self.first_dirty_offset, offset)
+
+    def raise_recovery_point(self, offset: int) -> None:
+        """Everything below ``offset`` is durable, or gone; a lower offset changes nothing."""
+        self.synced_end_offset = max(self.synced_end_offset, offset)
+
+    def was_cleaned(self, end_offset: int) -> None:
+        """Everything below ``end_offset`` was compacted once."""
+        self.first_dirty_offset = max(self.first_dirty_offset, end_offset)
+
+    def lower_claims(self, offset: int) -> Claims:
+        """Claim nothing above ``offset``, before a cut there; return what was claimed."""
+        former = self.synced_end_offset, self.high_watermark, self.start_offset
+        self.restore_claims(
+            (min(former[0], offset), min(former[1], offset), min(former[2], offset))
+        )
+        self.lowered += 1
+        return former
+
+    def restore_claims(self, claims: Claims) -> None:
+        """Claim again what ``lower_claims`` returned: nothing was cut."""
+        self.synced_end_offset, self.high_watermark, self.start_offset = claims
+
+    def cut_at(self, end: int, *, uncut_end: int) -> None:
+        """Let no value say anything of records from ``end`` on.
+
+        ``uncut_end``: below it everything is as it was.
+        """
+        self.uncut_end = min(self.uncut_end, uncut_end)
+        self.snapshot_size = 0
+        self.undone_writes_synced = self.undone_writes
+        self.start_offset = min(self.start_offset, end)
+        self.high_watermark = max(min(self.high_watermark, end), self.start_offset)
+        self.synced_end_offset = min(self.synced_end_offset, end)
+        self.first_dirty_offset = min(self.first_dirty_offset, end)
+        self.lowered += 1
+
+    def begin_again(self, offset: int) -> None:
+        """Begin at ``offset``, where the empty log ends."""
+        self.start_offset = self.high_watermark = offset
+
+    def take_uncut_end(self) -> int:
+        """Return ``uncut_end``, which a copy is being compared with now."""
+        uncut_end, self.uncut_end = self.uncut_end, MAX_INT64
+        return uncut_end
+
+    # -- producers and syncs
+
+    def replace_producers(self, producers: ProducerState) -> ProducerState:
+        """Have these producers, which the batches say; return the former ones."""
+        former, self.producers = self.producers, producers
+        return former
+
+    def forget_producers_after(self, silence_ms: int) -> None:
+        """Apply ``producer.id.expiration.ms``."""
+        self.producer_expiration_ms = silence_ms
+
+    def snapshot_covers(self, size: int) -> None:
+        """The newest snapshot has the producers of so many bytes of the active segment."""
+        self.snapshot_size = size
+
+    def undone_are_synced(self, count: int) -> None:
+        """A sync covers the cuts of the first ``count`` partial writes."""
+        self.undone_writes_synced = max(self.undone_writes_synced, count)
+
     def configure(self, configs: TopicConfigs) -> None:
         """Apply the topic's configurations to all that follows."""
         self.configs = configs
@@ -193,7 +301,7 @@ class LogState:
 
     def take_snapshot(self) -> None:
         """Have the next sync write the producers as they are now."""
-        self.snapshot_size = self.segments.active.size
+        self.snapshot_covers(self.segments.active.size)
         self.snapshots.take(self.end_offset, self.producers)
 
     def write_file(self, name: str, content: bytes) -> None:

@@ -16,7 +16,7 @@ from tidelog.storage import names
 from tidelog.storage.log.changes import HOLDS_SYNCS, LogChange
 from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.epoch_writing import write_missing_epochs, write_missing_fences
-from tidelog.storage.log.service import found_damaged, write_failed
+from tidelog.storage.log.service import damage_is_noted, found_damaged, write_failed
 from tidelog.storage.log.snapshots import PendingSnapshot
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.segment import Segment
@@ -155,7 +155,6 @@ def _take_unsynced(log: LogState, closed_only: bool, most: int) -> PendingSync |
     if log.write_again is not None:
         # On the event loop, where no cut can interfere: bytes above the recovery point of a crash.
         log.write_again(log)
-        log.write_again = None
     # Once the recovery point is above an epoch's first batch, only its file has the epoch.
     write_missing_fences(log)
     write_missing_epochs(log)
@@ -226,15 +225,14 @@ def synced(log: LogState, pending: PendingSync) -> None:
         log.resources.fail(f"fsync in {log.path} failed: {why}")
         return
     if pending.notes_damage:
-        log.damage_unsynced = False
+        damage_is_noted(log)
         return
-    log.undone_writes_synced = max(log.undone_writes_synced, pending.undone)
+    log.undone_are_synced(pending.undone)
     if not log.closed:
         log.dirty.names_are_durable(pending.names)
     if log.change is LogChange.CUT or pending.generation != log.generation:
         return  # what is cut may be given out again
-    if pending.end_offset > log.synced_end_offset:
-        log.synced_end_offset = pending.end_offset
+    log.raise_recovery_point(pending.end_offset)
 
 
 def sync(log: LogState) -> None:

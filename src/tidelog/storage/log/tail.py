@@ -1,6 +1,7 @@
 """The tail of a log: one checked batch is written to the active segment.
 
-Owns the room that is left there for a batch as it was sent, and the flat write of it. Checks
+Owns the end offset, the room that is left there for a batch as it was sent, and the flat write of
+it. Checks
 nothing: the caller has (`broker.partitions.plain_append`). Not what needs a roll, another
 configuration or several batches: see `appending`, which writes the same bytes.
 """
@@ -55,3 +56,8 @@ def write_one(
         log.producers.note(header, first, now_ms)
     log.end_offset = last + 1
     return None
+
+
+def end_at(log: LogState, offset: int) -> None:
+    """Let the log end at ``offset``: batches up to there were written, or those after it cut."""
+    log.end_offset = offset
