@@ -1,8 +1,9 @@
 """The rules of an audit about keys: where a record may lie, and what breaks the order. Pure.
 
 Owns these rules and their words, for the audit of a live topic (``cli.auditing``) and that of a
-lake (``pipeline.audit``). Not how records are read, nor what else each audit looks at. A rule is
-written with operators alone, so that it takes one value, or a column of them (numpy's, Spark's).
+lake (``pipeline.audit``); a broker counts misplaced records by them. Not how records are read, nor
+what else each audit looks at. A rule is written with operators alone, so that it takes one value,
+or a column of them (numpy's, Spark's).
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.partitioning.hashing import hashes_of_keys, partition_of
+from tidelog.partitioning.audit_rules import home_in
+from tidelog.partitioning.hashing import hashes_of_keys
 from tidelog.partitioning.lineage import level_of
 from tidelog.records.batch import HEADER_SIZE, Buffer, read_header
 from tidelog.records.compression import decompress
@@ -73,8 +74,8 @@ class MisplacedRecords:
     def look_at(self, partition: HostedPartition, records: Buffer) -> None:
         """Have the keys of a batch looked at, if they may be misplaced and there is room."""
         topic, index = partition.key
-        known = self._metadata.topic(topic)
-        initial = -1 if known is None else known.initial_partition_count
+        shown = self._metadata.topic(topic)
+        initial = -1 if shown is None else shown.initial_partition_count
         count = partition.state.undeleted_count
         if not (0 < initial <= count and self._may_be_misplaced(partition, initial, count)):
             return
@@ -101,10 +102,10 @@ class MisplacedRecords:
         try:
             while self._queue:
                 batch = self._queue.popleft()
-                found = await self._misplaced_in(batch)
+                misplaced = await self._misplaced_in(batch)
                 self._bytes -= len(batch.records)
-                if found:
-                    self.found[batch.topic] = self.found.get(batch.topic, 0) + found
+                if misplaced:
+                    self.found[batch.topic] = self.found.get(batch.topic, 0) + misplaced
         finally:
             self._is_working = False
 
@@ -137,12 +138,9 @@ def _unpacked(records: bytes) -> pace.Work[Buffer]:
 def misplaced_in(plain: Buffer, batch: _Batch) -> pace.Work[int]:
     """Return how many records have a key of another partition, in steps; CorruptRecords."""
     reader = KeyReader(plain, read_header(batch.records).record_count)
-    found = 0
+    home = home_in(batch.partition, [(batch.initial_count, batch.present_count)])
+    misplaced = 0
     while not reader.is_over:
-        homes = (
-            partition_of(each, batch.initial_count, batch.present_count)
-            for each in hashes_of_keys(reader.read(pace.PART))
-        )
-        found += sum(home != batch.partition for home in homes)
+        misplaced += sum(map(home.is_away, hashes_of_keys(reader.read(pace.PART))))
         yield None
-    return found
+    return misplaced
