@@ -248,7 +248,7 @@ class Control:
             ids[key] = local.topic_id
             try:
                 if isinstance(reason, str):
-                    partitions.quarantine(*key, reason, durable=False, said=said)
+                    partitions.quarantine(*key, reason, durable=False, gathered=said)
                 elif partitions.get(*key) is reason:
                     self._repairs.quarantine(reason)
             except StorageFailed as failure:

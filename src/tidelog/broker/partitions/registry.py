@@ -108,8 +108,8 @@ class Partitions:
 
     def local(self, topic: str, partition: int) -> LocalReplica | None:
         """Return a local replica as the rules of ``replication.command_rules`` need it."""
-        found = self.get(topic, partition)
-        return None if found is None else local_replica(found)
+        hosted = self.get(topic, partition)
+        return None if hosted is None else local_replica(hosted)
 
     def directory_of(self, partition: HostedPartition) -> LogDirectory:
         """Return the log directory that a partition's log is in. O(directories)."""
@@ -246,12 +246,12 @@ class Partitions:
         reason: str,
         *,
         durable: bool = True,
-        said: GatheredLines | None = None,
+        gathered: GatheredLines | None = None,
     ) -> None:
         """Stop serving; quarantine the log, and remove it after a delay (KIP-516), if it has an id
         and is not damaged.
 
-        ``said`` gathers the log lines of many. Without ``durable``, call ``syncing_names``, once
+        ``gathered`` takes the log lines of many. Without ``durable``, call ``syncing_names``, once
         for many, before the response is sent.
         """
         hosted = self._stop(topic, partition)
@@ -259,9 +259,9 @@ class Partitions:
             return
         self.steps.remove(hosted.key)
         delay_ms, what = self._kept_ms(hosted)
-        lines = said or GatheredLines(logger)
+        lines = gathered or GatheredLines(logger)
         lines.add(hosted.key, f"quarantined, {what}: {reason}", logging.WARNING)
-        if said is None:
+        if gathered is None:
             lines.say()
         self._unhost(
             hosted,
@@ -290,7 +290,7 @@ class Partitions:
         self._stop(*hosted.key)
         paths: list[str] = []
         self._unhost(
-            hosted, lambda found: paths.append(found.mark_stray(hosted.key, durable=False))
+            hosted, lambda directory: paths.append(directory.mark_stray(hosted.key, durable=False))
         )
         return directory, paths[0]
 
@@ -308,11 +308,11 @@ class Partitions:
             # Promise 25: after a failure the directory gets no writes or syncs.
             raise StorageFailed(f"{hosted.log.path} cannot take its topic id: {failed}")
         try:
-            known = hosted.log.metadata
-            if known is None:
+            metadata = hosted.log.metadata
+            if metadata is None:
                 own = self.configs.own(topic)
-                known = PartitionMetadata(topic_id, partition_epoch, own)
-            hosted.log.adopt_metadata(replace(known, partition_epoch=partition_epoch))
+                metadata = PartitionMetadata(topic_id, partition_epoch, own)
+            hosted.log.adopt_metadata(replace(metadata, partition_epoch=partition_epoch))
         except OSError as error:
             raise self._identity_failed(hosted, error) from error
 

@@ -117,11 +117,11 @@ def look_into(
     The buffer must stay as it is until the end.
     """
     wanted = BatchDemands(log.configs, now_ms, check_records=log.resources.checks_records)
-    found = checked(buffer, wanted)
+    batches = checked(buffer, wanted)
     return (
-        (yield from inspecting.look_into(found, wanted, looks))
-        if isinstance(found, list)
-        else found
+        (yield from inspecting.look_into(batches, wanted, looks))
+        if isinstance(batches, list)
+        else batches
     )
 
 

@@ -47,26 +47,26 @@ def prepare(
     The server's own batches (not from a client) may be control batches and pass unchecked.
     With ``looks`` it never takes long: otherwise ``UNLOOKED``.
     """
-    found = checked(buffer, wanted)
-    if not isinstance(found, list):
-        return found
+    batches = checked(buffer, wanted)
+    if not isinstance(batches, list):
+        return batches
     configs = wanted.configs
-    for header, _ in found:
+    for header, _ in batches:
         if wanted.looks_at(header):
-            seen = _looked_into(found, wanted, looks)
+            seen = _looked_into(batches, wanted, looks)
             return finished(seen, configs, wanted.now_ms) if isinstance(seen, list) else seen
     if (
-        len(found) > 1
+        len(batches) > 1
         or len(buffer) > configs.segment_bytes
         or configs.message_timestamp_type is LOG_APPEND_TIME
     ):
-        return finished(found, configs, wanted.now_ms)
-    return found
+        return finished(batches, configs, wanted.now_ms)
+    return batches
 
 
-def _looked_into(found: Batches, wanted: BatchDemands, looks: Looks | None) -> Batches | Rejected:
-    limit = LOOKED_INTO_BYTES if looks is None else limit_at_once(found, wanted, looks)
-    seen = pace.finish(look_into(found, wanted, Looks(), limit=limit)) if limit else UNLOOKED
+def _looked_into(batches: Batches, wanted: BatchDemands, looks: Looks | None) -> Batches | Rejected:
+    limit = LOOKED_INTO_BYTES if looks is None else limit_at_once(batches, wanted, looks)
+    seen = pace.finish(look_into(batches, wanted, Looks(), limit=limit)) if limit else UNLOOKED
     if looks is not None and isinstance(seen, Rejected):
         # Later the limit is higher.
         return UNLOOKED if seen.error is ErrorCode.MESSAGE_TOO_LARGE else seen
@@ -75,31 +75,31 @@ def _looked_into(found: Batches, wanted: BatchDemands, looks: Looks | None) -> B
 
 def checked(buffer: Buffer, wanted: BatchDemands) -> Batches | Rejected:
     """Return the batches of a produce payload, each of which is sound by its header and CRC."""
-    found = split(buffer)
-    if not isinstance(found, list) or not wanted.from_client:
-        return found
-    for header, batch in found:
+    batches = split(buffer)
+    if not isinstance(batches, list) or not wanted.from_client:
+        return batches
+    for header, batch in batches:
         refusal = check_client_batch(header, batch, wanted.configs, wanted.now_ms)
         if refusal is not None:
             return refusal
-    return found
+    return batches
 
 
-def finished(found: Batches, configs: TopicConfigs, now_ms: int) -> Batches | Rejected:
+def finished(batches: Batches, configs: TopicConfigs, now_ms: int) -> Batches | Rejected:
     """Return checked batches with the broker's time, if the topic wants it, and as many as fit."""
     if configs.message_timestamp_type is LOG_APPEND_TIME:
-        found = [(stamped_header(header, batch, now_ms), batch) for header, batch in found]
-    if sum(len(batch) for _, batch in found) > configs.segment_bytes:
+        batches = [(stamped_header(header, batch, now_ms), batch) for header, batch in batches]
+    if sum(len(batch) for _, batch in batches) > configs.segment_bytes:
         return Rejected(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"the batches of one request are larger than segment.bytes={configs.segment_bytes}",
         )
-    if len(found) > 1 and sum(header.last_offset_delta + 1 for header, _ in found) > MAX_INT32:
+    if len(batches) > 1 and sum(header.last_offset_delta + 1 for header, _ in batches) > MAX_INT32:
         return Rejected(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             "the batches of one request have more records than a segment has offsets",
         )
-    return found
+    return batches
 
 
 def chunks_for(

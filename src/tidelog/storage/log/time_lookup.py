@@ -91,13 +91,13 @@ def search_newest(log: LogState, limit_offset: int, allowance: Allowance) -> pac
 
 
 def _search(log: LogState, pieces: pace.Work[TimeOffset | None]) -> pace.Work[TimeFound]:
-    found = None
+    record = None
     if not (log.damaged or log.closed):
         try:
-            found = yield from pieces
+            record = yield from pieces
         except (OSError, CorruptRecords) as error:
             return unreadable(log, error)
-    return out_of_service(log) if log.damaged or log.closed else found
+    return out_of_service(log) if log.damaged or log.closed else record
 
 
 def first_at_or_after(
@@ -111,20 +111,22 @@ def first_at_or_after(
     offset = log.start_offset
     while not (log.damaged or log.closed):
         start = max(offset, log.start_offset)
-        found = _next_candidate(log.segments, timestamp, start)
-        if found is None:
+        candidate = _next_candidate(log.segments, timestamp, start)
+        if candidate is None:
             return None
-        if isinstance(found, int):
-            offset = found
+        if isinstance(candidate, int):
+            offset = candidate
             yield None
             continue
-        claimed = max(found.header.base_offset, start)
-        fallback = TimeOffset(found.header.max_timestamp, claimed, found.header.leader_epoch)
-        scan = TimeScan(found.header, timestamp, start)
-        spent = yield from _look_into(found, scan, allowance)
+        claimed = max(candidate.header.base_offset, start)
+        fallback = TimeOffset(
+            candidate.header.max_timestamp, claimed, candidate.header.leader_epoch
+        )
+        scan = TimeScan(candidate.header, timestamp, start)
+        spent = yield from _look_into(candidate, scan, allowance)
         if spent or scan.found is not None:
-            return fallback if scan.found is None else _answer(scan.found, found.header)
-        offset = found.header.next_offset
+            return fallback if scan.found is None else _answer(scan.found, candidate.header)
+        offset = candidate.header.next_offset
     return None
 
 
@@ -148,19 +150,19 @@ def newest(log: LogState, limit_offset: int, allowance: Allowance) -> pace.Work[
     cut = yield from _newest_of_cut_batch(log, start, limit_offset, best, allowance)
     if cut is not None or best_offset < 0 or log.damaged or log.closed:
         return cut
-    found = _candidate_at(log, best_offset)
-    if found is None or found.header.newest_time != best:
+    candidate = _candidate_at(log, best_offset)
+    if candidate is None or candidate.header.newest_time != best:
         return None  # it went in this moment
-    scan = TimeScan(found.header, best, start)
-    yield from _look_into(found, scan, allowance)
-    header = found.header
+    scan = TimeScan(candidate.header, best, start)
+    yield from _look_into(candidate, scan, allowance)
+    header = candidate.header
     if scan.found is None:
         return TimeOffset(header.max_timestamp, header.last_offset, header.leader_epoch)
     return _answer(scan.found, header)
 
 
-def _answer(found: tuple[int, int], header: BatchHeader) -> TimeOffset:
-    return TimeOffset(*found, header.leader_epoch)
+def _answer(record: tuple[int, int], header: BatchHeader) -> TimeOffset:
+    return TimeOffset(*record, header.leader_epoch)
 
 
 def _next_candidate(
@@ -208,14 +210,14 @@ def _newest_of_cut_batch(
     log: LogState, start: int, limit: int, best: int, allowance: Allowance
 ) -> pace.Work[TimeOffset | None]:
     """Return the newest record of the batch that ``start`` is in the midst of, if it is the one."""
-    found = None if start >= limit else _candidate_at(log, start)
-    if found is None or found.header.next_offset > limit:
+    candidate = None if start >= limit else _candidate_at(log, start)
+    if candidate is None or candidate.header.next_offset > limit:
         return None
-    header = found.header
+    header = candidate.header
     if header.base_offset >= start or header.newest_time < max(best, 0):
         return None
     scan = TimeScan(header, header.newest_time, start)
-    yield from _look_into(found, scan, allowance)
+    yield from _look_into(candidate, scan, allowance)
     newest_there = scan.found or scan.greatest
     if newest_there is None or newest_there[0] < max(best, 0):
         return None
