@@ -36,7 +36,10 @@ OWNERS = {
 MAKING = {"__init__", "take_over"}
 """Methods that make a state: they may write every value."""
 
-OTHER_OBJECTS = {"checked", "fence_file", "follower", "leadership", "recovered", "refused", "result"}
+OTHER_OBJECTS = {
+    *("checked", "fence_file", "follower", "leadership"),
+    *("recovered", "refused", "result"),
+}
 """What has an attribute of the same name, and is no log."""
 
 
