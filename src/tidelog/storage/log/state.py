@@ -170,8 +170,8 @@ class LogState:
             file.durable = file.written
         if file.durable is fences:
             return None
-        known = file.durable.entries
-        return next((each.offset for each in fences.entries if each not in known), None)
+        written = file.durable.entries
+        return next((fence.offset for fence in fences.entries if fence not in written), None)
 
     @property
     def waits_to_roll(self) -> bool:
