@@ -45,7 +45,7 @@ _AT_ONCE = 20
 _REPORT_EVERY = 2000
 _TRIGGER_MS = 500
 _ARCHIVE_DEADLINE_S = 300.0
-_LOOK_S = 0.1
+_CHECK_S = 0.1
 # Short runs are over before the optimizing compiler has paid for itself on two cores.
 _SPARK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -117,7 +117,7 @@ class Archiving(Plain):
         end = time.monotonic() + _ARCHIVE_DEADLINE_S
         while self._thread.is_alive() and time.monotonic() < end:
             report(self.rows)
-            self._thread.join(_LOOK_S)
+            self._thread.join(_CHECK_S)
         self.stop()
         if self.failure is not None:
             raise self.failure

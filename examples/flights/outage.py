@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, PartitionMetadata
 from examples.flights.server import RunningCluster
 
 _DEADLINE_S = 60.0
-_LOOK_S = 0.05
+_CHECK_S = 0.05
 
 
 class Outage:
@@ -94,7 +94,7 @@ class Outage:
         while not condition():
             if time.monotonic() > end:
                 raise TimeoutError("the killed broker's partitions did not recover in time")
-            time.sleep(_LOOK_S)
+            time.sleep(_CHECK_S)
 
 
 def _named(word: str, numbers: Sequence[int]) -> str:

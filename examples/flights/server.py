@@ -19,7 +19,7 @@ from typing import Any
 BROKERS = 3
 _START_DEADLINE_S = 60
 _STOP_DEADLINE_S = 60
-_LOOK_S = 0.05
+_CHECK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _wait(up: subprocess.Popen[bytes], log: Path) -> None:
         if up.poll() is not None or time.monotonic() > end:
             said = "\n".join(_lines(log)[-20:])
             raise RuntimeError(f"the cluster did not come up:\n{said}")
-        time.sleep(_LOOK_S)
+        time.sleep(_CHECK_S)
 
 
 def _lines(log: Path) -> list[str]:

@@ -201,7 +201,7 @@ def test_a_large_batch_is_checked_beside_the_loop_and_in_order(tmp_path: Path) -
         partition = lone.lead("t")
         other = await Peer.connect(lone.port)
         first = asyncio.ensure_future(peer.ask(produce((0, large)), 9))
-        await until(lambda: partition.has_unlooked)
+        await until(lambda: partition.has_uninspected)
         second = await other.ask(produce((0, timed(NOW_MS))), 9)
         assert second.responses[0].partition_responses[0].base_offset == 5000
         assert codes(await first) == [0]

@@ -380,7 +380,7 @@ def test_a_log_that_retention_fails_for_does_not_end_it_for_others(tmp_path: Pat
             raise OverflowError("a bug")
 
         bad.log.housekeeping = unreadable  # type: ignore[method-assign,assignment]
-        await lone.broker.maintenance.look_at_retention()
+        await lone.broker.maintenance.check_retention()
         assert (bad.start_offset, good.start_offset > 0) == (0, True)
         await lone.stop()
 

@@ -307,12 +307,12 @@ def test_many_notes_cost_one_look_at_what_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unclean leader of thousands of partitions notes them all at once."""
-    looked_at = 0
+    checked = 0
     bounded = loss_notes._bounded
 
     def counting(losses: Sequence[LossNote]) -> list[LossNote]:
-        nonlocal looked_at
-        looked_at += len(losses)
+        nonlocal checked
+        checked += len(losses)
         return bounded(losses)
 
     monkeypatch.setattr(loss_notes, "_bounded", counting)
@@ -331,7 +331,7 @@ def test_many_notes_cost_one_look_at_what_is_noted(
                 for index in range(500)
             ]
             assert pace.finish(notes.adding(new)) is None
-            assert looked_at == 3 + 503
+            assert checked == 3 + 503
             assert len(LossNotes(lone.broker.partitions)) == 503, "all are on disk"
 
     run(main())

@@ -279,7 +279,7 @@ def test_a_fence_above_the_watermark_and_one_of_a_former_epoch_are_not_reported(
             channel = await Peer.connect(lone.port)
             assert await open_channel(channel, number=2) == OK
             # All that it looks for on a new channel was looked at.
-            await until(lambda: not lone.broker.fence_reports.is_looking)
+            await until(lambda: not lone.broker.fence_reports.is_checking)
             assert session.asked == 0 and hosted(lone).high_watermark == 0
             # Another leader epoch begins before follower 2 has fetched the fence.
             await sent(channel, Side(4, 1, leader_epoch=2, **two))

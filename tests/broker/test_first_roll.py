@@ -120,7 +120,7 @@ def test_an_answer_that_fills_a_segment_is_taken_in_by_pieces(tmp_path: Path) ->
     log = follower(tmp_path, WatchedDisk())
     told: list[tuple[int, int]] = []
     hosted: Any = SimpleNamespace(
-        log=log, replicated=lambda *what: told.append(what), look_at_disk=lambda: None
+        log=log, replicated=lambda *what: told.append(what), check_disk=lambda: None
     )
     cut = next(at for at, header in walk(content) if header.base_offset == 1)
     first = messages.FetchResponse.PartitionData(0, 0, 1, 1, 0, records=content[:cut])

@@ -29,9 +29,9 @@ from tidelog.storage.log import inspecting
 from tidelog.storage.log.inspecting import (
     REQUEST_BYTES_AT_ONCE,
     SMALL_BYTES,
-    UNLOOKED,
+    UNINSPECTED,
     BatchDemands,
-    Looks,
+    InspectionAllowance,
 )
 from tidelog.storage.log.preparing import prepare
 from tidelog.storage.log.results import Appended
@@ -151,9 +151,9 @@ def test_what_the_loop_looks_at_itself_is_bounded_for_a_request() -> None:
     configs = TopicConfigs(cleanup_policy=frozenset({"compact"}))
     content = sized(500)
     assert len(content) < SMALL_BYTES
-    looks = Looks()
+    allowance = InspectionAllowance()
     seen = [
-        prepare(content, BatchDemands(configs, NOW_MS), looks=looks) is UNLOOKED
+        prepare(content, BatchDemands(configs, NOW_MS), allowance=allowance) is UNINSPECTED
         for _ in range(2 * REQUEST_BYTES_AT_ONCE // len(content))
     ]
     at_once = REQUEST_BYTES_AT_ONCE // len(content)
@@ -205,7 +205,7 @@ def test_batches_keep_their_order(tmp_path: Path, configs: dict[str, str]) -> No
             assert codes(await peer.receive()) == [0]
         assert partition.end_offset == sum(sent)
         assert len(records_of(partition.log)) == sum(sent)
-        assert not lone.broker.inspected_appends.bytes and not partition.has_unlooked
+        assert not lone.broker.inspected_appends.bytes and not partition.has_uninspected
 
     with_broker(tmp_path, story)
 
@@ -215,7 +215,7 @@ def test_a_large_batch_of_one_connection_is_not_overtaken_by_another(tmp_path: P
         partition = lone.lead("t", configs=COMPACTED)
         other = await Peer.connect(lone.port)
         first = asyncio.ensure_future(peer.ask(produce((0, sized(50_000))), 9))
-        await until(lambda: partition.has_unlooked)
+        await until(lambda: partition.has_uninspected)
         second = await other.ask(produce((0, sized(1))), 9)
         assert second.responses[0].partition_responses[0].base_offset == 50_000
         assert codes(await first) == [0]
@@ -251,7 +251,9 @@ def test_a_client_that_sends_much_does_not_have_the_batches_of_others_refused(
 
         def sent(by: Place, count: int) -> list[Any]:
             return [
-                looked.add(partition, content, Looks(), by, in_sync=False, timeout_ms=30_000)
+                looked.add(
+                    partition, content, InspectionAllowance(), by, in_sync=False, timeout_ms=30_000
+                )
                 for _ in range(count)
             ]
 
@@ -281,7 +283,9 @@ def test_a_broker_that_stops_refuses_what_waits(tmp_path: Path) -> None:
         partition = lone.lead("t", configs=COMPACTED)
         looked, content = lone.broker.inspected_appends, sized(20_000)
         outcomes = [
-            looked.add(partition, content, Looks(), PEER, in_sync=False, timeout_ms=30_000)
+            looked.add(
+                partition, content, InspectionAllowance(), PEER, in_sync=False, timeout_ms=30_000
+            )
             for _ in range(2)
         ]
         await asyncio.sleep(0)
@@ -326,7 +330,12 @@ def test_what_waits_is_a_copy(tmp_path: Path) -> None:
         partition = lone.lead("t", configs=COMPACTED)
         received = bytearray(sized(20_000))
         outcome = lone.broker.inspected_appends.add(
-            partition, memoryview(received), Looks(), PEER, in_sync=False, timeout_ms=30_000
+            partition,
+            memoryview(received),
+            InspectionAllowance(),
+            PEER,
+            in_sync=False,
+            timeout_ms=30_000,
         )
         received[:] = bytes(len(received))
         assert isinstance(await outcome, Appended)
@@ -338,7 +347,7 @@ def test_what_waits_is_a_copy(tmp_path: Path) -> None:
 def test_what_a_batch_does_not_need_is_left_to_the_others(tmp_path: Path) -> None:
     """Each takes what it may decompress to before, and gives back what it did not."""
     content = batch(1, size=4 * SMALL_BYTES, codec=Codec.ZSTD)
-    many = 2 * inspecting.REQUEST_BYTES // inspecting.LOOKED_INTO_BYTES
+    many = 2 * inspecting.REQUEST_BYTES // inspecting.INSPECTED_BYTES
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         lone.lead("t", many, configs=COMPACTED)
@@ -351,7 +360,7 @@ def test_what_a_batch_does_not_need_is_left_to_the_others(tmp_path: Path) -> Non
 def test_a_batch_of_a_compacted_topic_has_so_many_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspecting, "LOOKED_INTO_RECORDS", 10)
+    monkeypatch.setattr(inspecting, "INSPECTED_RECORDS", 10)
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)
@@ -388,15 +397,19 @@ def test_refusals_come_when_the_turn_has_come(tmp_path: Path) -> None:
     async def story(lone: LoneBroker, peer: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)
         peer.send(produce((0, sized(50_000))), 9)
-        await until(lambda: partition.has_unlooked)
+        await until(lambda: partition.has_uninspected)
         lone.lead("t", epoch=1, leader=2, replicas=(1, 2), isr=(1, 2))
         assert codes(await peer.receive()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         lone.lead("t", epoch=2, configs=COMPACTED | {"min.insync.replicas": "2"})
         looked = lone.broker.inspected_appends
         lone.lead("t", epoch=3, replicas=(1, 2), isr=(1, 2))
-        few = looked.add(partition, sized(1), Looks(), PEER, in_sync=True, timeout_ms=30_000)
+        few = looked.add(
+            partition, sized(1), InspectionAllowance(), PEER, in_sync=True, timeout_ms=30_000
+        )
         lone.lead("t", epoch=3, replicas=(1, 2), isr=(1,), isr_version=1)
-        late = looked.add(partition, sized(1), Looks(), PEER, in_sync=True, timeout_ms=-1)
+        late = looked.add(
+            partition, sized(1), InspectionAllowance(), PEER, in_sync=True, timeout_ms=-1
+        )
         found = [await few, await late]
         assert [each.error for each in found if isinstance(each, Rejected)] == [
             ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -448,13 +461,13 @@ def test_a_batch_may_become_so_many_times_its_bytes(missing: int, error: ErrorCo
     plain = sized(500)
     content = sized(500, codec=Codec.ZSTD)
     records_bytes = len(plain) - HEADER_SIZE
-    looks = Looks(plain=records_bytes - 32 * len(content) - missing)
+    allowance = InspectionAllowance(plain=records_bytes - 32 * len(content) - missing)
     configs = TopicConfigs(cleanup_policy=frozenset({"compact"}))
     batches = [(read_header(content), memoryview(content))]
-    found = pace.finish(inspecting.look_into(batches, BatchDemands(configs, NOW_MS), looks))
+    found = pace.finish(inspecting.inspect(batches, BatchDemands(configs, NOW_MS), allowance))
     assert (found.error if isinstance(found, Rejected) else None) is error
     if error is None:
-        assert looks.plain == 0
+        assert allowance.plain == 0
 
 
 def test_a_bug_in_one_batch_is_the_end_of_it_alone(tmp_path: Path, monkeypatch: Any) -> None:
@@ -462,24 +475,24 @@ def test_a_bug_in_one_batch_is_the_end_of_it_alone(tmp_path: Path, monkeypatch: 
 
     async def story(lone: LoneBroker, _: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)
-        look_into, failed = partition.log.look_into, []
+        inspect, failed = partition.log.inspect, []
 
         def fails_once(*asked: Any) -> Any:
             if not failed:
                 failed.append(1)
                 raise ZeroDivisionError("planted")
-            return look_into(*asked)
+            return inspect(*asked)
 
-        monkeypatch.setattr(partition.log, "look_into", fails_once)
+        monkeypatch.setattr(partition.log, "inspect", fails_once)
         first, second = (
             lone.broker.inspected_appends.add(
-                partition, sized(10), Looks(), PEER, in_sync=False, timeout_ms=30_000
+                partition, sized(10), InspectionAllowance(), PEER, in_sync=False, timeout_ms=30_000
             )
             for _ in range(2)
         )
         refused = await first
         assert isinstance(refused, Rejected) and refused.error is ErrorCode.UNKNOWN_SERVER_ERROR
         assert isinstance(await second, Appended)
-        assert not partition.has_unlooked and not lone.broker.inspected_appends.bytes
+        assert not partition.has_uninspected and not lone.broker.inspected_appends.bytes
 
     with_broker(tmp_path, story)

@@ -70,7 +70,7 @@ def test_a_late_replica_is_neither_served_nor_changed_nor_removed(tmp_path: Path
             hosted = lone.broker.partitions.get("t", 0)
             assert hosted is not None and not hosted.assigned
             hosted.log.roll(EVERYTHING)
-            await lone.broker.maintenance.look_at_retention()
+            await lone.broker.maintenance.check_retention()
             await lone.broker.maintenance.keep_configs()
             assert (hosted.start_offset, hosted.end_offset) == (0, 1)
             assert on_disk(tmp_path) == tuple(CONFIGS.items())

@@ -91,7 +91,7 @@ def test_retention_acts_when_its_configuration_changes(tmp_path: Path) -> None:
         configs = {"segment.bytes": "1048576", "retention.ms": "-1"}
         hosted = lone.lead("t", configs=configs)
         fill(hosted, 50, 10, age_ms=5 * HOUR_MS)
-        await lone.broker.maintenance.look_at_retention()
+        await lone.broker.maintenance.check_retention()
         assert hosted.start_offset == 0
         lone.lead("t", configs={**configs, "retention.ms": str(HOUR_MS)})
         await until(lambda: hosted.start_offset == 50)
@@ -108,7 +108,7 @@ def test_removed_segments_leave_the_disk_after_their_delay(tmp_path: Path) -> No
         hosted = lone.lead("t", configs=configs)
         fill(hosted, 50, 10, age_ms=HOUR_MS)
         maintenance, commit = lone.broker.maintenance, lone.broker.commit
-        await maintenance.look_at_retention()
+        await maintenance.check_retention()
         assert any(name.endswith(".deleted") for name in os.listdir(tmp_path / "t-0"))
         await commit.settled()
         await maintenance.remove()
@@ -129,7 +129,7 @@ def test_nothing_is_done_to_an_unassigned_replica(tmp_path: Path) -> None:
         await again.start()
         found = again.broker.partitions.get("t", 0)
         assert found is not None
-        await again.broker.maintenance.look_at_retention()
+        await again.broker.maintenance.check_retention()
         assert (found.start_offset, found.end_offset) == (0, 5)
         await again.stop()
 
@@ -190,7 +190,7 @@ def test_what_is_set_for_all_brokers_holds_at_once(tmp_path: Path) -> None:
         batch = build_batch([record], producer=Producer(7, 0, 0))
         appended = hosted.append(batch, a_second_ago)
         assert hasattr(appended, "first_offset"), appended
-        await lone.broker.maintenance.look_at_retention()
+        await lone.broker.maintenance.check_retention()
         assert 7 in hosted.log.producers.entries
         set_for_all({"log.cleaner.backoff.ms": "20", "producer.id.expiration.ms": "1"})
         await until(lambda: 7 not in hosted.log.producers.entries)
@@ -350,7 +350,7 @@ def test_removed_segments_of_an_idle_topic_leave_the_disk(tmp_path: Path) -> Non
         for _ in range(20):
             fill(hosted, 5, 5, age_ms=5 * HOUR_MS)
             hosted.log.roll(int(time.time() * 1000))
-        await lone.broker.maintenance.look_at_retention()
+        await lone.broker.maintenance.check_retention()
         assert hosted.start_offset == 100 and len(hosted.log.segments) == 1
         await lone.broker.commit.settled()
         await lone.broker.maintenance.remove()

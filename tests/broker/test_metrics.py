@@ -14,7 +14,7 @@ from tidelog.broker.control_plane.session import ControllerSession, Reported
 from tidelog.broker.metrics import BrokerCollector, health
 from tidelog.model.registration import FormerRegistration
 
-LOOKS = 1_000
+CHECKS = 1_000
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_the_loop_may_change_what_is_looked_at(tmp_path: Path, threads_alternate
     """A topic that came while /health was made answered it with 500."""
 
     def look(lone: LoneBroker) -> None:
-        for _ in range(LOOKS):
+        for _ in range(CHECKS):
             assert health(lone.broker)["replicas"] >= 50
         list(BrokerCollector(lone.broker, lone.server).collect())
 

@@ -218,13 +218,13 @@ def test_a_topic_that_is_not_there_yet_is_asked_for_again(source: Source) -> Non
     """P4: a broker that does not know a topic yet returns an error."""
     patient = source.options(subscribe="late", **{"fetchOffset.numRetries": "1000"})
     access = source.access()
-    right, looks = access._look, []
+    right, looks = access._look_up, []
 
     def look(*args: object, **more: object) -> object:
         looks.append(args)
         return right(*args, **more)  # type: ignore[arg-type]
 
-    access._look = look  # type: ignore[method-assign, assignment]
+    access._look_up = look  # type: ignore[method-assign, assignment]
     with ThreadPoolExecutor(1) as threads:
         found = threads.submit(access.snapshot, patient)
         wait_until(lambda: len(looks) > 1, DEADLINE_S, "the topic is looked for again")

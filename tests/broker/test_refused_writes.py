@@ -56,7 +56,7 @@ def test_a_directory_is_short_of_room_until_a_look_finds_more(tmp_path: Path) ->
             shortages = Shortages([directory], clock)
             assert shortages.measured() == {directory: directory.free_bytes()}
             for free, said in ((LEAST_FREE_BYTES - 1, DISK_FULL), (LEAST_FREE_BYTES, None)):
-                shortages.look({directory: free})
+                shortages.check({directory: free})
                 assert directory.resources.shortage == said
             # A large batch finds no room although some is left, or a quota is used up.
             quota = "the disk quota is used up"
@@ -69,14 +69,14 @@ def test_a_directory_is_short_of_room_until_a_look_finds_more(tmp_path: Path) ->
                     shortages.refused(directory, quota)
                     assert directory.resources.shortage == quota
                 clock.now_ms += later_ms
-                shortages.look({directory: free})
+                shortages.check({directory: free})
                 assert directory.resources.shortage == said
             shortages.refused(directory, DISK_FULL)
             for free, said in ((1 << 20, DISK_FULL), ((1 << 20) + 1, None)):
-                shortages.look({directory: free})
+                shortages.check({directory: free})
                 assert directory.resources.shortage == said
             # An unknown number is no room, and no shortage of its own.
-            shortages.look({})
+            shortages.check({})
             assert directory.resources.shortage is None
         finally:
             await lone.stop()
@@ -111,7 +111,7 @@ def test_heartbeats_name_a_directory_without_room_and_the_replicas_in_it(
             directory.resources.shortage = None
             with monkeypatch.context() as full:
                 full.setattr(type(directory), "free_bytes", lambda _: 0)
-                await lone.broker.maintenance.look_at_room()
+                await lone.broker.maintenance.check_room()
             assert directory.resources.shortage == DISK_FULL
         finally:
             await lone.stop()

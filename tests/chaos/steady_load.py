@@ -69,7 +69,7 @@ FIGURES = "figures"
 
 UNKNOWN_TOPIC = confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
 STALLS = "tidelog_loop_stall_seconds"
-LOOK_S = 0.1
+CHECK_S = 0.1
 
 
 @dataclass

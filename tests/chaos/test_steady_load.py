@@ -19,6 +19,7 @@ from benchmarks.clusters import kafka_cluster
 from benchmarks.nodes import apache_kafka
 
 from tests.chaos.steady_load import (
+    CHECK_S,
     COMPACTED,
     DELETE_DELAY_MS,
     FIGURES,
@@ -26,7 +27,6 @@ from tests.chaos.steady_load import (
     KAFKA_SIZES,
     KEPT,
     KEYS,
-    LOOK_S,
     PARTITIONS,
     RETENTION_BYTES,
     SERVER,
@@ -93,7 +93,7 @@ def run(bootstrap: str, servers: dict[str, TidelogNode], replicas: int, record: 
 
     end_s = time.monotonic() + SECONDS
     try:
-        wait_until(lambda: look(end_s), SECONDS + DEADLINE_S, "the load has lasted", LOOK_S)
+        wait_until(lambda: look(end_s), SECONDS + DEADLINE_S, "the load has lasted", CHECK_S)
         load.finish()
     finally:
         load.probe.kill()
@@ -105,7 +105,7 @@ def run(bootstrap: str, servers: dict[str, TidelogNode], replicas: int, record: 
         lambda: look(0) and not any(sampler.waiting for sampler in samplers.values()),
         DEADLINE_S,
         "everything that was removed is gone",
-        LOOK_S,
+        CHECK_S,
     )
     nothing_lost(bootstrap, load)
 
@@ -158,7 +158,7 @@ def nothing_lost(bootstrap: str, load: Load) -> None:
         return len(found) < len(load.compacted.acked)
 
     # A helper process does it, which takes its time to start on a loaded machine.
-    wait_until(compacted, DEADLINE_S, "compaction has removed something", LOOK_S)
+    wait_until(compacted, DEADLINE_S, "compaction has removed something", CHECK_S)
     assert not (lost := lost_records(load.compacted, starts, found, newest=True)), lost[:5]
     assert len(found) >= min(KEYS, len(load.compacted.acked))
 

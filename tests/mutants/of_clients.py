@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "a response that is late divides no broker",
-        "src/tidelog/client/producing/unanswered.py::Unanswered._look_for_late",
+        "src/tidelog/client/producing/unanswered.py::Unanswered._search_for_late",
         "            elif self._flights.held_up(node_id, self._cluster.view):\n",
         "            elif False:\n",
         LANES,
@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     Mutant(
         "a broker stays divided for ever",
-        "src/tidelog/client/producing/unanswered.py::Unanswered._look_for_late",
+        "src/tidelog/client/producing/unanswered.py::Unanswered._search_for_late",
         "        lanes.join(now)\n",
         "",
         LANES,
@@ -199,7 +199,7 @@ MUTANTS = (
     ),
     Mutant(
         "a producer asks for no metadata while a leader is silent",
-        "src/tidelog/client/producing/unanswered.py::Unanswered._look_for_silent",
+        "src/tidelog/client/producing/unanswered.py::Unanswered._search_for_silent",
         '            self._work.run("silent", partial(self._ask_others, silent))\n',
         "            pass\n",
         FROZEN_PRODUCE,

@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "a task reads on over a batch of a later epoch than its plan's",
-        "src/tidelog/pipeline/tasks.py::_Reading._look_for_later_epochs",
+        "src/tidelog/pipeline/tasks.py::_Reading._search_for_later_epochs",
         "            if header.leader_epoch > self._planned_in:\n",
         "            if False:\n",
         READING,

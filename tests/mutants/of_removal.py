@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "a refused growth does not look at retired partitions",
         "src/tidelog/controller/handlers/create_partitions.py::_resize",
-        "        await controller.retired_looks.one(controller.until, left_ms)\n",
+        "        await controller.retired_checks.one(controller.until, left_ms)\n",
         "        del left_ms\n",
         "tests/wire/test_controller_removal.py",
     ),

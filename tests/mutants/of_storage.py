@@ -211,8 +211,8 @@ MUTANTS = (
     Mutant(
         "a run of the cleaner keeps the rate of its plan",
         "src/tidelog/storage/compaction/pace.py::Pace.take",
-        "            self.bytes_per_second = self.look() or self.bytes_per_second\n",
-        "            self.look()\n",
+        "            self.bytes_per_second = self.check() or self.bytes_per_second\n",
+        "            self.check()\n",
         "tests/unit/storage/test_compaction_limits.py",
     ),
     Mutant(

@@ -151,7 +151,7 @@ def test_deletion_of_a_partition_under_heavy_appends_flush_and_segment_roll(tmp_
                 for broker in both if source.random() < 0.5 else reversed(both):
                     broker.partitions.stop("t", 0, delete=True)
                     pace.finish(broker.partitions.syncing_names())
-                    await broker.maintenance.look_at_retention()
+                    await broker.maintenance.check_retention()
                     await broker.maintenance.remove()
                 assert leader.log.closed
                 assert follower.log.closed

@@ -173,7 +173,7 @@ def test_a_position_may_fall_below_a_commit_when_its_member_got_a_lower_one(
 
 
 @pytest.mark.parametrize(
-    ("looked_at", "found", "is_good"),
+    ("checked", "found", "is_good"),
     [
         (26, (8, "5"), True),
         (26, (-1, ""), True),
@@ -183,13 +183,13 @@ def test_a_position_may_fall_below_a_commit_when_its_member_got_a_lower_one(
     ],
 )
 def test_whose_share_came_late_may_find_what_a_later_generation_committed(
-    looked_at: int, found: tuple[int, str], is_good: bool
+    checked: int, found: tuple[int, str], is_good: bool
 ) -> None:
     """Cluster seed 30: the answer of SyncGroup was on its way while the next generation began."""
     group = good()
     group.commits.append(GroupCommit("6", 2, "a", {P: 9}, 20, Outcome.UNDETERMINED, 21))
     group.shares.append(Share(1, "late", (P,), "b2", 16))
-    group.looks.append(Look(1, "late", "b2", {P: found}, looked_at))
+    group.looks.append(Look(1, "late", "b2", {P: found}, checked))
     assert (checkers.members_begin_where_the_last_stopped(group) == []) is is_good
 
 

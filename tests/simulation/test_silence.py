@@ -234,7 +234,7 @@ async def hold(lock: asyncio.Lock, seconds: float) -> None:
 def test_a_stopped_controller_that_does_not_start_its_clocks_again_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Sessions, "look", lambda _self, _now_ms: 0)
+    monkeypatch.setattr(Sessions, "check", lambda _self, _now_ms: 0)
     assert found_by(reset_and_stopped)
 
 

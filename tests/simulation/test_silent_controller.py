@@ -44,12 +44,12 @@ async def dry_run(cluster: Cluster) -> None:
 Ask = Callable[[Cluster], Awaitable[Any]]
 
 READS: dict[str, Ask] = {
-    "doctor": doctor.look,
+    "doctor": doctor.check,
     "doctor unclean": describe_unclean,
     "topics --describe": lambda cluster: topics._describe(cluster, dict(DESCRIBED)),
     "topics --alter --dry-run": dry_run,
-    "reassign-partitions --list, --verify, --cancel": situation.look,
-    "reassign-partitions --execute, --generate, --revert": lambda cluster: situation.look(
+    "reassign-partitions --list, --verify, --cancel": situation.check,
+    "reassign-partitions --execute, --generate, --revert": lambda cluster: situation.check(
         cluster, dirs=True, placements=True
     ),
     "autoscale --dry-run": lambda cluster: autoscale._show(cluster, None, True),

@@ -148,7 +148,7 @@ def test_a_state_that_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 ONLY_SHARED = {
     ("store_watches.py", "_wanted", "children"),
-    ("store_watches.py", "_look", "get"),
+    ("store_watches.py", "_check", "get"),
 }
 """What tools have written is looked for on a store that they may write to."""
 

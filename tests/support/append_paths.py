@@ -144,13 +144,15 @@ class Hosted:
             ),
         )
 
-    def add(self, partition: HostedPartition, records: Any, looks: Any, *_: Any, **__: Any) -> Now:
+    def add(
+        self, partition: HostedPartition, records: Any, allowance: Any, *_: Any, **__: Any
+    ) -> Now:
         """As ``inspected_appends`` does it in turns: inspect, sync before a roll, append."""
         now_ms, log = self.clock.now_ms, partition.log
-        found = pace.finish(log.look_into(bytes(records), now_ms, looks))
+        found = pace.finish(log.inspect(bytes(records), now_ms, allowance))
         if isinstance(found, Rejected):
             return Now(found)
-        append = partial(partition.append, records, now_ms, looked_into=found)
+        append = partial(partition.append, records, now_ms, inspected=found)
         result = append()
         if result is ROLL_WAITS:
             assert pace.finish(log.syncing_before_roll()) is None

@@ -51,7 +51,7 @@ def install() -> None:
     """Have this process look at each of its calls that wait for the disk."""
     for name in _SLOW:
         call = getattr(os, name)
-        if not hasattr(call, "looked_at"):
+        if not hasattr(call, "checked"):
             setattr(os, name, _looked_at(name, call))
 
 
@@ -60,7 +60,7 @@ def _looked_at(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         look(f"os.{name}")
         return call(*args)
 
-    looking.looked_at = True  # type: ignore[attr-defined]
+    looking.checked = True  # type: ignore[attr-defined]
     return looking
 
 

@@ -79,7 +79,7 @@ class Starvation:
     Used as a context, a thread looks as long as the block lasts.
     """
 
-    LOOK_S = 0.1
+    CHECK_S = 0.1
 
     def __init__(self, pids: Pids, window_s: float) -> None:
         self.longest_s = 0.0
@@ -91,7 +91,7 @@ class Starvation:
         self._thread = threading.Thread(target=self._run, name="starvation", daemon=True)
 
     def _run(self) -> None:
-        while not self._ended.wait(self.LOOK_S):
+        while not self._ended.wait(self.CHECK_S):
             self.look()
 
     def look(self) -> None:
@@ -124,7 +124,7 @@ class WaitedAt:
     does; a span is found by bisection.
     """
 
-    LOOK_S = 0.05
+    CHECK_S = 0.05
 
     def __init__(self, pids: Pids) -> None:
         self._own = OwnTime(pids)
@@ -134,7 +134,7 @@ class WaitedAt:
         self._thread = threading.Thread(target=self._run, name="waited-at", daemon=True)
 
     def _run(self) -> None:
-        while not self._ended.wait(self.LOOK_S):
+        while not self._ended.wait(self.CHECK_S):
             self.look()
 
     def look(self) -> None:

@@ -180,7 +180,7 @@ def test_the_kinds_of_findings_are_those_of_the_page() -> None:
 def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
     text = " ".join(LIMITS.read_text().split())
     defaults = Limits()
-    assert time_lookup.MOST_SEARCHED_BYTES == inspecting.LOOKED_INTO_BYTES
+    assert time_lookup.MOST_SEARCHED_BYTES == inspecting.INSPECTED_BYTES
     for said in (
         f"at most {losses.most_debts(3):,} partitions with three replicas "
         f"({losses.most_debts(2):,} with two)",
@@ -201,9 +201,9 @@ def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
         f"| fetch sessions | at most {client_sessions.MAX_BYTES // MIB} MiB",
         f"up to {FIRST_BYTES >> 10} KiB of requests and {FIRST_BYTES >> 10} KiB of responses",
         f"({SMALL_BYTES >> 10} KiB before its first whole request)",
-        f"| {inspecting.LOOKED_INTO_BYTES // MIB} MiB decompressed, "
+        f"| {inspecting.INSPECTED_BYTES // MIB} MiB decompressed, "
         f"{inspecting.REQUEST_BYTES // MIB} MiB and {inspecting.REQUEST_RATIO} times its bytes for "
-        f"a request, {inspecting.LOOKED_INTO_RECORDS:,} records |",
+        f"a request, {inspecting.INSPECTED_RECORDS:,} records |",
         f"| such batches that wait | {inspected_appends.MOST_BYTES // MIB} MiB;",
         f"larger than {time_lookup.MOST_SEARCHED_BYTES // MIB} MiB decompressed, or after "
         f"{time_lookup.REQUEST_BYTES // MIB} MiB, {time_lookup.REQUEST_RECORDS:,} records or "

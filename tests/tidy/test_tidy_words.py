@@ -43,6 +43,39 @@ def test_no_text_under_the_rule_has_a_word_of_the_list() -> None:
     assert not found, "\n".join(found)
 
 
+LOOK = re.compile(
+    r"[A-Za-z]*(?<![A-Za-z])_*looks?_(?!up)\w*|\w*_looks?(?!_?up)\b|\w*LOOK(?!_?UP)\w*"
+    r"|\b[Ll]ook(?:s|ed|ing)? (?:at|into)\b|\ba look at\b"
+)
+"""To look at, or into, something: a check, or an inspection (the glossary of ARCHITECTURE)."""
+
+
+def test_the_product_checks_and_inspects_and_has_no_third_word() -> None:
+    files = sorted((ROOT / "src/tidelog").rglob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if LOOK.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("self._look_at_error(x)", True),
+        ("FIRST_LOOK_S = 1", True),
+        ("# It looks into a batch.", True),
+        ("self.next_look = 1", True),
+        ("time_lookup.look_up(LOOKUP_S)", False),
+        ("# A silence looks like slowness, and is looked for.", False),
+    ],
+)
+def test_the_third_word_is_found(line: str, is_found: bool) -> None:
+    assert bool(LOOK.search(line)) is is_found
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     (

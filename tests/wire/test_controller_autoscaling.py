@@ -29,7 +29,7 @@ AUTO = {
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autoscaling, "LOOK_S", 0.02)
+    monkeypatch.setattr(autoscaling, "CHECK_S", 0.02)
 
 
 def led(topic_id: Any, rates: dict[int, int], unaware_ms: int = -1) -> list[Any]:
@@ -156,7 +156,7 @@ def test_a_refused_resize_is_said_once(caplog: pytest.LogCaptureFixture) -> None
         looked = controller.autoscaling
         for _ in range(5):
             controller.cluster.suspected |= {1, 2}
-            await looked.look()
+            await looked.check()
         refused = [x for x in said(caplog) if "refusal" in x]
         assert len(refused) == 1 and "has no live leader" in refused[0]["refusal"]
 
@@ -172,7 +172,7 @@ def test_a_topic_that_goes_while_others_are_decided_ends_no_look(
         await one.forward(topic("t", 2, 1, **AUTO), 7)
         monkeypatch.setattr(autoscaling, "autoscaled_names", lambda _: ["gone", "t"])
         await take(controller, 9_000, one)
-        await controller.autoscaling.look()
+        await controller.autoscaling.check()
         await until(lambda: (one.shown("t") or (0,))[0] == 4)
         await until(lambda: controller.cluster.topic_histories["t"].resize is None)
         assert (await report(one))["topic"] == "t"

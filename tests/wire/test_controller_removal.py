@@ -168,12 +168,12 @@ async def leading(world: World, controller: Any) -> LeadingBroker:
 
 
 async def started(
-    world: World, look_ms: str = LOOK_MS, delay_ms: str = "0", **configs: str
+    world: World, check_ms: str = LOOK_MS, delay_ms: str = "0", **configs: str
 ) -> tuple[Any, LeadingBroker]:
     """A topic of three partitions of which the upper two are retired, at resize epoch 2."""
     controller = await world.controller(
         inter_broker_protocol_version="1.5",
-        retired_check_interval_ms=look_ms,
+        retired_check_interval_ms=check_ms,
         retired_purge_delay_ms=delay_ms,
     )
     broker = await leading(world, controller)
@@ -239,7 +239,7 @@ def test_empty_partitions_go_from_the_top_and_their_replicas_are_stopped_after_t
         assert stops == [(1, 0, True, 2), (2, 0, True, 3)]
         await until(lambda: forgotten(broker) == [1, 2])
         seen = len(broker.asked)
-        await controller.retired.look()
+        await controller.retired.check()
         assert len(broker.asked) == seen, "nothing is retired any more"
         request = messages.DescribeFencesRequest
         asked = [request.Topic("t", [request.Partition(1)]), request.Topic("none", [])]
@@ -415,7 +415,7 @@ def test_below_level_1_5_no_broker_is_asked() -> None:
         controller = await world.controller(retired_check_interval_ms="1")
         broker = await leading(world, controller)
         assert (await broker.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
-        await controller.retired.look()
+        await controller.retired.check()
         assert broker.asked == []
 
     run(scenario)

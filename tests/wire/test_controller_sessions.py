@@ -302,10 +302,10 @@ def test_a_heartbeat_that_is_on_its_way_comes_before_a_suspicion() -> None:
         clock = stand_still(controller)
         patience = controller.session_watch.sessions.patience
         assert (await one.heartbeat()).error_code == 0
-        for _ in range(patience.silence_ms // patience.look_ms):
+        for _ in range(patience.silence_ms // patience.check_ms):
             assert (await two.heartbeat()).error_code == 0
-            clock.passed_ms += patience.look_ms
-            controller.session_watch._look()
+            clock.passed_ms += patience.check_ms
+            controller.session_watch._check()
         assert (await two.heartbeat()).error_code == 0
         on_its_way = asyncio.ensure_future(one.heartbeat())
         await controller.session_watch.judge()
@@ -322,8 +322,8 @@ def test_the_loop_is_looked_at_while_there_is_nothing_to_judge() -> None:
     async def scenario(world: World) -> None:
         watch = (await world.controller(broker_silence_suspect_ms="2000")).session_watch
         for _ in range(2):
-            looked, judged = watch.sessions.looked_ms, watch._judged_ms
-            await until(lambda: watch.sessions.looked_ms != looked)  # noqa: B023
+            looked, judged = watch.sessions.checked_ms, watch._judged_ms
+            await until(lambda: watch.sessions.checked_ms != looked)  # noqa: B023
             assert watch._judged_ms == judged
 
     run(scenario)

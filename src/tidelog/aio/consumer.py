@@ -37,7 +37,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.reader import FastReader
 
 ATTEND_S = 0.05
-"""The longest time that records at hand are returned without a look at the group."""
+"""The longest time that records at hand are returned without a check of the group."""
 
 TAKE_BYTES = 4 * 1024 * 1024
 """How much is taken from the fetcher at once, at least one batch."""

@@ -39,7 +39,7 @@ class ClientLoop:
         return self._left
 
     def is_on_loop(self) -> bool:
-        """Return ``is_current``, for a look at a later time."""
+        """Return ``is_current``, for a check at a later time."""
         return self._thread.is_current
 
     def call_soon(self, work: Callable[[], object]) -> None:

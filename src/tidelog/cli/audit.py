@@ -15,7 +15,7 @@ import click
 from tidelog.cli.auditing.facts import AuditedTopic
 from tidelog.cli.auditing.judging import TopicJudge
 from tidelog.cli.auditing.reading import AuditProgress, ChangesMeanwhile, read
-from tidelog.cli.auditing.snapshot import look
+from tidelog.cli.auditing.snapshot import look_up
 from tidelog.cli.auditing.words import COLUMNS, as_json, as_text, rows, why_unproven
 from tidelog.cli.connecting import cluster_options, json_option, run
 from tidelog.cli.failures import explain
@@ -102,7 +102,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
 async def _audit(
     cluster: Cluster, flags: dict[str, Any], progress: AuditProgress
 ) -> tuple[AuditedTopic, TopicJudge, ChangesMeanwhile]:
-    audited = await look(cluster, flags["topic"])
+    audited = await look_up(cluster, flags["topic"])
     judge = TopicJudge(
         audited,
         flags["most_keys"],

@@ -313,19 +313,19 @@ async def _positions(
     if plan.last is None and plan.from_time_ms is None and plan.offset >= 0:
         return dict.fromkeys(partitions, plan.offset)
 
-    async def look(where: int) -> dict[TopicPartition, int]:
+    async def look_up(where: int) -> dict[TopicPartition, int]:
         wanted = dict.fromkeys(partitions, where)
         found = await list_offsets(cluster, wanted, isolation=plan.isolation)
         return {partition: item.offset for partition, item in found.items()}
 
     if plan.last is not None:
-        begins, ends = await look(EARLIEST), await look(LATEST)
+        begins, ends = await look_up(EARLIEST), await look_up(LATEST)
         return {each: max(begins[each], ends[each] - plan.last) for each in partitions}
     if plan.from_time_ms is not None:
-        found, ends = await look(plan.from_time_ms), await look(LATEST)
+        found, ends = await look_up(plan.from_time_ms), await look_up(LATEST)
         # No record is that late: start at the end.
         return {each: ends[each] if found[each] < 0 else found[each] for each in partitions}
-    return await look(plan.offset)
+    return await look_up(plan.offset)
 
 
 async def _watch_partitions(cluster: Cluster, plan: _Plan, fetcher: Fetcher) -> None:

@@ -44,7 +44,7 @@ from tidelog.runtime.disk import keep_from_others
 
 Result = TypeVar("Result")
 
-GROUPS_LOOKED_AT = 1_000
+GROUPS_CHECKED = 1_000
 """The most groups whose offsets are read: each costs a request."""
 
 LONGEST_S = 3.5
@@ -73,7 +73,7 @@ def command(context: click.Context, /, **_flags: Any) -> None:
     asked = CommonOptions.of(context)
     facts = run(
         asked.bootstrap_server,
-        look,
+        check,
         command_config=asked.command_config,
         knowing=False,
         awaited="the controller and all brokers",
@@ -203,7 +203,7 @@ def backup(file: Path, store: str) -> None:
     say(f"Copied {store} to {file}.")
 
 
-async def look(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
+async def check(cluster: Cluster, longest_s: float = LONGEST_S) -> ClusterFacts:
     """Request everything that ``judge`` needs from the cluster; what is silent costs ``longest_s``.
 
     Raises Failed with the controller's report when no broker has received metadata.
@@ -281,7 +281,7 @@ async def _groups(
     listed = await ask_each(nodes, lambda node: groups_of(cluster, node), "broker", patience)
     answers = dict(zip(nodes, listed, strict=True))
     groups = [group for some in listed if not isinstance(some, ClientError) for group in some]
-    ids = sorted({group.group_id for group in groups})[:GROUPS_LOOKED_AT]
+    ids = sorted({group.group_id for group in groups})[:GROUPS_CHECKED]
     committed = await ask_each(
         ids, lambda group: committed_offsets(cluster, group), "group", patience
     )

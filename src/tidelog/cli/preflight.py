@@ -20,7 +20,7 @@ from tidelog.cli.refusal import Failed
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.network import ports
 from tidelog.runtime.disk import Disk
-from tidelog.storage.directory.identity import DirectoryRefused, look
+from tidelog.storage.directory.identity import DirectoryRefused, read_identity
 
 SQLITE = "sqlite:"
 
@@ -55,7 +55,7 @@ def _cluster_of(configs: ServerConfigs, disk: Disk) -> str | None:
     unusable = []
     for path in configs.log_dirs:
         try:
-            meta = look(disk, path, configs.node_id)
+            meta = read_identity(disk, path, configs.node_id)
         except OSError as error:
             # A broker starts with its other directories.
             unusable.append(f"log directory {path} cannot be used: {error.strerror or error}")

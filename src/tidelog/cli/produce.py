@@ -239,7 +239,7 @@ class _SendJob:
     async def send_all(self, cluster: Cluster) -> None:
         """Send standard input up to its end, the first failure or a signal."""
         # Before the first line is typed: a wrong topic fails at once.
-        await self._look_for_topic(cluster)
+        await self._search_for_topic(cluster)
         loop = asyncio.get_running_loop()
         source = LineInput(loop)
         self._sender = sender = RecordSender(cluster, self._settings)
@@ -271,7 +271,7 @@ class _SendJob:
             for number in signals:
                 loop.remove_signal_handler(number)
 
-    async def _look_for_topic(self, cluster: Cluster) -> None:
+    async def _search_for_topic(self, cluster: Cluster) -> None:
         """Raise Failed for a topic that does not exist and is not to be created."""
         loop = asyncio.get_running_loop()
         block_ms, create = self._settings.max_block_ms, self._settings.create_topics

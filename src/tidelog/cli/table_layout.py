@@ -52,7 +52,7 @@ def arrange(
     spare: Sequence[str] = (),
     folds: Collection[str] = (),
 ) -> TableLayout:
-    """Return the layout for a terminal of ``width``. Costs one look at each cell."""
+    """Return the layout for a terminal of ``width``. Costs one check of each cell."""
     wanted = [
         index
         for index in range(len(columns))

@@ -38,7 +38,7 @@ from tidelog.runtime.disk import RealDisk, holder, keep_from_others, said_of_hol
 SAY_AWAITED_AFTER_S, SAY_AWAITED_EVERY_S = 5.0, 30.0
 """When a slow start first names the children it waits for, and how often it repeats that."""
 
-BY_HAND_LOOK_S = 1.0
+BY_HAND_CHECK_S = 1.0
 """How often a dead child's lock file is checked for a process that was started by hand."""
 
 HIGHEST_PORT = 65535
@@ -317,7 +317,7 @@ class _Up:
         """
         known = None
         while True:
-            await asyncio.sleep(BY_HAND_LOOK_S)
+            await asyncio.sleep(BY_HAND_CHECK_S)
             if child.pid_by_hand != known:
                 known = child.pid_by_hand
                 self._rewrite_cluster_json()

@@ -1,4 +1,4 @@
-"""What others have of a development cluster's folder and ports, looked at before any child starts.
+"""What others have of a development cluster's folder and ports, checked before any child starts.
 
 Owns the checks and their lines. Not what a child checks itself: see ``preflight``.
 

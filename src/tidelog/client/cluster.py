@@ -220,7 +220,7 @@ class Cluster(BrokerConnections):
         """Request the metadata of the topics in use; one attempt, shared by concurrent callers."""
         if create or self._refreshing is None or self._refreshing.done():
             task = asyncio.get_running_loop().create_task(self._ask(create))
-            task.add_done_callback(_look_at_error)
+            task.add_done_callback(_retrieve_error)
             self._refreshing = task
         await asyncio.shield(self._refreshing)
 
@@ -291,7 +291,7 @@ def _request_for(names: Sequence[str] | None, *, create: bool) -> messages.Metad
     return request(topics=topics, allow_auto_topic_creation=create, include_counts=True)
 
 
-def _look_at_error(task: asyncio.Task[Any]) -> None:
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
     # Callers get the error; retrieve it here, so that the loop does not warn without a caller.
     if not task.cancelled():
         task.exception()

@@ -259,7 +259,7 @@ class BrokerConnections:
                 task = None
         if task is None:
             task = asyncio.get_running_loop().create_task(self._connect(host, port))
-            task.add_done_callback(_look_at_error)
+            task.add_done_callback(_retrieve_error)
             self._connections[key] = task
         # Shielded: several callers may wait for the same connection.
         return await asyncio.shield(task)
@@ -298,7 +298,7 @@ def _connected(task: asyncio.Task[ClientConnection]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _look_at_error(task: asyncio.Task[Any]) -> None:
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
     # Callers get the error; retrieve it here, so that the loop does not warn without a caller.
     if not task.cancelled():
         task.exception()

@@ -99,8 +99,8 @@ async def ask_leaders(
 async def _asked(
     cluster: Cluster, ask: Ask[Result], node_id: int, group: list[TopicPartition]
 ) -> dict[TopicPartition, Result | ErrorCode]:
-    look = partial(led_elsewhere, cluster, node_id, cluster.view.leader_epochs(group))
-    return await unless_taken_over(ask(node_id, group), look)
+    search = partial(led_elsewhere, cluster, node_id, cluster.view.leader_epochs(group))
+    return await unless_taken_over(ask(node_id, group), search)
 
 
 async def led_elsewhere(

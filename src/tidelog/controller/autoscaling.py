@@ -38,7 +38,7 @@ from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 2.0
+CHECK_S = 2.0
 """The time between two decisions about a topic: that between two reports of a leader."""
 
 
@@ -51,7 +51,7 @@ class AutoscalingOwner(Performer, Protocol):
 
 
 class Autoscaling:
-    """Decides every ``LOOK_S`` about each topic with ``partitions.auto=true``."""
+    """Decides every ``CHECK_S`` about each topic with ``partitions.auto=true``."""
 
     def __init__(self, controller: AutoscalingOwner) -> None:
         self._controller = controller
@@ -66,16 +66,16 @@ class Autoscaling:
     async def run(self) -> None:
         """Decide again and again; return at once below level 1.5."""
         while self._controller.configs.level.resizes:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             try:
-                await self.look()
+                await self.check()
             except NotActive:
                 logger.debug("another controller decides about partition counts now")
             except Exception:
-                # A bug must not end the looks.
+                # A bug must not end the checks.
                 logger.exception("partition counts could not be decided")
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Decide once about each topic."""
         controller = self._controller
         if not controller.active:

@@ -34,7 +34,7 @@ from tidelog.controller.founding import Founding
 from tidelog.controller.pending import Changes, changes_of, unclean_elections
 from tidelog.controller.performing import NotActive
 from tidelog.controller.resizes import Resizes
-from tidelog.controller.retired_looks import RetiredLooks
+from tidelog.controller.retired_checks import RetiredChecks
 from tidelog.controller.session_watch import SessionWatch
 from tidelog.controller.slices import between_steps
 from tidelog.controller.store_watches import NodeChanged, StoreWatches
@@ -76,14 +76,14 @@ class Controller:
         self.resizes = Resizes(self)
         self.autoscaling = Autoscaling(self)
         self.founding = Founding(self, seams.clock, self.lose)
-        self.retired_looks = RetiredLooks()
+        self.retired_checks = RetiredChecks()
         self.channels = Channels(self, secret)
         self._waiting = WaitingRequests()
         self._consequences = Consequences(
             wake={
                 ControllerPart.REQUESTS: self._waiting.check,
                 ControllerPart.RESIZES: self.resizes.check_soon,
-                ControllerPart.RETIRED: self.retired_looks.soon,
+                ControllerPart.RETIRED: self.retired_checks.soon,
             },
             decide={
                 ControllerPart.MOVES: self._complete_moves,

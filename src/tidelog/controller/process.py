@@ -46,7 +46,7 @@ RETRY_MAX_MS = 2_000
 STEADY_S = 10.0
 """A controller that was active for at least this long tries again without a pause."""
 
-STANDBY_LOOK_S = 2.0
+STANDBY_CHECK_S = 2.0
 """The longest time between two attempts of a standby that misses the store's notification."""
 
 
@@ -209,7 +209,7 @@ class ControllerProcess:
         except AnotherActive:
             self._failures = 0
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STANDBY_LOOK_S):
+                async with asyncio.timeout(STANDBY_CHECK_S):
                     await self._controller_changed.wait()
         except StoreUnavailable as error:
             self._failures = 1

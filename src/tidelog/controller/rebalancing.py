@@ -27,14 +27,14 @@ class Rebalancing:
         while configs.auto_leader_rebalance_enable:
             await asyncio.sleep(configs.leader_imbalance_check_interval_seconds)
             try:
-                await self._look(configs.leader_imbalance_per_broker_percentage)
+                await self._check(configs.leader_imbalance_per_broker_percentage)
             except NotActive:
                 logger.debug("another controller checks the balance now")
             except Exception:
                 # A bug must not end the checks.
                 logger.exception("the balance of leaders could not be checked")
 
-    async def _look(self, percentage: int) -> None:
+    async def _check(self, percentage: int) -> None:
         controller = self._controller
         if not controller.active or not imbalanced(controller.cluster, percentage):
             return

@@ -1,11 +1,11 @@
 """The timer of retired partitions: it asks their leaders what they hold, purges and removes.
 
-Owns when the active controller looks, its connections to leaders and coordinators, and the order:
+Owns when the active controller checks, its connections to leaders and coordinators, and the order:
 the leaders are asked, then the coordinators; what is drained is purged, asked for again, and
 removed. Which partitions go: see ``decisions.removal``; the content of the requests: see
 ``retired_requests``.
 
-A leader or coordinator that does not answer only delays its partitions: the next look asks again.
+A leader or coordinator that does not answer only delays its partitions: the next check asks again.
 """
 
 from __future__ import annotations
@@ -61,31 +61,31 @@ Answers = dict[str, dict[int, Held]]
 
 
 class RetiredPartitions:
-    """Looks every ``retired.check.interval.ms`` while the controller is active, and on request."""
+    """Checks every ``retired.check.interval.ms`` while the controller is active, and on request."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     async def run(self) -> None:
-        """Look again and again; return at once below level 1.5, where nothing retires."""
+        """Check again and again; return at once below level 1.5, where nothing retires."""
         configs = self._controller.configs
         while configs.level.resizes:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(configs.retired_check_interval_ms / 1000):
-                    await self._controller.retired_looks.wanted.wait()
-            self._controller.retired_looks.begin()
+                    await self._controller.retired_checks.wanted.wait()
+            self._controller.retired_checks.begin()
             try:
-                await self.look()
+                await self.check()
             except NotActive:
-                logger.debug("another controller looks at retired partitions now")
+                logger.debug("another controller checks retired partitions now")
             except Exception:
-                # A bug must not end the looks.
-                logger.exception("retired partitions could not be looked at")
+                # A bug must not end the checks.
+                logger.exception("retired partitions could not be checked")
             finally:
-                self._controller.retired_looks.end()
+                self._controller.retired_checks.end()
                 self._controller.changed(ControllerEvent.RETIRED_CHECKED)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Ask leaders and coordinators once, purge what is drained, and remove what is empty."""
         cluster = self._controller.cluster
         if not self._controller.active:
@@ -95,9 +95,9 @@ class RetiredPartitions:
         await self._note_retirements(listed)
         names = [x for x in listed if why_none_goes(cluster, x) is None]
         if names:
-            purged = await self._look_at(names, purges=True)
+            purged = await self._check_topics(names, purges=True)
             if purged:
-                await self._look_at(purged, purges=False)
+                await self._check_topics(purged, purges=False)
 
     async def _note_retirements(self, listed: Collection[str]) -> None:
         now_ms = self._now_ms()
@@ -105,7 +105,7 @@ class RetiredPartitions:
         if note_retirements(self._controller.cluster, listed, now_ms).writes:
             await self._controller.perform(lambda x: note_retirements(x, listed, now_ms))
 
-    async def _look_at(self, names: Sequence[str], *, purges: bool) -> list[str]:
+    async def _check_topics(self, names: Sequence[str], *, purges: bool) -> list[str]:
         """Remove what may go of these topics; return those that were purged instead."""
         controller = self._controller
         answers = await self._answers(names)

@@ -76,7 +76,7 @@ class SessionWatch:
         """The time of the last check of the sessions."""
 
         self._without_store = False
-        self._next_look: asyncio.TimerHandle | None = None
+        self._next_check: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Presume every registered broker alive until its session times out."""
@@ -84,13 +84,13 @@ class SessionWatch:
         for broker in cluster.brokers:
             self.sessions.presume(broker, now)
         soft_state.presume_all(cluster)
-        self._look()
+        self._check()
         self._changed.set()
 
     def end(self) -> None:
         """Forget all sessions."""
-        if self._next_look is not None:
-            self._next_look.cancel()
+        if self._next_check is not None:
+            self._next_check.cancel()
         self._peers.clear()
         self.sessions.clear()
         self._without_store = False
@@ -172,7 +172,7 @@ class SessionWatch:
     def _until_next_change_s(self) -> float:
         sessions = self.sessions
         if self._without_store:
-            return sessions.patience.look_ms / 1000
+            return sessions.patience.check_ms / 1000
         now = self._now_ms()
         # As of the last check: changes while it acted are still to be judged.
         judged = self._judged_ms
@@ -183,22 +183,22 @@ class SessionWatch:
         # A session that a heartbeat prolongs is judged when it would have ended: no busy loop.
         return max(MIN_PAUSE_MS, min(changes, default=sessions.patience.timeout_ms)) / 1000
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Check whether the loop was blocked, now and periodically."""
-        if self._next_look is not None:
-            self._next_look.cancel()
-        stood_ms = self.sessions.look(self._now_ms())
+        if self._next_check is not None:
+            self._next_check.cancel()
+        stood_ms = self.sessions.check(self._now_ms())
         if stood_ms:
             logger.warning(
                 "the controller's loop was blocked for %(stood_ms)s ms: silences count from now",
                 {"stood_ms": stood_ms},
             )
-        pause_s = self.sessions.patience.look_ms / 1000
-        self._next_look = asyncio.get_running_loop().call_later(pause_s, self._look)
+        pause_s = self.sessions.patience.check_ms / 1000
+        self._next_check = asyncio.get_running_loop().call_later(pause_s, self._check)
 
     async def judge(self) -> None:
         """Replace suspected brokers and expire dead ones. Raises NotActive."""
-        self._look()
+        self._check()
         now = self._judged_ms = self._now_ms()
         if self._waits_for_store(now):
             return

@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-LOOKED_AT_ONCE = 256
+CHECKED_ONCE = 256
 """The most nodes that one check reads: decisions wait that long."""
 
 RETRY_S = 5.0
@@ -63,7 +63,7 @@ RETRY_S = 5.0
 MOST_STRAYS = 1_000
 """The most foreign children of a node that one commit removes with it."""
 
-MOST_LOOKS = 5
+MOST_CHECKS = 5
 """How often a check reads nodes again that change while it takes them up."""
 
 
@@ -153,7 +153,7 @@ class StoreWatches:
                     await self._controller.settle(ControllerEvent.LOADED)
                     self._is_new = False
                 while self._changed:
-                    await self._look_at_some()
+                    await self._check_some()
                 await begin_plan(self._controller)
             except NotActive:
                 logger.debug("the store is loaded again, with its changes")
@@ -187,15 +187,15 @@ class StoreWatches:
         found |= {layout.broker_configs(name) for name in cluster.broker_configs}
         return found | cluster.damaged.keys()
 
-    async def _look_at_some(self) -> None:
-        paths = list(islice(self._changed, LOOKED_AT_ONCE))
+    async def _check_some(self) -> None:
+        paths = list(islice(self._changed, CHECKED_ONCE))
         for path in paths:
             del self._changed[path]
         try:
             async with self._controller.turn:
                 if not self._controller.active:
                     raise NotActive
-                await self._look(paths)
+                await self._check(paths)
             if self._controller.cluster.marked:
                 await self._controller.settle(ControllerEvent.MARKED)
         except BaseException:
@@ -214,9 +214,9 @@ class StoreWatches:
             is_settled = await self._settle_strays(path, changed.removes)
         elif changed.conflict.reason is Reason.EPHEMERAL_PARENT:
             # An ephemeral node has replaced the parent.
-            is_settled = _is_external(parent(path)) and await self._look([parent(path)])
+            is_settled = _is_external(parent(path)) and await self._check([parent(path)])
         elif _is_external(path):
-            is_settled = await self._look([path])
+            is_settled = await self._check([path])
         if not is_settled:
             self._controller.lose(f"another program wrote: {changed}")
             raise NotActive
@@ -276,14 +276,14 @@ class StoreWatches:
         soft_state.free_topic(self._controller.cluster, layout.topic_of(path))
         self._notice(layout.DELETE_TOPICS)
 
-    async def _look(self, paths: Iterable[str]) -> bool:
+    async def _check(self, paths: Iterable[str]) -> bool:
         """Read nodes and take up the changed ones; return whether there were any.
 
         Called in the turn of this change.
         """
         controller = self._controller
         named = dict.fromkeys(paths)
-        for _ in range(MOST_LOOKS):
+        for _ in range(MOST_CHECKS):
             wanted = await self._ask(self._wanted(named))
             nodes = await self._ask(
                 asyncio.gather(*(controller.store.get(path) for path in wanted))
@@ -310,7 +310,7 @@ class StoreWatches:
                 self._watch_known((*wanted, *controller.cluster.damaged))
                 return bool(found)
         controller.lose(
-            f"other programs wrote the nodes that it takes up, {MOST_LOOKS} times in a row"
+            f"other programs wrote the nodes that it takes up, {MOST_CHECKS} times in a row"
         )
         raise NotActive
 
@@ -352,7 +352,7 @@ class StoreWatches:
             logger.error("%s", line)
         for line in taken.notes:
             logger.warning("%s", line)
-        for path in taken.look_at:
+        for path in taken.to_check:
             self._notice(path)
 
     def _check_controller_node(self, node: Node | None) -> None:

@@ -1,7 +1,7 @@
 """Events of a group and the results of its requests.
 
 Owns plain values. A ``pending_response`` is the handle by which the shell finds the waiting request
-(it keeps a future); the rules return it with the result and never look into it.
+(it keeps a future); the rules return it with the result and never inspect it.
 """
 
 from __future__ import annotations

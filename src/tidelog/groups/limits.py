@@ -64,5 +64,5 @@ MAX_CLIENT_ID_CHARACTERS = 255
 
 
 def text_bytes(text: str) -> int:
-    """Return the most memory that a text takes, without looking at each of its characters."""
+    """Return the most memory that a text takes, without checking each of its characters."""
     return len(text) if text.isascii() else 4 * len(text)

@@ -41,7 +41,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 
-def look(group: Group, now_ms: int) -> Iterator[TopicPartition | str | None]:
+def check(group: Group, now_ms: int) -> Iterator[TopicPartition | str | None]:
     """Yield what may have expired: positions, and topics with a first sight only; None for every
     other one that is checked. O(positions and topics).
 
@@ -60,11 +60,11 @@ def look(group: Group, now_ms: int) -> Iterator[TopicPartition | str | None]:
         yield topic if is_left else None
 
 
-def found_by(looked: Iterable[TopicPartition | str | None]) -> Expire:
+def found_by(checked: Iterable[TopicPartition | str | None]) -> Expire:
     """Return the results, up to a limit of each kind."""
     positions: list[TopicPartition] = []
     topics: list[str] = []
-    for found in looked:
+    for found in checked:
         if isinstance(found, TopicPartition):
             positions.append(found)
         elif found is not None:
@@ -80,7 +80,7 @@ def expire(group: Group, event: Expire, now_ms: int, out: DecisionBuilder) -> No
     if group.state is GroupState.DEAD:
         return
     if event.positions is None:
-        event = found_by(look(group, now_ms))
+        event = found_by(check(group, now_ms))
     wall_ms = group.wall_ms(now_ms)
     gone = [
         at

@@ -292,7 +292,7 @@ class GroupTable:
         """Return the groups that need a Tick."""
         return self._deadlines.due(now_ms)
 
-    # Looking -------------------------------------------------------------------------------
+    # Checking ------------------------------------------------------------------------------
 
     def offsets(
         self,

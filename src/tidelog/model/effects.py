@@ -25,7 +25,7 @@ class Answer:
     """Effect: the result of a waiting request. There may be two; the first one counts."""
 
     pending_response: object
-    """The handle by which the shell finds the request; the rules never look into it."""
+    """The handle by which the shell finds the request; the rules never inspect it."""
     result: Refusable
 
 

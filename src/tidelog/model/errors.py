@@ -26,7 +26,7 @@ class ErrorCode(IntEnum):
         member.advice = advice
         return member
 
-    UNKNOWN_SERVER_ERROR = -1, FINAL, "look into the broker's log"
+    UNKNOWN_SERVER_ERROR = -1, FINAL, "read the broker's log"
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2, RETRIABLE

@@ -3,7 +3,7 @@
 Owns the order in which they are tried again. Not whether there is room: see `stepping`. The
 connections of one address in one queue have the same need: when the one that has waited longest
 finds no room, none of them does. So the cost of a try grows with the waiting addresses, not with
-the connections, and is at most ``MOST_LOOKS``; addresses are tried in turn.
+the connections, and is at most ``MOST_CHECKS``; addresses are tried in turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.network.limits import Account
 ANSWERS_RETRY_S = 0.02
 """Interval between two tries; there are none while no connection waits."""
 
-MOST_LOOKS = 100
+MOST_CHECKS = 100
 """Most connections that one run tries; a connection that goes on may use up the room."""
 
 
@@ -42,7 +42,7 @@ class AnswerQueue:
         """By address and need, the longest wait first; none is empty."""
         self._place: dict[ResponseWaiter, tuple[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.looks = 0
+        self.checks = 0
         """Tries so far."""
 
     def __contains__(self, waiter: object) -> bool:
@@ -76,27 +76,27 @@ class AnswerQueue:
 
     def _ask(self) -> None:
         finishing = self._account.finishing
-        looks = MOST_LOOKS
+        checks = MOST_CHECKS
         if finishing in self._place:
             # Others of its address may wait for this one, even if they have waited longer.
-            looks -= 1
+            checks -= 1
             self._goes_on(finishing)
         for place in list(self._waiting):
-            while looks and (same := self._waiting.get(place)):
-                looks -= 1
+            while checks and (same := self._waiting.get(place)):
+                checks -= 1
                 if not self._goes_on(next(iter(same))):
                     break
             if place in self._waiting:
                 # After those that were not tried.
                 self._waiting[place] = self._waiting.pop(place)
-            if not looks:
+            if not checks:
                 break
         self._timer = None
         if self._waiting:
             self._ask_later()
 
     def _goes_on(self, waiter: ResponseWaiter) -> bool:
-        self.looks += 1
+        self.checks += 1
         if not waiter.may_answer_now():
             return False
         self.left(waiter)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 SWEEP_S = 5.0
 """Interval of checks for idle and stalled connections; the work grows with the connections."""
 
-FRAME_LOOK_S = 0.5
+FRAME_CHECK_S = 0.5
 """Interval of checks for late frames, while there are incomplete ones."""
 
 RECLAIM_S = 0.05
@@ -177,19 +177,19 @@ class OpenConnections:
         """Close the connection unless its frame is whole (``awaited.pop``) in this time."""
         self.awaited[connection] = self.loop.time() + seconds
         if self._frame_timer is None:
-            self._look_again_at_frames()
+            self._check_frames_again()
 
     def time_left_s(self, connection: OpenConnection) -> float:
         """Stop the time of the frame that is awaited of a connection; return how much was left."""
         end = self.awaited.pop(connection, None)
         return 0.0 if end is None else max(0.0, end - self.loop.time())
 
-    def _look_again_at_frames(self) -> None:
+    def _check_frames_again(self) -> None:
         if not self._stopping:
-            self._frames_due = self.loop.time() + FRAME_LOOK_S
-            self._frame_timer = self.loop.call_at(self._frames_due, self._look_at_frames)
+            self._frames_due = self.loop.time() + FRAME_CHECK_S
+            self._frame_timer = self.loop.call_at(self._frames_due, self._check_frames)
 
-    def _look_at_frames(self) -> None:
+    def _check_frames(self) -> None:
         self._frame_timer = None
         now = self.loop.time()
         # Bytes that arrived while the loop was blocked are not read yet: timers run before reading.
@@ -201,7 +201,7 @@ class OpenConnections:
             else:
                 self.awaited[connection] = end + stood_still_s
         if self.awaited:
-            self._look_again_at_frames()
+            self._check_frames_again()
 
     def reclaim(self) -> None:
         """Take back empty buffers, at most every ``RECLAIM_S``: a connection waits for memory."""

@@ -20,7 +20,7 @@ from typing import Protocol
 from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
 
-LOOK_EVERY = 8
+CHECK_EVERY = 8
 """Connections that are served in a turn between two reads of the clock."""
 
 
@@ -91,7 +91,7 @@ class RequestTurns:
                 return True
             self.ends_ms = now_ms + pace.REQUESTS_MS
             self._call()
-        self.left = LOOK_EVERY
+        self.left = CHECK_EVERY
         return False
 
     def end_ms(self) -> int:

@@ -56,8 +56,8 @@ BACKLOG = 128
 """Connections that wait to be accepted. Beyond it the kernel drops a client's first packet, which
 is sent again after 1 s: with 5, seven connections in a row delayed a probe for that long."""
 
-LOOK_S = 0.5
-"""How often deadlines are looked at."""
+CHECK_S = 0.5
+"""How often deadlines are checked."""
 
 
 REQUEST = "tidelog.request"
@@ -119,7 +119,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 found.taken_by = time.monotonic() + TAKEN_S
 
     def service_actions(self) -> None:
-        """Close connections after their deadline. Called every ``LOOK_S``, and after each
+        """Close connections after their deadline. Called every ``CHECK_S``, and after each
         connection."""
         now = time.monotonic()
         with self._lock:
@@ -199,7 +199,7 @@ class Endpoint:
             raise PortInUse(sentence) from None
         self.port = self._server.server_port
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": LOOK_S}, daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": CHECK_S}, daemon=True
         )
         self._thread.start()
 

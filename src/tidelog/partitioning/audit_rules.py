@@ -2,7 +2,7 @@
 
 Owns these rules and their words, for the audit of a live topic (``cli.auditing``) and that of a
 lake (``pipeline.audit``); a broker counts misplaced records by them. Not how records are read, nor
-what else each audit looks at. A rule is written with operators alone, so that it takes one value,
+what else each audit checks. A rule is written with operators alone, so that it takes one value,
 or a column of them (numpy's, Spark's).
 """
 

@@ -27,7 +27,7 @@ from tidelog.client.groups.committed_offsets import Position, commit_offsets, co
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.lookups import ClusterLook, look, topic_id
+from tidelog.pipeline.lookups import ClusterLookup, look_up, topic_id
 from tidelog.pipeline.options import Gates, SourceOptions
 from tidelog.pipeline.planning.losses import judge
 from tidelog.pipeline.planning.positions import Pid, Positions
@@ -39,7 +39,7 @@ from tidelog.pipeline.resized_topics import FenceCache, FormerCache, was_resized
 PARTITION_BYTES = 4 << 20
 _POLICY = "cleanup.policy"
 # The most brokers through which a doubtful lookup is repeated.
-_MOST_LOOKS = 5
+_MOST_LOOKUPS = 5
 
 Result = TypeVar("Result")
 
@@ -84,12 +84,12 @@ class Brokers:
         something cannot be read; both after fetchOffset.numRetries.
         """
         budget_ms = _budget_ms(options)
-        found = self._look(options, Positions(), timeout_ms=budget_ms)
+        found = self._look_up(options, Positions(), timeout_ms=budget_ms)
         for _ in range(options.offset_retries):
             if found.problem() is None:
                 break
             time.sleep(options.offset_retry_interval_ms / 1000)
-            found = self._look(options, Positions(), timeout_ms=budget_ms)
+            found = self._look_up(options, Positions(), timeout_ms=budget_ms)
         if (problem := found.problem()) is not None:
             raise PipelineError(problem)
         return found.snapshot
@@ -97,7 +97,7 @@ class Brokers:
     def glance(self, options: SourceOptions) -> Snapshot:
         """The log in one lookup, without partitions that cannot be read. Raises ClientError."""
         interval_ms = max(1, options.offset_retry_interval_ms)
-        return self._look(options, Positions(), timeout_ms=interval_ms).snapshot
+        return self._look_up(options, Positions(), timeout_ms=interval_ms).snapshot
 
     def settled(self, options: SourceOptions, known: Positions) -> Snapshot:
         """The current log for a query with positions; lookups are repeated when a loss is in doubt.
@@ -109,30 +109,30 @@ class Brokers:
         may take as long as the options fetchOffset.* allow.
         """
         budget_ms = _budget_ms(options)
-        found = self._look(options, known, timeout_ms=budget_ms)
+        found = self._look_up(options, known, timeout_ms=budget_ms)
         doubts = _doubts(found, known)
         if not doubts.any:
             return found.snapshot
         time.sleep(options.offset_retry_interval_ms / 1000)
         wanted = max(1, min(2, len(self._cluster.view.brokers)))
 
-        def is_enough(looks: Sequence[ClusterLook]) -> bool:
-            still = doubts.in_all(looks, known)
-            if not _doubts(looks[-1], known).any:
+        def is_enough(attempts: Sequence[ClusterLookup]) -> bool:
+            still = doubts.in_all(attempts, known)
+            if not _doubts(attempts[-1], known).any:
                 return True
-            return len(looks) >= (wanted if still.lost or still.missing else _MOST_LOOKS)
+            return len(attempts) >= (wanted if still.lost or still.missing else _MOST_LOOKUPS)
 
-        looks = self._client.call(
+        attempts = self._client.call(
             self._cluster.ask_several(
-                lambda node_id: self._looked(options, known, node_id, budget_ms),
+                lambda node_id: self._looked_up(options, known, node_id, budget_ms),
                 is_enough,
                 fewest=wanted,
             )
         )
-        last = looks[-1] if looks else found
-        if len(looks) < wanted or not _doubts(last, known).any:
+        last = attempts[-1] if attempts else found
+        if len(attempts) < wanted or not _doubts(last, known).any:
             return last.snapshot
-        still = doubts.in_all(looks, known)
+        still = doubts.in_all(attempts, known)
         if still.missing:
             raise PipelineError(min(still.missing))
         return replace(last.snapshot, proven=frozenset(still.lost))
@@ -231,7 +231,7 @@ class Brokers:
                 ),
                 lambda _: False,
                 fewest=1,
-                most=_MOST_LOOKS,
+                most=_MOST_LOOKUPS,
             )
         )
         now = self._cluster.view.partition(partition)
@@ -315,13 +315,15 @@ class Brokers:
         found = {name: await topic_id(self._cluster, name) for name in topics}
         return {name: known for name, known in found.items() if known is not None}
 
-    def _look(self, options: SourceOptions, known: Positions, *, timeout_ms: int) -> ClusterLook:
-        return self._client.call(self._looked(options, known, None, timeout_ms))
+    def _look_up(
+        self, options: SourceOptions, known: Positions, *, timeout_ms: int
+    ) -> ClusterLookup:
+        return self._client.call(self._looked_up(options, known, None, timeout_ms))
 
-    def _looked(
+    def _looked_up(
         self, options: SourceOptions, known: Positions, node_id: int | None, timeout_ms: int
-    ) -> Coroutine[Any, Any, ClusterLook]:
-        return look(
+    ) -> Coroutine[Any, Any, ClusterLookup]:
+        return look_up(
             self._cluster,
             options.subscription,
             isolation(options),
@@ -367,15 +369,15 @@ class _Doubts(NamedTuple):
     def any(self) -> bool:
         return bool(self.lost or self.missing or self.is_behind)
 
-    def in_all(self, looks: Iterable[ClusterLook], known: Positions) -> _Doubts:
+    def in_all(self, attempts: Iterable[ClusterLookup], known: Positions) -> _Doubts:
         """What these lookups report as well."""
-        others = [_doubts(each, known) for each in looks]
+        others = [_doubts(each, known) for each in attempts]
         lost = self.lost.intersection(*(each.lost for each in others))
         missing = self.missing.intersection(*(each.missing for each in others))
         return _Doubts(lost, missing, self.is_behind)
 
 
-def _doubts(found: ClusterLook, known: Positions) -> _Doubts:
+def _doubts(found: ClusterLookup, known: Positions) -> _Doubts:
     snapshot = found.snapshot
     judged = judge(known.with_ids(snapshot.topic_ids), snapshot)
     return _Doubts(judged.doubted, found.missing_besides(known), bool(judged.behind))

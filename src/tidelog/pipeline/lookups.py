@@ -37,13 +37,13 @@ from tidelog.pipeline.planning.snapshot import (
 )
 from tidelog.pipeline.resized_topics import FormerCache, FoundResizes, look_up_resizes
 
-# Resizes that one lookup may meet: the next trigger looks again.
+# Resizes that one lookup may meet: the next trigger checks again.
 _MOST_RESIZES = 3
 _NOT_THERE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @dataclass(slots=True)
-class ClusterLook:
+class ClusterLookup:
     """The result of one lookup; `missing` are named topics and partitions that do not exist.
 
     Each is there with its number (None for a whole topic), and a line for the user.
@@ -73,7 +73,7 @@ class ClusterLook:
         return None
 
 
-async def look(
+async def look_up(
     cluster: Cluster,
     subscription: QuerySubscription,
     isolation: IsolationLevel,
@@ -83,7 +83,7 @@ async def look(
     gates: bool = True,
     node_id: int | None = None,
     timeout_ms: int | None = None,
-) -> ClusterLook:
+) -> ClusterLookup:
     """Look up once. `node_id`: the broker to ask for metadata; any broker without it.
 
     `gates`: whether the gates of resized topics count. Errors of topics and partitions are in the
@@ -98,7 +98,7 @@ async def look(
             return found
     reason = "its resize epoch is newer than the metadata of the broker that was asked"
     unread = {**found.snapshot.unread, **dict.fromkeys(newer, reason)}
-    return ClusterLook(replace(found.snapshot, unread=unread), found.missing)
+    return ClusterLookup(replace(found.snapshot, unread=unread), found.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class _Lookup:
     gates: bool
     timeout_ms: int | None
 
-    async def once(self, node_id: int | None) -> ClusterLook:
+    async def once(self, node_id: int | None) -> ClusterLookup:
         """Ask for everything, once."""
         subscription, timeout_ms = self.subscription, self.timeout_ms
         names = subscription.named_topics()
@@ -160,9 +160,9 @@ class _Lookup:
             silent={pids[each]: str(error) for each, error in failed.items()},
             unread=unread,
         )
-        return ClusterLook(snapshot, missing)
+        return ClusterLookup(snapshot, missing)
 
-    def newer_topics(self, found: ClusterLook) -> list[str]:
+    def newer_topics(self, found: ClusterLookup) -> list[str]:
         """Topics that the client knows in a newer resize epoch than this lookup."""
         topics = self.cluster.view.topics
         return [

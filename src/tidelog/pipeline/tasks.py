@@ -192,7 +192,7 @@ class _Reading:
         decoder = self._decoder
         left = OffsetRange(self._pid, decoder.next_offset, decoder.end)
         for fetched in self._access.fetch(left, self._options, self._epoch):
-            self._look_for_later_epochs(fetched)
+            self._search_for_later_epochs(fetched)
             if self._seen is not None:
                 self._seen(fetched)
             yield from decoder.decode(fetched.records, fetched.aborted)
@@ -201,7 +201,7 @@ class _Reading:
             if decoder.next_offset >= decoder.end:
                 return
 
-    def _look_for_later_epochs(self, fetched: Fetched) -> None:
+    def _search_for_later_epochs(self, fetched: Fetched) -> None:
         """A batch of a later epoch than the plan's, below the planned end: the log was truncated.
 
         The next plan goes back to that offset, and reads the new records there once.
@@ -303,7 +303,7 @@ def _look_up(options: SourceOptions, access: brokers.Brokers, task: ReadTask) ->
     try:
         return _Found(fences=access.fences(pid, task.resize_epoch, options))
     except Refused as error:
-        # It may have been removed, or its topic deleted, since the first look.
+        # It may have been removed, or its topic deleted, since the first check.
         gone = _gone(options, access, task) if _says_unknown(error) else None
         if gone is None:
             raise

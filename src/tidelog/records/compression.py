@@ -105,7 +105,7 @@ def decompress_start(
 ) -> tuple[Buffer, bool]:
     """Return the beginning of the plain payload, at most ``limit`` bytes, and whether it is all.
 
-    What follows is not looked at. A plain payload is given as it is. CorruptRecords for a beginning
+    What follows is not checked. A plain payload is given as it is. CorruptRecords for a beginning
     that does not decompress. Of snappy only whole blocks are given.
     """
     try:

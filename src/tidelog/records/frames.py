@@ -1,7 +1,7 @@
 """The frames of compressed payloads: what of LZ4, gzip and Zstandard every reader takes.
 
 Owns two checks of a producer's payload that decompress nothing: of its first bytes, for each batch,
-and of the whole frame, for one that is looked into. Readers of stored batches take more: see
+and of the whole frame, for one that is inspected. Readers of stored batches take more: see
 `compression`. Java's reader takes no LZ4 blocks that depend on each other, no wrong check of a
 frame's header, and no window of Zstandard above 128 MiB; some readers end after the first frame.
 """

@@ -44,7 +44,7 @@ class RecordScan:
     )
 
     def __init__(self, payload: Buffer, count: int, first_timestamp: int, most: int) -> None:
-        # Bytes are a third faster to look at; a copy of many takes longer than a turn may.
+        # Bytes are a third faster to scan; a copy of many takes longer than a turn may.
         self._payload = bytes(payload) if len(payload) <= COPIED_BYTES else payload
         self._count = count
         self._first = first_timestamp

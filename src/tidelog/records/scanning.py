@@ -57,7 +57,7 @@ class TimeScan:
     """The first record of a batch from an offset on that is not older than a time (ms).
 
     Begins with a part of the payload and may be given more of it. ``found`` is its (timestamp,
-    offset), ``greatest`` the newest of those that were looked at and are too old. A time above the
+    offset), ``greatest`` the newest of those that were checked and are too old. A time above the
     header's greatest counts as that one.
     """
 
@@ -74,11 +74,11 @@ class TimeScan:
 
     @property
     def is_over(self) -> bool:
-        """Whether the record was found, or all were looked at."""
+        """Whether the record was found, or all were checked."""
         return self.found is not None or self.index >= self._header.record_count
 
     def scan(self, payload: Buffer, complete: bool, at_most: int) -> bool:
-        """Look at so many records more; False when that needs more of the payload than this is.
+        """Check so many records more; False when that needs more of the payload than this is.
 
         ``complete``: this is all of it. CorruptRecords for what is no record, or has an offset
         that its batch does not have.

@@ -214,12 +214,12 @@ class RealFile:
 
         Also True where the file system has no answer (RWF_NOWAIT). A few microseconds.
         """
-        fd, into, look = self._fd, _ANY_BYTE, os.preadv
+        fd, into, read_now = self._fd, _ANY_BYTE, os.preadv
         last = position + size - 1
         try:
             for at in range(position, last, READ_AHEAD_BYTES):
-                look(fd, into, at, _NOWAIT)
-            look(fd, into, last, _NOWAIT)
+                read_now(fd, into, at, _NOWAIT)
+            read_now(fd, into, last, _NOWAIT)
         except BlockingIOError:
             return False
         except OSError:

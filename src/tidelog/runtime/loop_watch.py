@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 BEAT_S = 0.04
 """Interval of beats; a measured stall is at most this much too short."""
 
-LOOK_S = 0.08
+CHECK_S = 0.08
 """How often the thread checks for a late beat; a stall twice as long always has a callback."""
 
 SAID_S = 0.1
@@ -103,7 +103,7 @@ class LoopWatch:
         self._queued_s, self._worked_s = self._queued(), time.thread_time()
         self._beaten_at = time.monotonic()
         self._timer = self._loop.call_later(self._beat_s, self._beat)
-        self._thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
+        self._thread = threading.Thread(target=self._check, name="loop-watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -158,16 +158,16 @@ class LoopWatch:
         except (OSError, IndexError, ValueError):
             return 0.0
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Note what the loop's thread does while a beat is late. Runs in the watchdog's thread."""
-        looked_at, used_s = time.monotonic(), time.process_time()
-        while not self._ended.wait(LOOK_S):
-            slept_s, worked_s = time.monotonic() - looked_at, time.process_time() - used_s
-            looked_at, used_s = looked_at + slept_s, used_s + worked_s
-            if slept_s > 2 * LOOK_S and worked_s < slept_s * STOOD_STILL:
+        checked_s, used_s = time.monotonic(), time.process_time()
+        while not self._ended.wait(CHECK_S):
+            slept_s, worked_s = time.monotonic() - checked_s, time.process_time() - used_s
+            checked_s, used_s = checked_s + slept_s, used_s + worked_s
+            if slept_s > 2 * CHECK_S and worked_s < slept_s * STOOD_STILL:
                 # The whole process stood still, and this thread woke before the loop's did.
                 continue
-            if time.monotonic() - self._beaten_at < self._beat_s + LOOK_S / 2:
+            if time.monotonic() - self._beaten_at < self._beat_s + CHECK_S / 2:
                 continue
             frame = sys._current_frames().get(self._loops_thread)
             name = callback_of(frame)

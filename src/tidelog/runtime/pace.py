@@ -1,4 +1,4 @@
-"""The pace of long work: generators that yield, and drivers that look at the clock at each yield.
+"""The pace of long work: generators that yield, and drivers that check the clock at each yield.
 
 Owns how long a turn of the event loop is, the form of long work, and its drivers. Not the driver of
 requests, which charges their memory: see `network.stepping`; not which request is next: see
@@ -38,8 +38,8 @@ BACKGROUND_MS = 2
 """How long one piece of other work may, before requests and the rest of it have theirs."""
 
 PART = 64
-"""How many items are done between two looks at the clock, where one of them is far shorter than a
-look."""
+"""How many items are done between two checks of the clock, where one of them is far shorter than a
+check."""
 
 PLACES = 2
 """Most works of ``Background`` at a time: they share the threads with syncs of logs, and each may

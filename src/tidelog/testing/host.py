@@ -28,7 +28,7 @@ from tidelog.cli.refusal import Failed
 from tidelog.cli.up_child import START_TIMEOUT_S, Child
 from tidelog.cli.up_files import ClusterPlan, why_not_config
 
-PARENT_LOOK_S = 1.0
+PARENT_CHECK_S = 1.0
 """How often the host checks whether the test process is still its parent."""
 
 LINE_BYTES = 1_048_576
@@ -194,7 +194,7 @@ async def _read(lines: asyncio.Queue[bytes]) -> None:
 async def _until_the_parent_changes() -> None:
     parent = os.getppid()
     while True:
-        await asyncio.sleep(PARENT_LOOK_S)
+        await asyncio.sleep(PARENT_CHECK_S)
         if os.getppid() != parent:
             return
 

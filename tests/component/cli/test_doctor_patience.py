@@ -72,7 +72,7 @@ def test_all_silence_together_costs_one_bound_and_the_rest_is_said(silent: tuple
     """A silent controller and a silent broker took 20 s: each kind of request waited by itself."""
     cluster = Cluster3(*silent)
     begun = time.monotonic()
-    facts = asyncio.run(doctor.look(cluster, LONGEST_S))
+    facts = asyncio.run(doctor.check(cluster, LONGEST_S))
     # A step more would be another second: ``LAST_WAIT_S``.
     assert time.monotonic() - begun < LONGEST_S + 0.9
     found = {each.kind: each for each in judge(facts)}
@@ -89,7 +89,7 @@ def test_brokers_that_accept_and_say_nothing_are_named_within_the_bound() -> Non
     async def main() -> None:
         cluster = Cluster(where)
         try:
-            await doctor.look(cluster, LONGEST_S)
+            await doctor.check(cluster, LONGEST_S)
         finally:
             await cluster.close()
 

@@ -41,7 +41,7 @@ def seen(
     async def note_limits(*_: object) -> None:
         """There is no throttle."""
 
-    monkeypatch.setattr(actions, "look", look)
+    monkeypatch.setattr(actions, "check", look)
     monkeypatch.setattr(actions, "note_limits", note_limits)
 
 

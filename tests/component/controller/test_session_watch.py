@@ -45,7 +45,7 @@ def test_after_listening_the_sessions_are_judged_as_of_then(dead: bool) -> None:
         cluster=SimpleNamespace(suspected=set()), store=SimpleNamespace(reachable=True)
     )
     watch._without_store = False
-    watch._look = lambda: None  # type: ignore[method-assign]
+    watch._check = lambda: None  # type: ignore[method-assign]
     watch._now_ms = lambda: clock[0]  # type: ignore[method-assign]
 
     async def listen() -> None:

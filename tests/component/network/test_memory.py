@@ -22,7 +22,7 @@ from tests.support.proofs import proven, secret_in, write_secret
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES, WIDE_BYTES, ReceiveBuffer
 from tidelog.network.limits import Account, Limits
-from tidelog.network.open_connections import FRAME_LOOK_S
+from tidelog.network.open_connections import FRAME_CHECK_S
 from tidelog.network.response_memory import PENDING_FACTOR
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
@@ -189,7 +189,7 @@ def test_time_in_which_the_loop_stands_still_does_not_count(run: Any) -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        async with serving(Harness(), Limits(first_request_s=1.5 * FRAME_LOOK_S)) as (server, _):
+        async with serving(Harness(), Limits(first_request_s=1.5 * FRAME_CHECK_S)) as (server, _):
             with socket.create_connection(("127.0.0.1", port_of(server))) as peer:
                 await until(lambda: server.awaited)
                 peer.settimeout(DEADLINE_S)
@@ -198,7 +198,7 @@ def test_time_in_which_the_loop_stands_still_does_not_count(run: Any) -> None:
                 def stand_still() -> None:
                     loop.remove_reader(begun)
                     peer.sendall(whole)
-                    goes_on_s = time.monotonic() + 3 * FRAME_LOOK_S
+                    goes_on_s = time.monotonic() + 3 * FRAME_CHECK_S
                     while time.monotonic() < goes_on_s:
                         pass
 
@@ -263,7 +263,7 @@ def test_time_in_which_a_first_request_waits_for_memory_does_not_count(run: Any)
 
     async def main() -> None:
         harness = Harness()
-        limits = Limits(queued_request_bytes=4_000_000, first_request_s=2 * FRAME_LOOK_S)
+        limits = Limits(queued_request_bytes=4_000_000, first_request_s=2 * FRAME_CHECK_S)
         async with serving(harness, limits) as (server, connect):
             busy = await greeted(server)
             busy.writer.write(struct.pack(">i", 20_000_000) + bytes(3_900_000))
@@ -285,7 +285,7 @@ def test_time_in_which_a_first_request_waits_for_memory_does_not_count(run: Any)
 
 def test_what_was_left_of_its_time_goes_on_when_there_is_memory(run: Any) -> None:
     async def main() -> None:
-        limits = Limits(queued_request_bytes=4_000_000, first_request_s=2 * FRAME_LOOK_S)
+        limits = Limits(queued_request_bytes=4_000_000, first_request_s=2 * FRAME_CHECK_S)
         async with serving(Harness(), limits) as (server, connect):
             busy = await greeted(server)
             busy.writer.write(struct.pack(">i", 20_000_000) + bytes(3_900_000))

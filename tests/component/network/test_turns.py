@@ -22,7 +22,7 @@ from tidelog.network import api_versions
 from tidelog.network.connection_state import TURN
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
-from tidelog.network.turns import LOOK_EVERY, RequestTurns
+from tidelog.network.turns import CHECK_EVERY, RequestTurns
 from tidelog.protocol import codec, messages
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.pace import REQUESTS_MS
@@ -148,7 +148,7 @@ def test_many_connections_that_ask_for_much_share_one_turn(run: Any, sent: bytes
             await until(lambda: len(slow.served) == CONNECTIONS * REQUESTS)
             watching.cancel()
             # The sockets are read between two turns: a new client may then still be in the first.
-            assert slow.most_in_a_turn <= IN_A_TURN + LOOK_EVERY
+            assert slow.most_in_a_turn <= IN_A_TURN + CHECK_EVERY
 
     run(main())
 
@@ -291,7 +291,7 @@ def test_a_request_that_waits_for_the_loop_is_not_late(run: Any) -> None:
             late = [each for each in found.awaited if each.state.blocked & TURN]
             assert late, "no connection waits for a turn"
             found.awaited.update(dict.fromkeys(late, 0.0))
-            found._look_at_frames()
+            found._check_frames()
             slow.is_held = False
             await until(lambda: len(slow.served) == CONNECTIONS * REQUESTS)
             for link in links:

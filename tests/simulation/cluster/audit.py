@@ -74,7 +74,7 @@ class Auditor:
             corrupted = [flip for flip in self._corruptions.standing() if flip.kind in MET_BY_READS]
             full = [x for x in self._cluster.brokers if x.machine.disk.capacity < UNLIMITED]
             if corrupted and self._rng.random() < 0.3:
-                await self._look_at(self._rng.choice(corrupted))
+                await self._check_at(self._rng.choice(corrupted))
             elif full and self._places():
                 await self._read_from_full(self._rng.choice(full))
             elif self._places():
@@ -192,7 +192,7 @@ class Auditor:
     def _served(self, node: BrokerNode, place: Place, detail: str) -> None:
         self._history.corruption("served", node.host, str(place), detail)
 
-    async def _look_at(self, flip: Corruption) -> None:
+    async def _check_at(self, flip: Corruption) -> None:
         place = next((x for x, _ in self._places() if str(x) == flip.replica), None)
         if place is None:
             return

@@ -166,9 +166,9 @@ class Mover:
         answer = await self._outside.ask_anyone(LIST(timeout_ms=5_000, topics=None), 8_000)
         for topic in answer.topics:
             for part in topic.partitions:
-                self._look_at(topic.name, part)
+                self._check_at(topic.name, part)
 
-    def _look_at(self, topic: str, part: Any) -> None:
+    def _check_at(self, topic: str, part: Any) -> None:
         replicas, adding, removing = part.replicas, part.adding_replicas, part.removing_replicas
         targets = [broker for broker in replicas if broker not in removing]
         in_order = [*targets, *(broker for broker in replicas if broker in removing)]

@@ -138,18 +138,18 @@ def test_a_round_looks_only_at_as_many_partitions_as_it_can_elect(
     before = len(led(made))
     while not (topics := handle(made, MOST // 4)):
         pass
-    looked_at: list[TopicPartition] = []
+    checked: list[TopicPartition] = []
     settle_one = settlement._settled
 
     def counted(cluster: ClusterState, where: TopicPartition, *args: Any, **named: Any) -> Any:
-        looked_at.append(where)
+        checked.append(where)
         return settle_one(cluster, where, *args, **named)
 
     monkeypatch.setattr(settlement, "_settled", counted)
     made.do(elect_put_off(made.cluster, topics))
     elected = len(led(made)) - before
     assert elected > MOST // 2 and len(open_debts(made)) == MOST
-    assert len(looked_at) == elected < COUNT - before
+    assert len(checked) == elected < COUNT - before
 
 
 def test_a_partition_in_debt_is_elected_again_whatever_the_others_owe() -> None:

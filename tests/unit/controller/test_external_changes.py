@@ -287,7 +287,7 @@ def test_notes_of_config_changes_name_what_to_look_at(change: str, path: str | N
     world = made()
     note = "/config/changes/config_change_0000000001"
     taken = outside(world, Create(note, node(change)))
-    assert taken.look_at == ([] if path is None else [path])
+    assert taken.to_check == ([] if path is None else [path])
     assert note not in world.tree.nodes
 
 

@@ -169,8 +169,8 @@ def test_a_loop_that_stood_still_starts_all_clocks_again() -> None:
     sessions.received(3, 300)
     sessions.closed(3, 450)
     for now in (0, 250, 500):
-        assert sessions.look(now) == 0
-    assert sessions.look(3500) == 3000
+        assert sessions.check(now) == 0
+    assert sessions.check(3500) == 3000
     # While it stood still no heartbeat reached it, and no connection.
     assert sessions.without_connection(3699) == set()
     assert sessions.without_connection(3700) == {3}
@@ -189,9 +189,9 @@ def test_a_loop_that_stands_still_now_and_then_still_expires_dead_brokers() -> N
     sessions = received(b1=0)
     now = 0
     for _ in range(100):
-        sessions.look(now)
+        sessions.check(now)
         now += 600
-        assert sessions.look(now) == 600
+        assert sessions.check(now) == 600
         now += 400
     assert sessions.to_expire(now) == {1}
 
@@ -200,7 +200,7 @@ def test_a_loop_that_stands_still_now_and_then_still_expires_dead_brokers() -> N
 def test_a_loop_that_is_a_little_late_did_not_stand_still(late_ms: int, stood_ms: int) -> None:
     """A quarter of the silence is what it may be late."""
     sessions = received(b1=0)
-    assert [sessions.look(now) for now in (0, late_ms)] == [0, stood_ms]
+    assert [sessions.check(now) for now in (0, late_ms)] == [0, stood_ms]
 
 
 def test_dead_brokers_expire_when_no_other_is_in_doubt() -> None:

@@ -11,7 +11,7 @@ from tidelog.groups import limits, pending_removal, removals
 from tidelog.groups.events import DeleteGroup, Expire, RemoveFormerTopicIds, RemoveTopics
 from tidelog.groups.group import GroupState
 from tidelog.groups.records import NO_TOPIC_ID, GroupRecord
-from tidelog.groups.retention import found_by, look
+from tidelog.groups.retention import check, found_by
 from tidelog.model.errors import ErrorCode
 
 E = ErrorCode
@@ -293,7 +293,7 @@ def test_what_a_look_found_is_looked_at_again() -> None:
     """The group goes on while very many positions are looked at."""
     d = driver()
     d.advance(WEEK_MS)
-    found = found_by(look(d.group, d.now))
+    found = found_by(check(d.group, d.now))
     assert found.positions is not None and len(found.positions) == 13
     d.commit_offsets({("t", 1): 9}, topic_id=FORMER)
     d.commit()
@@ -307,7 +307,7 @@ def test_what_a_look_found_is_looked_at_again() -> None:
     # Members have come, and read it: nothing of it expires.
     other = driver()
     other.advance(WEEK_MS)
-    found = found_by(look(other.group, other.now))
+    found = found_by(check(other.group, other.now))
     other.hold = False
     other.new_member()
     other.send(found)

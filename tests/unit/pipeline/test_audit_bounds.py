@@ -173,16 +173,16 @@ def test_what_a_file_holds_twice_or_outside_of_its_range_is_counted(tmp_path: Pa
     (manifest,) = read_manifests(layout)
     (piece,) = pieces_of(manifest)
 
-    def looked_at(piece: Piece) -> PieceFacts:
-        return LakeFileRows(tmp_path, piece, Keys.ANY, (1, 1)).look()
+    def checked(piece: Piece) -> PieceFacts:
+        return LakeFileRows(tmp_path, piece, Keys.ANY, (1, 1)).check()
 
-    assert looked_at(piece).outside == 0
-    assert looked_at(replace(piece, end=9)).outside == 1
-    assert looked_at(replace(piece, start=1)).outside == 1
+    assert checked(piece).outside == 0
+    assert checked(replace(piece, end=9)).outside == 1
+    assert checked(replace(piece, start=1)).outside == 1
     place = tmp_path / piece.path
     table = pq.read_table(place)
     pq.write_table(pa.concat_tables([table.slice(0, 5), table.slice(4)]), place)
-    found = looked_at(piece)
+    found = checked(piece)
     assert (found.disorder, found.distinct, found.found_rows, found.wrong_bytes) == (
         1,
         10,
@@ -190,7 +190,7 @@ def test_what_a_file_holds_twice_or_outside_of_its_range_is_counted(tmp_path: Pa
         True,
     )
     # A manifest of version 1 has no digest.
-    assert not looked_at(replace(piece, digest="")).wrong_bytes
+    assert not checked(replace(piece, digest="")).wrong_bytes
 
 
 # Topics as they are now

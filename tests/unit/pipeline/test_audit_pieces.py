@@ -190,7 +190,7 @@ def test_what_of_the_record_still_stands(tmp_path: Path) -> None:
     place = tmp_path / piece.path
     place.parent.mkdir(parents=True)
     place.write_bytes(b"x" * 100)
-    seen = record.looked_at(tmp_path, piece.path)
+    seen = record.size_and_time(tmp_path, piece.path)
 
     def stands(
         facts: PieceFacts, keys: Keys = Keys.ANY, isolation: str = "read_uncommitted"
@@ -346,7 +346,7 @@ def test_a_file_is_read_in_the_order_of_its_offsets_whatever_lies_in_it(tmp_path
 
     def look() -> tuple[PieceFacts, LakeFileRows, list[int]]:
         file = LakeFileRows(tmp_path, piece, Keys.MURMUR2, (1, 1))
-        facts = file.look()
+        facts = file.check()
         found = [each for part in file.batches() for each in part.column("offset").to_pylist()]
         return facts, file, found
 

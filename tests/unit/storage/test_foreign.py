@@ -15,7 +15,7 @@ from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.checkpoints import PartitionMetadata
-from tidelog.storage.directory.identity import DirectoryRefused, look
+from tidelog.storage.directory.identity import DirectoryRefused, read_identity
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.foreign import is_log_directory, log_directory_within, strange_in
 
@@ -63,7 +63,7 @@ def test_a_log_directory_is_no_partition(tmp_path: Path, found: str, is_new: boo
     assert log_directory_within(DISK, str(tmp_path), is_new=is_new) == f"{tmp_path}/broker-1"
     if not is_new:
         put(tmp_path / "meta.properties")
-    refused = look(DISK, str(tmp_path), 1)
+    refused = read_identity(DISK, str(tmp_path), 1)
     assert (
         isinstance(refused, DirectoryRefused) and f"log.dirs={tmp_path}/broker-1" in refused.reason
     )

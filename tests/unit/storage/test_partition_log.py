@@ -335,7 +335,7 @@ def test_few_bytes_that_decompress_to_many_are_not_looked_into() -> None:
 def test_a_batch_of_a_compacted_topic_has_not_any_number_of_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inspecting, "LOOKED_INTO_RECORDS", 10)
+    monkeypatch.setattr(inspecting, "INSPECTED_RECORDS", 10)
     compacted = replace(TopicConfigs(), cleanup_policy=frozenset({"compact"}))
     assert isinstance(prepare(batch(10), BatchDemands(compacted, NOW_MS)), list)
     refused = prepare(batch(11), BatchDemands(compacted, NOW_MS))

@@ -107,7 +107,7 @@ class ControllerSearch:
         if patience.now_ms == self.least_ms or len(self._addresses) == 1:
             return await work
         task = asyncio.ensure_future(work)
-        look: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        check: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         waited_ms = 0
         try:
             while True:
@@ -115,11 +115,11 @@ class ControllerSearch:
                 if task.done():
                     return await task
                 waited_ms += self.least_ms
-                look = asyncio.ensure_future(self._another_active())
-                await asyncio.wait({task, look}, return_when=asyncio.FIRST_COMPLETED)
+                check = asyncio.ensure_future(self._another_active())
+                await asyncio.wait({task, check}, return_when=asyncio.FIRST_COMPLETED)
                 if task.done():
                     return await task
-                another = look.result()
+                another = check.result()
                 if is_over(waited_ms, patience.now_ms, self.least_ms, another is not None):
                     host, port = self.address
                     if another is not None:
@@ -127,9 +127,9 @@ class ControllerSearch:
                         self._turn = another - 1
                     raise RequestTimedOut(f"{host}:{port} did not {what} within {waited_ms} ms")
         finally:
-            for each in (task, look):
+            for each in (task, check):
                 each.cancel()
-            await asyncio.gather(task, look, return_exceptions=True)
+            await asyncio.gather(task, check, return_exceptions=True)
 
     async def _another_active(self) -> int | None:
         """Return the index of another controller that is active, None if there is none.

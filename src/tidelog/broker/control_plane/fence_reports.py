@@ -63,8 +63,8 @@ class FenceReports:
         self._random = entropy
         self._due: dict[TopicPartition, tuple[HostedPartition, int]] = {}
         """With the leader epoch: what is committed, and not answered."""
-        self.is_looking = False
-        """Whether all partitions are to be looked at."""
+        self.is_checking = False
+        """Whether all partitions are to be checked."""
         self._wake = asyncio.Event()
         self._began_again = asyncio.Event()
         """Whether a control channel was opened since the last failure."""
@@ -94,7 +94,7 @@ class FenceReports:
 
     def again(self) -> None:
         """Report the fences of all partitions that this broker leads, once more."""
-        self.is_looking = True
+        self.is_checking = True
         self._began_again.set()
         self._wake.set()
 
@@ -112,8 +112,8 @@ class FenceReports:
             await self._wake.wait()
             self._wake.clear()
             try:
-                if self.is_looking:
-                    await pace.run(self._look_at_all(), self._clock)
+                if self.is_checking:
+                    await pace.run(self._check_all(), self._clock)
                 is_done = await self._ask_for_some()
             except Exception:
                 # A bug must not stop the reports for ever.
@@ -131,8 +131,8 @@ class FenceReports:
                     await self._began_again.wait()
             failures = 0 if self._began_again.is_set() else failures + 1
 
-    def _look_at_all(self) -> pace.Work[None]:
-        self.is_looking = False
+    def _check_all(self) -> pace.Work[None]:
+        self.is_checking = False
         for part in pace.parts(list(self._partitions.all())):
             for partition in part:
                 self.began(partition)

@@ -53,7 +53,7 @@ class Quorum:
         ``controller_id`` and ``active`` are null where it does not respond; ``why`` says why it
         cannot be active, if it does.
         """
-        return await self._shared("conditions", self._look)
+        return await self._shared("conditions", self._check)
 
     async def _shared(
         self, kind: str, ask: Callable[[], Coroutine[Any, Any, list[Any]]]
@@ -64,7 +64,7 @@ class Quorum:
             self._asking[kind] = under_way
         return await asyncio.shield(under_way)
 
-    async def _look(self) -> list[Any]:
+    async def _check(self) -> list[Any]:
         request = messages.DescribeConditionRequest(subjects=["controller"])
         found = await self._controllers.ask_each(request, 0, CONTROLLERS_MS)
         return [{"address": address, **_of_itself(said)} for address, said in found]

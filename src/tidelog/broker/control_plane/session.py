@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 100
 """First pause between two attempts to find the controller; doubles up to ``RETRY_MAX_MS``."""
 
-LOOK_AGAIN_MS = 20
+CHECK_AGAIN_MS = 20
 """First pause between two requests for the cluster id, before there is a session; later ones are
 a tenth of the time waited so far."""
 
@@ -185,7 +185,7 @@ class ControllerSession:
                 logger.warning("%s Waiting for it.", self.search.unreachable())
             # When a whole cluster starts, a broker finds the controller at most a tenth later than
             # possible.
-            await asyncio.sleep(min(max(LOOK_AGAIN_MS, waited_ms / 10), RETRY_MAX_MS) / 1000)
+            await asyncio.sleep(min(max(CHECK_AGAIN_MS, waited_ms / 10), RETRY_MAX_MS) / 1000)
 
     def start(self, identity: Identity) -> None:
         """Begin to seek the active controller and to register with it."""

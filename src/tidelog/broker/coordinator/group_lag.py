@@ -87,7 +87,7 @@ class GroupTables(Protocol):
     """The groups that are coordinated here."""
 
     def tables(self) -> Iterator[GroupTable]:
-        """Yield the tables that can be looked at."""
+        """Yield the tables that can be checked."""
 
 
 class GroupLag:

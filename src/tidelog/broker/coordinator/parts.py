@@ -22,7 +22,7 @@ from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import Event, Expire, OffsetsResult, RemoveMore
 from tidelog.groups.group import Group
 from tidelog.groups.limits import MAX_EXPIRED_AT_ONCE
-from tidelog.groups.retention import found_by, look
+from tidelog.groups.retention import check, found_by
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime import pace
@@ -46,7 +46,7 @@ async def expiry_of(group: Group, now_ms: int, turn: pace.Turn) -> Expire:
     """
     if group.offset_count <= PART:
         return Expire()
-    checked = look(group, now_ms)
+    checked = check(group, now_ms)
     found: list[TopicPartition | str | None] = []
     while part := list(islice(checked, PART)):
         found += [each for each in part if each is not None]

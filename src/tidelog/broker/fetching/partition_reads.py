@@ -445,7 +445,7 @@ def records_at(
     records = log.read(offset, most, limit, at_least_one=at_least_one)
     if isinstance(records, Rejected):
         if records.error is ErrorCode.KAFKA_STORAGE_ERROR:
-            partition.look_at_disk()
+            partition.check_disk()
         return records
     # An empty read (no room for the first batch) has no end to continue from.
     if 0 < len(records) < SMALL_READ_BYTES and offset < log.segments.active.base_offset:

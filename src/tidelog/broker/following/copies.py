@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARALLEL_COPIES = "reassignment.parallel.copies"
-LOOKED_MS = 1_000
+CHECKED_MS = 1_000
 """How often copies without progress are looked for, while others wait."""
 
 SIZED_AT_ONCE = 1_000
@@ -125,7 +125,7 @@ class Copies:
         """Give places after each change, and look for copies without progress."""
         while True:
             with contextlib.suppress(TimeoutError):
-                timeout_s = LOOKED_MS / 1000 if self._queue.waiting else None
+                timeout_s = CHECKED_MS / 1000 if self._queue.waiting else None
                 async with asyncio.timeout(timeout_s):
                     await self._changed.wait()
             self._changed.clear()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
 
 
-THROTTLE_LOOKED_MS = 500
+THROTTLE_CHECKED_MS = 500
 """The longest pause of a partition that a throttle limits."""
 
 
@@ -110,7 +110,7 @@ class FollowedPartitions:
         for followed in list(self._due.values()):
             pause_ms = free_in_ms(followed.hosted, node_id)
             if pause_ms:
-                self._pause(followed, now_ms + ceil(min(pause_ms, THROTTLE_LOOKED_MS)))
+                self._pause(followed, now_ms + ceil(min(pause_ms, THROTTLE_CHECKED_MS)))
 
     def _pause(self, followed: Followed, until_ms: int) -> None:
         key = followed.hosted.key

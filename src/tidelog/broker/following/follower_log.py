@@ -167,7 +167,7 @@ def _taken_over(
 ) -> str | None:
     """Take the leader's watermark and log start, unless the append (None: no records) failed."""
     if isinstance(appended, Rejected):
-        partition.look_at_disk()
+        partition.check_disk()
         return appended.reason
     log = partition.log
     partition.replicated(0 if appended is None else len(part.records), part.high_watermark)
@@ -266,5 +266,5 @@ def _start_over(
 def _refused(partition: HostedPartition, result: Rejected | None) -> str | None:
     if result is None:
         return None
-    partition.look_at_disk()
+    partition.check_disk()
     return result.reason

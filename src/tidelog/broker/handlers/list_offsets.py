@@ -165,7 +165,7 @@ def _fill_in(
     if error is not ErrorCode.NONE:
         answer.error_code = int(error)  # it moved away meanwhile
     elif isinstance(found, Rejected):
-        partition.look_at_disk()
+        partition.check_disk()
         answer.error_code = int(found.error)
     elif found is None or found.offset >= limit_of_consumer(partition, named):
         answer.offset = UNKNOWN_OFFSET

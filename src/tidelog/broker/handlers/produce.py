@@ -55,7 +55,7 @@ from tidelog.network.router import CloseConnection, Handler, RequestContext, Sco
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
 from tidelog.records.batch import Rejected
-from tidelog.storage.log.inspecting import UNLOOKED, Looks
+from tidelog.storage.log.inspecting import UNINSPECTED, InspectionAllowance
 from tidelog.storage.log.producers import RESUMES
 from tidelog.storage.log.results import Appended
 
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 _Waiting = tuple["HostedPartition", int, Any]
 """A partition, the last offset appended, its part of the response."""
 
-_Unlooked = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended | Rejected]"]
+_Uninspected = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended | Rejected]"]
 """A partition, the responses of its topic, the index of its own, and the result of the append."""
 
 FIRST_SERVED_VERSION = 3
@@ -113,14 +113,14 @@ class _Appending:
     request: messages.ProduceRequest
     context: RequestContext
     waiting: list[_Waiting] = field(default_factory=list)
-    unlooked: list[_Unlooked] = field(default_factory=list)
+    uninspected: list[_Uninspected] = field(default_factory=list)
     """The batches that are not appended yet."""
     older: dict[str, int] = field(default_factory=dict)
     """Topics with a batch of an older resize epoch, and the partition's."""
 
     def _appended(self, response: messages.ProduceResponse) -> Any:
-        if self.unlooked:
-            return self.broker.loop.create_task(self._when_looked_into(response))
+        if self.uninspected:
+            return self.broker.loop.create_task(self._when_inspected(response))
         return self._answer(response, self.request.timeout_ms)
 
     def _refuse(self, partition: HostedPartition, refusal: Rejected) -> None:
@@ -143,11 +143,11 @@ class _Appending:
         finish = partial(hints.name_leaders, listener_name=listener) if named else None
         return DelayedProduce(response, self.waiting, timeout_ms, finish, still_unseen).future
 
-    async def _when_looked_into(self, response: messages.ProduceResponse) -> Any:
+    async def _when_inspected(self, response: messages.ProduceResponse) -> Any:
         """Respond when the inspected batches are appended or refused, and committed."""
         loop, request = self.broker.loop, self.request
         end = loop.time() + request.timeout_ms / 1000
-        for partition, answers, place, outcome in self.unlooked:
+        for partition, answers, place, outcome in self.uninspected:
             result = await outcome
             index = answers[place].index
             if isinstance(result, Rejected):
@@ -165,7 +165,7 @@ class _Appending:
         broker, request, context = self.broker, self.request, self.context
         now_ms, committed = broker.clock.wall_ms(), request.acks == ALL_IN_SYNC
         by_topic, resuming = broker.partitions.by_topic, broker.resuming_producers
-        looks = Looks()
+        allowance = InspectionAllowance()
         seen: set[HostedPartition] = set()
         topics = []
         for topic in request.topic_data:
@@ -198,19 +198,19 @@ class _Appending:
                     answers.append(_rejected(index, refused, partition))
                     resuming.note_refusal(partition, records, refused.error)
                     continue
-                result = _append(broker, partition, named, records, now_ms, looks)
-                if result is UNLOOKED:
+                result = _append(broker, partition, named, records, now_ms, allowance)
+                if result is UNINSPECTED:
                     outcome = broker.inspected_appends.add(
                         partition,
                         records,
-                        looks,
+                        allowance,
                         context.connection,
                         named=named,
                         client_id=context.client_id or "",
                         in_sync=committed,
                         timeout_ms=request.timeout_ms,
                     )
-                    self.unlooked.append((partition, answers, len(answers), outcome))
+                    self.uninspected.append((partition, answers, len(answers), outcome))
                     answers.append(_Partition(index))
                     continue
                 if isinstance(result, Rejected):
@@ -236,21 +236,21 @@ def _append(
     named: Named,
     records: Any,
     now_ms: int,
-    looks: Looks,
+    allowance: InspectionAllowance,
 ) -> Appended | Rejected:
     """Append one batch, if its count and that of the partition allow it."""
     refused = why_not_taken(partition, named, records, broker.metadata)
     if refused is not None:
         return refused
     if not broker.unaware_writers.may_append(partition, named, now_ms):
-        return UNLOOKED
+        return UNINSPECTED
     if is_control(records):
         metadata = broker.metadata.topic(partition.topic)
         if metadata is not None and is_aware(partition, named):
             appended = append_tombstone(partition, metadata, records, now_ms)
             if appended is not None:
                 return appended
-    append = partial(partition.append, records, now_ms, looks=looks)
+    append = partial(partition.append, records, now_ms, allowance=allowance)
     result = append()
     if result is RESUMES:
         again = partial(append, resumes=True)

@@ -27,7 +27,7 @@ class EpochWaiter(Protocol):
     """A request that waits."""
 
     def more(self, size: int) -> None:
-        """Look again; ``size`` is 0."""
+        """Check again; ``size`` is 0."""
 
 
 class ShownEpochs:

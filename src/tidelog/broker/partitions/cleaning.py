@@ -34,7 +34,7 @@ from tidelog.runtime.disk import Disk
 from tidelog.runtime.tasks import call_off
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import compact, discard_cleaned
-from tidelog.storage.compaction.pace import LOOK_S, write_rate
+from tidelog.storage.compaction.pace import CHECK_S, write_rate
 from tidelog.storage.compaction.plan import WHOLE, CompactionPlan, Share, plan_compaction
 from tidelog.storage.compaction.swap import applying
 
@@ -134,7 +134,7 @@ class Cleaning:
         ended: set[asyncio.Task[bool]] = set()
         while not ended and (left_ms := until_ms - self._seams.clock.monotonic_ms()) > 0:
             # Only runs with a limit follow its changes.
-            longest_s = LOOK_S if self._rates else inf
+            longest_s = CHECK_S if self._rates else inf
             some_s = min(left_ms / 1000, longest_s)
             ended, _ = await asyncio.wait(
                 at_work,

@@ -65,13 +65,13 @@ THREADS = 2
 
 LEAST_SLICE_BYTES = 64 * 1024
 THROTTLED_S = 1.0
-"""How often a throttled copy looks at the rate, which may have been changed."""
+"""How often a throttled copy checks the rate, which may have been changed."""
 
 REST_S = 10.0
 """How long a copy rests whose directory is full."""
 
-LOOKED_S = 1.0
-"""How often those that wait look whether a copy makes no progress."""
+CHECKED_S = 1.0
+"""How often those that wait check whether a copy makes no progress."""
 
 RETRY_S = 0.1
 """Pause after the log changed meanwhile, or grew faster than it was copied."""
@@ -240,7 +240,7 @@ class FutureReplicas:
             if not self._queue.has_place(key):
                 self._let_go(copy, stays=True)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOKED_S):
+                    async with asyncio.timeout(CHECKED_S):
                         await copy.placed.wait()
 
     def _give_places(self) -> None:
@@ -265,7 +265,7 @@ class FutureReplicas:
         except Overtaken:
             event = MoveEvent.CHANGED
         except Unsound as error:
-            event = await self._look_at_damage(copy, str(error))
+            event = await self._check_damage(copy, str(error))
         except SourceFailed as failure:
             event = self._unreadable(copy, failure.error)
         except OSError as error:
@@ -347,7 +347,7 @@ class FutureReplicas:
         self._log_work.hand_over(former, log)
         self._commit.want(copy.hosted)
 
-    async def _look_at_damage(self, copy: FutureReplica, why: str) -> MoveEvent:
+    async def _check_damage(self, copy: FutureReplica, why: str) -> MoveEvent:
         """Read what looks damaged as a client would: a read that finds damage takes the log out of
         service. The bytes may also have been cut meanwhile."""
         log, mirror = copy.hosted.log, copy.mirror

@@ -24,7 +24,7 @@ from tidelog.network.limits import Account, Holder
 from tidelog.records.batch import Buffer, Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 from tidelog.runtime.tasks import call_off
-from tidelog.storage.log.inspecting import Looks
+from tidelog.storage.log.inspecting import InspectionAllowance
 from tidelog.storage.log.producers import RESUMES
 from tidelog.storage.log.results import Appended
 from tidelog.storage.log.retention import ROLL_WAITS
@@ -48,7 +48,7 @@ Outcome = asyncio.Future[Appended | Rejected]
 @dataclass(slots=True)
 class _Entry:
     records: bytes
-    looks: Looks
+    allowance: InspectionAllowance
     named: Named
     in_sync: bool
     deadline: float
@@ -86,7 +86,7 @@ class InspectedAppends:
         self,
         partition: HostedPartition,
         records: Buffer,
-        looks: Looks,
+        allowance: InspectionAllowance,
         owner: Holder,
         *,
         named: Named = NOT_NAMED,
@@ -110,11 +110,11 @@ class InspectedAppends:
         deadline = loop.time() + max(0, timeout_ms) / 1000
         queue = self._queues.setdefault(partition, deque())
         queue.append(
-            _Entry(bytes(records), looks, named, in_sync, deadline, outcome, owner, client_id)
+            _Entry(bytes(records), allowance, named, in_sync, deadline, outcome, owner, client_id)
         )
-        if not partition.has_unlooked:
-            partition.has_unlooked = True
-            task = loop.create_task(self._work_off(partition, queue), name="looked-appends")
+        if not partition.has_uninspected:
+            partition.has_uninspected = True
+            task = loop.create_task(self._work_off(partition, queue), name="inspected-appends")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return outcome
@@ -133,7 +133,7 @@ class InspectedAppends:
                     self._resuming.note_refusal(partition, entry.records, result.error)
                 self._done(queue, result)
         finally:
-            partition.has_unlooked = False
+            partition.has_uninspected = False
             del self._queues[partition]
             while queue:
                 reason = "this broker stops"
@@ -148,13 +148,13 @@ class InspectedAppends:
     async def _append(self, partition: HostedPartition, entry: _Entry) -> Appended | Rejected:
         clock, background = self._clock, self._background
         if entry.in_sync and self._loop.time() >= entry.deadline:
-            sentence = "its records could not be looked into in time"
+            sentence = "its records could not be inspected in time"
             return Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence)
         try:
-            pieces = partition.log.look_into(entry.records, clock.wall_ms(), entry.looks)
-            looked = await background.run(pieces)
-            if isinstance(looked, Rejected):
-                return looked
+            pieces = partition.log.inspect(entry.records, clock.wall_ms(), entry.allowance)
+            inspected = await background.run(pieces)
+            if isinstance(inspected, Rejected):
+                return inspected
             while True:
                 if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:
                     return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
@@ -165,10 +165,10 @@ class InspectedAppends:
                 if not self.unaware.may_append(partition, entry.named, now_ms):
                     refused = await self.unaware.noting(partition, now_ms, entry.client_id)
                     if refused is not None:
-                        partition.look_at_disk()
+                        partition.check_disk()
                         return refused
                     continue
-                append = partial(partition.append, entry.records, now_ms, looked_into=looked)
+                append = partial(partition.append, entry.records, now_ms, inspected=inspected)
                 result = append()
                 if result is RESUMES:
                     again = partial(append, resumes=True)
@@ -182,7 +182,7 @@ class InspectedAppends:
                 log = partition.log
                 refused = await background.run(log.syncing_before_roll())
                 if refused is not None and log is partition.log:
-                    partition.look_at_disk()
+                    partition.check_disk()
                     return refused
         except Exception:
             logger.exception("a batch for %s could not be inspected", partition.key)

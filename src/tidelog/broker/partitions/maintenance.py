@@ -94,10 +94,10 @@ class Maintenance:
         )
         flush_ms = min(configs.log_flush_scheduler_interval_ms, LONGEST_FLUSH_TICK_MS)
         retention_ms = configs.log_retention_check_interval_ms
-        self._every("retention", retention_ms, self._retention_now, self.look_at_retention)
+        self._every("retention", retention_ms, self._retention_now, self.check_retention)
         self._every("removals", REMOVAL_TICK_MS, asyncio.Event(), self.remove)
-        self._every("room", ROOM_TICK_MS, asyncio.Event(), self.look_at_room)
-        self._every("producers", PRODUCERS_TICK_MS, asyncio.Event(), self.look_at_producers)
+        self._every("room", ROOM_TICK_MS, asyncio.Event(), self.check_room)
+        self._every("producers", PRODUCERS_TICK_MS, asyncio.Event(), self.check_producers)
         self._every("checkpoints", checkpoint_ms, self._checkpoint_now, self.checkpoint)
         self._every("flush", flush_ms, asyncio.Event(), self._flush)
         self._every("configurations", KEEP_TICK_MS, self._keep_now, self.keep_configs)
@@ -165,7 +165,7 @@ class Maintenance:
     def _assigned(self) -> list[HostedPartition]:
         return [hosted for hosted in self._partitions.all() if hosted.assigned]
 
-    async def look_at_retention(self) -> None:
+    async def check_retention(self) -> None:
         """Apply retention to the logs, and forget expired producers."""
         now_ms = self._clock.wall_ms()
         silence_ms = self._dynamic.number(
@@ -200,12 +200,12 @@ class Maintenance:
                 # The renamed files are removed after their delay, once the rename is synced.
                 self._partitions.commit.want(partition, closed_only=True)
 
-    async def look_at_room(self) -> None:
+    async def check_room(self) -> None:
         """Find the log directories without room, which heartbeats report."""
         free = await self._in_thread(self._shortages.measured)
-        self._shortages.look(free)
+        self._shortages.check(free)
 
-    async def look_at_producers(self) -> None:
+    async def check_producers(self) -> None:
         """Forget the longest idle producers when all replicas together remember too many.
 
         Any client may send a new producer id with each batch, in each partition.
@@ -229,13 +229,13 @@ class Maintenance:
 
     async def remove(self) -> None:
         """Remove the files whose delay is over: removed segments, deleted and quarantined replicas.
-        Also end unused fetch sessions, look which damaged replicas are rebuilt, and write fences
+        Also end unused fetch sessions, check which damaged replicas are rebuilt, and write fences
         that a full disk refused.
 
         O(files that are due, sessions that end, replicas being rebuilt, fences unwritten).
         """
         self._expire_sessions(self._clock.monotonic_ms())
-        self._repairs.look()
+        self._repairs.check()
         self._partitions.write_fences_again()
         for directory in self._partitions.directories:
             removal = None if directory.failed else directory.due_removal()

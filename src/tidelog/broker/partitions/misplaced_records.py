@@ -5,10 +5,10 @@ producer wrote: see `unaware_writers`.
 
 A producer without a count hashes by the number of partitions that it knows. Its records are in the
 place where aware producers write their keys only while C is N times a power of two, and the number
-is the present one. So the keys of its batches are looked at while C is another number, and for
+is the present one. So the keys of its batches are checked while C is another number, and for
 ``NEWEST_AGE_MS`` after the first such batch in a resize epoch: clients refresh their metadata
-within that time. A task looks at them after the append, in turns and in threads, in a bounded
-queue: what has no room in it is not looked at, so the count is a lower bound.
+within that time. A task checks them after the append, in turns and in threads, in a bounded
+queue: what has no room in it is not checked, so the count is a lower bound.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NEWEST_AGE_MS = 300_000
 """How old the metadata of a client may be: Kafka's default of ``metadata.max.age.ms``."""
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Most bytes of batches that wait to be looked at; a larger batch is not looked at."""
+"""Most bytes of batches that wait to be checked; a larger batch is not checked."""
 
 MOST_PLAIN_BYTES = 16 * 1024 * 1024
 """Most bytes that one batch may decompress to."""
@@ -63,7 +63,7 @@ class MisplacedRecords:
         self.found: dict[str, int] = {}
         """Records whose key has another partition, by topic, since the start of this broker."""
         self.skipped = 0
-        """Batches that were not looked at, because too many waited."""
+        """Batches that were not checked, because too many waited."""
         self.resized: dict[str, tuple[int, int]] = {}
         """The resize epoch of a topic's last batch, and since when batches come in it."""
         self._queue: deque[_Batch] = deque()
@@ -71,8 +71,8 @@ class MisplacedRecords:
         self._is_working = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def look_at(self, partition: HostedPartition, records: Buffer) -> None:
-        """Have the keys of a batch looked at, if they may be misplaced and there is room."""
+    def check(self, partition: HostedPartition, records: Buffer) -> None:
+        """Have the keys of a batch checked, if they may be misplaced and there is room."""
         topic, index = partition.key
         shown = self._metadata.topic(topic)
         initial = -1 if shown is None else shown.initial_partition_count
@@ -120,7 +120,7 @@ class MisplacedRecords:
             return 0
 
     async def stop(self) -> None:
-        """Stop; the batches that wait are not looked at."""
+        """Stop; the batches that wait are not checked."""
         await call_off(self._tasks)
 
 

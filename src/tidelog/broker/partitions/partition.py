@@ -43,7 +43,7 @@ from tidelog.records.batch import Buffer, Rejected
 from tidelog.replication.isr import UNKNOWN, Follower, maximal
 from tidelog.replication.watermark import high_watermark, required_in_sync
 from tidelog.storage.log.changes import LogChange
-from tidelog.storage.log.inspecting import UNLOOKED, Batches, Looks
+from tidelog.storage.log.inspecting import UNINSPECTED, Batches, InspectionAllowance
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 
@@ -74,7 +74,7 @@ class HostedPartition:
         "bytes_out",
         "counts",
         "fence_unwritten",
-        "has_unlooked",
+        "has_uninspected",
         "is_leader",
         "key",
         "leader_epoch",
@@ -99,7 +99,7 @@ class HostedPartition:
         self.offline_epoch, self.required_in_sync = -1, 1
         self.bytes_in = self.bytes_out = 0
         self.noted_ms = -1  # when a batch without a count was last noted (``produce_fast_path``)
-        self.has_unlooked = False  # whether batches wait for ``inspected_appends``
+        self.has_uninspected = False  # whether batches wait for ``inspected_appends``
         self.fence_unwritten = False  # whether its own fence or seal is still to be written
         self.counts, self.waiting = Counts(), Waiting()
         self.leadership: Leadership | None = None  # the leader's state; None while not leading
@@ -322,23 +322,23 @@ class HostedPartition:
         now_ms: int,
         *,
         from_client: bool = True,
-        looks: Looks | None = None,
-        looked_into: Batches | None = None,
+        allowance: InspectionAllowance | None = None,
+        inspected: Batches | None = None,
         resumes: bool = False,
     ) -> Appended | Rejected:
-        """Append as leader; the watermark may move. With ``looks`` may return ``UNLOOKED``."""
+        """Append as leader; the watermark may move. With ``allowance``: or ``UNINSPECTED``."""
         if not self.is_leader:
             return self._refuse()
-        if self.has_unlooked and looks is not None:
-            return UNLOOKED
+        if self.has_uninspected and allowance is not None:
+            return UNINSPECTED
         log, epoch = self.log, self.leader_epoch
-        plain = from_client and looked_into is None and not resumes
+        plain = from_client and inspected is None and not resumes
         result = append_plain(log, records, epoch, now_ms) if plain else None
         if result is None:
             append = partial(log.append_as_leader, from_client=from_client, resumes=resumes)
-            result = append(records, epoch, now_ms, looks=looks, looked_into=looked_into)
+            result = append(records, epoch, now_ms, allowance=allowance, inspected=inspected)
         if isinstance(result, Rejected):
-            self.look_at_disk()
+            self.check_disk()
             return result
         size, waiting = len(records), self.waiting
         self.counts.appends += 1
@@ -376,7 +376,7 @@ class HostedPartition:
             return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)
         return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.key}")
 
-    def look_at_disk(self) -> None:
+    def check_disk(self) -> None:
         """Go offline when the log's disk has failed."""
         failed = self.log.failed
         if failed is not None:
@@ -477,7 +477,7 @@ class HostedPartition:
         """Write a watermark to disk before readers see it, if needed; False if the disk failed."""
         if self._is_short and self.offline_reason is None:
             self.log.watermark_note.write(mark)
-            self.look_at_disk()
+            self.check_disk()
         return self.offline_reason is None
 
     # -- reading
@@ -494,7 +494,7 @@ class HostedPartition:
         batches = log.read(offset, max_bytes, limit, at_least_one=at_least_one)
         if isinstance(batches, Rejected):
             if batches.error is ErrorCode.KAFKA_STORAGE_ERROR:
-                self.look_at_disk()
+                self.check_disk()
             return batches
         self.bytes_out += len(batches)
         return batches

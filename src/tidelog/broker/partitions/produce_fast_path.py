@@ -135,7 +135,7 @@ def answer(
     is_due = noted and not 0 <= now_ms - partition.noted_ms < NOTED_EVERY_MS
     if is_due and not broker.unaware_writers.may_append(partition, NOT_NAMED, now_ms):
         return None
-    result = partition.append(records, now_ms, looks=ONE_BATCH)
+    result = partition.append(records, now_ms, allowance=ONE_BATCH)
     if result.__class__ is not Appended:
         # Nothing was appended: the general path tries again, and makes the error response.
         return None

@@ -94,7 +94,7 @@ class Partitions:
                     other = HostedPartition(key, log, node_id, commit)
                     self._undecided.setdefault(key, []).append(other)
 
-    # -- looking
+    # -- reading
 
     def get(self, topic: str, partition: int) -> HostedPartition | None:
         """Return a hosted partition."""

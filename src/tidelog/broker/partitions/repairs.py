@@ -77,7 +77,7 @@ class Repairs:
             {"partition": key, "path": path, "damage": damage},
         )
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Remove the damaged files of rebuilt replicas. O(replicas being rebuilt)."""
         for key, (directory, path, topic_id) in list(self._quarantined.items()):
             hosted = self._partitions.get(*key)

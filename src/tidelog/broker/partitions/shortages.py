@@ -6,12 +6,12 @@ write: see ``refused_writes``; not which directory gets a new replica: see ``pla
 | a directory | it is short |
 |---|---|
 | has less than ``LEAST_FREE_BYTES`` left | the disk is full |
-| refused a write for a shortage, and has not been looked at since | with that reason |
-| the same, and at a later look its free bytes are not above the first ones | with that reason, |
+| refused a write for a shortage, and has not been checked since | with that reason |
+| the same, and at a later check its free bytes are not above the first ones | with that reason, |
 | | until ``REMEMBERED_MS`` after its last refusal |
 | any other | no |
 
-A look asks the file system, in a thread. Quotas and open files show in refusals alone.
+A check asks the file system, in a thread. Quotas and open files show in refusals alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Refusal:
     reason: str
     at_ms: int
     free_bytes: int | None = None
-    """The free bytes at the first look after it."""
+    """The free bytes at the first check after it."""
 
 
 class Shortages:
@@ -66,7 +66,7 @@ class Shortages:
                     continue
         return free
 
-    def look(self, free: dict[LogDirectory, int]) -> None:
+    def check(self, free: dict[LogDirectory, int]) -> None:
         """Judge each directory by its free bytes."""
         now_ms = self._clock.monotonic_ms()
         for directory in self._directories:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TOPICS_AT_ONCE = 500
-"""Topics that one heartbeat looks at, and names at most."""
+"""Topics that one heartbeat checks, and names at most."""
 
 ASKED_MS = 3_600_000
 """A shrink asks for the last hour."""
@@ -109,7 +109,7 @@ class UnawareWriters:
         self._registration = -1
         self._said: dict[str, tuple[Any, int, int]] = {}
         self._urgent: dict[str, None] = {}
-        """Topics that the next heartbeat looks at first."""
+        """Topics that the next heartbeat checks first."""
         self._unsaid: list[UUID] = []
         """Topics of ``_former`` that this registration has not been sent."""
         self._cycle: Iterator[str] = iter(())
@@ -164,7 +164,7 @@ class UnawareWriters:
             return
         self._seen(partition.key.topic, partition.topic_id, now_ms, client_id)
         if partition.state.resize_epoch:
-            self.search.look_at(partition, records)
+            self.search.check(partition, records)
 
     def note_refused(self, partition: HostedPartition, named: Named) -> None:
         """Note a batch that was refused, if it came without a count to a retired partition."""
@@ -183,7 +183,7 @@ class UnawareWriters:
             )
 
     async def stop(self) -> None:
-        """Stop; the batches that wait are not looked at. The notes become exact."""
+        """Stop; the batches that wait are not checked. The notes become exact."""
         await self.search.stop()
         last_ms = {self._ids[topic]: self.last_ms[topic] for topic in self._ids}
         await self._notes.stop({**self._former, **last_ms})
@@ -201,13 +201,13 @@ class UnawareWriters:
         urgent, self._urgent = list(self._urgent), {}
         most = max(1, TOPICS_AT_ONCE - len(urgent))
         former, self._unsaid = self._unsaid[:most], self._unsaid[most:]
-        looked = list(islice(self._cycle, max(1, most - len(former))))
-        if not looked:
-            # All were looked at: again, with the topics that came since.
+        checked = list(islice(self._cycle, max(1, most - len(former))))
+        if not checked:
+            # All were checked: again, with the topics that came since.
             self._forget()
             self._cycle = iter(list(self._partitions.by_topic))
-            looked = list(islice(self._cycle, max(1, most - len(former))))
-        names = dict.fromkeys([*urgent, *looked])
+            checked = list(islice(self._cycle, max(1, most - len(former))))
+        names = dict.fromkeys([*urgent, *checked])
         changed = [led for topic in names if (led := self._hosted(topic)) is not None]
         gone = [
             _LedTopic(x, self._former[x], 0, client_ids=[]) for x in former if x in self._former

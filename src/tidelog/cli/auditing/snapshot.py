@@ -20,7 +20,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.partitioning.audit_rules import TopicCounts
 
 
-async def look(cluster: Cluster, name: str) -> AuditedTopic:
+async def look_up(cluster: Cluster, name: str) -> AuditedTopic:
     """Look up a topic. Raises ClientError, and Failed for a topic whose keys have no order."""
     topic = (await cluster.topics([name]))[name]
     if topic.resize_epoch < 0 <= topic.max_partition_epoch:

@@ -22,7 +22,7 @@ from tidelog.cli.reassigning.plan_file import (
     plan_text,
     say_rollback,
 )
-from tidelog.cli.reassigning.situation import Situation, look
+from tidelog.cli.reassigning.situation import Situation, check
 from tidelog.cli.reassigning.throttle import note_limits, rate_of, remove_limits, set_rate
 from tidelog.cli.refusal import Failed
 from tidelog.client.admin.reassignments import alter_reassignments, is_over
@@ -51,7 +51,7 @@ async def generate(
     cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], aware: bool, as_json: bool
 ) -> None:
     """Print the replicas of topics now, and a proposal on some brokers. Raises Failed."""
-    now = await look(cluster, placements=True)
+    now = await check(cluster, placements=True)
     known = {where.topic for where in now.partitions}
     missing = sorted(set(topics) - known)
     if missing:
@@ -85,7 +85,7 @@ async def generate(
 
 async def execute(cluster: Cluster, plan: PlanFile, options: Options) -> None:
     """Print the rollback of a plan and start its moves. Raises Failed before any has started."""
-    now = await look(cluster, dirs=True, placements=True)
+    now = await check(cluster, dirs=True, placements=True)
     _check(plan, now)
     if not options.additional:
         others = why_others_run(plan.targets, now)
@@ -142,7 +142,7 @@ async def _started(
 
 async def dry_run(cluster: Cluster, plan: PlanFile, force: bool, as_json: bool) -> None:
     """Print what a plan would copy. Raises Failed if it cannot be executed."""
-    now = await look(cluster, dirs=True, placements=True)
+    now = await check(cluster, dirs=True, placements=True)
     _check(plan, now)
     cost = cost_of(plan.targets, now, plan.log_dirs)
     if as_json:
@@ -180,7 +180,7 @@ async def verify(cluster: Cluster, plan: PlanFile, keeps_throttle: bool, as_json
     When no move remains, of this plan or another one, the throttles of moves are removed: ours,
     and those of Kafka's tool.
     """
-    now = await look(cluster, dirs=bool(plan.log_dirs))
+    now = await check(cluster, dirs=bool(plan.log_dirs))
     rows = [_verified(where, replicas, now) for where, replicas in sorted(plan.targets.items())]
     in_dirs = directories.verified(plan.log_dirs, now)
     topics = {where.topic for where in plan.targets}
@@ -235,7 +235,7 @@ def _verified(where: TopicPartition, wanted: Sequence[int], now: Situation) -> d
 
 async def list_moves(cluster: Cluster) -> None:
     """Print the running moves as a plan that ``--execute`` takes; ``{}`` when there is none."""
-    now = await look(cluster)
+    now = await check(cluster)
     running = {where: move.targets for where, move in now.moves.items()}
     say(plan_text(running) if running else "{}")
     if running:
@@ -249,13 +249,13 @@ async def cancel(
 
     When no move remains, the throttles of moves are removed, as by ``verify``.
     """
-    now = await look(cluster)
+    now = await check(cluster)
     running = [where for where in now.moves if plan is None or where in plan]
     outcomes = await alter_reassignments(cluster, dict.fromkeys(running))
     # A move that ended by itself meanwhile has no error: there is nothing to stop.
     ended = {where: None if is_over(found) else found for where, found in outcomes.items()}
     stopped = sorted(where for where, found in outcomes.items() if found is None)
-    remain = len(stopped) < len(now.moves) and (await look(cluster)).moves
+    remain = len(stopped) < len(now.moves) and (await check(cluster)).moves
     topics = {where.topic for where in (now.moves if plan is None else plan)}
     removed = await _ended(cluster, now, topics, bool(remain or keeps_throttle))
     if as_json:
@@ -274,7 +274,7 @@ async def revert(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
 
     Those that move, and those whose cancelled move has left other replicas.
     """
-    now = await look(cluster, placements=True)
+    now = await check(cluster, placements=True)
     changed = now.changed()
     back = {where: now.original(where) for where in changed if plan is None or where in plan}
     rollback = {where: now.targets(where) for where in back}

@@ -15,7 +15,7 @@ from tidelog.cli.output import note, print_json, say
 from tidelog.cli.reassigning import closing, tables
 from tidelog.cli.reassigning.cost import cost_of
 from tidelog.cli.reassigning.plan_file import plan_data, say_rollback
-from tidelog.cli.reassigning.situation import Situation, look
+from tidelog.cli.reassigning.situation import Situation, check
 from tidelog.cli.reassigning.steps import POLL_S, Done, carry_out
 from tidelog.cli.reassigning.throttle import note_limits
 from tidelog.cli.refusal import Failed
@@ -101,7 +101,7 @@ async def decommission(cluster: Cluster, leaving: int, asked: BalanceOptions, do
     if left:
         raise Failed(
             f"broker {leaving} still has {counted(len(left), 'replica')} ({named(left)}): keep it "
-            "running, look at `tidelog reassign-partitions --watch`, and run this again"
+            "running, check `tidelog reassign-partitions --watch`, and run this again"
         )
 
 
@@ -114,18 +114,18 @@ async def _left(cluster: Cluster, leaving: int) -> Situation:
     seen: list[TopicPartition] = []
     deadline = loop.time() + SHRINK_S
     while True:
-        now = await look(cluster, timeout_ms=TIMEOUT_MS)
+        now = await check(cluster, timeout_ms=TIMEOUT_MS)
         left = _on(now, leaving)
         if left != seen:
             seen, deadline = left, loop.time() + SHRINK_S
         hosts = any(leaving in now.targets(where) for where in left)
         if not left or hosts or loop.time() > deadline:
-            return await look(cluster, dirs=True, timeout_ms=TIMEOUT_MS)
+            return await check(cluster, dirs=True, timeout_ms=TIMEOUT_MS)
         await asyncio.sleep(POLL_S)
 
 
 async def _read(cluster: Cluster, asked: BalanceOptions) -> Situation:
-    now = await look(cluster, dirs=True, placements=True)
+    now = await check(cluster, dirs=True, placements=True)
     strangers = sorted(set(asked.excluded) - now.known_brokers())
     if strangers:
         raise Failed(f"--exclude-brokers names brokers that do not exist: {named(strangers)}")

@@ -8,7 +8,7 @@ or not.
 from __future__ import annotations
 
 from tidelog.cli.output import note, print_json, say
-from tidelog.cli.reassigning.situation import look
+from tidelog.cli.reassigning.situation import check
 from tidelog.cli.refusal import Failed
 from tidelog.client.admin.configs import alter_configs
 from tidelog.client.admin.nodes import describe_placements
@@ -35,7 +35,7 @@ async def close(cluster: Cluster, broker: int) -> None:
 async def open_again(cluster: Cluster, broker: int, as_json: bool) -> None:
     """Clear the cordon of a broker. Raises Failed when its own file still closes it, or when no
     broker has this id."""
-    now = await look(cluster, placements=True)
+    now = await check(cluster, placements=True)
     if broker not in now.known_brokers() | now.placements.closed:
         raise Failed(f"there is no broker {broker}, alive, in any assignment or closed")
     await alter_configs(

@@ -150,7 +150,7 @@ class Situation:
         }
 
 
-async def look(
+async def check(
     cluster: Cluster,
     *,
     dirs: bool = False,

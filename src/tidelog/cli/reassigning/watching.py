@@ -13,7 +13,7 @@ from collections.abc import Collection
 from tidelog.cli.output import say
 from tidelog.cli.reassigning import tables
 from tidelog.cli.reassigning.progress import Samples, TargetProgress
-from tidelog.cli.reassigning.situation import Situation, look
+from tidelog.cli.reassigning.situation import Situation, check
 from tidelog.cli.reassigning.throttle import note_limits, rate_of
 from tidelog.client.admin.sending import TIMEOUT_MS
 from tidelog.client.cluster import Cluster
@@ -34,7 +34,7 @@ async def watch(cluster: Cluster, plan: Collection[TopicPartition] | None, as_js
     samples = Samples()
     shown: list[TargetProgress] | None = None
     while True:
-        now = _of_plan(await look(cluster, dirs=True, timeout_ms=TIMEOUT_MS), plan)
+        now = _of_plan(await check(cluster, dirs=True, timeout_ms=TIMEOUT_MS), plan)
         if shown is None and now.moves:
             await note_limits(cluster, now.racks)
         rate = await rate_of(cluster)

@@ -129,9 +129,9 @@ async def list_groups(
         end_s = asyncio.get_running_loop().time() + SILENT_COORDINATOR_S
 
     async def of(node_id: int) -> list[GroupListing]:
-        look = partial(_coordinates_no_longer, cluster, node_id, end_s)
+        search = partial(_coordinates_no_longer, cluster, node_id, end_s)
         try:
-            return await unless_taken_over(groups_of(cluster, node_id, states), look)
+            return await unless_taken_over(groups_of(cluster, node_id, states), search)
         except TakenOver:
             deposed.add(node_id)
             raise

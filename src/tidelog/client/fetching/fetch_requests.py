@@ -77,9 +77,11 @@ async def ask_leader(
         return answer
 
     epochs = {tp: item.leader_epoch for tp, item in wanted.items()}
-    look = partial(led_elsewhere, cluster, node_id, epochs, PURPOSE)
+    search = partial(led_elsewhere, cluster, node_id, epochs, PURPOSE)
     try:
-        return await unless_taken_over(sent(), look, after_s=SILENT_S + options.max_wait_ms / 1000)
+        return await unless_taken_over(
+            sent(), search, after_s=SILENT_S + options.max_wait_ms / 1000
+        )
     except TakenOver as error:
         # Its response would be read by no request, and could be large.
         cluster.close_connection(node_id, PURPOSE, str(error))

@@ -366,9 +366,9 @@ class Fetcher:
             for state in group:
                 state.waits_for = f"truncation {node_id}"
             if state.waits_for not in self._tasks:
-                self._run(state.waits_for, self._look_for_cuts(node_id, group))
+                self._run(state.waits_for, self._search_for_cuts(node_id, group))
 
-    async def _look_for_cuts(self, node_id: int, group: list[FetchedPartition]) -> None:
+    async def _search_for_cuts(self, node_id: int, group: list[FetchedPartition]) -> None:
         """Check a new leader for truncation before the first fetch from it (KIP-320)."""
         epochs = {state.partition: state.fetch_epoch for state in group}
         try:

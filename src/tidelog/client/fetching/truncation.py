@@ -43,8 +43,8 @@ async def ask_ends(
     ``leader_epochs``: those in which the broker leads. Raises TakenOver when it does not respond,
     and another one leads.
     """
-    look = partial(led_elsewhere, cluster, node_id, leader_epochs)
+    search = partial(led_elsewhere, cluster, node_id, leader_epochs)
     try:
-        return await unless_taken_over(epoch_ends_at(cluster, node_id, epochs), look)
+        return await unless_taken_over(epoch_ends_at(cluster, node_id, epochs), search)
     except VersionUnsupported:
         return dict.fromkeys(epochs, EpochEnd(-1, -1))

@@ -68,7 +68,7 @@ PARTITION_CHECK_MS = 30_000
 HEARTBEATS_OF_A_SESSION = 3
 """Heartbeats in a row that may time out before the session is over."""
 
-LOOKS_OF_A_SESSION = 10
+SEARCHES_OF_A_SESSION = 10
 """How often a member that joins looks for another coordinator in the time of a session: its own may
 wait for other members, and send nothing."""
 
@@ -115,7 +115,7 @@ class GroupMember:
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._partition_check_ms = partition_check_ms
-        self._late_ms = max(LATE_MS, session_timeout_ms // LOOKS_OF_A_SESSION)
+        self._late_ms = max(LATE_MS, session_timeout_ms // SEARCHES_OF_A_SESSION)
         self._max_poll_interval_ms = max_poll_interval_ms
         self._polled_at = 0.0
         self._offered = offered(assignors, is_aware=is_aware)

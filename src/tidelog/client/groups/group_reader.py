@@ -43,7 +43,7 @@ from tidelog.client.groups.group_member import (
 from tidelog.client.groups.held_keys import HeldKeys
 from tidelog.client.groups.key_turns import KeyTurns
 from tidelog.client.groups.membership import MemberState
-from tidelog.client.groups.position_lookup import PositionLookup, look_at_error
+from tidelog.client.groups.position_lookup import PositionLookup, retrieve_error
 from tidelog.client.groups.reader_commits import Commits
 from tidelog.client.groups.reader_controls import ReaderControls
 from tidelog.client.groups.reader_hooks import ReaderHooks
@@ -299,7 +299,7 @@ class GroupReader:
         return True
 
     def _has_joined(self, task: asyncio.Task[bool]) -> None:
-        look_at_error(task)
+        retrieve_error(task)
         self.fetcher.interrupt()
 
     async def _give_up_before_join(self) -> None:

@@ -61,7 +61,7 @@ class PositionLookup:
         is_wanted = may_begin and self._member.state is MemberState.JOINED
         if self.task is None and is_wanted and loop.time() >= self.not_before:
             self.task = loop.create_task(self.place())
-            self.task.add_done_callback(look_at_error)
+            self.task.add_done_callback(retrieve_error)
 
     def step_ms(self, most_ms: int) -> int:
         """Return how long a poll may wait before ``go_on`` is due again, at most so long."""
@@ -160,7 +160,7 @@ class PositionLookup:
         return errors
 
 
-def look_at_error(task: asyncio.Task[Any]) -> None:
+def retrieve_error(task: asyncio.Task[Any]) -> None:
     """Retrieve the error of a task: a waiting caller gets it, and the loop must not warn."""
     if not task.cancelled():
         task.exception()

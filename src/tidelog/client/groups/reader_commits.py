@@ -109,7 +109,7 @@ class Commits:
         """
         await self.settle()
         own = asyncio.get_running_loop().create_task(work())
-        own.add_done_callback(_look_at_error)
+        own.add_done_callback(_retrieve_error)
         self.running = own
         await asyncio.wait([own])
         own.result()
@@ -191,7 +191,7 @@ class Commits:
         self.committed.update(done)
 
 
-def _look_at_error(task: asyncio.Task[None]) -> None:
+def _retrieve_error(task: asyncio.Task[None]) -> None:
     # A waiting caller gets the error; retrieve it here, so that the loop does not warn otherwise.
     if not task.cancelled():
         task.exception()

@@ -13,7 +13,7 @@ A tombstone is of the resize epoch in which its record was written, and never se
 there an ancestor may be the home of the key again, and a newer value stand before the tombstone.
 
 Bounds: ``KEYS_KEPT`` keys are remembered, the oldest are forgotten; ``MOST_BATCHES`` acknowledged
-batches wait to be looked at, and the oldest above are dropped. A broker that reads nothing gets
+batches wait to be checked, and the oldest above are dropped. A broker that reads nothing gets
 ``MOST_UNSENT_BYTES``, and one that cannot be reached in ``CONNECT_S`` nothing; then it is left
 alone for ``PAUSE_MS``. The keys of what it did not get are forgotten: their next records send the
 tombstones again.
@@ -45,7 +45,7 @@ KEYS_KEPT = 65_536
 """Keys that are remembered; some 10 MB of short ones."""
 
 MOST_BATCHES = 1_000
-"""Acknowledged batches whose keys were not looked at yet; 16 MB by default."""
+"""Acknowledged batches whose keys were not checked yet; 16 MB by default."""
 
 MOST_UNSENT_BYTES = 1 << 20
 """What may wait for a broker that reads nothing, beside what the operating system takes."""
@@ -150,7 +150,7 @@ class AncestorTombstones:
         """The brokers that took nothing, and when they are tried again."""
 
     def note(self, partition: TopicPartition, stamp: Stamp, batch: bytes) -> bool:
-        """Note an acknowledged batch, written under a stamp; return whether ``send`` has to look at
+        """Note an acknowledged batch, written under a stamp; return whether ``send`` has to check
         it."""
         topic = self._cluster.view.topics.get(partition.topic)
         home = None if topic is None else topic.partitions.get(partition.partition)

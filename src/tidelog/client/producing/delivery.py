@@ -53,7 +53,7 @@ TRIED = "the producer was closed before this was acknowledged: it may be written
 class TopicEvents(Protocol):
     """What follows for topics from what becomes of their batches; see ``topic_follower``."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Follow what metadata say of the topics, before batches are sent."""
 
     def took_back(self, queue: SendQueue, batch: ProducerBatch, result: BatchResult) -> bool:
@@ -72,7 +72,7 @@ class TopicEvents(Protocol):
 class _NoTopics:
     """Topics of which nothing follows."""
 
-    def look(self) -> None: ...
+    def check(self) -> None: ...
 
     def took_back(self, queue: SendQueue, batch: ProducerBatch, result: BatchResult) -> bool:
         return False
@@ -191,12 +191,12 @@ class BatchDelivery:
         """Send every batch that may be sent; called after every change of state."""
         if self._closed:
             return
-        self.topics.look()
+        self.topics.check()
         self._give_up_moved()
         now = asyncio.get_running_loop().time()
         groups: dict[Lane, list[SendQueue]] = {}
         lost: list[SendQueue] = []
-        next_look: float | None = None
+        next_check: float | None = None
         hurry = self._flushing > 0 or self.memory.is_awaited
         for queue in self.queues:
             if not queue.waiting:
@@ -204,7 +204,7 @@ class BatchDelivery:
             due = 0.0 if hurry else self.times.due(queue.waiting[0])
             due = max(due, queue.not_before)
             if due > now:
-                next_look = due if next_look is None else min(next_look, due)
+                next_check = due if next_check is None else min(next_check, due)
                 continue
             if queue.needs_identity(self.identity):
                 self.work.run("identity", self._new_identity)
@@ -221,8 +221,8 @@ class BatchDelivery:
             self.work.run("leaders", partial(self._find_leaders, lost))
         for lane, queues in groups.items():
             self._send_to(lane, queues)
-        if next_look is not None:
-            self.timer.set(next_look)
+        if next_check is not None:
+            self.timer.set(next_check)
 
     def leader_of(self, partition: TopicPartition) -> int:
         """Return the leader that metadata name, if they know where it is; otherwise NO_LEADER."""
@@ -361,7 +361,7 @@ class BatchDelivery:
         self.free(size)
 
     def free(self, size: int) -> None:
-        """Give memory back, and let those look again that wait for outcomes."""
+        """Give memory back, and let those check again that wait for outcomes."""
         self.memory.free(size)
         self._idle.wake()
 

@@ -63,8 +63,8 @@ class Flights:
     connecting: dict[Lane, float] = field(default_factory=dict)
     """When the attempt to connect to a broker began."""
     lanes: Lanes = field(default_factory=Lanes)
-    looks: int = 0
-    """How many looks there were since the oldest of them is late."""
+    searches: int = 0
+    """How many searches there were since the oldest of them is late."""
     _seen: ClusterMetadata | None = None
 
     def began(self, flight: Flight) -> None:
@@ -82,17 +82,17 @@ class Flights:
         begun = [flight.sent_at for flight in self.under_way if flight.is_open]
         return min((*begun, *self.connecting.values()), default=None)
 
-    def next_look(self, now: float) -> float | None:
+    def next_search(self, now: float) -> float | None:
         """Return when to look for silent brokers; None while nothing waits."""
         since = self.waits_since()
         if since is None or since + SILENT_S > now:
-            self.looks = 0
+            self.searches = 0
             return None if since is None else since + SILENT_S
-        self.looks += 1
-        return now + pause_s(self.looks)
+        self.searches += 1
+        return now + pause_s(self.searches)
 
     def next_late(self, now: float) -> float:
-        """Return when to look next for a response that is late."""
+        """Return when to search next because of a response that is late."""
         soon = [f.sent_at for f in self.under_way if f.sent_at + LATE_S > now and f.is_open]
         return max(min(soon, default=now) + LATE_S, now + LATE_S / 8)
 

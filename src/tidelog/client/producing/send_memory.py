@@ -27,7 +27,7 @@ class SendMemory:
         return not self.used or self.used + size <= self.limit
 
     def free(self, size: int) -> None:
-        """Give memory back: records have their outcome. All that wait look again."""
+        """Give memory back: records have their outcome. All that wait check again."""
         self.used -= size
         self._waiters.wake()
 

@@ -61,7 +61,7 @@ class TopicEpochs:
     seen: Topic
     stamp: Stamp | None
     view: ClusterMetadata | None = None
-    """The metadata that were looked at last."""
+    """The metadata that were checked last."""
     queues: dict[int, SendQueue] = field(default_factory=dict)
     """The queues of new records, by partition."""
     former: Producer | None = None
@@ -72,9 +72,9 @@ class TopicEpochs:
     refused_by: int = -1
     older: list[OlderBatch] = field(default_factory=list)
     shut: OlderKeys | None = None
-    """Where keys of older batches may come to, as they were looked at last."""
+    """Where keys of older batches may come to, as they were checked last."""
     held: list[HeldRecord] = field(default_factory=list)
-    """Records that are hashed at the next look at metadata that are new enough."""
+    """Records that are hashed at the next check of metadata that are new enough."""
     gated: dict[int, list[HeldRecord]] = field(default_factory=dict)
     """Records that wait for older batches, by their partitions under the stamp."""
 
@@ -140,7 +140,7 @@ class TopicEpochs:
             return ANY
         return modulus_of(partition, self.seen.initial_partition_count, stamp.undeleted_count)
 
-    def look_at_older(self) -> None:
+    def check_older(self) -> None:
         """Forget the older batches that have their outcome, and see what the others hold up.
 
         Grows with the older batches.

@@ -1,4 +1,4 @@
-"""The topics of a producer as their metadata change: when they are looked at, and what follows.
+"""The topics of a producer as their metadata change: when they are checked, and what follows.
 
 Owns the shell around ``turning``: it asks for newer metadata, keeps the deadlines of records that
 are held, and lets ``delivery`` do what was decided. Not the decisions: see ``turning``. Not
@@ -73,7 +73,7 @@ class TopicFollower:
         epochs = self.turning.epochs_of(topic)
         newest = self._cluster.view.topics.get(topic.name)
         if newest is not epochs.seen:
-            self._look(epochs, newest)
+            self._check(epochs, newest)
         return epochs
 
     def append(
@@ -103,12 +103,12 @@ class TopicFollower:
 
     # What the delivery asks for
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Follow what metadata say of the topics, before batches are sent."""
         for name, epochs in self.turning.topics.items():
             newest = self._cluster.view.topics.get(name)
             if epochs.is_turning or newest is not epochs.seen:
-                self._look(epochs, newest)
+                self._check(epochs, newest)
 
     def took_back(self, queue: SendQueue, batch: ProducerBatch, result: BatchResult) -> bool:
         """Whether a batch was taken back, because its leader refused it after a resize."""
@@ -137,7 +137,7 @@ class TopicFollower:
 
     # Decisions
 
-    def _look(self, epochs: TopicEpochs, newest: Topic | None) -> None:
+    def _check(self, epochs: TopicEpochs, newest: Topic | None) -> None:
         self.perform(self.turning.saw(epochs, newest, self._delivery.identity))
 
     def perform(self, decisions: Iterable[Decision]) -> None:

@@ -2,7 +2,7 @@
 
 Owns what is taken back when a topic is resized, and the way of the records that are held: events
 in, decisions out, without a loop, a clock or a connection. Not which records wait, and for what:
-see ``topic_epochs``. Not when metadata are looked at, and what the decisions do: see
+see ``topic_epochs``. Not when metadata are checked, and what the decisions do: see
 ``topic_follower``. Source: docs/design/elastic.md, "Producers".
 
 When metadata have another stamp, the batches that were never sent are taken back, and everything
@@ -25,7 +25,7 @@ event                           decisions
 metadata of a topic (``saw``)   batches taken back, records in batches, or held, or failed
 a leader's refusal              the batch, and what was never sent, taken back
 a record of a turning topic     held, until its deadline at most
-a deadline (``expired``)        the records that are late; when to look again
+a deadline (``expired``)        the records that are late; when to check again
 an error of the whole producer  every record that is held
 ==============================  ================================================================
 """
@@ -327,7 +327,7 @@ class TopicTurning:
     def _go_on(self, epochs: TopicEpochs) -> None:
         """Let records go that wait for no older batch any more, and end the turn if all do."""
         self._let_go(epochs)
-        epochs.look_at_older()
+        epochs.check_older()
         # Sorted: what was taken back last was sent first.
         held, epochs.held = sorted(epochs.held, key=lambda record: record.number), []
         for record in held:

@@ -45,11 +45,11 @@ class Unanswered:
         self._flights = flights
         self._work = work
         self._give_up = give_up
-        self._silence = EarliestTimer(self._look_for_silent)
-        self._lateness = EarliestTimer(self._look_for_late)
+        self._silence = EarliestTimer(self._search_for_silent)
+        self._lateness = EarliestTimer(self._search_for_late)
 
     def watch(self) -> None:
-        """Look when what is on its way now has had no response for too long."""
+        """Search when what is on its way now has had no response for too long."""
         now = asyncio.get_running_loop().time()
         idempotent = self._settings.idempotent
         if idempotent and self._lateness.at is None and self._flights.under_way:
@@ -57,15 +57,15 @@ class Unanswered:
         if self._silence.at is not None:
             return
         waits = idempotent or self._settings.acks == 0 or self._flights.connecting
-        if waits and (look_at := self._flights.next_look(now)) is not None:
-            self._silence.set(look_at)
+        if waits and (search_at := self._flights.next_search(now)) is not None:
+            self._silence.set(search_at)
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Search no longer."""
         self._silence.stop()
         self._lateness.stop()
 
-    def _look_for_silent(self) -> None:
+    def _search_for_silent(self) -> None:
         """Ask for metadata when a broker does not answer: another one may lead by then."""
         if silent := self._flights.silent(asyncio.get_running_loop().time()):
             self._work.run("silent", partial(self._ask_others, silent))
@@ -78,7 +78,7 @@ class Unanswered:
                 self._cluster.note_silent(broker.peer)
         await self._cluster.refresh()
 
-    def _look_for_late(self) -> None:
+    def _search_for_late(self) -> None:
         now = asyncio.get_running_loop().time()
         lanes = self._flights.lanes
         for node_id in self._flights.late(now):

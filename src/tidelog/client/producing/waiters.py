@@ -1,6 +1,6 @@
 """Futures that wait for the next change of something, whatever it changes to.
 
-Owns the list of those that wait. Not what they wait for: each looks again when it is woken.
+Owns the list of those that wait. Not what they wait for: each checks again when it is woken.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class HoldingGroup(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """What a retired partition holds, as its leader and the coordinators said at the last look.
+    """What a retired partition holds, as its leader and the coordinators said at the last check.
 
     ``records`` at most, and the groups that hold it up, some of ``group_count``: -1 if not all
     groups could be asked. ``is_read``: another group has committed past its data. ``until_ms``: the
@@ -158,7 +158,7 @@ class ClusterState:
     ``misplaced`` how many records of such writers each has found in a wrong partition;
     ``byte_rates`` the rates of the partitions of topics that are resized by their load.
 
-    ``retained`` has what the retired partitions of a topic hold, and why, since the last look.
+    ``retained`` has what the retired partitions of a topic hold, and why, since the last check.
 
     ``resizing`` are the topics with the plan of a resize.
     ``went_back`` says why the store must be an older copy of itself, until that was accepted;

@@ -39,7 +39,7 @@ from tidelog.model.ways_out import RESTORED
 
 
 @dataclass
-class _Looked:
+class _Checked:
     offline: list[TopicPartition] = field(default_factory=list)
     under_replicated: list[TopicPartition] = field(default_factory=list)
     below_minimum: list[TopicPartition] = field(default_factory=list)
@@ -70,22 +70,22 @@ def condition(cluster: ClusterState) -> Generator[None, None, dict[str, Any]]:
     Changes of the cluster after the first step have no effect.
     """
     cluster = _copied(cluster)
-    looked = yield from _look(cluster)
-    problems = yield from _problems(cluster, looked)
+    checked = yield from _check(cluster)
+    problems = yield from _problems(cluster, checked)
     return {
         "role": "controller",
         "controller_epoch": cluster.controller_epoch,
         "level": cluster.level.name,
         "revision": cluster.revision,
-        "brokers": _brokers(cluster, looked),
-        "counts": _counts(cluster, looked),
+        "brokers": _brokers(cluster, checked),
+        "counts": _counts(cluster, checked),
         "problems": problems,
     }
 
 
 def counts(cluster: ClusterState) -> Generator[None, None, Mapping[str, int]]:
     """Return the cluster's numbers for metrics."""
-    return _counts(cluster, (yield from _look(cluster)))
+    return _counts(cluster, (yield from _check(cluster)))
 
 
 def _copied(cluster: ClusterState) -> ClusterState:
@@ -108,27 +108,27 @@ def _copied(cluster: ClusterState) -> ClusterState:
     return made
 
 
-def _look(cluster: ClusterState) -> Generator[None, None, _Looked]:
-    looked = _Looked()
+def _check(cluster: ClusterState) -> Generator[None, None, _Checked]:
+    checked = _Checked()
     minimums: dict[str, int] = {}
     for where, state in cluster.states.items():
         yield
         replicas = cluster.replicas(where)
-        looked.assigned.update(replicas)
+        checked.assigned.update(replicas)
         if where.topic not in minimums:
             minimums[where.topic] = cluster.resolve(where.topic).configs.min_insync_replicas
-        _judge(cluster, looked, where, state, minimums[where.topic])
+        _judge(cluster, checked, where, state, minimums[where.topic])
     for name, history in cluster.topic_histories.items():
         yield
-        looked.unclean.extend(TopicPartition(name, index) for index in history.unclean)
+        checked.unclean.extend(TopicPartition(name, index) for index in history.unclean)
     yield
-    looked.totals = totals(cluster)
-    return looked
+    checked.totals = totals(cluster)
+    return checked
 
 
 def _judge(
     cluster: ClusterState,
-    looked: _Looked,
+    checked: _Checked,
     where: TopicPartition,
     state: PartitionState,
     minimum: int,
@@ -136,51 +136,51 @@ def _judge(
     replicas = cluster.replicas(where)
     is_led = state.leader != NO_LEADER
     if not is_led:
-        looked.offline.append(where)
+        checked.offline.append(where)
         if _is_damaged_everywhere(cluster, where):
-            looked.unreadable.append(where)
-            looked.keepers.update(replicas)
+            checked.unreadable.append(where)
+            checked.keepers.update(replicas)
         else:
-            looked.readable.append(where)
-            looked.holders.update(state.isr, state.eligible_replicas)
+            checked.readable.append(where)
+            checked.holders.update(state.isr, state.eligible_replicas)
     elif replicas and state.leader != replicas[0] and replicas[0] in state.isr:
-        looked.elsewhere.append(where)
+        checked.elsewhere.append(where)
     is_below = len(state.isr) < min(minimum, len(replicas))
     if is_below:
-        looked.below_minimum.append(where)
+        checked.below_minimum.append(where)
         if is_led:
-            looked.led_below.append(where)
+            checked.led_below.append(where)
     wanted = cluster.original(where)
     if len(state.isr) < len(wanted):
-        looked.under_replicated.append(where)
-        looked.missing.update(set(wanted).difference(state.isr))
+        checked.under_replicated.append(where)
+        checked.missing.update(set(wanted).difference(state.isr))
         if is_led and not is_below:
-            looked.led_under.append(where)
+            checked.led_under.append(where)
 
 
-def _counts(cluster: ClusterState, looked: _Looked) -> dict[str, int]:
+def _counts(cluster: ClusterState, checked: _Checked) -> dict[str, int]:
     return {
         "brokers": len(cluster.brokers),
         "brokers_suspected": len(cluster.suspected - cluster.shutting_down),
-        "brokers_dead": len(looked.assigned - cluster.brokers.keys()),
+        "brokers_dead": len(checked.assigned - cluster.brokers.keys()),
         "topics": len(cluster.topics),
         "partitions": len(cluster.states),
-        "partitions_offline": len(looked.offline),
-        "partitions_under_replicated": len(looked.under_replicated),
-        "partitions_below_min_insync": len(looked.below_minimum),
-        "partitions_with_unclean_debt": len(looked.unclean),
+        "partitions_offline": len(checked.offline),
+        "partitions_under_replicated": len(checked.under_replicated),
+        "partitions_below_min_insync": len(checked.below_minimum),
+        "partitions_with_unclean_debt": len(checked.unclean),
         "replicas_damaged": len(cluster.broken),
         "topics_resizing": len(cluster.resizing),
         "deletions_pending": len(cluster.deletions) + len(cluster.marked),
         "nodes_damaged": len(cluster.damaged),
-        **looked.totals,
+        **checked.totals,
     }
 
 
-def _brokers(cluster: ClusterState, looked: _Looked) -> dict[str, Any]:
+def _brokers(cluster: ClusterState, checked: _Checked) -> dict[str, Any]:
     """Return every broker that is registered or has a replica."""
     found: dict[str, Any] = {}
-    for broker in sorted(cluster.brokers.keys() | looked.assigned):
+    for broker in sorted(cluster.brokers.keys() | checked.assigned):
         node = cluster.brokers.get(broker)
         found[str(broker)] = {
             "epoch": -1 if node is None else node.broker_epoch,
@@ -200,11 +200,11 @@ def _condition_of(cluster: ClusterState, broker: int) -> str:
 
 
 def _problems(
-    cluster: ClusterState, looked: _Looked
+    cluster: ClusterState, checked: _Checked
 ) -> Generator[None, None, list[dict[str, Any]]]:
     found = yield from _of_the_store(cluster)
-    found += _of_brokers(cluster, looked)
-    found += yield from _of_partitions(cluster, looked)
+    found += _of_brokers(cluster, checked)
+    found += yield from _of_partitions(cluster, checked)
     found += yield from _of_moves(cluster)
     found += of_resizes(cluster)
     found += of_unaware_writers(cluster)
@@ -272,12 +272,12 @@ def _without_state(cluster: ClusterState) -> Generator[None, None, list[TopicPar
     return found
 
 
-def _of_brokers(cluster: ClusterState, looked: _Looked) -> Iterator[dict[str, Any]]:
+def _of_brokers(cluster: ClusterState, checked: _Checked) -> Iterator[dict[str, Any]]:
     rows = (
         (
             "brokers_dead",
             BAD,
-            looked.assigned - cluster.brokers.keys(),
+            checked.assigned - cluster.brokers.keys(),
             "Dead, with replicas",
             "Start what is missing; its replicas catch up by themselves.",
         ),
@@ -306,7 +306,7 @@ def _of_brokers(cluster: ClusterState, looked: _Looked) -> Iterator[dict[str, An
         (
             "brokers_cordoned",
             NOTICE,
-            {x for x in cluster.brokers.keys() | looked.assigned if is_closed(cluster, x)},
+            {x for x in cluster.brokers.keys() | checked.assigned if is_closed(cluster, x)},
             f"Closed to new replicas by {CORDONED_LOG_DIRS}",
             "Nothing while it is to leave; tidelog topics --decommission N --undo opens it.",
         ),
@@ -326,43 +326,43 @@ def _of_brokers(cluster: ClusterState, looked: _Looked) -> Iterator[dict[str, An
 
 
 def _of_partitions(
-    cluster: ClusterState, looked: _Looked
+    cluster: ClusterState, checked: _Checked
 ) -> Generator[None, None, list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
-    keepers = names_of_brokers(looked.keepers)
-    holders = names_of_brokers(looked.holders - cluster.fit)
-    missing = names_of_brokers(looked.missing - cluster.fit)
-    broken = {where for _, where in cluster.broken}.difference(looked.unreadable)
+    keepers = names_of_brokers(checked.keepers)
+    holders = names_of_brokers(checked.holders - cluster.fit)
+    missing = names_of_brokers(checked.missing - cluster.fit)
+    broken = {where for _, where in cluster.broken}.difference(checked.unreadable)
     rows = (
         (
             "offline",
-            looked.readable,
+            checked.readable,
             "without a leader: neither read nor written",
             f"Start {holders}; if their data is lost: "
             "tidelog elect-leaders --election-type unclean, which may lose records.",
         ),
         (
             "offline_damaged",
-            looked.unreadable,
+            checked.unreadable,
             "without a leader, with every replica damaged: neither read nor written",
             f"See the log of {keepers}: an election cannot help. Stop it and put back the file of "
             "a segment that is missing, or have the disk read by a recovery service.",
         ),
         (
             "below_min_insync",
-            looked.led_below,
+            checked.led_below,
             "below min.insync.replicas: acks=all is refused",
             f"Start {missing}, or wait while replicas catch up.",
         ),
         (
             "under_replicated",
-            looked.led_under,
+            checked.led_under,
             "under-replicated: not all replicas are in sync",
             f"Start {missing}, or wait while replicas catch up.",
         ),
         (
             "unclean",
-            looked.unclean,
+            checked.unclean,
             "led, or once led, by a replica that may lack committed records",
             "See tidelog doctor unclean.",
         ),
@@ -377,28 +377,28 @@ def _of_partitions(
         yield
         if places:
             found.append((yield from _of_places(kind, places, what, advice)))
-    found += yield from _of_elections(cluster, looked)
+    found += yield from _of_elections(cluster, checked)
     return found
 
 
 def _of_elections(
-    cluster: ClusterState, looked: _Looked
+    cluster: ClusterState, checked: _Checked
 ) -> Generator[None, None, list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     yield
-    waiting = sorted({where.topic for where in looked.readable})
+    waiting = sorted({where.topic for where in checked.readable})
     full = [topic for topic in waiting if has_full_record(cluster, topic)]
     if full:
         said = f"Unclean elections put off until earlier ones are handled: {named(full)}."
         advice = "Start the brokers that lead what tidelog doctor unclean lists as not handled."
         found.append(problem("elections_put_off", said, advice))
-    if looked.elsewhere:
+    if checked.elsewhere:
         advice = (
             "Nothing, or: tidelog elect-leaders --election-type preferred --all-topic-partitions."
         )
         what = "not led by the preferred replica, which is in sync"
         found.append(
-            (yield from _of_places("not_preferred", looked.elsewhere, what, advice, NOTICE))
+            (yield from _of_places("not_preferred", checked.elsewhere, what, advice, NOTICE))
         )
     yield
     lossy = places_with_loss(cluster)

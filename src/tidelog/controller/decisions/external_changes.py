@@ -74,7 +74,7 @@ class Taken:
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    look_at: list[str] = field(default_factory=list)
+    to_check: list[str] = field(default_factory=list)
 
 
 def changed(cluster: ClusterState, found: Mapping[str, Node | None]) -> dict[str, Node | None]:
@@ -150,7 +150,7 @@ def take_up(
             writes += _effects(cluster, name)
             writes += _switched_on(cluster, name, configs, taken)
         elif above == layout.CONFIG_CHANGES and node is not None:
-            taken.look_at += _named(path, node)
+            taken.to_check += _named(path, node)
             writes.append(Remove(path))
         if path in cluster.damaged:
             taken.errors.append(str(cluster.damaged[path]))

@@ -330,7 +330,7 @@ def why_not_aware(cluster: ClusterState, name: str, now_ms: int) -> RequestRefus
         sentence = (
             f"The topic {name} does not shrink yet: broker {names} has not said whether writers "
             "without a partition count are there. It says so in its next heartbeat: send the "
-            f"request again; if it stays, look into that broker's log. {LOST_BY_FORCE}."
+            f"request again; if it stays, read that broker's log. {LOST_BY_FORCE}."
         )
         return RequestRefusal(ErrorCode.POLICY_VIOLATION, sentence)
     sentence = (

@@ -127,7 +127,7 @@ def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
             "writers_unknown",
             "Brokers have not said whether writers without a partition count write to topics that "
             f"grew, so these do not shrink: {'; '.join(said[:NAMES_SHOWN])}{more}.",
-            "Wait a few seconds: a broker says it after it has registered. If it stays, look into "
+            "Wait a few seconds: a broker says it after it has registered. If it stays, inspect "
             "the logs of these brokers.",
             NOTICE,
             brokers=sorted(brokers),

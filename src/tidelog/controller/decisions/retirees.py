@@ -6,7 +6,7 @@ partitions go: see ``removal``; not when leaders and coordinators are asked: see
 
 | what is left in the highest ones | what removes them | what else does |
 |---|---|---|
-| nothing | the next look, which a refused growth begins | |
+| nothing | the next check, which a refused growth begins | |
 | it is not known yet | | |
 | nothing, or what all groups have read, and a | ``retired.purge.delay.ms`` after the shrink | |
 | producer may ask for a batch | | |

@@ -28,7 +28,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-LOOKS = 8
+CHECKS = 8
 """The number of checks of the event loop in ``silence_ms``."""
 
 STILL_PARTS = 4
@@ -54,9 +54,9 @@ class Patience:
     timeout_ms: int
 
     @property
-    def look_ms(self) -> int:
+    def check_ms(self) -> int:
         """The pause between two checks of the event loop."""
-        return max(1, self.silence_ms // LOOKS)
+        return max(1, self.silence_ms // CHECKS)
 
 
 @dataclass
@@ -110,7 +110,7 @@ class BrokerSession:
         if doubted > judged_ms:
             return min(dies, doubted)
         # After that only the doubt about another broker holds the suspicion back.
-        return min(dies, suspected if suspected > judged_ms else judged_ms + patience.look_ms)
+        return min(dies, suspected if suspected > judged_ms else judged_ms + patience.check_ms)
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Sessions:
     settled_ms: int | None = None
     """When the last doubt ended: other brokers in doubt, if alive, give a sign a moment later."""
 
-    looked_ms: int | None = None
+    checked_ms: int | None = None
     """The last check of the event loop."""
 
     def presume(self, broker: int, now_ms: int) -> None:
@@ -148,15 +148,15 @@ class Sessions:
     def clear(self) -> None:
         """End all sessions: this controller is no longer active."""
         self.by_broker.clear()
-        self.settled_ms = self.looked_ms = None
+        self.settled_ms = self.checked_ms = None
 
-    def look(self, now_ms: int) -> int:
+    def check(self, now_ms: int) -> int:
         """Check the event loop. Return how long it was blocked, in ms; 0 if it was not.
 
         Heartbeats of that time may be unread: every suspicion counts from now, and every session
         lasts that much longer.
         """
-        before, self.looked_ms = self.looked_ms, now_ms
+        before, self.checked_ms = self.checked_ms, now_ms
         stood_ms = 0 if before is None else now_ms - before
         if stood_ms < max(1, self.patience.silence_ms // STILL_PARTS):
             return 0

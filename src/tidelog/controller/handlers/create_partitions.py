@@ -9,8 +9,8 @@
   the resize could not finish, and did not begin or was undone. UNKNOWN_TOPIC_OR_PARTITION: the
   topic was deleted before it was published.
 - A request for the count that a resize under way will give waits for that one, and has its result.
-- A growth over listed retired partitions begins a look at them, and waits for it up to
-  ``MAX_WAIT_FOR_LOOK_MS``: what is empty or drained is removed first.
+- A growth over listed retired partitions begins a check of them, and waits for it up to
+  ``MAX_WAIT_FOR_CHECK_MS``: what is empty or drained is removed first.
 - Tag 10000 ``force``: shrink although writers that send no partition count may be there, or the
   topic is compacted and cannot grow again. Without it
   a shrink waits up to ``MAX_WAIT_FOR_REPORTS_MS`` for leaders that have not said whether they are.
@@ -37,7 +37,7 @@ from tidelog.controller.decisions.resize_requests import (
     resize_topics,
     silent_leaders,
 )
-from tidelog.controller.retired_looks import MAX_WAIT_FOR_LOOK_MS
+from tidelog.controller.retired_checks import MAX_WAIT_FOR_CHECK_MS
 from tidelog.controller.serving import patience_ms, reached_in_time, served_for_brokers
 from tidelog.controller.slices import SLICE, perform_in_slices
 from tidelog.model.api_keys import ApiKey
@@ -116,8 +116,8 @@ async def _resize(
     )
     if any(grows_over_retired(controller.cluster, each) for each in asked):
         # What is empty or drained goes now, and the refusal names what is left as it is now.
-        left_ms = min(MAX_WAIT_FOR_LOOK_MS, end_ms - clock.monotonic_ms())
-        await controller.retired_looks.one(controller.until, left_ms)
+        left_ms = min(MAX_WAIT_FOR_CHECK_MS, end_ms - clock.monotonic_ms())
+        await controller.retired_checks.one(controller.until, left_ms)
     epochs: dict[str, int] = {}
 
     def applied(answers: list[Grown]) -> None:
@@ -159,7 +159,7 @@ async def _wait_for_reports(controller: Controller, asked: Sequence[Growth], end
         await turn.pause()
         silent = silent_leaders(cluster, growth)
         if silent:
-            # Each heartbeat looks: not at all partitions again.
+            # Each heartbeat tries it: not at all partitions again.
             reported = partial(_have_reported, cluster, cluster.topic_id(growth.name), silent)
             await controller.until(reported, end_ms - clock.monotonic_ms())
 

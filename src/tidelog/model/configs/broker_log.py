@@ -51,7 +51,7 @@ class LogsRows:
         STRING,
         "header",
         "What a leader compares in a produced batch: header (its header, the CRC, the first "
-        "bytes of a compressed payload, and the records where it looks into them anyway), or "
+        "bytes of a compressed payload, and the records where it inspects them anyway), or "
         "full (each record of each batch, as Kafka: about 1 µs each, and the time to "
         "decompress).",
         OneOf(("header", "full")),
@@ -66,7 +66,7 @@ class LogsRows:
     log_retention_hours: int = row(INT, 168, "The same in hours.", Between(low=-1))
     log_retention_bytes: int = default_of_topics()
     log_retention_check_interval_ms: int = row(
-        LONG, 300_000, "How often retention is looked at, in ms.", AT_LEAST_1
+        LONG, 300_000, "How often retention is checked, in ms.", AT_LEAST_1
     )
     log_cleanup_policy: tuple[str, ...] = default_of_topics("What happens to old data by default.")
     log_index_size_max_bytes: int = default_of_topics("The largest index file.")
@@ -74,7 +74,7 @@ class LogsRows:
     log_flush_interval_messages: int = default_of_topics("Sync after so many records.")
     log_flush_interval_ms: int | None = default_of_topics("Sync after so long, in ms.")
     log_flush_scheduler_interval_ms: int = row(
-        LONG, MAX_INT64, "How often it is looked at whether to sync, in ms.", AT_LEAST_1
+        LONG, MAX_INT64, "How often it is checked whether to sync, in ms.", AT_LEAST_1
     )
     log_flush_offset_checkpoint_interval_ms: int = row(
         INT, 60_000, "How often recovery points are written, in ms.", AT_LEAST_1

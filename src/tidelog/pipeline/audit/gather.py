@@ -48,7 +48,7 @@ def gather(
     whole, _ = summary(layout)
     if whole.batch < 0:
         raise LakeRefused(f"there is no lake in {layout.root}")
-    now = live.look(sorted({home.topic for home in whole.parts}), options)
+    now = live.check(sorted({home.topic for home in whole.parts}), options)
     asked = _Asked(layout, options, question, now)
     known, fresh = known_and_new(layout, whole, None if question.full else record.load(layout.root))
     stands = record.standing(layout.root, known.table, question.keys, asked.isolation)
@@ -96,7 +96,7 @@ def _compared(
     ordered = [piece for group in groups for piece in group]
     counts = partition_counts(kept, ordered, asked.now.bounds)
     # Before they are read: a file that changes meanwhile is compared again next time.
-    seen = [record.looked_at(asked.root, piece.path) for piece in ordered]
+    seen = [record.size_and_time(asked.root, piece.path) for piece in ordered]
     tasks = [
         reading.Task(
             str(asked.root),

@@ -27,7 +27,7 @@ _UNREADABLE = (OSError, pa.ArrowException, KeyError)
 
 
 class LakeFileRows:
-    """One piece's file. `look` first, then `batches` once; then the counts stand."""
+    """One piece's file. `check` first, then `batches` once; then the counts stand."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LakeFileRows:
         self.unkeyed = self.misplaced = self.away = 0
         self.away_example = b""
 
-    def look(self) -> PieceFacts:
+    def check(self) -> PieceFacts:
         """What offsets the file holds and in which order; nothing of the log."""
         piece = self._piece
         if not piece.path:

@@ -56,7 +56,7 @@ class Live:
         return None
 
 
-def look(topics: Collection[str], options: Mapping[str, str]) -> Live:
+def check(topics: Collection[str], options: Mapping[str, str]) -> Live:
     """Ask for ids, both ends of every partition and the cleanup policies.
 
     `options` are those of the source without topics. Raises ClientError and PipelineError.

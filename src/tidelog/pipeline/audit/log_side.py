@@ -111,7 +111,7 @@ class HeaderCount:
     """How many records the headers of batches announce in each range.
 
     A batch that lies in two ranges, or partly outside, counts by its offsets where it has a record
-    for each of them. Where compaction has taken some, it is looked into, in plain Python.
+    for each of them. Where compaction has taken some, it is inspected, in plain Python.
     """
 
     def __init__(self, begin: int, ends: Sequence[int]) -> None:

@@ -93,7 +93,7 @@ def _follows(before: PieceToCompare, after: PieceToCompare) -> bool:
 def _examine(task: Task, wanted: PieceToCompare, log: LogRows, at: int) -> PieceFacts:
     piece = wanted.piece
     file = LakeFileRows(Path(task.root), piece, task.keys, wanted.counts, wanted.resized)
-    facts = file.look()
+    facts = file.check()
     counts = compare(file.batches(), log.batches(at))
     log_from = wanted.begin
     if wanted.log_start >= 0 and counts.unmatched_from(log_from):

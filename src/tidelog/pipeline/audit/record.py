@@ -106,7 +106,7 @@ def lines_of(
     keys: Keys,
     isolation: str,
 ) -> pa.Table:
-    """Compared pieces as lines; `seen` is what `looked_at` said of each before it was read."""
+    """Compared pieces as lines; `seen` is what `size_and_time` said of each before it was read."""
     lines = [
         {
             **asdict(piece),
@@ -139,7 +139,7 @@ def standing(root: Path, table: pa.Table, keys: Keys, isolation: str) -> pa.Arra
     as_now = pc.equal(table.column("read_as").combine_chunks(), isolation)
     counts = pc.and_(counts, pc.or_(known, as_now))
     now = [
-        not path or looked_at(root, path) == (size, then)
+        not path or size_and_time(root, path) == (size, then)
         for path, size, then in zip(
             *(table.column(name).to_pylist() for name in ("path", "seen_bytes", "changed_ns")),
             strict=True,
@@ -148,8 +148,8 @@ def standing(root: Path, table: pa.Table, keys: Keys, isolation: str) -> pa.Arra
     return pc.and_(counts, pa.array(now, pa.bool_()))
 
 
-def looked_at(root: Path, path: str) -> tuple[int, int]:
-    """Size and time of the last change of a file; -1 and -1 when it cannot be looked at."""
+def size_and_time(root: Path, path: str) -> tuple[int, int]:
+    """Size and time of the last change of a file; -1 and -1 when it cannot be checked."""
     try:
         found = os.stat(root / path)
     except OSError:

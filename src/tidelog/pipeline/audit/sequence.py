@@ -35,7 +35,7 @@ class Steps:
 
 
 def steps_back(spark: SparkSession, layout: Layout, lines: pa.Table, name: str) -> Steps:
-    """Look at the field `name` of all records with a key in the files of the record's lines.
+    """Check the field `name` of all records with a key in the files of the record's lines.
 
     A record without the field, such as a tombstone, does not hide a step back after it.
     """

@@ -1,7 +1,7 @@
 """The split of fetched bytes into record batches, and which of these hold records to read.
 
 Owns the checks of a reader (magic, checksum, count) and the rule of aborted transactions (KIP-98);
-does not look into records, except into a marker's key. Batches come in the order of their offsets;
+does not inspect records, except into a marker's key. Batches come in the order of their offsets;
 an incomplete one at the end of a fetch is left for the next fetch.
 """
 

@@ -80,7 +80,7 @@ def _segments(view: Bytes, at: Positions, ends: Positions) -> tuple[Segments, Po
 def binary_column(data: pa.Buffer, fields: Segments, kind: pa.DataType) -> pa.Array:
     """The fields as one Arrow column.
 
-    The whole chunk is looked at as an array in which fields and the bytes between them take turns;
+    The whole chunk is read as an array in which fields and the bytes between them take turns;
     Arrow's `take` then copies every other element.
     """
     count = len(fields.begin)

@@ -41,7 +41,7 @@ from tidelog.pipeline.progress import Reporter
 from tidelog.pipeline.spark_errors import in_one_line
 
 QUERY_NAME = "tidelog-archive"
-_LOOK_S = 0.2
+_CHECK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def run(
                 with in_one_line():
                     while not (signalled() or stop()):
                         _report(reporter, archive, query)
-                        if query.awaitTermination(_LOOK_S):
+                        if query.awaitTermination(_CHECK_S):
                             break
             finally:
                 query.stop()

@@ -34,7 +34,7 @@ _NAMES = {
     INK: "ink", SOFT: "soft", LINE: "line", PAPER: "paper",
     GOOD: "good", BAD: "bad", LOG: "log", GONE: "gone",
 }  # fmt: skip
-_LOOK = {
+_STYLE = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 11,
@@ -60,7 +60,7 @@ _numbers = count()
 
 def picture(title: str, draw: Callable[[int], Figure]) -> str:
     """The picture for the page; `draw` gets a width in pixels and draws with the colours above."""
-    with rc_context(_LOOK):
+    with rc_context(_STYLE):
         drawn = [
             _svg(draw(width), title, kind) for width, kind in ((WIDE, "wide"), (NARROW, "narrow"))
         ]

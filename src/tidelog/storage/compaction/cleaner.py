@@ -157,7 +157,7 @@ def compact(disk: Disk, plan: CompactionPlan, pace: Pace | None = None) -> Compa
 def _pace_of(disk: Disk, share: Share) -> Pace:
     if not share.rate_file:
         return Pace(share.bytes_per_second)
-    return Pace(share.bytes_per_second, look=partial(read_rate, disk, share.rate_file))
+    return Pace(share.bytes_per_second, check=partial(read_rate, disk, share.rate_file))
 
 
 def discard_cleaned(disk: Disk, plan: CompactionPlan) -> None:

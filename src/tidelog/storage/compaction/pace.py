@@ -17,7 +17,7 @@ from tidelog.runtime.disk import Disk
 LEAST_WAIT_S = 0.05
 """Shorter waits are put off until they add up to this."""
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 """The longest sleep in one piece: then the rate is read again."""
 
 RATE_SIZE = 32
@@ -37,7 +37,7 @@ class Pace:
     bytes_per_second: float
     clock: Clock = field(default_factory=RealClock)
     sleep: Callable[[float], None] = time.sleep
-    look: Callable[[], float | None] = _unchanged
+    check: Callable[[], float | None] = _unchanged
     """Returns the present rate; None: as before."""
     _owed_bytes: float = 0.0
     _seen_ns: int = 0
@@ -47,9 +47,9 @@ class Pace:
         self._pay()
         self._owed_bytes += count
         while (wait_s := self._owed_bytes / self.bytes_per_second) >= LEAST_WAIT_S:
-            self.sleep(min(wait_s, LOOK_S))
+            self.sleep(min(wait_s, CHECK_S))
             self._pay()
-            self.bytes_per_second = self.look() or self.bytes_per_second
+            self.bytes_per_second = self.check() or self.bytes_per_second
 
     def _pay(self) -> None:
         """Subtract what the time since the last call allows."""

@@ -81,7 +81,7 @@ def claim(
     return Claimed(lock, properties, last_stop, directory, ran_synced)
 
 
-def look(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
+def read_identity(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
     """Read the identity of a directory before a start does anything; None for a fresh one.
 
     The directory is created if need be, locked, and unlocked again. OSError as the disk gives it.

@@ -21,8 +21,8 @@ HERE_MS = 500
 LEAST_MS = 20
 """Shorter checks always run in this process."""
 
-LOOK_S = 0.2
-"""How often the load looks whether it was abandoned, while helper processes check."""
+CHECK_S = 0.2
+"""How often the load checks whether it was abandoned, while helper processes check."""
 
 
 class Opening:
@@ -67,7 +67,7 @@ class Opening:
         return ms >= LEAST_MS and self._begun_ms >= HERE_MS
 
     def _take(self) -> None:
-        done, _ = wait(self._apart, LOOK_S, FIRST_COMPLETED)
+        done, _ = wait(self._apart, CHECK_S, FIRST_COMPLETED)
         self._loading.note(0)
         for future in done:
             log, asked = self._apart.pop(future)

@@ -2,7 +2,7 @@
 
 Owns both. Not which bytes come next: see `steps`. Not the rest of the directory, nor when it takes
 the place of the log: see `moving`. The owner of the log plans (``plan``), any thread runs the plan
-(``run``), one at a time. A plan is run while the log changes, so after it the owner looks again:
+(``run``), one at a time. A plan is run while the log changes, so after it the owner checks again:
 
 | event during a run | what follows |
 |---|---|

@@ -26,7 +26,7 @@ from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.epoch_writing import begin_epoch, write_epochs
 from tidelog.storage.log.fence_writing import fences_in, note_fences
 from tidelog.storage.log.fences import FenceEntry
-from tidelog.storage.log.inspecting import UNLOOKED, BatchDemands, Batches, Looks
+from tidelog.storage.log.inspecting import UNINSPECTED, BatchDemands, Batches, InspectionAllowance
 from tidelog.storage.log.preparing import (
     checked,
     chunks_for,
@@ -51,16 +51,16 @@ def append_as_leader(
     now_ms: int,
     *,
     from_client: bool = True,
-    looks: Looks | None = None,
-    looked_into: Batches | None = None,
+    allowance: InspectionAllowance | None = None,
+    inspected: Batches | None = None,
     resumes: bool = False,
 ) -> Appended | Rejected:
     """Append a produced buffer of batches, all or none, with offsets from ``end_offset`` on.
 
     A retried batch of an idempotent producer is not appended again: the result has its first offset
     (``duplicate``). Cost: constant per batch, a CRC and one write; more where the topic wants the
-    records checked. With ``looks`` the result is ``UNLOOKED``, with nothing done, when that check
-    would hold the loop: then ``look_into`` makes ``looked_into``, which replaces the buffer, and
+    records checked. With ``allowance`` the result is ``UNINSPECTED``, with nothing done, when
+    that would hold the loop: then ``inspect`` makes ``inspected``, which replaces the buffer, and
     which may be refused with ``ROLL_WAITS``, for ``syncing_before_roll``. An unknown producer goes
     on with its sequence only if it ``resumes``, otherwise: ``RESUMES``. Without either the call
     blocks where a roll waits for a sync; the server's own batches go before the roll.
@@ -68,11 +68,11 @@ def append_as_leader(
     if log.damaged or log.resources.failed or log.closed or log.change is LogChange.CUT:
         return out_of_service(log)
     configs = log.configs
-    if looked_into is None:
+    if inspected is None:
         wanted = BatchDemands(configs, now_ms, from_client, log.resources.checks_records)
-        batches = prepare(buffer, wanted, looks=looks)
+        batches = prepare(buffer, wanted, allowance=allowance)
     else:
-        batches = finished(looked_into, configs, now_ms)
+        batches = finished(inspected, configs, now_ms)
     if not isinstance(batches, list):
         return batches
     if from_client and (len(batches) > 1 or batches[0][0].producer_id >= 0):
@@ -95,9 +95,9 @@ def append_as_leader(
     first_offset = log.end_offset
     refusal = write(log, batches, chunks, now_ms)
     if refusal is ROLL_WAITS:
-        if looks is not None:
-            return UNLOOKED
-        if looked_into is None:
+        if allowance is not None:
+            return UNINSPECTED
+        if inspected is None:
             refusal = _write_even_so(log, batches, chunks, now_ms, grow=not from_client)
     if refusal is not None:
         return refusal
@@ -109,8 +109,8 @@ def append_as_leader(
     )
 
 
-def look_into(
-    log: LogState, buffer: Buffer, now_ms: int, looks: Looks
+def inspect(
+    log: LogState, buffer: Buffer, now_ms: int, allowance: InspectionAllowance
 ) -> pace.Work[Batches | Rejected]:
     """Return a client's batches as the topic wants them, but for ``finished``; appends nothing.
 
@@ -119,7 +119,7 @@ def look_into(
     wanted = BatchDemands(log.configs, now_ms, check_records=log.resources.checks_records)
     batches = checked(buffer, wanted)
     return (
-        (yield from inspecting.look_into(batches, wanted, looks))
+        (yield from inspecting.inspect(batches, wanted, allowance))
         if isinstance(batches, list)
         else batches
     )

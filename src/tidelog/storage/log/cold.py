@@ -24,7 +24,7 @@ WARMED_BYTES = 8 * 1024 * 1024
 """The most that a thread reads for one read; the kernel reads further ahead."""
 
 PIECE_BYTES = 1024 * 1024
-LOOK_BYTES = 16 * 1024
+CHECK_BYTES = 16 * 1024
 """What a look-up of an offset reads of the batches after an index entry."""
 
 
@@ -90,11 +90,11 @@ def cold_read(
         if segment.active and size <= HOT_BYTES and position >= segment.opened_size:
             return None
         if remembered is None:
-            looked = _unless_in_memory(segment, segment.log_path, position, min(size, LOOK_BYTES))
-            if looked is not None:
-                return looked
-        # The read also looks at the header after the last batch.
-        wanted = min(size, max_bytes + LOOK_BYTES, WARMED_BYTES)
+            checked = _unless_in_memory(segment, segment.log_path, position, min(size, CHECK_BYTES))
+            if checked is not None:
+                return checked
+        # The read also checks the header after the last batch.
+        wanted = min(size, max_bytes + CHECK_BYTES, WARMED_BYTES)
         return _unless_in_memory(segment, segment.log_path, position, wanted)
     except (OSError, Unsound):
         return None  # the read meets the same error and handles it

@@ -103,11 +103,11 @@ def restart(
 def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
     place = log.segments.segment_at(offset)
     kept = log.segments[place]
-    look = _Look(kept, offset)
+    check = _Check(kept, offset)
     try:
-        yield look.run
-        yield from _lower_claims(log, look.end)
-        opened = _opened_for_cut(log, look.kept)
+        yield check.run
+        yield from _lower_claims(log, check.end)
+        opened = _opened_for_cut(log, check.kept)
     except OSError as error:
         return write_failed(log, error)
     try:
@@ -115,12 +115,12 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | N
     except OSError as error:
         opened.release()
         return write_failed(log, error)
-    look.kept.hand_over(kept)
-    _end_at(log, kept, look.end, uncut_end=look.end)
-    log.snapshots.cancel(above=look.end)
-    cut = _Cut(log, removal, pending_epochs(log), above=look.end)
+    check.kept.hand_over(kept)
+    _end_at(log, kept, check.end, uncut_end=check.end)
+    log.snapshots.cancel(above=check.end)
+    cut = _Cut(log, removal, pending_epochs(log), above=check.end)
     cut.opened = opened
-    cut.kept = [*(SegmentApart(segment, look.own) for segment in log.segments[:-1]), look.kept]
+    cut.kept = [*(SegmentApart(segment, check.own) for segment in log.segments[:-1]), check.kept]
     cut.now_ms = now_ms
     return (yield from _carry_out(log, cut, now_ms))
 
@@ -223,7 +223,7 @@ def _cut_short(log: LogState, error: OSError) -> Rejected:
     return out_of_service(log)
 
 
-class _Look:
+class _Check:
     # Finds where a segment is to be cut, by ``run`` in any thread.
     def __init__(self, segment: Segment, offset: int) -> None:
         self.own = own_files(segment.resources.disk)

@@ -2,7 +2,7 @@
 
 Owns when that is needed and how it is done, in pieces (``runtime.pace``): a thread decompresses
 and compresses, records are checked some at a time, and the greatest timestamp of the header is
-taken from them. No other code looks into a produced batch, and this code decodes no record.
+taken from them. No other code inspects a produced batch, and this code decodes no record.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tidelog.records.record import CorruptRecords, PayloadTooLarge
 from tidelog.records.record_scan import RecordScan
 from tidelog.runtime import pace
 
-LOOKED_INTO_BYTES = 16 * 1024 * 1024
-"""Decompressed size up to which the server looks into a batch, whatever the topic's
+INSPECTED_BYTES = 16 * 1024 * 1024
+"""Decompressed size up to which the server inspects a batch, whatever the topic's
 ``max.message.bytes``: few bytes can decompress to very many."""
 
-LOOKED_INTO_RECORDS = 131_072
-"""Most records of a batch that is looked into: each one is looked at."""
+INSPECTED_RECORDS = 131_072
+"""Most records of a batch that is inspected: each one is checked."""
 
 NAMED_RECORDS = 1000
 """Most records of a batch that a refusal names (KIP-467)."""
@@ -40,11 +40,11 @@ NAMED_RECORDS = 1000
 SMALL_RECORDS = 1000
 SMALL_BYTES = 64 * 1024
 SMALL_RECOMPRESSED_BYTES = 8 * 1024
-"""Records and plain bytes of a batch that is looked into, or compressed, before the request goes
+"""Records and plain bytes of a batch that is inspected, or compressed, before the request goes
 on: a millisecond, and about what it takes to have a thread do it."""
 
 REQUEST_BYTES_AT_ONCE = 4 * SMALL_BYTES
-"""Plain bytes of one request that the loop looks at itself: its batches may be many."""
+"""Plain bytes of one request that the loop checks itself: its batches may be many."""
 
 REQUEST_BYTES, REQUEST_RATIO = 64 * 1024 * 1024, 32
 """Plain bytes of one request in all: so many, and so many for each byte of its batches."""
@@ -53,17 +53,17 @@ Batches = list[tuple[BatchHeader, memoryview]]
 
 
 @dataclass(slots=True)
-class Looks:
+class InspectionAllowance:
     """The remaining allowance of one request for work on its batches."""
 
     at_once: int = REQUEST_BYTES_AT_ONCE
     plain: int = REQUEST_BYTES
 
 
-ONE_BATCH = Looks(at_once=2**62)
+ONE_BATCH = InspectionAllowance(at_once=2**62)
 """For a request with one batch, which has a limit of its own."""
 
-UNLOOKED = Rejected(ErrorCode.REQUEST_TIMED_OUT, "its records wait to be looked into")
+UNINSPECTED = Rejected(ErrorCode.REQUEST_TIMED_OUT, "its records wait to be inspected")
 """Refused for now, with nothing done: the batches are inspected in a thread before the append."""
 
 
@@ -76,8 +76,8 @@ class BatchDemands(NamedTuple):
     from_client: bool = True
     check_records: bool = False
 
-    def looks_at(self, header: BatchHeader) -> bool:
-        """Whether a batch's records must be looked at: without that it stays as it was sent."""
+    def needs_inspection(self, header: BatchHeader) -> bool:
+        """Whether a batch's records must be checked: without that it stays as it was sent."""
         configs = self.configs
         if configs.compression_type != "producer" and self.codec_for(header) is not None:
             return True
@@ -100,21 +100,25 @@ class BatchDemands(NamedTuple):
         return None if header.codec == codec else codec
 
 
-def limit_at_once(batches: Batches, wanted: BatchDemands, looks: Looks) -> int:
+def limit_at_once(batches: Batches, wanted: BatchDemands, allowance: InspectionAllowance) -> int:
     """Return what one of the batches may decompress to where the request does not go on before they
-    are looked into; 0 when that takes too long."""
+    are inspected; 0 when that takes too long."""
     recompressed = any(wanted.codec_for(header) is not None for header, _ in batches)
     small = SMALL_RECOMPRESSED_BYTES if recompressed else SMALL_BYTES
     for header, batch in batches:
         plain = small if header.codec else len(batch)
         if max(plain, len(batch)) > small or header.record_count > SMALL_RECORDS:
             return 0
-        looks.at_once -= plain
-    return small if looks.at_once >= 0 else 0
+        allowance.at_once -= plain
+    return small if allowance.at_once >= 0 else 0
 
 
-def look_into(
-    batches: Batches, wanted: BatchDemands, looks: Looks, *, limit: int = LOOKED_INTO_BYTES
+def inspect(
+    batches: Batches,
+    wanted: BatchDemands,
+    allowance: InspectionAllowance,
+    *,
+    limit: int = INSPECTED_BYTES,
 ) -> pace.Work[Batches | Rejected]:
     """Return the batches as the topic keeps them, or the first refusal.
 
@@ -122,13 +126,13 @@ def look_into(
     """
     kept: Batches = []
     for header, batch in batches:
-        if not wanted.looks_at(header):
+        if not wanted.needs_inspection(header):
             kept.append((header, batch))
             continue
-        if wanted.from_client and header.record_count > LOOKED_INTO_RECORDS:
+        if wanted.from_client and header.record_count > INSPECTED_RECORDS:
             return Rejected(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch that is looked into has at most {LOOKED_INTO_RECORDS} records, "
+                f"a batch that is inspected has at most {INSPECTED_RECORDS} records, "
                 f"not {header.record_count}",
             )
         inside = _Inside(header, batch)
@@ -137,12 +141,12 @@ def look_into(
                 fault = frame_fault(header.codec, inside.plain) if wanted.from_client else None
                 if fault is not None:
                     return Rejected(ErrorCode.INVALID_RECORD, fault)
-                looks.plain += REQUEST_RATIO * len(batch)
+                allowance.plain += REQUEST_RATIO * len(batch)
                 # Reserved first, the rest returned: other batches of the request are in work.
-                inside.limit = taken = min(limit, max(0, looks.plain))
-                looks.plain -= taken
+                inside.limit = taken = min(limit, max(0, allowance.plain))
+                allowance.plain -= taken
                 yield inside.unpack
-                looks.plain += taken - len(inside.plain)
+                allowance.plain += taken - len(inside.plain)
         except PayloadTooLarge as error:
             # A retry of the whole batch does not help: clients split it.
             return Rejected(ErrorCode.MESSAGE_TOO_LARGE, str(error))

@@ -41,7 +41,7 @@ class PartitionLog(LogState):
 
     append_as_leader = appending.append_as_leader
     append_as_follower = appending.append_as_follower
-    look_into = appending.look_into
+    inspect = appending.inspect
 
     begin_epoch = epoch_writing.begin_epoch
     forget_empty_epoch = epoch_writing.forget_empty_epoch

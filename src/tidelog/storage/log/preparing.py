@@ -25,13 +25,13 @@ from tidelog.records.batch import (
 )
 from tidelog.runtime import pace
 from tidelog.storage.log.inspecting import (
-    LOOKED_INTO_BYTES,
-    UNLOOKED,
+    INSPECTED_BYTES,
+    UNINSPECTED,
     BatchDemands,
     Batches,
-    Looks,
+    InspectionAllowance,
+    inspect,
     limit_at_once,
-    look_into,
 )
 
 COPIED_BYTES = 2048
@@ -40,20 +40,20 @@ time in the kernel than the copy takes."""
 
 
 def prepare(
-    buffer: Buffer, wanted: BatchDemands, *, looks: Looks | None = None
+    buffer: Buffer, wanted: BatchDemands, *, allowance: InspectionAllowance | None = None
 ) -> Batches | Rejected:
     """Return the batches of a produce payload, checked and as they will be kept.
 
     The server's own batches (not from a client) may be control batches and pass unchecked.
-    With ``looks`` it never takes long: otherwise ``UNLOOKED``.
+    With ``allowance`` it never takes long: otherwise ``UNINSPECTED``.
     """
     batches = checked(buffer, wanted)
     if not isinstance(batches, list):
         return batches
     configs = wanted.configs
     for header, _ in batches:
-        if wanted.looks_at(header):
-            seen = _looked_into(batches, wanted, looks)
+        if wanted.needs_inspection(header):
+            seen = _inspected(batches, wanted, allowance)
             return finished(seen, configs, wanted.now_ms) if isinstance(seen, list) else seen
     if (
         len(batches) > 1
@@ -64,12 +64,18 @@ def prepare(
     return batches
 
 
-def _looked_into(batches: Batches, wanted: BatchDemands, looks: Looks | None) -> Batches | Rejected:
-    limit = LOOKED_INTO_BYTES if looks is None else limit_at_once(batches, wanted, looks)
-    seen = pace.finish(look_into(batches, wanted, Looks(), limit=limit)) if limit else UNLOOKED
-    if looks is not None and isinstance(seen, Rejected):
+def _inspected(
+    batches: Batches, wanted: BatchDemands, allowance: InspectionAllowance | None
+) -> Batches | Rejected:
+    limit = INSPECTED_BYTES if allowance is None else limit_at_once(batches, wanted, allowance)
+    seen = (
+        pace.finish(inspect(batches, wanted, InspectionAllowance(), limit=limit))
+        if limit
+        else UNINSPECTED
+    )
+    if allowance is not None and isinstance(seen, Rejected):
         # Later the limit is higher.
-        return UNLOOKED if seen.error is ErrorCode.MESSAGE_TOO_LARGE else seen
+        return UNINSPECTED if seen.error is ErrorCode.MESSAGE_TOO_LARGE else seen
     return seen
 
 

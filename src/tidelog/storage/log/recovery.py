@@ -4,7 +4,7 @@ Owns the judgement of what is on disk. Not building the log from it: see `openin
 
 - Unfinished work of the cleaner (``.cleaned``) goes, finished work (``.swap``) is completed,
   ``.deleted`` and ``.tmp`` files go.
-- After a clean stop nothing is scanned (``neighbours`` looks at where segments end). Otherwise
+- After a clean stop nothing is scanned (``neighbours`` checks where segments end). Otherwise
   everything from the recovery point on is read and its CRCs checked: cost grows with the bytes
   after the recovery point only.
 - A torn tail (a last batch that is incomplete or has a wrong CRC) is cut, nothing else: sound

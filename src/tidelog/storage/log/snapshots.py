@@ -185,15 +185,15 @@ class WaitingSnapshots:
         One of records that are not synced does not count: a power loss would take it along. One
         that is missing (a roll, and then a kill) is written, unless there is no room for it; one
         that has to wait for its records is left to the next sync. ``present`` returns the log's end
-        and its producers, which appends change while a thread looks. ``when_written``: called for
+        and its producers, which appends change while a thread reads. ``when_written``: called for
         the new name, which no sync has covered yet.
         """
         if not present()[1].entries:
             return True
         limit = max(start, synced_end)
-        look = _Kept(self._disk, self._directory, start, limit)
-        yield look.run
-        if look.is_there:
+        kept = _Kept(self._disk, self._directory, start, limit)
+        yield kept.run
+        if kept.is_there:
             return True
         if any(start <= one.offset <= limit for one in self._in_flight):
             return False

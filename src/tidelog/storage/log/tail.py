@@ -17,7 +17,7 @@ def has_room(log: LogState, header: HeaderFields, size: int) -> bool:
     """Whether a batch of ``size`` bytes goes into the active segment, as it was sent.
 
     False where a roll may be due, the topic wants batches in another form, or their records are
-    to be looked at: all of them, or those of a batch whose times do not fit each other.
+    to be checked: all of them, or those of a batch whose times do not fit each other.
     """
     active = log.segments.active
     most_bytes, newest, last_offset = active.room

@@ -1,6 +1,6 @@
 """The search of a record by its time, in pieces between which an event loop can run other work.
 
-Owns the search over segments, their time indexes and batch headers, and the look into the one batch
+Owns the search over segments, their time indexes and batch headers, and the scan of the one batch
 that may hold the answer: its beginning first, more only while the answer is not there. Works on a
 log that changes between two pieces: it goes on by offset. Source: ListOffsets (KIP-79), max
 timestamp (KIP-734).
@@ -37,11 +37,11 @@ MOST_SEARCHED_BYTES = 16 * 1024 * 1024
 """Decompressed bytes of one batch that are searched."""
 
 REQUEST_BYTES, REQUEST_RECORDS, REQUEST_BATCHES = 256 * 1024 * 1024, 1_000_000, 1000
-"""What the look-ups of one request may decompress, look at, and find fruitless."""
+"""What the look-ups of one request may decompress, check, and find fruitless."""
 
-FIRST_LOOK_BYTES = 64 * 1024
+FIRST_READ_BYTES = 64 * 1024
 SMALL_BYTES = 16 * 1024
-"""Compressed: the first look into so few bytes takes less time than a thread does to begin."""
+"""Compressed: the first read of so few bytes takes less time than a thread does to begin."""
 
 CHECKED_BYTES = 4 * 1024 * 1024
 """Of a larger batch a thread checks the CRC."""
@@ -49,7 +49,7 @@ CHECKED_BYTES = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Allowance:
-    """What is left to the look-ups of one request. Each look-up has one look in any case."""
+    """What is left to the look-ups of one request. Each look-up has one read in any case."""
 
     bytes: int = REQUEST_BYTES
     records: int = REQUEST_RECORDS
@@ -123,7 +123,7 @@ def first_at_or_after(
             candidate.header.max_timestamp, claimed, candidate.header.leader_epoch
         )
         scan = TimeScan(candidate.header, timestamp, start)
-        spent = yield from _look_into(candidate, scan, allowance)
+        spent = yield from _scan_records(candidate, scan, allowance)
         if spent or scan.found is not None:
             return fallback if scan.found is None else _answer(scan.found, candidate.header)
         offset = candidate.header.next_offset
@@ -154,7 +154,7 @@ def newest(log: LogState, limit_offset: int, allowance: Allowance) -> pace.Work[
     if candidate is None or candidate.header.newest_time != best:
         return None  # it went in this moment
     scan = TimeScan(candidate.header, best, start)
-    yield from _look_into(candidate, scan, allowance)
+    yield from _scan_records(candidate, scan, allowance)
     header = candidate.header
     if scan.found is None:
         return TimeOffset(header.max_timestamp, header.last_offset, header.leader_epoch)
@@ -185,7 +185,7 @@ def _next_candidate(
 def _newer(
     segment: Segment, start: int, offset: int, limit: int, best: int, best_offset: int
 ) -> tuple[int, int, int]:
-    """Look at one segment, or a part of it: the greatest time, its batch, where to go on.
+    """Check one segment, or a part of it: the greatest time, its batch, where to go on.
 
     A batch that begins before ``start`` is left out: what is deleted of it may be its newest.
     """
@@ -217,7 +217,7 @@ def _newest_of_cut_batch(
     if header.base_offset >= start or header.newest_time < max(best, 0):
         return None
     scan = TimeScan(header, header.newest_time, start)
-    yield from _look_into(candidate, scan, allowance)
+    yield from _scan_records(candidate, scan, allowance)
     newest_there = scan.found or scan.greatest
     if newest_there is None or newest_there[0] < max(best, 0):
         return None
@@ -232,7 +232,7 @@ def _candidate_at(log: LogState, offset: int) -> _Candidate | None:
     return None
 
 
-def _look_into(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> pace.Work[bool]:
+def _scan_records(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> pace.Work[bool]:
     """Look for a record in one batch; return whether the allowance ended before the batch did.
 
     Not so for what does not decode: nothing is found there. Unsound when the CRC is wrong.
@@ -257,11 +257,11 @@ def _look_into(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> p
 def _scan(
     payload: memoryview, header: BatchHeader, scan: TimeScan, allowance: Allowance
 ) -> pace.Work[bool]:
-    limit = FIRST_LOOK_BYTES
+    limit = FIRST_READ_BYTES
     while True:
         start = _Start(header.codec, payload, limit)
         if header.codec != Codec.NONE:
-            if limit == FIRST_LOOK_BYTES and len(payload) <= SMALL_BYTES:
+            if limit == FIRST_READ_BYTES and len(payload) <= SMALL_BYTES:
                 start()
             else:
                 yield start

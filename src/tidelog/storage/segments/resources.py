@@ -78,7 +78,7 @@ class Resources:
     removals: Removals = field(init=False)
     """Paths that are removed after a delay, in a thread."""
     checks_records: bool = False
-    """Whether leaders look at each record of a client's batch (``log.batch.check=full``)."""
+    """Whether leaders check each record of a client's batch (``log.batch.check=full``)."""
     failed: str | None = None
     shortage: str | None = None
     """Why writes are refused now, if that can pass: no room; the broker reports it."""

@@ -125,7 +125,7 @@ class Segment:
     def write_indexes(self) -> None:
         """Write the index entries that the files lack; OSError leaves the rest for later.
 
-        The time index first: ``newest`` looks at the batches after the last entry of the other.
+        The time index first: ``newest`` checks the batches after the last entry of the other.
         """
         both = (self.time_index_path, self._time_index), (self.index_path, self._index)
         for path, index in both:
