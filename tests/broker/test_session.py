@@ -7,12 +7,14 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
+from tidelog.broker.control_plane.controller_search import ENDED
 from tidelog.broker.control_plane.envelopes import MAX_FORWARDING, ForwardingRefused
 from tidelog.broker.control_plane.session import (
     MAX_UNANSWERED,
@@ -51,7 +53,7 @@ class Controller:
         self.keeps_envelopes = False
         self.pauses: asyncio.Future[None] | None = None
 
-    async def listen(self) -> int:
+    async def listen(self, port: int = 0) -> int:
         handlers = [
             Handler(ApiKey.BROKER_REGISTRATION, Scope.BROKER, self._register),
             Handler(ApiKey.BROKER_HEARTBEAT, Scope.BROKER, self._beat, pipelined=True),
@@ -59,7 +61,8 @@ class Controller:
             Handler(ApiKey.DESCRIBE_CLUSTER, Scope.CLIENT, self._describe, versions=range(1)),
         ]
         self.server = Server(Router([api_versions.HANDLER, *handlers]), self)
-        return await self.server.listen("CONTROLLER", "127.0.0.1", 0)
+        self.port = await self.server.listen("CONTROLLER", "127.0.0.1", port)
+        return self.port
 
     def _register(self, *_: object) -> Any:
         if self.keeps_registrations:
@@ -190,7 +193,7 @@ def test_a_controller_that_is_slow_to_register_a_broker_gets_longer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A broker that always gave up after the same time never registered."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     growing = [60, 120, 240, 480, 480]
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
@@ -213,7 +216,7 @@ def test_a_controller_that_is_slow_to_register_a_broker_gets_longer(
 
 
 def test_a_controller_that_is_slow_to_greet_gets_longer(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
 
     async def main() -> None:
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
@@ -238,7 +241,7 @@ def test_a_controller_that_hangs_costs_the_least_time_while_another_answers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Promise 24: the next controller is found as fast as ever, however long that takes."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         first, second = controllers
@@ -273,7 +276,7 @@ def test_a_slow_controller_gets_longer_though_a_fast_standby_answers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is the active one: no other will register this broker."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     ports: list[int] = []
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
@@ -292,7 +295,7 @@ def test_a_slow_controller_gets_longer_though_a_fast_standby_answers(
 
 def test_a_takeover_is_found_in_the_midst_of_a_long_wait(caplog: pytest.LogCaptureFixture) -> None:
     """Promise 24: the wait for one that hangs is over when another says that it is active."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     ports: list[int] = []
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
@@ -369,6 +372,36 @@ def test_a_broker_beats_as_often_as_its_controller_asks_for() -> None:
             assert session._pace.ms == 60_000
 
     run(story, heartbeat_ms=60_000)
+
+
+def test_a_search_without_success_is_one_line_and_the_next_end_is_said_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each attempt was one, two a second, while a controller was away for hours."""
+    caplog.set_level(logging.DEBUG)
+
+    def said(level: int) -> list[str]:
+        found = [record for record in caplog.records if ENDED in record.getMessage()]
+        return [record.getMessage() for record in found if record.levelno == level]
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        (controller,) = controllers
+
+        def counted(registrations: int) -> bool:
+            return session.registrations >= registrations
+
+        def tried(times: int) -> bool:
+            return len(said(logging.DEBUG)) >= times
+
+        for end in (1, 2):
+            await until(partial(counted, end))
+            await controller.server.stop(0.1)
+            tries = len(said(logging.DEBUG)) + 2
+            await until(partial(tried, tries))
+            assert len(said(logging.INFO)) == end
+            await controller.listen(controller.port)
+
+    run(story, heartbeat_ms=3_600_000, count=1)
 
 
 def test_an_answer_that_makes_no_sense_is_not_the_end(caplog: pytest.LogCaptureFixture) -> None:

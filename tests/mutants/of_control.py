@@ -64,6 +64,13 @@ MUTANTS = (
         "tests/unit/controller/test_elections.py",
     ),
     Mutant(
+        "each attempt of a broker to find its controller is a line",
+        "src/tidelog/broker/control_plane/controller_search.py::ControllerSearch.failed",
+        '            self._ends.add(f"{ENDED}: {error}", now_s)\n',
+        '            logger.info(f"{ENDED}: {error}")\n            logger.debug(ENDED)\n',
+        "tests/broker/test_session.py",
+    ),
+    Mutant(
         "31: a refused registration is a line of the log twice a second",
         "src/tidelog/observe/repeated_line.py::RepeatedLine.add",
         "            if now_s - self._said[1] < EVERY_S:\n",

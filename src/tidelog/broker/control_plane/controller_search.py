@@ -1,6 +1,7 @@
 """Search for the active controller: the addresses in turn, and the timeout for each.
 
-Owns the addresses, the current one, and a growing timeout for each (``client.patience``). A
+Owns the addresses, the current one, a growing timeout for each (``client.patience``), and what the
+log says of a search without success. A
 controller that timed out gets more time on the next try, even if a standby has responded in
 between: it may be active and slow. It may also hang while a standby takes over (promise 24). So
 whenever another least timeout has passed, the search asks the other controllers whether one of them
@@ -11,6 +12,7 @@ timeout.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -23,10 +25,15 @@ from tidelog.client.connecting.patience import GrowingTimeout, is_over
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
 from tidelog.model.api_keys import spoken
 from tidelog.model.errors import ErrorCode
+from tidelog.observe.repeated_line import RepeatedLine
 from tidelog.protocol import messages
 from tidelog.runtime.cluster_secret import ClusterSecret
 
+logger = logging.getLogger(__name__)
+
 A = TypeVar("A")
+
+ENDED = "the session with the controller ended"
 
 
 class ControllerUnreachable(Exception):
@@ -47,6 +54,8 @@ class ControllerSearch:
         self._turn = -1
         self._unproven = ""
         """Why the last controller's proof of the cluster secret failed; "" if it did not fail."""
+        self._ends = RepeatedLine(logger, logging.INFO, shared=True)
+        self._bugs = RepeatedLine(logger, logging.ERROR, shared=True)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -64,6 +73,22 @@ class ControllerSearch:
         if self._unproven:
             return f"no active controller at {tried} can be used: {self._unproven}."
         return f"no active controller answers at {tried}: is one running?"
+
+    def failed(self, error: Exception) -> None:
+        """Say that a session has ended; then, of all attempts until ``found``, one line a minute.
+
+        There are two attempts a second, and a controller may be away for hours.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if isinstance(error, ClientError):
+            self._ends.add(f"{ENDED}: {error}", now_s)
+        else:
+            self._bugs.add(f"{ENDED}: {error!r}", now_s, error)
+
+    def found(self) -> None:
+        """Note that a controller has registered this broker."""
+        self._ends.over()
+        self._bugs.over()
 
     async def connect_next(
         self, on_closed: Callable[[ConnectionLost], None] | None = None

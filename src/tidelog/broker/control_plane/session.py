@@ -265,11 +265,9 @@ class ControllerSession:
                     connection.close("the session with this controller has ended")
                     self._connection = None
                     self._envelopes.close()
-            except ClientError as error:
-                logger.info("the session with the controller ended: %(error)s", {"error": error})
-            except Exception:
-                # An invalid response, or a bug. Without a session the broker is useless: retry.
-                logger.exception("the session with the controller ended")
+            except Exception as error:
+                # Also an invalid response, or a bug: without a session the broker is useless.
+                self.search.failed(error)
             if self._stopping:
                 return
             await asyncio.sleep(backoff.pause_s(failures))
@@ -291,6 +289,7 @@ class ControllerSession:
         if error is ErrorCode.NONE:
             self.registrations += 1
             self.refusals.over()
+            self.search.found()
             self._connection = connection
             logger.info(
                 "registered with %(controller)s, broker epoch %(broker_epoch)s",
