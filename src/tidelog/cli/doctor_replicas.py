@@ -139,8 +139,7 @@ def verdict(found: Comparison) -> str:
 def as_data(found: Comparison) -> dict[str, Any]:
     """Return what ``--json`` shows of one partition."""
     return {
-        "topic": found.partition.topic,
-        "partition": found.partition.partition,
+        **found.partition._asdict(),
         "verdict": verdict(found).lower(),
         "replicas": list(found.replicas),
         "from_offset": found.start,

@@ -81,10 +81,10 @@ def _show(found: dict[TopicPartition, Refused | None], kind: ElectionType, as_js
         print_json(
             {
                 "election_type": kind.name.lower(),
-                "elected": [_named(where) for where in elected],
-                "not_needed": [_named(where) for where in valid],
+                "elected": [where._asdict() for where in elected],
+                "not_needed": [where._asdict() for where in valid],
                 "refused": [
-                    {**_named(where), "error": refusal.code.name, "reason": refusal.reason}
+                    {**where._asdict(), "error": refusal.code.name, "reason": refusal.reason}
                     for where, refusal in refused.items()
                 ],
             }
@@ -98,10 +98,6 @@ def _show(found: dict[TopicPartition, Refused | None], kind: ElectionType, as_js
             say("No partition needs an election.")
     for refusal in refused.values():
         raise refusal
-
-
-def _named(where: TopicPartition) -> dict[str, Any]:
-    return {"topic": where.topic, "partition": where.partition}
 
 
 def read_partitions(text: str) -> list[TopicPartition]:

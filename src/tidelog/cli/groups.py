@@ -209,8 +209,7 @@ async def describe(cluster: Cluster, group: str, *, has_ends: bool = True) -> di
         owner = owners.get(where)
         rows.append(
             {
-                "topic": where.topic,
-                "partition": where.partition,
+                **where._asdict(),
                 "current_offset": None if position is None else position.offset,
                 "log_end_offset": ends.get(where),
                 "lag": lags.get(where),
@@ -353,10 +352,7 @@ async def _delete_offsets(cluster: Cluster, flags: dict[str, Any]) -> int:
     failures = [error for error in outcomes.values() if error is not None]
     if flags["as_json"]:
         print_json(
-            [
-                {"topic": w.topic, "partition": w.partition, "error": str(e) if e else None}
-                for w, e in sorted(outcomes.items())
-            ]
+            [{**w._asdict(), "error": str(e) if e else None} for w, e in sorted(outcomes.items())]
         )
     else:
         print_table(

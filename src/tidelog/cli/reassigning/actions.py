@@ -225,8 +225,7 @@ def _verified(where: TopicPartition, wanted: Sequence[int], now: Situation) -> d
     else:
         state = "completed" if found == tuple(wanted) else "different"
     return {
-        "topic": where.topic,
-        "partition": where.partition,
+        **where._asdict(),
         "state": state,
         "replicas": list(found),
         "target_replicas": list(wanted),
@@ -298,9 +297,9 @@ async def revert(cluster: Cluster, plan: Targets | None, as_json: bool) -> None:
 
 def _outcomes(outcomes: Mapping[TopicPartition, Refused | None], good: str) -> dict[str, Any]:
     return {
-        good: [_named(where) for where, refusal in sorted(outcomes.items()) if refusal is None],
+        good: [where._asdict() for where, refusal in sorted(outcomes.items()) if refusal is None],
         "refused": [
-            {**_named(where), "error": refusal.code.name, "reason": refusal.reason}
+            {**where._asdict(), "error": refusal.code.name, "reason": refusal.reason}
             for where, refusal in sorted(outcomes.items())
             if refusal is not None
         ],
@@ -317,10 +316,6 @@ def _raise_first(outcomes: Mapping[TopicPartition, Refused | None], what: str) -
         raise first
     many = counted(len(refused), "partition")
     raise Failed(f"{many} {what}: {named(list(refused))}; the first: {first.reason or first}")
-
-
-def _named(where: TopicPartition) -> dict[str, Any]:
-    return {"topic": where.topic, "partition": where.partition}
 
 
 def _joined(places: Sequence[TopicPartition]) -> str:

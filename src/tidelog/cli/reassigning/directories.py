@@ -150,4 +150,4 @@ def say_verified(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _data(each: Replica) -> dict[str, Any]:
-    return {"topic": each.where.topic, "partition": each.where.partition, "broker": each.broker}
+    return {**each.where._asdict(), "broker": each.broker}

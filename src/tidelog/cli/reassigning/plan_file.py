@@ -198,8 +198,7 @@ def plan_data(
         "version": VERSION,
         "partitions": [
             {
-                "topic": where.topic,
-                "partition": where.partition,
+                **where._asdict(),
                 "replicas": replicas,
                 "log_dirs": [chosen.get(Replica(where, broker), ANY) for broker in replicas],
             }

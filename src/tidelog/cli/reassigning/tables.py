@@ -70,8 +70,7 @@ def cost_data(cost: Cost) -> dict[str, Any]:
         "unknown_brokers": cost.unknown,
         "partitions": [
             {
-                "topic": each.where.topic,
-                "partition": each.where.partition,
+                **each.where._asdict(),
                 "replicas": list(each.before),
                 "new_replicas": list(each.after),
                 "copied_bytes": each.size,
@@ -122,8 +121,7 @@ def copy_rows(copies: Sequence[TargetProgress]) -> list[list[Any]]:
 def copy_data(each: TargetProgress) -> dict[str, Any]:
     """Return what ``--watch --json`` shows of one copy."""
     return {
-        "topic": each.where.topic,
-        "partition": each.where.partition,
+        **each.where._asdict(),
         "target": each.broker,
         "copied_bytes": each.copied,
         "total_bytes": each.total,
