@@ -166,7 +166,7 @@ class Client:
 
     def __init__(self, lone: LoneBroker) -> None:
         self._lone = lone
-        self._begun = lone.server.bytes_in
+        self._begun = lone.server.counts.bytes_in
         self._sent = 0
 
     async def __aenter__(self) -> Client:
@@ -184,7 +184,7 @@ class Client:
         self._writer.write(piece)
         self._sent += len(piece)
         async with asyncio.timeout(DEADLINE_S):
-            while self._lone.server.bytes_in - self._begun < self._sent:
+            while self._lone.server.counts.bytes_in - self._begun < self._sent:
                 if self._reader.at_eof():
                     raise ConnectionError("the server closed the connection")
                 await turn()

@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tests.support.processes import DEADLINE_S
 from tidelog.model.api_keys import ApiKey
@@ -103,12 +104,20 @@ class Peer:
                 return True
 
 
+_PORTS: WeakKeyDictionary[Server, int] = WeakKeyDictionary()
+
+
+def port_of(server: Server) -> int:
+    """The port of a server of ``serving``."""
+    return _PORTS[server]
+
+
 @asynccontextmanager
 async def serving(
     harness: Harness, limits: Limits | None = None
 ) -> AsyncIterator[tuple[Server, Callable[[], Any]]]:
     server = Server(harness.router(), None, limits)
-    port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+    port = _PORTS[server] = await server.listen("PLAINTEXT", "127.0.0.1", 0)
 
     async def connect() -> Peer:
         return Peer(*await asyncio.open_connection("127.0.0.1", port, limit=2**26))

@@ -95,7 +95,7 @@ class Responses:
     def failed(self, route: Route, request: Any) -> Any | None:
         """Log the exception being handled; return a response, or None after closing."""
         route.tally.failures += 1
-        if self._server.may_say():
+        if self._server.sweep.may_say():
             logger.exception("%s failed for %s", route.handler.name, self._owner)
         answer = None if request is None else route.failure(request)
         if answer is None:

@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         server = self.server
-        server.bytes_in += nbytes
+        server.counts.bytes_in += nbytes
         self.state.last_active = server.loop.time()
         self.receiver.received(nbytes)
 
@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         self.state.blocked |= CLOSED
         self.closing_since = self.server.loop.time()
         if reason is not None:
-            self.server.say_closed(self, reason)
+            self.server.sweep.say_closed(self, reason)
         if self.outgoing.chunks:
             self.outgoing.flush()
         self.outgoing.close()

@@ -10,7 +10,7 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidelog.network.answer_queue import ResponseWaiter
-from tidelog.network.open_connections import OpenConnection
+from tidelog.network.open_connection import OpenConnection
 from tidelog.network.turns import Turns, TurnWaiter
 
 if TYPE_CHECKING:

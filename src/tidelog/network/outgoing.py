@@ -74,12 +74,12 @@ class Outgoing:
         chunks, self.chunks = self.chunks, []
         if len(chunks) == 1:
             # The response to a small request, as nearly always; a part of a file follows a header.
-            self._server.bytes_out += len(chunks[0])
+            self._server.counts.bytes_out += len(chunks[0])
             transport.write(chunks[0])
             if state.blocked & CLIENT:
                 self._memory.count()
             return
-        self._server.bytes_out += sum(map(len, chunks))
+        self._server.counts.bytes_out += sum(map(len, chunks))
         if self._sends_files and not _BUFFER_CLASSES.issuperset(map(type, chunks)):
             self._send_files(transport, chunks)
         else:
@@ -121,17 +121,17 @@ class Outgoing:
 
     def _keep_sender(self, sender: FileSender) -> None:
         """Keep it for the next response: a new one takes four system calls."""
-        if self._server.kept_senders >= MOST_KEPT_SENDERS or self._state.blocked & CLOSED:
+        if self._server.counts.kept_senders >= MOST_KEPT_SENDERS or self._state.blocked & CLOSED:
             sender.close()
             return
-        self._server.kept_senders += 1
+        self._server.counts.kept_senders += 1
         self._kept_sender = sender
 
     def drop_kept_sender(self) -> None:
         """Give the descriptor back, unless part of a file is on its way."""
         kept, self._kept_sender = self._kept_sender, None
         if kept is not None:
-            self._server.kept_senders -= 1
+            self._server.counts.kept_senders -= 1
             if kept is not self._sender:
                 kept.close()
 

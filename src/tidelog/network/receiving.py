@@ -128,14 +128,14 @@ class Receiver:
             # Blocked: a whole request is here, and waits.
             self._is_new = False
             buffer.accept()
-            self._server.awaited.pop(self._owner, None)
+            self._server.frame_times.end(self._owner)
         if start != end and not state.blocked and not self.is_starved:
             if (served or not self._frame_begun) and not self._is_new:
                 self._frame_begun = True
-                self._server.await_frame(self._owner, self._limits.frame_s)
+                self._server.frame_times.begin(self._owner, self._limits.frame_s)
         elif self._frame_begun:
             self._frame_begun = False
-            self._server.awaited.pop(self._owner, None)
+            self._server.frame_times.end(self._owner)
 
     def _make_room(self) -> None:
         buffer = self.buffer
@@ -150,8 +150,8 @@ class Receiver:
             self.pause_reading()
             if self._is_new:
                 # Its time stops while others have the memory that its request needs.
-                self._first_request_left_s = self._server.time_left_s(self._owner)
-            self._server.reclaim()
+                self._first_request_left_s = self._server.frame_times.end(self._owner)
+            self._server.sweep.reclaim()
 
     def _wait_for_turn(self) -> None:
         self._state.blocked |= TURN
@@ -206,7 +206,7 @@ class Receiver:
         self.is_starved = False
         self._state.last_active = self._server.loop.time()
         if self._is_new and not self._owner.is_closing:
-            self._server.await_frame(self._owner, self._first_request_left_s)
+            self._server.frame_times.begin(self._owner, self._first_request_left_s)
         self.go_on()
 
     def served(self, size: int) -> None:
@@ -222,7 +222,7 @@ class Receiver:
         limits = self._limits
         if self._state.blocked & TURN:
             # It waits for its turn; the peer is not late.
-            self._server.await_frame(self._owner, limits.first_request_s)
+            self._server.frame_times.begin(self._owner, limits.first_request_s)
             return
         why = None
         if not self._is_new:

@@ -173,7 +173,7 @@ class Requests:
         answer = route.too_many(why)
         if answer is None:
             raise CloseConnection(why)
-        if self._server.may_say():
+        if self._server.sweep.may_say():
             name = route.handler.name
             logger.warning("%s gets INVALID_REQUEST for its %s: %s", self._owner, name, error)
         return answer

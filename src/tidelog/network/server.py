@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,40 @@ class ListenError(Exception):
     """An address that cannot be listened on; the text says which and why."""
 
 
+class Listeners:
+    """The addresses that a process listens on."""
+
+    def __init__(
+        self, secret: ClusterSecret | None, accept: Callable[[str], asyncio.BaseProtocol]
+    ) -> None:
+        """``accept``: returns the protocol of a new connection to the listener of a name."""
+        self._secret = secret
+        self._accept = accept
+        self._servers: list[asyncio.AbstractServer] = []
+
+    async def listen(self, name: str, host: str, port: int, backlog: int) -> int:
+        """See ``Server.listen``."""
+        if self._secret is None and not is_loopback(host):
+            raise ListenError(why_secret_first(name, host, port))
+        # With port 0 each address family would get a port of its own.
+        address = host or (None if port else "0.0.0.0")
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(
+                partial(self._accept, name), address, port, backlog=backlog
+            )
+        except OSError as error:
+            raise ListenError(ports.sentence(name, host, port, error)) from error
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def close(self) -> None:
+        """Accept no connection any more."""
+        for server in self._servers:
+            server.close()
+
+
 class Server(OpenConnections):
     """Listeners, and the connections that they accepted."""
 
@@ -38,33 +73,21 @@ class Server(OpenConnections):
     ) -> None:
         """See ``OpenConnections``."""
         super().__init__(router, context, limits, secret, clock)
-        self._servers: list[asyncio.AbstractServer] = []
+        self._listeners = Listeners(secret, partial(Connection, self))
 
     async def listen(self, name: str, host: str, port: int) -> int:
         """Listen as ``name`` on an address; return the port (the bound one, if it is 0).
 
         ``host`` "" is every interface. Raises ListenError; without a secret for all but loopback.
         """
-        if self.secret is None and not is_loopback(host):
-            raise ListenError(why_secret_first(name, host, port))
-        # With port 0 each address family would get a port of its own.
-        address = host or (None if port else "0.0.0.0")
-        try:
-            server = await self.loop.create_server(
-                partial(Connection, self, name), address, port, backlog=self.limits.backlog
-            )
-        except OSError as error:
-            raise ListenError(ports.sentence(name, host, port, error)) from error
-        self._servers.append(server)
-        self._begin_sweeping()
-        bound: int = server.sockets[0].getsockname()[1]
+        bound = await self._listeners.listen(name, host, port, self.limits.backlog)
+        self.sweep.begin()
         return bound
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stop accepting, wait up to ``grace_s`` for pending responses, close the rest."""
-        self._refuse_new()
-        for server in self._servers:
-            server.close()
+        self.refuse_new()
+        self._listeners.close()
         for connection in list(self.connections):
             connection.stop_taking()
         await self._wait_for_answers(grace_s)
@@ -72,9 +95,7 @@ class Server(OpenConnections):
             connection.close(None)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while self.connections:
-                    self._empty.clear()
-                    await self._empty.wait()
+                await self.wait_until_empty()
         for connection in list(self.connections):
             connection.abort()
         self.answer_queue.stop()

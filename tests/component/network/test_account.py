@@ -238,7 +238,7 @@ async def _history(rng: random.Random, hosts: int) -> World:
         lambda wire: len(wire.sending) > 1 << 20 or _sends(rng, wire),
         lambda wire: world.harness.pending and rng.random() < 0.3 and world.release(),
         lambda wire: rng.random() < 0.02 and wire.abort(),
-        lambda wire: rng.random() < 0.05 and world.server._reclaim(),
+        lambda wire: rng.random() < 0.05 and world.server.sweep.take_back(),
     ]
     for _ in range(2_000):
         living = [wire for wire in world.wires if not wire.is_lost]

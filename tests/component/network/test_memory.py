@@ -16,13 +16,21 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.support.network_server import Harness, Peer, heartbeat, produce, serving, until
+from tests.support.network_server import (
+    Harness,
+    Peer,
+    heartbeat,
+    port_of,
+    produce,
+    serving,
+    until,
+)
 from tests.support.processes import DEADLINE_S, resident_bytes
 from tests.support.proofs import proven, secret_in, write_secret
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES, WIDE_BYTES, ReceiveBuffer
+from tidelog.network.frame_times import FRAME_CHECK_S
 from tidelog.network.limits import Account, Limits
-from tidelog.network.open_connections import FRAME_CHECK_S
 from tidelog.network.response_memory import PENDING_FACTOR
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
@@ -41,10 +49,6 @@ def run() -> Iterator[Any]:
             return runner.run(main)
 
     yield call
-
-
-def port_of(server: Any) -> int:
-    return int(server._servers[0].sockets[0].getsockname()[1])
 
 
 async def connect_from(server: Any, address: str) -> Peer:
@@ -147,12 +151,12 @@ def test_before_its_first_whole_request_a_connection_costs_4_kib(run: Any) -> No
             peers = [await connect() for _ in range(100)]
             for peer in peers:
                 peer.writer.write(struct.pack(">i", 100_000_000) + b"\0" * 20)
-            await until(lambda: server.bytes_in == 100 * 24)
+            await until(lambda: server.counts.bytes_in == 100 * 24)
             capacities = [each.receiver.buffer.capacity for each in server.connections]
             assert max(capacities) <= SMALL_BYTES
             assert server.memory.used == 0
             peers[0].writer.write(bytes(2 * SMALL_BYTES))
-            await until(lambda: server.bytes_in == 100 * 24 + 2 * SMALL_BYTES)
+            await until(lambda: server.counts.bytes_in == 100 * 24 + 2 * SMALL_BYTES)
             largest = max(each.receiver.buffer.capacity for each in server.connections)
             assert server.memory.used == largest - SMALL_BYTES, "what is above is charged"
 
@@ -170,7 +174,7 @@ def test_the_first_whole_request_must_come_in_time(
             assert await peer.ended()
             assert not server.connections
             quick = await greeted(server)
-            await until(lambda: not server.awaited)
+            await until(lambda: not server.frame_times.awaited)
             quick.send(ApiKey.HEARTBEAT, 4, 1, heartbeat("g"))
             assert await quick.receive_correlation() == 1
 
@@ -191,7 +195,7 @@ def test_time_in_which_the_loop_stands_still_does_not_count(run: Any) -> None:
         loop = asyncio.get_running_loop()
         async with serving(Harness(), Limits(first_request_s=1.5 * FRAME_CHECK_S)) as (server, _):
             with socket.create_connection(("127.0.0.1", port_of(server))) as peer:
-                await until(lambda: server.awaited)
+                await until(lambda: server.frame_times.awaited)
                 peer.settimeout(DEADLINE_S)
                 begin, begun = socket.socketpair()
 
@@ -225,7 +229,7 @@ def test_a_frame_that_has_begun_must_be_whole_in_time(
             while not ended.done():
                 peer.writer.write(b"\0")
                 await asyncio.wait([ended], timeout=0.02)
-            assert not server.connections and not server.awaited
+            assert not server.connections and not server.frame_times.awaited
 
     with caplog.at_level(logging.WARNING):
         run(main())
@@ -246,7 +250,7 @@ def test_time_in_which_the_server_does_not_read_does_not_count(run: Any) -> None
             whole = b"".join(codec.encode_request(ApiKey.HEARTBEAT, 4, 2, "c", heartbeat("g")))
             peer.writer.write(whole[:10])
             await until(lambda: harness.pending)
-            await until(lambda: not server.awaited)
+            await until(lambda: not server.frame_times.awaited)
             others = await greeted(server)
             others.writer.write(b"\0\0\1\0")
             assert await others.ended(), "as long as it takes to be late, and more"
@@ -276,7 +280,10 @@ def test_time_in_which_a_first_request_waits_for_memory_does_not_count(run: Any)
             assert await late.ended(), "as long as it takes to be late, and more"
             assert len(server.connections) == 2 and not server.memory.answers
             waits = next(each for each in server.connections if each.is_starved)
-            assert waits not in server.awaited and waits.receiver.buffer.capacity <= SMALL_BYTES
+            assert (
+                waits not in server.frame_times.awaited
+                and waits.receiver.buffer.capacity <= SMALL_BYTES
+            )
             busy.writer.close()
             assert await peer.receive_correlation() == 7
 
@@ -382,11 +389,11 @@ def test_announcing_much_and_sending_little_takes_little(run: Any) -> None:
         async with serving(harness) as (server, _):
             peer = await greeted(server)
             (connection,) = server.connections
-            came = server.bytes_in
+            came = server.counts.bytes_in
             for piece in (struct.pack(">i", 100_000_000), *[b"x"] * 20):
                 peer.writer.write(piece)
                 came += len(piece)
-                await until(lambda came=came: server.bytes_in == came)
+                await until(lambda came=came: server.counts.bytes_in == came)
             assert connection.receiver.buffer.capacity <= FIRST_BYTES
             assert server.memory.used == 0
 
@@ -407,9 +414,9 @@ def test_a_frame_after_another_is_received_whole(run: Any) -> None:
                 whole = b"".join(chunks)
                 half = len(whole) // 2
                 for piece in (whole[:half], whole[half:]):
-                    came = server.bytes_in + len(piece)
+                    came = server.counts.bytes_in + len(piece)
                     peer.writer.write(piece)
-                    await until(lambda came=came: server.bytes_in == came)
+                    await until(lambda came=came: server.counts.bytes_in == came)
             got = [await peer.receive_correlation() for _ in sizes]
             assert got == list(range(len(sizes)))
             assert [len(each) for each in harness.record_bytes] == sizes
@@ -428,12 +435,12 @@ def test_a_client_that_does_not_read_its_last_responses_is_not_closing_for_ever(
             (connection,) = server.connections
             connection.state.transport.write(bytes(50_000_000))
             connection.close("a test")
-            server._sweep()
+            server.sweep.run()
             await asyncio.sleep(0)
             assert connection in server.connections, "what is written may still be read"
             assert connection.closing_since is not None
             connection.closing_since -= limits.frame_s + 1
-            server._sweep()
+            server.sweep.run()
             await until(lambda: not server.connections)
 
     run(main())
@@ -453,7 +460,7 @@ def test_a_connection_that_waits_for_other_readers_is_not_closed_as_idle(run: An
             await until(lambda: connection.is_holding)
             came_at = server.loop.time()
             await until(lambda: server.loop.time() > came_at + limits.max_stall_s)
-            server._sweep()
+            server.sweep.run()
             assert not connection.is_closing
             server.memory.charge(-1_000_000, Place("127.0.0.1"))
             assert await peer.receive_correlation() == 1
@@ -471,10 +478,10 @@ def test_unread_answers_of_its_address_keep_no_process_from_proving_the_secret(
 
     async def main() -> None:
         server = Server(Harness().router(), None, Limits(unsent_answer_bytes=1000), secret)
-        await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         server.memory.charge(1_000_000, Place("127.0.0.1"))
         async with asyncio.timeout(DEADLINE_S):
-            await proven(port_of(server), secret_in(file))
+            await proven(port, secret_in(file))
         await server.stop(grace_s=0.2)
 
     run(main())
@@ -538,7 +545,7 @@ def test_unread_answers_are_charged_and_then_nothing_is_served_to_that_address(r
                 fetch = messages.FetchRequest(max_bytes=10_000_000, topics=[])
                 one.sendall(b"".join(codec.encode_request(1, 12, 1, "lazy", fetch)))
                 lazy.append(one)
-                await until(lambda: server.accepted == len(lazy))
+                await until(lambda: server.counts.accepted == len(lazy))
             await until(lambda: server.memory.answers >= 4_000_000)
             same = await connect_from(server, BUSY)
             same.send(ApiKey.HEARTBEAT, 4, 1, heartbeat("from the same address"))
@@ -569,7 +576,7 @@ def test_of_two_that_hold_memory_the_one_that_stalls_is_closed(run: Any) -> None
             await until(lambda: server.memory.used > 4_000_000)
             waits.writer.write(frame[200_000:])
             await until(lambda: any(each.is_starved for each in server.connections))
-            server._sweep()
+            server.sweep.run()
             assert await stalls.ended()
             assert await waits.receive_correlation() == 7
 
@@ -637,7 +644,7 @@ def test_a_long_request_is_charged_while_its_answer_is_pending(run: Any) -> None
             await until(lambda: server.memory.answers < 31_000 * PENDING_FACTOR)
             # Where others wait for what it holds, a connection whose request waits is closed.
             server.memory.charge(5_000_000, Place(OTHER))
-            server._sweep()
+            server.sweep.run()
             assert await peers[2].ended()
             await until(lambda: server.memory.answers == 5_000_000)
 

@@ -311,7 +311,7 @@ def test_the_rest_is_said_by_the_sweep(caplog: pytest.LogCaptureFixture) -> None
                 await peer.ask(messages.BrokerHeartbeatRequest(), 0)
             began = server.loop.time()
             await until(lambda: server.loop.time() > began + 1.1)
-            server._sweep()
+            server.sweep.run()
 
     with caplog.at_level(logging.WARNING, "tidelog.audit"):
         run(work())

@@ -188,20 +188,20 @@ def test_what_sends_parts_of_files_is_kept_for_the_next_answer(
 
         for _ in range(3):
             await ask(first)
-        assert len(made) == 1 and server.kept_senders == 1
+        assert len(made) == 1 and server.counts.kept_senders == 1
         await ask(second)
         await ask(second)
         assert len(made) == 3, "beyond the bound each answer has its own"
         # The sweep, after some idle seconds.
         for connection in server.connections:
             connection.release_idle_buffer()
-        assert server.kept_senders == 0 and all(each._socket is None for each in made)
+        assert server.counts.kept_senders == 0 and all(each._socket is None for each in made)
         await ask(first)
-        assert server.kept_senders == 1
+        assert server.counts.kept_senders == 1
         for peer in (first, second):
             peer.writer.close()
         await until(lambda: not server.connections)
-        assert server.kept_senders == 0 and all(each._socket is None for each in made)
+        assert server.counts.kept_senders == 0 and all(each._socket is None for each in made)
         await server.stop(grace_s=0.5)
 
     run(main())

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.support.network_server import Harness, Peer, heartbeat, produce, serving, turn, until
+from tests.support.network_server import (
+    Harness,
+    Peer,
+    heartbeat,
+    port_of,
+    produce,
+    serving,
+    turn,
+    until,
+)
 from tests.support.processes import DEADLINE_S, free_ports
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.limits import Limits
@@ -215,7 +224,7 @@ def test_a_client_that_announces_much_and_sends_nothing_gets_no_memory(run: Any)
             peers = [await connect() for _ in range(50)]
             for peer in peers:
                 peer.writer.write(struct.pack(">i", 100_000_000) + b"\0" * 100)
-            await until(lambda: server.bytes_in == 50 * 104)
+            await until(lambda: server.counts.bytes_in == 50 * 104)
             assert server.memory.used <= 50 * 65_536
 
     run(main())
@@ -244,7 +253,7 @@ def test_a_client_that_does_not_read_is_not_served_further(run: Any) -> None:
         limits = Limits(unsent_answer_bytes=20_000_000)
         async with serving(harness, limits) as (server, connect):
             lazy = socket.socket()
-            lazy.connect(("127.0.0.1", server._servers[0].sockets[0].getsockname()[1]))
+            lazy.connect(("127.0.0.1", port_of(server)))
             request = messages.FetchRequest(max_bytes=8_000_000, topics=[])
             frame = b"".join(codec.encode_request(1, 12, 1, "lazy", request))
             lazy.sendall(frame * 50)
@@ -253,7 +262,7 @@ def test_a_client_that_does_not_read_is_not_served_further(run: Any) -> None:
             other.send(ApiKey.HEARTBEAT, 4, 2, heartbeat("g"))
             assert await other.receive_correlation() == 2
             assert server.router.tallies[ApiKey.FETCH].requests == 1
-            assert server.bytes_out < 9_000_000
+            assert server.counts.bytes_out < 9_000_000
             lazy.close()
             await until(lambda: server.memory.answers == 0 and len(server.connections) == 1)
 

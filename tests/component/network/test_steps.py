@@ -333,7 +333,9 @@ def test_connections_that_wait_for_readers_share_one_queue(run: Any) -> None:
             peers = [await connect() for _ in range(300)]
             for number, peer in enumerate(peers):
                 peer.send(ApiKey.HEARTBEAT, 4, number, heartbeat("g"))
-            await until(lambda: server.bytes_in >= 301 * 20 and len(server.connections) == 301)
+            await until(
+                lambda: server.counts.bytes_in >= 301 * 20 and len(server.connections) == 301
+            )
             queue = server.answer_queue
             await until(lambda: sum(each in queue for each in server.connections) == 300)
             asked, end = 0, server.loop.time() + 10 * ANSWERS_RETRY_S

@@ -288,10 +288,10 @@ def test_a_request_that_waits_for_the_loop_is_not_late(run: Any) -> None:
                     and all(each.state.blocked for each in found.connections)
                 )
             )
-            late = [each for each in found.awaited if each.state.blocked & TURN]
+            late = [each for each in found.frame_times.awaited if each.state.blocked & TURN]
             assert late, "no connection waits for a turn"
-            found.awaited.update(dict.fromkeys(late, 0.0))
-            found._check_frames()
+            found.frame_times.awaited.update(dict.fromkeys(late, 0.0))
+            found.frame_times.check()
             slow.is_held = False
             await until(lambda: len(slow.served) == CONNECTIONS * REQUESTS)
             for link in links:
