@@ -132,6 +132,7 @@ class Controller:
 
     async def resign(self) -> None:
         """Stop being active: end sessions, watches and channels, and let waiting requests fail."""
+        # First: whatever runs between the steps below finds it inactive and writes nothing.
         self.activity.activated.clear()
         self.session_watch.end()
         self.store_watches.end()
@@ -163,6 +164,7 @@ class Controller:
         self, decide: Callable[[ClusterState], Decision[A]], applied: Callable[[A], None]
     ) -> tuple[A, int]:
         async with self.turn:
+            # It may have resigned while this waited for its turn.
             if not self.active:
                 raise NotActive
             answer = await self.carry_out(decide)

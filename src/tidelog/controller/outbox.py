@@ -208,6 +208,7 @@ class Outbox:
         await self._send(connection, opening, 0)
         await self._wait_for_commands()
         await self._stop_late(connection)
+        # Read before anything is sent: what is committed meanwhile is noted, and sent after this.
         revision = owner.cluster.revision
         self._dirty = False
         self._changes = Changes()
@@ -319,6 +320,7 @@ class Outbox:
         revision = self._owner.cluster.revision
         changes, self._changes = self._changes, Changes()
         self._dirty = False
+        # Put back: those that change while this is sent go out with them, before partitions.
         self._changes.configs |= changes.configs
         self._check_store()
         await self._send_changed_configs(connection)

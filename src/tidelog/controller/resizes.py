@@ -93,6 +93,7 @@ class Resizes:
         """Carry out the steps of all plans, again and again."""
         while True:
             await self._until_due()
+            # Before the round: a change that comes while it runs begins another one.
             self._awake.clear()
             try:
                 while self._controller.active and await self._round():

@@ -199,6 +199,7 @@ class SessionWatch:
     async def judge(self) -> None:
         """Replace suspected brokers and expire dead ones. Raises NotActive."""
         self._check()
+        # One time for all sessions: those that fall silent while this acts are judged next.
         now = self._judged_ms = self._now_ms()
         if self._waits_for_store(now):
             return
@@ -206,6 +207,7 @@ class SessionWatch:
         if lost:
             await self._replace(lost, "the connection of its session is closed")
         if self.sessions.silent(now):
+            # Silence is read again after that: an unread heartbeat is none.
             await self._listen()
             silent = self.sessions.silent(self._now_ms())
             self.sessions.suspect(silent)
