@@ -36,12 +36,12 @@ from tidelog.controller.performing import NotActive
 from tidelog.controller.resizes import Resizes
 from tidelog.controller.retired_checks import RetiredChecks
 from tidelog.controller.session_watch import SessionWatch
-from tidelog.controller.slices import between_steps
 from tidelog.controller.store_watches import NodeChanged, StoreWatches
 from tidelog.controller.waiting import WaitingRequests
 from tidelog.metadata import layout
 from tidelog.metadata.store import MetadataStore, StoreUnavailable, WriteTooLarge
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.runtime import pace
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
 
@@ -220,14 +220,16 @@ class Controller:
         did nothing because another program has written a node; only for a ``first`` part of a
         decision.
         """
+        # A change of a topic with many partitions is long; no other decision comes between.
+        turn = pace.Turn(self.seams.clock)
         writes = with_revision(cluster, decided)
-        await between_steps(writes)
+        await turn.pause()
         found = operations(cluster, writes)
-        await between_steps(writes)
+        await turn.pause()
         # From the state before the writes: it stays as it is until they are applied.
         changes, lines = changes_of(cluster, writes), audit_lines(cluster, writes)
         unclean = unclean_elections(cluster, writes)
-        await between_steps(writes)
+        await turn.pause()
         try:
             conflict = await self.store.multi(found)
         except WriteTooLarge:

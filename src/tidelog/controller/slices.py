@@ -9,12 +9,11 @@ result of each element as it is then.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tidelog.controller.decisions.cluster import ClusterState
-from tidelog.controller.decisions.decision import Decision, Write
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.performing import Performer
 
 Element = TypeVar("Element")
@@ -23,16 +22,6 @@ Answer = TypeVar("Answer")
 SLICE = 500
 """The most that one slice may cost, in writes: 10 to 20 ms from the decision to its application. An
 element that costs more is a slice of its own."""
-
-LONG = 2_000
-"""Above this number of writes a change takes several turns of the event loop: each turn takes some
-5 us per write. Only changes of a topic with many partitions are so long."""
-
-
-async def between_steps(writes: Sequence[Write]) -> None:
-    """Let other tasks run between two steps of a long change; no other decision comes between."""
-    if len(writes) > LONG:
-        await asyncio.sleep(0)
 
 
 def cut(asked: Sequence[Element], cost: Callable[[Element], int]) -> Iterator[Sequence[Element]]:
