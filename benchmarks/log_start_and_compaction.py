@@ -24,8 +24,8 @@ from pathlib import Path
 
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 from tidelog.storage.compaction.cleaner import compact
@@ -57,7 +57,7 @@ def timed(work: Callable[[], object]) -> float:
 def opened(path: str, configs: TopicConfigs) -> LogDirectory:
     found = open_directory(Seams(), path, cluster_id="c", node_id=1, boot_id="b")
     assert isinstance(found, LogDirectory), found
-    pace.finish(found.recording_life("b", durability="replicated"))
+    finish(found.recording_life("b", durability="replicated"))
     found.load(lambda _: configs)
     return found
 

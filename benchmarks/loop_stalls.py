@@ -28,10 +28,10 @@ from typing import Any
 
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.records.batch import read_header
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
-from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
@@ -63,7 +63,7 @@ class Bench:
         """Open the directory as a start does, which is a thread's work."""
         found = open_directory(Seams(), self.path, cluster_id="c", node_id=1, boot_id="b")
         assert isinstance(found, LogDirectory), found
-        pace.finish(found.recording_life("b", durability="replicated"))
+        finish(found.recording_life("b", durability="replicated"))
         found.load(lambda _: self.configs)
         return found
 

@@ -16,8 +16,8 @@ from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.metadata.configurations import DEFAULT_BROKER, EntityType
 from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.model.work import finish
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 
 MIB = 1 << 20
@@ -145,7 +145,7 @@ def test_threads_share_the_buffer_and_the_bytes_a_second(tmp_path: Path) -> None
             async def share(**texts: str) -> tuple[int, float, float]:
                 named = {f"log.cleaner.{name.replace('_', '.')}": x for name, x in texts.items()}
                 changed = [(EntityType.BROKER, DEFAULT_BROKER, named)]
-                pace.finish(lone.broker.topic_configs.apply(changed, complete=False))
+                finish(lone.broker.topic_configs.apply(changed, complete=False))
                 fill(hosted)
                 await lone.broker.maintenance.cleaning.clean()
                 found = helper.plans[-1].share
@@ -185,7 +185,7 @@ def test_a_raised_rate_takes_effect_in_a_run_that_is_at_work(tmp_path: Path) -> 
             cleaning = asyncio.create_task(lone.broker.maintenance.cleaning.clean())
             await until(lambda: helper.busy == 1)
             changed = [(EntityType.BROKER, DEFAULT_BROKER, {name: "1e12"})]
-            pace.finish(lone.broker.topic_configs.apply(changed, complete=False))
+            finish(lone.broker.topic_configs.apply(changed, complete=False))
             async with asyncio.timeout(DEADLINE_S):
                 await cleaning
             assert is_clean(hosted) and helper.topics == ["t"]

@@ -22,7 +22,7 @@ from tests.support.every_yield import every_yield
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.storage_logs import NOW_MS, batch, records_of
 from tidelog.broker.metrics import BrokerCollector
-from tidelog.runtime import pace
+from tidelog.model.work import Work, finish
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.log.changes import LogChange
@@ -209,7 +209,7 @@ def test_a_quarantined_log_that_changed_is_tried_again(tmp_path: Path, how: str)
             await cleaning.clean()
             assert cleaning.uncleanable() == [hosted]
             if how == "cut":
-                assert pace.finish(hosted.log.truncation(50, NOW_MS)) is None
+                assert finish(hosted.log.truncation(50, NOW_MS)) is None
             else:
                 assert hosted.log.advance_start(5) is None
             await cleaning.clean()
@@ -267,7 +267,7 @@ def test_a_log_that_is_cut_while_it_is_compacted_is_not_quarantined(tmp_path: Pa
     async def main() -> None:
         def cut(_topic: str) -> None:
             if cuts:
-                assert pace.finish(hosted.log.truncation(cuts.pop(), NOW_MS)) is None
+                assert finish(hosted.log.truncation(cuts.pop(), NOW_MS)) is None
                 raise ValueError("a batch that ends too early")
 
         async with told(tmp_path, cut) as (lone, helper):
@@ -401,7 +401,7 @@ def test_what_a_helper_has_compacted_waits_for_another_change_of_the_log(tmp_pat
             fill(hosted)
             log = hosted.log
 
-            def other_change() -> pace.Work[None]:
+            def other_change() -> Work[None]:
                 log.change = LogChange.REMOVAL
                 yield hold
                 log.change = None

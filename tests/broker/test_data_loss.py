@@ -23,11 +23,11 @@ from tidelog.broker.partitions.partition import HostedPartition, StorageFailed
 from tidelog.client.errors import ConnectionLost
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.protocol.messages import FetchResponse
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.runtime import pace
 from tidelog.storage.log.results import Appended
 from tidelog.storage.log.watermark_note import NOTHING
 
@@ -114,7 +114,7 @@ def parting(epoch: int, end: int) -> Any:
 def cut(lone: LoneBroker, hosted: HostedPartition, epoch: int, end: int) -> str | None:
     from tidelog.broker.following.follower_log import take_in
 
-    return pace.finish(take_in(hosted, parting(epoch, end), NOW_MS, lone.broker.loss_reports))
+    return finish(take_in(hosted, parting(epoch, end), NOW_MS, lone.broker.loss_reports))
 
 
 def test_what_is_cut_below_the_watermark_is_reported_until_it_is_answered(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_kill_between_note_cut_and_report_loses_no_report(tmp_path: Path) -> N
         await lone.start()
         hosted = former_leader(lone)
         lone.broker.directories[0].checkpoint().run()  # type: ignore[union-attr]
-        assert pace.finish(lone.broker.loss_reports.before_cut(hosted, 2, 10)) is None
+        assert finish(lone.broker.loss_reports.before_cut(hosted, 2, 10)) is None
         crash(lone)
         session = Session()
         second = LoneBroker(tmp_path)
@@ -205,7 +205,7 @@ def test_records_that_were_to_be_cut_and_lead_again_are_not_lost(tmp_path: Path)
         session = Session()
         async with broker(tmp_path, session) as lone:
             hosted = former_leader(lone)
-            pace.finish(lone.broker.loss_reports.before_cut(hosted, 2, 10))
+            finish(lone.broker.loss_reports.before_cut(hosted, 2, 10))
             assert (tmp_path / FILE).read_bytes()
             # The unclean leader is gone for good: this one is elected again, with all its records.
             lone.lead("t", epoch=6, isr_version=3)
@@ -222,7 +222,7 @@ def test_new_records_at_the_same_offsets_are_not_the_old_ones(tmp_path: Path) ->
             loss = note_of(hosted, 2, 10)
             assert loss.epochs == (1, 3)
             assert not loss_notes.has_happened(loss, hosted.log)
-            pace.finish(hosted.log.truncation(2, NOW_MS))
+            finish(hosted.log.truncation(2, NOW_MS))
             assert loss_notes.has_happened(loss, hosted.log)
             hosted = lone.lead("t", epoch=6, isr_version=3)
             write(hosted, 20)
@@ -279,7 +279,7 @@ def test_a_damaged_note_is_named_and_the_others_are_kept(
             hosted = former_leader(lone)
             loss = replace(note_of(hosted, 2, 10), key=hosted.key)
             notes = LossNotes(lone.broker.partitions)
-            assert pace.finish(notes.adding([(hosted, loss)])) is None
+            assert finish(notes.adding([(hosted, loss)])) is None
             content = (tmp_path / FILE).read_bytes()
             (tmp_path / FILE).write_bytes(content.replace(b'"first": 2', b'"first": 3') + content)
             again = LossNotes(lone.broker.partitions)
@@ -296,7 +296,7 @@ def test_notes_of_one_replica_are_limited(tmp_path: Path) -> None:
             notes = LossNotes(lone.broker.partitions)
             for offset in range(2 * loss_notes.KEPT_RANGES):
                 loss = LossNote(hosted.key, hosted.topic_id, 2 * offset, 2 * offset + 1, (offset,))
-                assert pace.finish(notes.adding([(hosted, loss)])) is None
+                assert finish(notes.adding([(hosted, loss)])) is None
             assert len(notes) == loss_notes.KEPT_RANGES
             assert notes.due()[-1].end == 4 * loss_notes.KEPT_RANGES - 1
 
@@ -325,12 +325,12 @@ def test_many_notes_cost_one_look_at_what_is_noted(
                 (hosted, LossNote(TopicPartition("t", index), hosted.topic_id, 2, 10, (3,)))
                 for index in range(3)
             ]
-            assert pace.finish(notes.adding(old)) is None
+            assert finish(notes.adding(old)) is None
             new = [
                 (hosted, LossNote(TopicPartition("u", index), hosted.topic_id, 2, 10, (3,)))
                 for index in range(500)
             ]
-            assert pace.finish(notes.adding(new)) is None
+            assert finish(notes.adding(new)) is None
             assert checked == 3 + 503
             assert len(LossNotes(lone.broker.partitions)) == 503, "all are on disk"
 
@@ -493,7 +493,7 @@ def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_topic_of_the_name(
             nameless = partitions.create("t", 0, state)
             partitions.apply(nameless, state)
             write(nameless, 4)
-            assert pace.finish(lone.broker.loss_reports.before_cut(nameless, 1, 4)) is None
+            assert finish(lone.broker.loss_reports.before_cut(nameless, 1, 4)) is None
             if is_stale:
                 partitions.quarantine("t", 0, "a test")
             else:

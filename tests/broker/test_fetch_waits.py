@@ -23,6 +23,7 @@ from tidelog.broker.fetching.delayed_requests import DelayedFetch, Departures
 from tidelog.broker.handlers import fetch as handler
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.network.router import begun
 from tidelog.runtime import pace
 
@@ -116,7 +117,7 @@ def records_are_replicated(lone: LoneBroker, index: int) -> None:
 
 
 def it_is_cut(lone: LoneBroker, index: int) -> None:
-    assert pace.finish(partition(lone, index).log.truncation(AHEAD - 1, NOW_MS)) is None
+    assert finish(partition(lone, index).log.truncation(AHEAD - 1, NOW_MS)) is None
 
 
 def another_one_leads_and_has_less(lone: LoneBroker, index: int) -> None:

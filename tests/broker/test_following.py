@@ -34,8 +34,8 @@ from tidelog.broker.partitions.partition import HostedPartition, Role
 from tidelog.client.connecting import connection as connections
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work, finish
 from tidelog.protocol import codec, messages
-from tidelog.runtime import pace
 from tidelog.storage.log.partition_log import PartitionLog
 
 LONG_WAIT_MS = 60_000
@@ -167,7 +167,7 @@ def test_many_cuts_share_a_note_and_let_others_in(
     partitions, writes, turns = 20, [], 0
     cut_in_turn = []
 
-    def taking_in(hosted: HostedPartition, part: Any, *more: Any) -> pace.Work[str | None]:
+    def taking_in(hosted: HostedPartition, part: Any, *more: Any) -> Work[str | None]:
         if diverges(part):
             cut_in_turn.append(turns)
         return take_in(hosted, part, *more)
@@ -253,7 +253,7 @@ def test_a_watermark_sent_before_a_cut_no_longer_counts(tmp_path: Path) -> None:
             follower.log.synced_end_offset = 1
             follower.replicated(0, 3)
             assert follower.high_watermark == 1, "not above what is synced"
-            assert pace.finish(follower.log.truncation(2, 0)) is None
+            assert finish(follower.log.truncation(2, 0)) is None
             follower.log.synced_end_offset = 2
             follower.synced()
             assert follower.high_watermark == 1
@@ -341,11 +341,11 @@ def test_a_log_within_the_leaders_is_not_thrown_away_for_a_refused_offset(tmp_pa
             code = ErrorCode.OFFSET_OUT_OF_RANGE
             for start in (-1, 0, 3, 6):
                 answer = messages.FetchResponse.PartitionData(0, code, log_start_offset=start)
-                why = pace.finish(take_in(follower, answer, 0, reports))
+                why = finish(take_in(follower, answer, 0, reports))
                 assert why is not None and "refuses offset 6" in why
                 assert content(follower) == before
             answer = messages.FetchResponse.PartitionData(0, code, log_start_offset=9)
-            assert pace.finish(take_in(follower, answer, 0, reports)) is None
+            assert finish(take_in(follower, answer, 0, reports)) is None
             assert (follower.start_offset, follower.end_offset) == (9, 9)
 
     run(main())
@@ -381,11 +381,11 @@ def test_a_corrupt_answer_is_fetched_again(tmp_path: Path) -> None:
             sound = bytes(leader.log.read(0, 1_000_000))
             follower = pair.follow()
             await until_same(leader, follower)
-            assert pace.finish(follower.log.truncation(0, 0)) is None
+            assert finish(follower.log.truncation(0, 0)) is None
             for records, end in ((sound[:100] + b"?" + sound[101:], 0), (sound, 2)):
                 answer = messages.FetchResponse.PartitionData(0, 0, 0, 0, 0, records=records)
                 reports = pair.follower.broker.loss_reports
-                refused = pace.finish(take_in(follower, answer, 0, reports))
+                refused = finish(take_in(follower, answer, 0, reports))
                 assert (refused is None) == (end == 2)
                 assert follower.end_offset == end and follower.log.damaged is None
 

@@ -22,11 +22,11 @@ from tidelog.broker.metadata.configurations import EntityType
 from tidelog.broker.partitions import future_replicas
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work, finish
 from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.runtime import pace
 from tidelog.runtime.disk import Buffer, RealFile
 from tidelog.runtime.loop import run
 from tidelog.runtime.seams import Seams
@@ -218,7 +218,7 @@ def test_a_copy_that_waits_for_a_change_of_its_log_is_not_begun_for_a_deleted_on
             fill(hosted, 3)
             there, may_end = broker.other(hosted), threading.Event()
 
-            def change() -> pace.Work[None]:
+            def change() -> Work[None]:
                 yield lambda: may_end.wait(30) and None
 
             changing = asyncio.create_task(broker.broker.log_work.run(hosted.log, change()))
@@ -363,7 +363,7 @@ def test_a_cordoned_directory_takes_no_replica(tmp_path: Path) -> None:
             changes = broker.broker.topic_configs.apply(
                 [(EntityType.BROKER, "1", own)], complete=True
             )
-            pace.finish(changes)
+            finish(changes)
             assert await alter(peer, there) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
             assert await alter(peer, here) is OK
             assert not len(broker.broker.future_replicas)
@@ -392,7 +392,7 @@ def test_nothing_is_compacted_while_it_is_copied(tmp_path: Path) -> None:
             there = broker.other(hosted)
             await until(lambda: broker.place(hosted) == there)
             hosted.log.sync()
-            assert pace.finish(hosted.log.housekeeping(NOW_MS)) is None
+            assert finish(hosted.log.housekeeping(NOW_MS)) is None
 
     run(main())
 

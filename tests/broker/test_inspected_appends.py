@@ -20,10 +20,10 @@ from tests.support.turn_costs import TurnCosts
 from tidelog.broker.partitions import inspected_appends
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import HEADER_SIZE, Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.compression import Codec
-from tidelog.runtime import pace
 from tidelog.runtime.clock import RealClock
 from tidelog.storage.log import inspecting
 from tidelog.storage.log.inspecting import (
@@ -464,7 +464,7 @@ def test_a_batch_may_become_so_many_times_its_bytes(missing: int, error: ErrorCo
     allowance = InspectionAllowance(plain=records_bytes - 32 * len(content) - missing)
     configs = TopicConfigs(cleanup_policy=frozenset({"compact"}))
     batches = [(read_header(content), memoryview(content))]
-    found = pace.finish(inspecting.inspect(batches, BatchDemands(configs, NOW_MS), allowance))
+    found = finish(inspecting.inspect(batches, BatchDemands(configs, NOW_MS), allowance))
     assert (found.error if isinstance(found, Rejected) else None) is error
     if error is None:
         assert allowance.plain == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.kept_configs import KEPT, on_disk
 from tests.support.lone_broker import LoneBroker
 from tidelog.broker.metadata.configurations import EntityType
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 
 def test_a_broker_keeps_what_the_controller_says_and_tells_it_at_its_next_registration(
@@ -19,9 +19,9 @@ def test_a_broker_keeps_what_the_controller_says_and_tells_it_at_its_next_regist
         await lone.start()
         hosted = lone.lead("t", configs=dict(KEPT))
         assert on_disk(tmp_path) == KEPT
-        pace.finish(hosted.log.keeping_configs(()))  # as 02f3bcb leaves it
+        finish(hosted.log.keeping_configs(()))  # as 02f3bcb leaves it
         changed = (("cleanup.policy", "compact"), ("retention.ms", "77"))
-        pace.finish(
+        finish(
             lone.broker.topic_configs.apply(
                 [(EntityType.TOPIC, "t", dict(changed))], complete=False
             )

@@ -30,9 +30,9 @@ from tests.support.watched_disk import WatchedDisk
 from tidelog.broker.control_plane import control_channel
 from tidelog.broker.partitions.log_work import LogWork
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.log.changes import LogChange
@@ -291,7 +291,7 @@ def test_no_stale_log_is_quarantined_while_a_change_of_it_has_begun(
     """The change begins in the turn in which the request lets others run."""
     found: list[tuple[bool, bool]] = []
 
-    def change(log: PartitionLog) -> pace.Work[None]:
+    def change(log: PartitionLog) -> Work[None]:
         was_closed = log.closed
         yield lambda: None
         found.append((was_closed, log.closed))

@@ -21,10 +21,10 @@ from tidelog.broker.fetching import client_sessions
 from tidelog.broker.metadata.configurations import DEFAULT_BROKER, ConfigCache, EntityType
 from tidelog.broker.partitions import maintenance
 from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.runtime import pace
 from tidelog.runtime.loop import helper_processes
 from tidelog.runtime.seams import Seams
 
@@ -178,7 +178,7 @@ def test_what_is_set_for_all_brokers_holds_at_once(tmp_path: Path) -> None:
 
         def set_for_all(texts: dict[str, str]) -> None:
             change = [(EntityType.BROKER, DEFAULT_BROKER, texts)]
-            pace.finish(lone.broker.topic_configs.apply(change, complete=False))
+            finish(lone.broker.topic_configs.apply(change, complete=False))
 
         set_for_all({"log.cleaner.backoff.ms": "20"})
         for _ in range(2):
@@ -207,7 +207,7 @@ def test_a_number_of_the_broker_is_its_own_then_that_of_all_then_the_files() -> 
         name = "log.cleaner.backoff.ms"
         sets = [(EntityType.BROKER, "1", own), (EntityType.BROKER, DEFAULT_BROKER, all_brokers)]
         given = [(kind, who, {} if text is None else {name: text}) for kind, who, text in sets]
-        pace.finish(cache.apply(given, complete=True))
+        finish(cache.apply(given, complete=True))
         return cache.number(name, 5)
 
     assert after(None, None) == 5
@@ -320,7 +320,7 @@ def test_a_damaged_log_is_not_compacted_again_and_again(tmp_path: Path) -> None:
             assert helper.tasks == 1
             assert not left(tmp_path, ".cleaned")
             hosted.log.advance_start(hosted.log.segments[2].base_offset)
-            pace.finish(hosted.log.housekeeping(int(time.time() * 1000)))
+            finish(hosted.log.housekeeping(int(time.time() * 1000)))
             await lone.broker.maintenance.cleaning.clean()
             assert helper.tasks > 1 and stored(hosted) == 10
             await lone.stop()
@@ -373,7 +373,7 @@ def test_a_deleted_replica_leaves_the_disk_soon_after_its_delay(tmp_path: Path) 
         hosted = lone.lead("t", configs={"file.delete.delay.ms": "1"})
         fill(hosted, 5, 5)
         lone.broker.partitions.stop("t", 0, delete=True)
-        pace.finish(lone.broker.partitions.syncing_names())
+        finish(lone.broker.partitions.syncing_names())
         assert set_aside(tmp_path)
         await until(lambda: not set_aside(tmp_path))
         await lone.stop()

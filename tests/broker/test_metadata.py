@@ -14,8 +14,8 @@ import pytest
 from tests.support.lone_broker import LoneBroker, Peer
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.protocol import messages
-from tidelog.runtime import pace
 
 TOLD = messages.UpdateMetadataRequest
 TOPIC_ID = UUID(int=7)
@@ -113,7 +113,7 @@ async def told_of_counts(lone: LoneBroker, ordered: bool = True) -> None:
     """Start a broker and tell it of a topic that has grown."""
     await lone.start()
     configs = {"enable.ordered.delivery": str(ordered).lower()}
-    pace.finish(lone.broker.topic_configs.apply([(EntityType.TOPIC, "t", configs)], complete=False))
+    finish(lone.broker.topic_configs.apply([(EntityType.TOPIC, "t", configs)], complete=False))
     part = TOLD.UpdateMetadataPartitionState(
         partition_index=0,
         leader=1,

@@ -17,6 +17,7 @@ from tests.support.lying_batches import changed
 from tests.support.storage_logs import NOW_MS, batch, new_log, newest_record, offset_for_time
 from tests.support.turn_costs import TurnCosts
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.records.compression import Codec, compress
 from tidelog.records.record import encode_record
@@ -166,10 +167,10 @@ def test_a_spent_allowance_answers_a_little_too_early(tmp_path: Path) -> None:
         time_lookup.Allowance(records=0),
         time_lookup.Allowance(batches=0),
     ):
-        found = pace.finish(log.search_time(NOW_MS + 1, spent))
+        found = finish(log.search_time(NOW_MS + 1, spent))
         assert found == TimeOffset(NOW_MS + 5, 1, 0)
     whole = time_lookup.Allowance()
-    assert pace.finish(log.search_time(NOW_MS + 1, whole)) == TimeOffset(NOW_MS + 5, 300_000, 0)
+    assert finish(log.search_time(NOW_MS + 1, whole)) == TimeOffset(NOW_MS + 5, 300_000, 0)
     assert whole.records == time_lookup.REQUEST_RECORDS - 299_999
     assert time_lookup.REQUEST_BYTES - whole.bytes < 3 * 300_000 * 7
 

@@ -15,9 +15,9 @@ from tests.support.produce_fetch import LATEST, batch, fetch, produce
 from tests.support.produce_fetch import running as running_alone
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.runtime import pace
 from tidelog.storage.log.region import LEAST_BYTES
 
 LONG_MS = 60_000
@@ -114,7 +114,7 @@ def test_a_retried_batch_after_a_leader_change_and_retention_succeeds_once(tmp_p
             # Everything is too old by now: the segment that holds the batches goes.
             assert leading.log.roll(0) is None
             assert leading.log.advance_start(3) is None
-            pace.finish(leading.log.housekeeping(int(time.time() * 1000)))
+            finish(leading.log.housekeeping(int(time.time() * 1000)))
             assert len(leading.log.segments) == 1
             for at, records in enumerate(known):
                 again = await sent(pair.follower.port, records)
@@ -137,9 +137,7 @@ def test_deletion_of_a_partition_under_heavy_appends_flush_and_segment_roll(tmp_
             both = (pair.leader.broker, pair.follower.broker)
             small = {"segment.bytes": "2000", "flush.messages": "1", "file.delete.delay.ms": "0"}
             for broker in both:
-                pace.finish(
-                    broker.topic_configs.apply([(EntityType.TOPIC, "t", small)], complete=False)
-                )
+                finish(broker.topic_configs.apply([(EntityType.TOPIC, "t", small)], complete=False))
             for life in range(30):
                 names = {"topic_id": uuid.UUID(int=life + 1), "partition_epoch": life}
                 leader, follower = pair.lead(epoch=life, **names), pair.follow(epoch=life, **names)
@@ -150,7 +148,7 @@ def test_deletion_of_a_partition_under_heavy_appends_flush_and_segment_roll(tmp_
                 assert leader.log.configs.segment_bytes == 2000
                 for broker in both if source.random() < 0.5 else reversed(both):
                     broker.partitions.stop("t", 0, delete=True)
-                    pace.finish(broker.partitions.syncing_names())
+                    finish(broker.partitions.syncing_names())
                     await broker.maintenance.check_retention()
                     await broker.maintenance.remove()
                 assert leader.log.closed

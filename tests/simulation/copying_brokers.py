@@ -14,10 +14,10 @@ from tests.support.lone_broker import LoneBroker
 from tidelog.broker.handlers import describe_log_dirs
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
+from tidelog.model.work import finish
 from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.runtime import pace
 
 BATCH_BYTES = 5_000
 TOPIC_ID = uuid.uuid5(uuid.NAMESPACE_OID, "t")
@@ -57,7 +57,7 @@ class CopyingBroker(LoneBroker):
         return hosted
 
     def configure(self, kind: EntityType, name: str, values: dict[str, str]) -> None:
-        pace.finish(self.broker.topic_configs.apply([(kind, name, values)], complete=False))
+        finish(self.broker.topic_configs.apply([(kind, name, values)], complete=False))
 
 
 def state_of(source: int, replica: int, *, in_sync: bool, target: bool) -> LeaderAndIsrState:

@@ -15,10 +15,10 @@ from tests.simulation.scenarios.log_steps import PATH, ManualClock
 from tests.support.storage_logs import resolve, texts_of
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
-from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
@@ -63,7 +63,7 @@ class Node:
     def prepare(self) -> PartitionLog:
         """A log of many segments, synced, checkpointed, with more unsynced bytes after it."""
         directory = self.open()
-        pace.finish(directory.recording_life(str(self.boot), durability="sync"))
+        finish(directory.recording_life(str(self.boot), durability="sync"))
         metadata = None if self.is_nameless else kept(self.configs)
         log = directory.create(P, self.configs, metadata)
         for number in range(RECORDS):

@@ -18,9 +18,9 @@ from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled
 from tests.simulation.log_node import RECORDS, SMALL, Node, P
 from tests.support.storage_logs import removed_now
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
-from tidelog.runtime import pace
 from tidelog.storage.log.fences import FenceEntry, Fences
 from tidelog.storage.log.partition_log import PartitionLog
 
@@ -116,7 +116,7 @@ def _expire_unsynced(node: Node, log: PartitionLog, truth: Truth) -> None:
         node.append(log, number)
     log.high_watermark = log.end_offset
     log.configure(EXPIRE)
-    pace.finish(log.housekeeping(node.clock.now_ms))
+    finish(log.housekeeping(node.clock.now_ms))
     _checkpoint(node)
     node.clock.now_ms += 1
     removed_now(node.directory)
@@ -136,14 +136,14 @@ def _delete_records_unsynced(node: Node, log: PartitionLog, truth: Truth) -> Non
 def _truncate(node: Node, log: PartitionLog, truth: Truth) -> None:
     truth.append(node, log)
     _sync(log)
-    assert pace.finish(log.truncation(log.end_offset - 1, node.clock.now_ms)) is None
+    assert finish(log.truncation(log.end_offset - 1, node.clock.now_ms)) is None
     truth.append(node, log, ChangeKind.SEAL)
     _sync(log)
     _checkpoint(node)
 
 
 def _truncate_below(node: Node, log: PartitionLog, truth: Truth) -> None:
-    assert pace.finish(log.truncation(11, node.clock.now_ms)) is None
+    assert finish(log.truncation(11, node.clock.now_ms)) is None
     node.append(log, 11)
     truth.append(node, log)
     _sync(log)
@@ -154,7 +154,7 @@ def _start_again(node: Node, log: PartitionLog, truth: Truth) -> None:
     """The leader's fences come with its log start."""
     for entry in LEADERS.below(1_000).entries:
         truth.by_offset.setdefault(entry.offset, set()).add(entry)
-    assert pace.finish(log.restart(1_000, node.clock.now_ms, fences=LEADERS)) is None
+    assert finish(log.restart(1_000, node.clock.now_ms, fences=LEADERS)) is None
     assert log.fences == LEADERS.below(1_000)
     _checkpoint(node)
     truth.append(node, log)
@@ -292,7 +292,7 @@ def _step_fence(node: Node, log: PartitionLog, truth: Truth, rng: random.Random)
 
 def _step_cut(node: Node, log: PartitionLog, truth: Truth, rng: random.Random) -> None:
     offset = rng.randint(log.start_offset, log.end_offset)
-    assert pace.finish(log.truncation(offset, node.clock.now_ms)) is None
+    assert finish(log.truncation(offset, node.clock.now_ms)) is None
     for gone in [each for each in truth.by_offset if each >= log.end_offset]:
         del truth.by_offset[gone]
 
@@ -300,7 +300,7 @@ def _step_cut(node: Node, log: PartitionLog, truth: Truth, rng: random.Random) -
 def _step_expire(node: Node, log: PartitionLog, _truth: Truth, rng: random.Random) -> None:
     log.high_watermark = rng.randint(log.high_watermark, log.end_offset)
     log.configure(replace(EXPIRE, retention_bytes=rng.choice((0, 300, 900))))
-    pace.finish(log.housekeeping(node.clock.now_ms))
+    finish(log.housekeeping(node.clock.now_ms))
     log.configure(SMALL)
     removed_now(node.directory)
 

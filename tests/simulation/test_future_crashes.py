@@ -21,9 +21,9 @@ from tests.simulation.kernel.faults import Fail
 from tests.simulation.log_node import P
 from tests.simulation.two_disks import TwoDisks, drive
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
-from tidelog.runtime import pace
 from tidelog.storage.directory.claims import CLAIMS
 from tidelog.storage.future import places
 from tidelog.storage.future.mirror import Mirror
@@ -94,14 +94,14 @@ def cut(life: Life) -> None:
     if life.steps == 5:
         assert life.node.log.advance_start(7) is None
     if life.steps == 9:
-        pace.finish(life.node.log.housekeeping(life.node.clock.now_ms))
+        finish(life.node.log.housekeeping(life.node.clock.now_ms))
     if life.steps in (4, 12) and life.node.log.change is None:
         log = life.node.log
         end = log.end_offset - 4
         life.safe_end, life.known_mark = min(life.safe_end, end), min(life.known_mark, end)
         for offset in [each for each in life.node.acked if each >= end]:
             del life.node.acked[offset]
-        assert pace.finish(log.truncation(end, life.node.clock.now_ms)) is None
+        assert finish(log.truncation(end, life.node.clock.now_ms)) is None
 
 
 def alone(life: Life) -> None:
@@ -122,7 +122,7 @@ def fence(life: Life) -> None:
         life.fences.append(log.fences.entries[-1])
     if life.steps == 11:
         assert log.advance_start(log.end_offset - 2) is None
-        pace.finish(log.housekeeping(life.node.clock.now_ms))
+        finish(log.housekeeping(life.node.clock.now_ms))
 
 
 ACTS = {"appends": nothing, "cuts at both ends": cut, "alone": alone, "fences": fence}
@@ -311,7 +311,7 @@ def test_a_cut_leaves_nothing_of_what_it_removed_in_the_copy(appended: int) -> N
     places.make(node.disk, path, log.metadata)
     mirror = Mirror(node.disk, log, path)
     copy_all(mirror)
-    assert pace.finish(log.truncation(log.end_offset - 6, node.clock.now_ms)) is None
+    assert finish(log.truncation(log.end_offset - 6, node.clock.now_ms)) is None
     log.begin_epoch(5)
     for _ in range(appended):
         node.append(next_number(node))

@@ -14,7 +14,7 @@ from tests.simulation.kernel import Deadlock, DiskView, NetworkProfile, Simulati
 from tests.simulation.replay import in_other_processes
 from tests.support import loop_guard
 from tidelog.broker.partitions.log_work import LogWork
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 
 TORN = NetworkProfile(tearing=1.0)
 
@@ -395,7 +395,7 @@ def test_a_sync_of_the_simulated_disk_is_no_task_for_the_loop(
     found = tmp_path / "found"
     monkeypatch.setenv(loop_guard.FILE, str(found))
 
-    def waiting(disk: DiskView, *, is_threads: bool) -> pace.Work[None]:
+    def waiting(disk: DiskView, *, is_threads: bool) -> Work[None]:
         def replace() -> None:
             disk.replace("/file", b"x")
 

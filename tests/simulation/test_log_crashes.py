@@ -28,10 +28,10 @@ from tests.simulation.scenarios.log import COMPACT, DELETE
 from tests.simulation.scenarios.log_steps import PATH
 from tests.support.storage_logs import removed_now
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import Work, finish
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
-from tidelog.runtime import pace
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
@@ -57,7 +57,7 @@ class Case:
 
 def _expire(node: Node, log: PartitionLog) -> None:
     log.configure(TopicConfigs(segment_bytes=400, retention_bytes=800, file_delete_delay_ms=0))
-    pace.finish(log.housekeeping(node.clock.now_ms))
+    finish(log.housekeeping(node.clock.now_ms))
     log.sync()
     node.clock.now_ms += 1
     removed_now(node.directory)
@@ -66,7 +66,7 @@ def _expire(node: Node, log: PartitionLog) -> None:
 def _expire_all(node: Node, log: PartitionLog) -> None:
     log.configure(TopicConfigs(segment_bytes=400, retention_ms=1, file_delete_delay_ms=0))
     node.clock.now_ms += 1_000_000
-    pace.finish(log.housekeeping(node.clock.now_ms))
+    finish(log.housekeeping(node.clock.now_ms))
     log.sync()
     removed_now(node.directory)
 
@@ -74,7 +74,7 @@ def _expire_all(node: Node, log: PartitionLog) -> None:
 def _compact(node: Node, log: PartitionLog) -> None:
     plan = plan_compaction(log, node.clock.now_ms)
     assert plan is not None
-    assert pace.finish(applying(log, compact(node.view, plan), node.clock.now_ms)) is not None
+    assert finish(applying(log, compact(node.view, plan), node.clock.now_ms)) is not None
     log.sync()
     node.clock.now_ms += 1
     removed_now(node.directory)
@@ -101,41 +101,41 @@ def _checkpoint(node: Node, log: PartitionLog) -> None:
 
 def _keep_other_configs(_node: Node, log: PartitionLog) -> None:
     """A power loss before the next sync tore the file, and with it the topic id."""
-    pace.finish(log.keeping_configs((("retention.ms", "86400000"),)))
+    finish(log.keeping_configs((("retention.ms", "86400000"),)))
 
 
 def _adopt_topic_id(_node: Node, log: PartitionLog) -> None:
     """The file is new beside records that are durable: a torn one would be damage."""
     log.adopt_metadata(kept(SMALL))
-    pace.finish(log.syncing_metadata())
+    finish(log.syncing_metadata())
 
 
 def _adopt_topic_id_beside_other_configs(_node: Node, log: PartitionLog) -> None:
     """Maintenance keeps changed configurations between the two steps."""
     log.adopt_metadata(kept(SMALL))
-    pace.finish(log.keeping_configs((("retention.ms", "86400000"),)))
-    pace.finish(log.syncing_metadata())
+    finish(log.keeping_configs((("retention.ms", "86400000"),)))
+    finish(log.syncing_metadata())
     assert log.metadata is not None and len(log.metadata.configs) == 1
 
 
 def _adopt_partition_epoch(_node: Node, log: PartitionLog) -> None:
     """Level 1.5: the file is there, and durable; maintenance changes it, too."""
     log.adopt_metadata(replace(kept(SMALL), partition_epoch=7))
-    pace.finish(log.syncing_metadata())
-    pace.finish(log.keeping_configs((("retention.ms", "86400000"),)))
+    finish(log.syncing_metadata())
+    finish(log.keeping_configs((("retention.ms", "86400000"),)))
     log.adopt_metadata(replace(kept(SMALL), partition_epoch=8))
-    pace.finish(log.keeping_configs((("retention.ms", "3600000"),)))
-    pace.finish(log.syncing_metadata())
+    finish(log.keeping_configs((("retention.ms", "3600000"),)))
+    finish(log.syncing_metadata())
     assert log.metadata is not None and log.metadata.partition_epoch == 8
 
 
 def _delete_records(node: Node, log: PartitionLog) -> None:
     log.advance_start(13)
-    pace.finish(log.housekeeping(node.clock.now_ms))
+    finish(log.housekeeping(node.clock.now_ms))
     log.sync()
 
 
-def _beside(node: Node, pieces: pace.Work[object]) -> None:
+def _beside(node: Node, pieces: Work[object]) -> None:
     """Do work in pieces; checkpoints are written and syncs are run between them."""
     log = node.directory.logs[P]
 
@@ -170,7 +170,7 @@ def _compact_beside_others(node: Node, log: PartitionLog) -> None:
     assert plan is not None and any(len(group) > 1 for group in plan.groups)
     pieces = applying(log, compact(node.view, plan), node.clock.now_ms)
 
-    def read_between() -> pace.Work[object]:
+    def read_between() -> Work[object]:
         for call in pieces:
             _newest_are_read(node, log)
             yield call
@@ -202,12 +202,12 @@ CASES = [
     Case("delete records", _delete_records, lambda offset: offset >= 13),
     Case(
         "truncate into an old segment",
-        lambda node, log: pace.finish(log.truncation(11, node.clock.now_ms)) and None,
+        lambda node, log: finish(log.truncation(11, node.clock.now_ms)) and None,
         lambda offset: offset < 11,
     ),
     Case(
         "truncate to the start",
-        lambda node, log: pace.finish(log.truncation(0, node.clock.now_ms)) and None,
+        lambda node, log: finish(log.truncation(0, node.clock.now_ms)) and None,
         lambda offset: False,
     ),
     Case(
@@ -346,7 +346,7 @@ def test_power_loss_a_start_that_dies_before_registering_a_second_start_still_un
     assert node.open().last_stop is LastStop.UNCLEAN
     node.disk.kill(node.view)
     assert node.open().last_stop is LastStop.UNCLEAN
-    pace.finish(node.directory.recording_life(str(node.boot), durability="sync"))
+    finish(node.directory.recording_life(str(node.boot), durability="sync"))
     node.disk.kill(node.view)
     assert node.open().last_stop is LastStop.CRASHED
 
@@ -399,7 +399,7 @@ def test_indexes_that_a_killed_life_closed_after_their_sync_are_durable_with_the
         node.append(log, RECORDS)
         newest = closed.newest
         node.disk.kill(node.view)
-        pace.finish(node.open().recording_life(str(node.boot), durability="sync"))
+        finish(node.open().recording_life(str(node.boot), durability="sync"))
         node.directory.logs[P].sync()
         node.disk.lose_power()
         node.boot += 1
@@ -529,7 +529,7 @@ def test_a_snapshot_of_producers_that_a_power_loss_made_untrue_does_not_come_bac
     for seed in range(600):
         node = Node(seed, SMALL)
         log = node.prepare()
-        pace.finish(node.directory.recording_life("1", durability="replicated"))
+        finish(node.directory.recording_life("1", durability="replicated"))
         node.append(log, RECORDS)
         assert log.roll(node.clock.now_ms) is None
         for waiting in log.snapshots.for_sync():
@@ -560,14 +560,14 @@ def test_a_watermark_that_a_power_loss_made_untrue_is_lowered_before_more_is_wri
     for seed in range(40):
         node = Node(seed, SMALL)
         log = node.prepare()
-        pace.finish(node.directory.recording_life("1", durability="replicated"))
+        finish(node.directory.recording_life("1", durability="replicated"))
         for number in range(RECORDS, RECORDS + 8):
             node.append(log, number)
         log.high_watermark = log.end_offset
         _checkpoint(node, log)
         node.disk.lose_power()
         node.boot += 1
-        pace.finish(node.open().recording_life(str(node.boot), durability="replicated"))
+        finish(node.open().recording_life(str(node.boot), durability="replicated"))
         log = node.directory.logs[P]
         end = log.end_offset
         if end >= RECORDS + 6:

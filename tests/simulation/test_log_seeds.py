@@ -12,8 +12,8 @@ import pytest
 
 from tests.simulation.kernel import Crash, DiskOperation, ProcessKilled, fail_once
 from tests.simulation.log_node import RECORDS, SMALL, Node, P
+from tidelog.model.work import Work, finish
 from tidelog.records.batch import Rejected
-from tidelog.runtime import pace
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log import rewriting
 from tidelog.storage.log.partition_log import PartitionLog
@@ -33,7 +33,7 @@ def kill_in_the_sync(operation: DiskOperation) -> Crash | None:
 def next_life(node: Node) -> PartitionLog:
     """Start again after a kill, with log.durability=sync."""
     log = node.open().logs[P]
-    pace.finish(node.directory.recording_life(str(node.boot), durability="sync"))
+    finish(node.directory.recording_life(str(node.boot), durability="sync"))
     return log
 
 
@@ -47,7 +47,7 @@ def a_cut_below_the_recovery_point_then_a_kill(seed: int) -> None:
     """Seed 58: it was taken for damage."""
     node = Node(seed, SMALL)
     log = node.prepare()
-    assert pace.finish(log.truncation(11, node.clock.now_ms)) is None
+    assert finish(log.truncation(11, node.clock.now_ms)) is None
     node.disk.kill(node.view)
     log = node.open().logs[P]
     assert log.damaged is None, log.damaged
@@ -60,7 +60,7 @@ def a_cut_that_a_kill_left_unsynced_then_a_power_loss(seed: int) -> None:
     log = node.prepare()
     node.disk.plan = kill_in_the_sync
     with pytest.raises(ProcessKilled):
-        pace.finish(log.truncation(CUT, node.clock.now_ms))
+        finish(log.truncation(CUT, node.clock.now_ms))
     node.disk.plan = None
     log = next_life(node)
     assert (log.damaged, log.end_offset) == (None, CUT)
@@ -73,7 +73,7 @@ def a_cut_whose_fsync_failed_and_a_power_loss_two_lives_later(seed: int) -> None
     node = Node(seed, SMALL)
     log = node.prepare()
     node.disk.plan = fail_once("sync", ".log")
-    assert isinstance(pace.finish(log.truncation(CUT, node.clock.now_ms)), Rejected)
+    assert isinstance(finish(log.truncation(CUT, node.clock.now_ms)), Rejected)
     assert log.failed
     node.disk.plan = None
     for _ in range(2):
@@ -88,7 +88,7 @@ def a_cut_then_a_power_loss(seed: int) -> None:
     """A truncation is durable when it is over."""
     node = Node(seed, SMALL)
     log = node.prepare()
-    assert pace.finish(log.truncation(CUT, node.clock.now_ms)) is None
+    assert finish(log.truncation(CUT, node.clock.now_ms)) is None
     log = after_a_power_loss(node)
     assert (log.damaged, log.end_offset) == (None, CUT)
 
@@ -100,7 +100,7 @@ def a_torn_tail_that_a_start_cut_then_a_power_loss(seed: int) -> None:
     """
     node = Node(seed, SMALL)
     log = node.prepare()
-    pace.finish(node.directory.recording_life(str(node.boot), durability="replicated"))
+    finish(node.directory.recording_life(str(node.boot), durability="replicated"))
     node.append(log, RECORDS)
     segment = log.segments[-1]
     whole = segment.size
@@ -133,7 +133,7 @@ def test_a_story(story: Callable[[int], None]) -> None:
 
 
 def no_checkpoint_before_a_cut(patch: pytest.MonkeyPatch) -> None:
-    def nothing(self: LogDirectory) -> pace.Work[None]:
+    def nothing(self: LogDirectory) -> Work[None]:
         yield from ()
 
     patch.setattr(LogDirectory, "writing_checkpoint", nothing)

@@ -15,8 +15,8 @@ from tests.simulation.copying_brokers import CopyingBroker, append, state_of
 from tests.simulation.kernel import Crash, DiskOperation, Plan, ProcessKilled, World
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
-from tidelog.runtime import pace
 
 pytestmark = [pytest.mark.usefixtures("quiet")]
 
@@ -85,7 +85,7 @@ class Move:
         if not process.alive:
             return None
         process.call(copy.log.sync)
-        process.call(pace.finish, copy.log.resources.before_cut())
+        process.call(finish, copy.log.resources.before_cut())
         found: HostedPartition = copy
         return found
 

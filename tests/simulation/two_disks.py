@@ -14,10 +14,10 @@ from tests.simulation.log_node import P, kept
 from tests.simulation.scenarios.log_steps import ManualClock
 from tests.support.storage_logs import removed_now, resolve
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
-from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.directory.copies import MOVED, FoundReplica, judge
@@ -102,7 +102,7 @@ class TwoDisks:
                 directory.delete(P, delay_ms=0)
             holding = list(verdict.kept)
         for directory in self.directories:
-            pace.finish(directory.recording_life(str(self.boot), durability="sync"))
+            finish(directory.recording_life(str(self.boot), durability="sync"))
         return holding[0].logs[P] if holding else None
 
     @property

@@ -10,7 +10,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import GeneratorType, SimpleNamespace
 from typing import Any, Protocol
 
 from tests.support.storage_logs import (
@@ -30,11 +30,11 @@ from tidelog.broker.partitions.unaware_writers import NEVER
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.model.work import finish
+from tidelog.network.router import RequestContext, begun
 from tidelog.protocol import codec
 from tidelog.records.batch import Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
-from tidelog.runtime import pace
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.log.producers import RESUMES
 from tidelog.storage.log.retention import ROLL_WAITS
@@ -149,13 +149,13 @@ class Hosted:
     ) -> Now:
         """As ``inspected_appends`` does it in turns: inspect, sync before a roll, append."""
         now_ms, log = self.clock.now_ms, partition.log
-        found = pace.finish(log.inspect(bytes(records), now_ms, allowance))
+        found = finish(log.inspect(bytes(records), now_ms, allowance))
         if isinstance(found, Rejected):
             return Now(found)
         append = partial(partition.append, records, now_ms, inspected=found)
         result = append()
         if result is ROLL_WAITS:
-            assert pace.finish(log.syncing_before_roll()) is None
+            assert finish(log.syncing_before_roll()) is None
             result = append()
         if result is RESUMES:
             result = self.resuming.append(partition, records, partial(append, resumes=True))
@@ -197,7 +197,9 @@ class Hosted:
 
     def _handled(self, request: Any) -> bytes:
         context = RequestContext(_PEER, VERSION, CORRELATION, "c", "User:ANONYMOUS")
-        response = produce.handle(self.broker, request, context)
+        response = begun(produce.handle(self.broker, request, context))
+        if isinstance(response, GeneratorType):
+            response = finish(response)
         return b"".join(codec.encode_response(ApiKey.PRODUCE, VERSION, CORRELATION, response))
 
     def flat(self, request: Any) -> bytes:

@@ -6,8 +6,8 @@ import pickle
 
 from tests.support.storage_logs import NOW_MS, QuickDisk, records_of
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
-from tidelog.runtime import pace
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.newest import ENTRY_BYTES
 from tidelog.storage.compaction.plan import WHOLE, Share, plan_compaction
@@ -54,7 +54,7 @@ def clean(
     if plan is None:
         return None
     result = pickle.loads(pickle.dumps(compact(QuickDisk(), pickle.loads(pickle.dumps(plan)))))
-    return pace.finish(applying(log, result, now_ms))
+    return finish(applying(log, result, now_ms))
 
 
 def few(keys: int) -> Share:

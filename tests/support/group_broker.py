@@ -27,8 +27,8 @@ from tidelog.broker.handlers import (
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.model.work import finish
 from tidelog.network.router import Handler, Router
-from tidelog.runtime import pace
 
 GROUP_HANDLERS = [
     module.HANDLER
@@ -52,7 +52,7 @@ BY_KEY = {handler.api_key: handler for handler in GROUP_HANDLERS}
 
 def done(answer: Any) -> Any:
     """What a handler that is made of steps returns; another's answer as it is."""
-    return pace.finish(answer) if inspect.isgenerator(answer) else answer
+    return finish(answer) if inspect.isgenerator(answer) else answer
 
 
 def statistics(coordinator: Coordinator[GroupTable]) -> dict[str, int]:

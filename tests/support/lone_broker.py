@@ -26,12 +26,12 @@ from tidelog.broker.metadata.configurations import ConfigCache, EntityType
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
+from tidelog.model.work import finish
 from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
-from tidelog.runtime import pace
 from tidelog.runtime.loop import new_event_loop, run
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
@@ -149,9 +149,7 @@ class LoneBroker:
         """Lead (or follow) partitions 0..n-1 of a topic; return the first."""
         broker = self.broker
         if configs is not None:
-            pace.finish(
-                broker.topic_configs.apply([(EntityType.TOPIC, topic, configs)], complete=False)
-            )
+            finish(broker.topic_configs.apply([(EntityType.TOPIC, topic, configs)], complete=False))
         topic_id = uuid.uuid5(uuid.NAMESPACE_OID, topic)
         state = LeaderAndIsrState(
             topic_id=topic_id,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 
 
 def in_thread(work: Callable[[], None]) -> None:
@@ -17,7 +17,7 @@ def in_thread(work: Callable[[], None]) -> None:
     thread.join()
 
 
-def by_threads(pieces: pace.Work[Any], between: Callable[[], None] = lambda: None) -> Any:
+def by_threads(pieces: Work[Any], between: Callable[[], None] = lambda: None) -> Any:
     """Do work as a broker does: each call is a thread's, and others have turns before and after."""
     failed: list[Exception] = []
 

@@ -15,11 +15,11 @@ from tests.support.put_files import put
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
 from tidelog.model.configs.topic import TOPIC, TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
 from tidelog.records.record import Record
-from tidelog.runtime import pace
 from tidelog.runtime.disk import Buffer, Directory, RealDisk, RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
@@ -44,12 +44,12 @@ DEFAULTS = TopicConfigs()
 
 def offset_for_time(log: PartitionLog, timestamp: int) -> TimeFound:
     """Look up the first record not older than `timestamp` (ms), in one turn."""
-    return pace.finish(log.search_time(timestamp, Allowance()))
+    return finish(log.search_time(timestamp, Allowance()))
 
 
 def newest_record(log: PartitionLog, limit_offset: int) -> TimeFound:
     """Look up the first record below `limit_offset` with the greatest timestamp, in one turn."""
-    return pace.finish(log.search_newest(limit_offset, Allowance()))
+    return finish(log.search_newest(limit_offset, Allowance()))
 
 
 def _looked_at(sync: Callable[..., None]) -> Callable[..., None]:

@@ -13,9 +13,9 @@ import pytest
 from tests.support.java import ToolRunner
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
 from tidelog.model.configs.topic import TimestampType, TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealDisk
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.compaction.cleaner import compact
@@ -147,8 +147,8 @@ def test_a_compacted_log(tools: ToolRunner, tmp_path: Path) -> None:
         log.sync()
         plan = plan_compaction(log, NOW_MS + 1000)
         assert plan is not None
-        assert pace.finish(applying(log, compact(RealDisk(), plan), NOW_MS + 1000))
-    assert pace.finish(log.housekeeping(2 * NOW_MS)) is None
+        assert finish(applying(log, compact(RealDisk(), plan), NOW_MS + 1000))
+    assert finish(log.housekeeping(2 * NOW_MS)) is None
     kept = len(records_of(log))
     log.close()
     assert check_all(tools, log, gaps=True).count("| offset:") == kept

@@ -43,6 +43,7 @@ from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, OffsetRecord, e
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
@@ -394,7 +395,7 @@ def test_many_partitions_in_one_commit_span_batches(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         broker.lead("wide", 400)
         change = [(2, OFFSETS_TOPIC, {"max.message.bytes": "2000"})]
-        pace.finish(broker.broker.topic_configs.apply(change, complete=False))
+        finish(broker.broker.topic_configs.apply(change, complete=False))
         request = messages.OffsetCommitRequest
         parts = [request.OffsetCommitRequestPartition(at, at, -1, "x") for at in range(400)]
         asked = request(

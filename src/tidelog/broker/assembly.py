@@ -57,6 +57,7 @@ from tidelog.broker.partitions.unaware_notes import UnawareNotes
 from tidelog.broker.partitions.unaware_writers import UnawareWriters
 from tidelog.broker.role_steps import RoleSteps
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.model.work import Work
 from tidelog.runtime import pace
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
@@ -302,10 +303,10 @@ def _reader(given: Given, metadata: MetadataCache, isr_changes: IsrChanges) -> R
 
 def _reconfiguring(
     given: Given, partitions: Partitions, maintenance: Maintenance
-) -> Callable[[Collection[str] | None], pace.Work[None]]:
+) -> Callable[[Collection[str] | None], Work[None]]:
     """Return what follows a change of configurations, in pieces: of topics, or (None) of all."""
 
-    def reconfigure(topics: Collection[str] | None) -> pace.Work[None]:
+    def reconfigure(topics: Collection[str] | None) -> Work[None]:
         if topics is None:
             given.when_brokers_configured()
         yield from partitions.reconfigure(topics)

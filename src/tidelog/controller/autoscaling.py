@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Protocol
@@ -33,6 +33,7 @@ from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.metadata.store import WriteTooLarge
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.model.work import Work
 from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 
@@ -96,12 +97,12 @@ class Autoscaling:
                 self._note(name, found)
         self._forget(names)
 
-    def on_record(self) -> Generator[None, None, list[dict[str, Any]]]:
+    def on_record(self) -> Work[list[dict[str, Any]]]:
         """Return what would be decided now about each topic, as plain data for JSON; in steps."""
         cluster = self._controller.cluster
         rows = []
         for name in autoscaled_names(cluster):
-            yield
+            yield None
             if not is_able(cluster, name):
                 continue
             seen, verdict = judged(cluster, name, self._times(), self._low_since_ms.get(name))

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tidelog.controller.decisions.condition import counts
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 if TYPE_CHECKING:
     from tidelog.controller.process import ControllerProcess
@@ -50,7 +50,7 @@ def statistics(process: ControllerProcess) -> Mapping[str, int]:
         return found
     found["store_went_back"] = int(controller.cluster.went_back is not None)
     found["brokers_of_another_cluster"] = len(controller.founding.strangers())
-    return {**found, **pace.finish(counts(controller.cluster))}
+    return {**found, **finish(counts(controller.cluster))}
 
 
 def store_trouble(process: ControllerProcess) -> str | None:

@@ -7,7 +7,7 @@ answers members only, and says neither when a position moved nor when a member l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection
 from typing import Any
 from uuid import UUID
 
@@ -16,16 +16,15 @@ from tidelog.groups.consumer_protocol import assigned_partitions
 from tidelog.groups.group import Group, Member, session_of
 from tidelog.groups.positions import present_id
 from tidelog.groups.primitives import Malformed
+from tidelog.model.work import Work
 
 MOST_CHARACTERS = 255
 """How much of a client id, which may have 32 kB, is shown."""
 
-Steps = Generator[None, None, dict[str, Any]]
-
 
 def progress_of(
     group: Group, topics: Collection[str], topic_id_of: Callable[[str], UUID], now_ms: int
-) -> Steps:
+) -> Work[dict[str, Any]]:
     """Return the progress as data for JSON, in steps.
 
     ``members`` by id, without those that own nothing of ``topics``: ``aware`` (of resizes; None:
@@ -40,7 +39,7 @@ def progress_of(
     for topic in topics:
         owned, committed = owners.get(topic, {}), group.offsets.get(topic, {})
         for index in sorted({*owned, *committed}):
-            yield
+            yield None
             member = group.members.get(owned.get(index, ""))
             if member is not None and member.member_id not in shown:
                 shown[member.member_id] = _member(group, member, now_ms)
@@ -57,22 +56,20 @@ def progress_of(
     }
 
 
-def _owners(
-    group: Group, topics: Collection[str]
-) -> Generator[None, None, dict[str, dict[int, str]]]:
+def _owners(group: Group, topics: Collection[str]) -> Work[dict[str, dict[int, str]]]:
     """Return the owners, in steps; those beyond the limits of a generation are shown as none."""
     wanted = frozenset(topics)
     found: dict[str, dict[int, str]] = {}
     entries = partitions = 0
     for member in list(group.members.values()):
-        yield
+        yield None
         try:
             for topic, given in assigned_partitions(member.assignment):
                 entries += 1
                 partitions += len(given)
                 if partitions > limits.MAX_OWNED or entries > limits.MAX_OWNED_TOPICS:
                     return found
-                yield
+                yield None
                 if topic in wanted:
                     found.setdefault(topic, {}).update(dict.fromkeys(given, member.member_id))
         except Malformed:

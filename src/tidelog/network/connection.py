@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.work import Work
 from tidelog.network.answering import Responses
 from tidelog.network.connection_state import CLOSED, FILES, STOPPING, TURN, ConnectionState
 from tidelog.network.limits import Account
@@ -28,7 +29,7 @@ from tidelog.network.outgoing import WRITE_HIGH_BYTES, Outgoing
 from tidelog.network.receiving import Receiver
 from tidelog.network.requests import Requests
 from tidelog.network.response_memory import ResponseMemory
-from tidelog.network.router import Router, Steps
+from tidelog.network.router import Router
 from tidelog.network.stepping import Stepping
 from tidelog.network.turns import Turns, TurnsOfProcesses
 
@@ -179,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         """Drop the frame of ``size`` bytes that was served in steps."""
         self.receiver.served(size)
 
-    def go_on_in_steps(self, asked: OpenRequest, slot: Slot, steps: Steps) -> None:
+    def go_on_in_steps(self, asked: OpenRequest, slot: Slot, steps: Work[Any]) -> None:
         """Do the rest of a request that has waited, in steps; its response is for ``slot``."""
         self._stepping.begin_after_wait(asked, slot, steps)
 

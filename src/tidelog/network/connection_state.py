@@ -9,13 +9,13 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tidelog.model.work import Work
 from tidelog.network.answer_queue import ResponseWaiter
 from tidelog.network.open_connection import OpenConnection
 from tidelog.network.turns import Turns, TurnWaiter
 
 if TYPE_CHECKING:
     from tidelog.network.open_request import OpenRequest, Slot
-    from tidelog.network.router import Steps
 
 
 class Blocked(IntFlag):
@@ -79,5 +79,5 @@ class Owner(OpenConnection, ResponseWaiter, TurnWaiter, Protocol):
     def served(self, size: int) -> None:
         """Drop the frame of ``size`` bytes that was served in steps."""
 
-    def go_on_in_steps(self, asked: OpenRequest, slot: Slot, steps: Steps) -> None:
+    def go_on_in_steps(self, asked: OpenRequest, slot: Slot, steps: Work[Any]) -> None:
         """Do the rest of a request that has waited, in steps; its response is for ``slot``."""

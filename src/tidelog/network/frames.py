@@ -8,12 +8,13 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
+from tidelog.model.work import Work
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
-    from tidelog.network.router import Route, Steps
+    from tidelog.network.router import Route
 
 MIN_REQUEST_BYTES = 8
 
@@ -94,7 +95,7 @@ def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer
     return chunks
 
 
-def encode_in_steps(route: Route, correlation_id: int, answer: Any) -> Steps:
+def encode_in_steps(route: Route, correlation_id: int, answer: Any) -> Work[Any]:
     """Do as ``encode_answer``, and yield now and then."""
     head = bytearray(_pack_head(0, correlation_id))
     if route.flexible_answer:

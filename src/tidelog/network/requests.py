@@ -12,10 +12,11 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.work import Work
 from tidelog.network import api_versions, frames, proving
 from tidelog.network.answering import Responses
 from tidelog.network.open_request import OpenRequest
-from tidelog.network.router import CloseConnection, RequestContext, Route, Steps, begun
+from tidelog.network.router import CloseConnection, RequestContext, Route, begun
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import TooManyElements
@@ -148,7 +149,7 @@ class Requests:
 
     def _parsed_in_steps(
         self, asked: OpenRequest, frame: memoryview, position: int, context: RequestContext
-    ) -> Steps:
+    ) -> Work[Any]:
         """Parse a long request and serve it."""
         route = asked.route
         try:

@@ -7,7 +7,7 @@ the calls of handlers: see `requests`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -20,6 +20,7 @@ import msgspec
 
 from tidelog.model.api_keys import ApiKey, spoken
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.network.limits import Account
 from tidelog.protocol import codec, messages
 from tidelog.protocol.refusals import refused
@@ -141,9 +142,6 @@ class RequestContext(msgspec.Struct):
 WITHOUT_PROOF = "without a proof of the cluster secret"
 """The reason in an audit line of a request out of scope."""
 
-Steps = Generator[int | None, None, Any]
-"""Work in steps: it yields by how many bytes the response has grown, and returns it."""
-
 
 def begun(steps: Any) -> Any:
     """Run steps up to their first ``yield``; return the result if they have ended, or the rest.
@@ -159,7 +157,7 @@ def begun(steps: Any) -> Any:
     return _rest(grown, steps)
 
 
-def _rest(grown: int, steps: Steps) -> Steps:
+def _rest(grown: int, steps: Work[Any]) -> Work[Any]:
     yield grown
     return (yield from steps)
 
@@ -180,7 +178,7 @@ request and 40 of memory, an element with fields at least six and 140."""
 
 Handle = Callable[[Any, Any, RequestContext], Any]
 """(server context, request, request context) -> response, None for no response, an awaitable, or a
-generator (``Steps``) that returns one of these."""
+generator (``Work``) that returns one of these."""
 
 FAILED = "the broker failed: see its log"
 """The sentence of a response to an exception."""
@@ -196,7 +194,7 @@ class Handler:
     """One API as a server serves it. Each handler file exports one as ``HANDLER``.
 
     ``handle`` returns a response, None (no response: acks=0), a coroutine (run to its end even if
-    the client goes away), a future (cancelled when the client goes away), or ``Steps`` (closed
+    the client goes away), a future (cancelled when the client goes away), or ``Work`` (closed
     when the client goes away). Record bytes in the request are memoryviews of the receive buffer,
     valid until ``handle`` returns, or until its steps end; a coroutine has not begun by then, so a
     handler that reads record bytes is a plain ``def``. One that processes many items runs in

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tidelog.model.work import Work
 from tidelog.network import frames
 from tidelog.network.answering import Responses
 from tidelog.network.connection_state import ANSWERS, CLOSED, WORK, ConnectionState, Owner
 from tidelog.network.open_request import OpenRequest, Slot
-from tidelog.network.router import CloseConnection, Route, Steps
+from tidelog.network.router import CloseConnection, Route
 
 if TYPE_CHECKING:
     from tidelog.network.open_connections import OpenConnections
@@ -31,7 +32,7 @@ class _Work:
     # ``slot`` is that of its response, and its frame is dropped. ``held`` is its charge.
     __slots__ = ("asked", "held", "slot", "steps")
 
-    def __init__(self, asked: OpenRequest, steps: Steps, slot: Slot | None = None) -> None:
+    def __init__(self, asked: OpenRequest, steps: Work[Any], slot: Slot | None = None) -> None:
         self.asked = asked
         self.steps = steps
         self.slot = slot
@@ -121,7 +122,7 @@ class Stepping:
 
     # -- work in steps
 
-    def begin(self, asked: OpenRequest, steps: Steps) -> bool:
+    def begin(self, asked: OpenRequest, steps: Work[Any]) -> bool:
         """Serve a request; False while steps remain, and its frame stays."""
         self._work = work = _Work(asked, steps)
         if self._advance(work):
@@ -133,7 +134,7 @@ class Stepping:
         self._owner.turns.wait(self._owner)
         return False
 
-    def begin_after_wait(self, asked: OpenRequest, slot: Slot, steps: Steps) -> None:
+    def begin_after_wait(self, asked: OpenRequest, slot: Slot, steps: Work[Any]) -> None:
         """Do the rest of a request whose response has its slot already."""
         assert self._work is None, "one request at a time has steps"
         self._work = _Work(asked, steps, slot)
@@ -179,7 +180,8 @@ class Stepping:
         end_ms = 0  # asked at the first yield
         try:
             while True:
-                memory.building += next(work.steps) or 0
+                grown: Any = next(work.steps)  # a request's work has no call for a thread
+                memory.building += grown or 0
                 if memory.building > (most := self._most_bytes):
                     raise CloseConnection(f"its response has more than {most} bytes: ask in parts")
                 if clock.monotonic_ms() >= (end_ms := end_ms or self._owner.turns.end_ms()):

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.work import Work
 from tidelog.protocol import compiler, messages, primitives, schema
 from tidelog.protocol.primitives import Buffer, DecodeError, EncodeError
 
@@ -91,17 +92,17 @@ def decode_in_steps(
     position: int,
     *,
     numbers: int = 1,
-) -> compiler.Steps:
+) -> Work[Any]:
     """Do as ``request_decoder``, as a generator that yields 0 now and then."""
-    steps: compiler.Steps = _stepping_decoder(api_key, version, most, numbers)(frame, position)
+    steps: Work[Any] = _stepping_decoder(api_key, version, most, numbers)(frame, position)
     return steps
 
 
 def encode_in_steps(
     api_key: int, version: int, answer: Any, chunks: list[Buffer], head: bytearray
-) -> compiler.Steps:
+) -> Work[Any]:
     """Do as ``response_encoder``, as a generator that yields 0 now and then."""
-    steps: compiler.Steps = _stepping_encoder(api_key, version)(answer, chunks, head)
+    steps: Work[Any] = _stepping_encoder(api_key, version)(answer, chunks, head)
     return steps
 
 
@@ -180,7 +181,7 @@ def decode_request(api_key: int, version: int, frame: memoryview, position: int)
 
 def decode_whole_request_in_steps(
     api_key: int, version: int, frame: memoryview, position: int
-) -> compiler.Steps:
+) -> Work[Any]:
     """Do as ``decode_request``, as a generator that yields 0 now and then."""
     try:
         message, stop = yield from decode_in_steps(api_key, version, None, frame, position)
@@ -228,7 +229,7 @@ def encode_request(
 
 def encode_request_in_steps(
     api_key: int, version: int, correlation_id: int, client_id: str | None, request: Any
-) -> compiler.Steps:
+) -> Work[Any]:
     """Do as ``encode_request``, as a generator that yields 0 now and then."""
     head = _request_head(api_key, version, correlation_id, client_id)
     chunks: list[Buffer] = []
@@ -283,7 +284,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: A
 
 def encode_response_in_steps(
     api_key: int, version: int, correlation_id: int, response: Any
-) -> compiler.Steps:
+) -> Work[Any]:
     """Do as ``encode_response``, as a generator that yields 0 now and then."""
     head = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
     if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS:

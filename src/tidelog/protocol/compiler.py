@@ -9,7 +9,7 @@ once per message and version; after that each field costs one or two bytecodes.
 from __future__ import annotations
 
 import struct as _struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +25,6 @@ Encoder = Callable[[Any, list[Buffer], bytearray], bytearray]
 """(message, chunks, current buffer) -> current buffer; full buffers are appended to chunks."""
 
 
-Steps = Generator[int, None, Any]
 """A decoder or encoder that yields 0 every ``STEP`` elements and returns what the other returns."""
 
 STEP = 64
@@ -132,7 +131,7 @@ def decoder(
     *,
     in_steps: bool = False,
 ) -> Decoder:
-    """Generate the decoder of ``message`` in ``version``; ``in_steps``: one that returns ``Steps``.
+    """Generate the decoder of ``message`` in ``version``; ``in_steps``: one that returns ``Work``.
 
     ``most``: elements of arrays and unknown tags that one message may have; so many ``numbers`` of
     an array count as one.
@@ -331,7 +330,7 @@ def _least_size(code: _Code, field: Field, seen: set[str]) -> int:
 
 
 def encoder(message: Message, version: int, flexible: bool, *, in_steps: bool = False) -> Encoder:
-    """Generate the encoder of ``message`` in ``version``; ``in_steps``: it returns ``Steps``."""
+    """Generate the encoder of ``message`` in ``version``; ``in_steps``: it returns ``Work``."""
     code = _Code(message, version, flexible)
     code.put(0, "def encode(m, chunks, w):")
     if in_steps:

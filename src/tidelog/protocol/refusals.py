@@ -14,10 +14,11 @@ names. Not the reasons: see the handlers. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
+from tidelog.model.work import Work, finish
 from tidelog.protocol import codec, messages
 from tidelog.protocol.schema import Field, Message
 
@@ -35,7 +36,7 @@ class _Level(NamedTuple):
     lists: tuple[tuple[str, str, _Level], ...]
     """Arrays of the request, those of the response that answer them, and their elements."""
 
-    def refuse(self, asked: Any, error: int, sentence: str | None) -> Generator[None, None, Any]:
+    def refuse(self, asked: Any, error: int, sentence: str | None) -> Work[Any]:
         made = self.made()
         if self.error:
             made.error_code = error
@@ -46,7 +47,7 @@ class _Level(NamedTuple):
         for source, target, level in self.lists:
             elements = []
             for element in getattr(asked, source) or ():
-                yield
+                yield None
                 elements.append((yield from level.refuse(element, error, sentence)))
             setattr(made, target, elements)
         return made
@@ -54,7 +55,7 @@ class _Level(NamedTuple):
 
 def refused_in_steps(
     api_key: int, version: int, request: Any, error: int, sentence: str | None = None
-) -> Generator[None, None, Any]:
+) -> Work[Any]:
     """Return a response with ``error`` for everything in the request, or None if there is none."""
     level = _top(api_key, version)
     return None if level is None else (yield from level.refuse(request, error, sentence))
@@ -64,12 +65,7 @@ def refused(
     api_key: int, version: int, request: Any, error: int, sentence: str | None = None
 ) -> Any:
     """Do as ``refused_in_steps``, at once."""
-    steps = refused_in_steps(api_key, version, request, error, sentence)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
+    return finish(refused_in_steps(api_key, version, request, error, sentence))
 
 
 @cache

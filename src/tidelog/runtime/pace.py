@@ -1,18 +1,7 @@
-"""The pace of long work: generators that yield, and drivers that check the clock at each yield.
+"""The pace of long work (`model.work`): drivers that check the clock at each of its yields.
 
-Owns how long a turn of the event loop is, the form of long work, and its drivers. Not the driver of
-requests, which charges their memory: see `network.stepping`; not which request is next: see
-`network.turns`.
-
-Long work is a generator that returns its result. Each yield is a good moment to let others run:
-they run there when the turn is over, so that all state outside of the work may have changed after
-it. What is yielded says more:
-
-| it yields | meaning |
-|---|---|
-| None | nothing |
-| a number | the response under construction has grown by so many bytes |
-| a call | a thread may make it: it releases the GIL for nearly all of its time |
+Owns how long a turn of the event loop is, and these drivers. Not the driver of requests, which
+charges their memory: see `network.stepping`; not which request is next: see `network.turns`.
 
 A plain coroutine that awaits something between its steps uses a ``Turn``.
 """
@@ -20,16 +9,14 @@ A plain coroutine that awaits something between its steps uses a ``Turn``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
+from tidelog.model.work import Result, Work
 from tidelog.runtime.clock import Clock
 
-Said = Callable[[], None] | int | None
-Result = TypeVar("Result")
 Item = TypeVar("Item")
-Work = Generator[Said, None, Result]
 
 REQUESTS_MS = 5
 """How long requests may use the loop before other work has its turn."""
@@ -44,23 +31,6 @@ check."""
 PLACES = 2
 """Most works of ``Background`` at a time: they share the threads with syncs of logs, and each may
 hold 40 MB."""
-
-
-def finish(work: Generator[object, None, Result]) -> Result:
-    """Do all of it now: for small work, helper processes and tests."""
-    try:
-        said = next(work)
-        while True:
-            try:
-                if callable(said):
-                    said()
-            except Exception as error:
-                said = work.throw(error)
-            else:
-                said = next(work)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
 
 
 def parts(items: Sequence[Item]) -> Sequence[Sequence[Item]]:
@@ -98,9 +68,7 @@ class Turn:
         self._end_ms = self._clock.monotonic_ms() + BACKGROUND_MS
 
 
-async def run(
-    work: Generator[object, None, Result], clock: Clock, threads: Executor | None = None
-) -> Result:
+async def run(work: Work[Result], clock: Clock, threads: Executor | None = None) -> Result:
     """Do it in turns of the loop, and its calls in ``threads`` (None: the loop's default).
 
     The work is given up when the caller is cancelled, but not before a thread's call has returned.
@@ -114,9 +82,7 @@ async def run(
     return await go_on(work, said, turn, threads)
 
 
-async def go_on(
-    work: Generator[object, None, Result], said: object, turn: Turn, threads: Executor | None
-) -> Result:
+async def go_on(work: Work[Result], said: object, turn: Turn, threads: Executor | None) -> Result:
     """Do as ``run`` with work that has begun: ``said`` is what it yielded first."""
     try:
         while True:

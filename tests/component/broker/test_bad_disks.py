@@ -23,11 +23,11 @@ from tidelog.broker.metadata.configurations import ConfigCache, EntityType
 from tidelog.broker.partitions.partition import LeaderAndIsrState, StorageFailed
 from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.replication.command_rules import StopReplicaCommand
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
@@ -278,7 +278,7 @@ def test_a_replica_created_again_beside_one_that_a_disk_kept_is_the_replica(
                 partitions.quarantine("t", 0, "planted")
             else:
                 partitions.stop("t", 0, delete=True)
-            pace.finish(partitions.syncing_names())
+            finish(partitions.syncing_names())
         hosted = partitions.create("t", 0, again)
         partitions.apply(hosted, again)
         assert hosted.log.path == f"{tmp_path}/two/t-0"
@@ -408,7 +408,7 @@ def test_a_cordoned_directory_takes_no_new_replica_while_another_is_in_service(
 
         def place(index: int, cordoned: str | None) -> str:
             values = {} if cordoned is None else {"cordoned.log.dirs": cordoned}
-            pace.finish(configs.apply([(EntityType.BROKER, "1", values)], complete=True))
+            finish(configs.apply([(EntityType.BROKER, "1", values)], complete=True))
             path = partitions.create("t", index, STATE).log.path
             return path.rpartition("/")[0].rpartition("/")[2]
 
@@ -461,7 +461,7 @@ def test_a_directory_that_fails_while_it_is_loaded_is_named(
 
     async def leave(lone: ControlledBroker) -> None:
         directory = lone.broker.directories[0]
-        assert pace.finish(directory.recording_life("boot", durability="sync"))
+        assert finish(directory.recording_life("boot", durability="sync"))
         hosted = lone.broker.partitions.create("t", 0, STATE)
         lone.broker.partitions.apply(hosted, STATE)
         records = build_batch([NewRecord(-1, None, b"a")])

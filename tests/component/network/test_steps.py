@@ -22,10 +22,11 @@ from tidelog.broker.control_plane.forwarding import forwarded
 from tidelog.controller.handlers import alter_partition_reassignments
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.network import api_versions
 from tidelog.network.answer_queue import ANSWERS_RETRY_S, AnswerQueue
 from tidelog.network.limits import Account, Limits
-from tidelog.network.router import MOST_ELEMENTS, CloseConnection, Handler, Router, Scope, Steps
+from tidelog.network.router import MOST_ELEMENTS, CloseConnection, Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import TooManyElements
@@ -549,7 +550,7 @@ def moves(partitions: int, topics: int, replicas: int) -> bytes:
     return b"".join(codec.encode_request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, None, asked))
 
 
-def ended(steps: Steps) -> Any:
+def ended(steps: Work[Any]) -> Any:
     """The result of steps."""
     try:
         while True:

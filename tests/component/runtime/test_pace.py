@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.every_yield import every_yield
+from tidelog.model.work import Work, finish
 from tidelog.runtime import pace
 from tidelog.runtime.clock import RealClock
 
 
-def work(done: list[str], *calls: Callable[[], None] | None) -> pace.Work[str]:
+def work(done: list[str], *calls: Callable[[], None] | None) -> Work[str]:
     try:
         for call in calls:
             try:
@@ -34,7 +35,7 @@ def fails() -> None:
 
 def test_all_of_it_at_once() -> None:
     done: list[str] = []
-    assert pace.finish(work(done, None, lambda: done.append("a"), fails, None)) == "result"
+    assert finish(work(done, None, lambda: done.append("a"), fails, None)) == "result"
     assert done == ["a", "caught it", "over"]
 
 
@@ -73,7 +74,7 @@ def test_at_most_as_many_run_at_once_as_there_are_places() -> None:
         working: list[int] = []
         most = 0
 
-        def one(number: int) -> pace.Work[None]:
+        def one(number: int) -> Work[None]:
             nonlocal most
             working.append(number)
             for _ in range(5):
@@ -153,7 +154,7 @@ class Clock(RealClock):
 def test_work_gives_way_when_its_turn_is_over_and_not_before() -> None:
     clock = Clock()
 
-    def long() -> pace.Work[list[int]]:
+    def long() -> Work[list[int]]:
         given_way = []
         for _ in range(3 * pace.BACKGROUND_MS):
             before = loops_turns

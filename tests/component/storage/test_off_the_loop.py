@@ -46,11 +46,11 @@ from tidelog.broker.following.follower_log import take_in
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.batch import Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import decode_offsets
@@ -133,7 +133,7 @@ def test_no_snapshot_of_what_was_cut_appears_when_its_thread_is_late(tmp_path: P
     log.roll(NOW_MS)
     pending = log.unsynced()
     assert pending is not None and pending.snapshots
-    assert pace.finish(log.truncation(5, NOW_MS)) is None
+    assert finish(log.truncation(5, NOW_MS)) is None
     pending.run()
     log.synced(pending)
     assert not list((tmp_path / "t-0").glob("*.snapshot"))
@@ -151,11 +151,9 @@ def test_retention_keeps_producers_whose_snapshot_a_kill_prevented(tmp_path: Pat
     log = reopen(tmp_path, configs)
     sent(log, 8)
     log.high_watermark = log.end_offset
-    assert pace.finish(log.housekeeping(NOW_MS)) is None, (
-        "a snapshot of what a power loss takes is none"
-    )
+    assert finish(log.housekeeping(NOW_MS)) is None, "a snapshot of what a power loss takes is none"
     log.sync()
-    assert pace.finish(log.housekeeping(NOW_MS)) is not None
+    assert finish(log.housekeeping(NOW_MS)) is not None
     assert log.start_offset == 3
     log.resources.files.close()
     found = reopen(tmp_path, configs)
@@ -181,7 +179,7 @@ def test_a_snapshot_for_retention_tells_of_nothing_that_came_while_a_thread_look
     for path in Path(log.path).glob("*.snapshot"):
         entry = ProducerState.decode(path.read_bytes()).entries[7]
         assert entry.last_offset < int(path.stem)
-    assert pace.finish(log.truncation(2, NOW_MS)) is None
+    assert finish(log.truncation(2, NOW_MS)) is None
     assert log.producers.entries[7].last_sequence == 1
 
 
@@ -594,7 +592,7 @@ def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path) -> None:
     # Each has its offset as of a moment of the walk; a removed log has none.
     pieces = found.checkpointing()
     assert [next(pieces) for _ in range(4)] == [None] * 4
-    assert pace.finish(found.logs[names[1]].truncation(0, NOW_MS)) is None
+    assert finish(found.logs[names[1]].truncation(0, NOW_MS)) is None
     found.delete(names[2], durable=False)
     checkpoint(found)
     again = found.create(names[2], TopicConfigs())

@@ -15,10 +15,10 @@ import pytest
 from tests.support.lone_broker import LoneBroker, Peer
 from tests.support.storage_logs import remove_due
 from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.model.work import finish
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.storage.log.region import LEAST_BYTES, FileRegion, find_region
 from tidelog.storage.segments.open_files import OpenFiles
@@ -95,7 +95,7 @@ def test_where_to_read_on_is_forgotten_when_the_log_is_cut(tmp_path: Path) -> No
         assert region is not None
         offset = len(list(walk(os.pread(region.fileno, region.size, region.position))))
         assert log.segments.remembered(offset) is not None
-        pace.finish(log.truncation(offset, int(time.time() * 1000)))
+        finish(log.truncation(offset, int(time.time() * 1000)))
         assert log.segments.remembered(offset) is None
         assert find_region(log, offset, 100_000, log.high_watermark) is None
         await lone.stop()
@@ -200,7 +200,7 @@ def test_a_region_outlives_the_removal_of_its_segment(tmp_path: Path) -> None:
         region = find_region(hosted.log, 3, 500_000, hosted.log.high_watermark)
         assert region is not None
         hosted.log.advance_start(250)
-        pace.finish(hosted.log.housekeeping(int(time.time() * 1000)))
+        finish(hosted.log.housekeeping(int(time.time() * 1000)))
         hosted.log.sync()
         assert remove_due(hosted.log, 2**60)
         sent = os.pread(region.fileno, region.size, region.position)
@@ -318,7 +318,7 @@ def test_the_descriptor_of_a_removed_segment_does_not_wait_for_the_next_read(
         fileno = region.fileno
         assert "t-0" in os.readlink(f"/proc/self/fd/{fileno}")
         hosted.log.advance_start(250)
-        pace.finish(hosted.log.housekeeping(int(time.time() * 1000)))
+        finish(hosted.log.housekeeping(int(time.time() * 1000)))
         hosted.log.sync()
         assert remove_due(hosted.log, 2**60)
         del region

@@ -14,7 +14,7 @@ import pytest
 from tests.support import loop_guard
 from tests.support.lone_broker import LoneBroker
 from tests.support.storage_logs import QuickDisk
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.runtime.seams import Seams
 
 
@@ -27,14 +27,14 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield path
 
 
-def syncing(path: Path) -> pace.Work[None]:
+def syncing(path: Path) -> Work[None]:
     """Work whose author forgot that a thread is to sync."""
     yield None
     with path.open("w") as file:
         os.fsync(file.fileno())
 
 
-def syncing_in_a_thread(path: Path) -> pace.Work[None]:
+def syncing_in_a_thread(path: Path) -> Work[None]:
     def sync() -> None:
         with path.open("w") as file:
             os.fsync(file.fileno())
@@ -42,7 +42,7 @@ def syncing_in_a_thread(path: Path) -> pace.Work[None]:
     yield sync
 
 
-def on_a_broker(folder: Path, work: pace.Work[None]) -> None:
+def on_a_broker(folder: Path, work: Work[None]) -> None:
     async def story() -> None:
         lone = LoneBroker(folder / "data")
         await lone.start()
@@ -83,7 +83,7 @@ class OtherDisk(QuickDisk):
 
 
 def test_a_disk_in_the_place_of_the_real_one_is_looked_at(tmp_path: Path, found: Path) -> None:
-    def replaced(disk: QuickDisk) -> pace.Work[None]:
+    def replaced(disk: QuickDisk) -> Work[None]:
         yield None
         disk.replace(str(tmp_path / "data" / "file"), b"x")
 

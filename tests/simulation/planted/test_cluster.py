@@ -47,9 +47,9 @@ from tidelog.groups.records import GROUP_KEY_VERSION
 from tidelog.metadata.store import CheckVersion, Delete, Set
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.replication.command_rules import LeaderAndIsrType
 from tidelog.replication.isr_change import IsrChange
-from tidelog.runtime import pace
 from tidelog.storage.log import appending
 from tidelog.storage.log.producers import ProducerState
 
@@ -93,7 +93,7 @@ def truncate_to_the_high_watermark(patch: Patch) -> None:
 
     def eager(self: Any, hosted: Any) -> None:
         if hosted.high_watermark < hosted.end_offset:
-            pace.finish(hosted.log.truncation(hosted.high_watermark, self._clock.wall_ms()))
+            finish(hosted.log.truncation(hosted.high_watermark, self._clock.wall_ms()))
         follow(self, hosted)
 
     patch.setattr(FollowerFetcher, "follow", eager)

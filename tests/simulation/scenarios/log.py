@@ -47,10 +47,10 @@ from tests.simulation.scenarios.result import Result
 from tests.support.storage_logs import resolve, texts_of
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.reader import read_all
 from tidelog.records.record import CorruptRecords
-from tidelog.runtime import pace
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.compaction.plan import CompactionResult
@@ -276,7 +276,7 @@ class LogRun(Steps):
         if register:
             durability = "sync" if self.regime == "power" else "replicated"
             if opened.failed is None:
-                pace.finish(opened.recording_life(str(self.boot), durability=durability))
+                finish(opened.recording_life(str(self.boot), durability=durability))
             self.leader_epoch += 1
             for model in self.models:
                 self._begin_leading(model)

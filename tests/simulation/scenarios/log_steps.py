@@ -14,10 +14,10 @@ from tests.simulation.history import History, Outcome
 from tests.simulation.kernel import UNLIMITED, DiskView, SimulatedDisk
 from tests.simulation.scenarios.log_model import REMEMBERED, Batch, ModelPartition, new_batch
 from tests.support.storage_logs import removed_now
+from tidelog.model.work import Work
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_all
-from tidelog.runtime import pace
 from tidelog.storage.compaction.cleaner import compact, discard_cleaned
 from tidelog.storage.compaction.plan import CompactionResult, plan_compaction
 from tidelog.storage.compaction.swap import applying
@@ -244,7 +244,7 @@ class Steps:
             self._checkpoint,
         )
 
-    def _in_pieces(self, pieces: pace.Work[object], beside: Sequence[Step]) -> Iterator[None]:
+    def _in_pieces(self, pieces: Work[object], beside: Sequence[Step]) -> Iterator[None]:
         """Do work in pieces as a broker does; at times steps of others come before and after each.
 
         Yields before the work goes on.

@@ -12,8 +12,8 @@ from tidelog.broker.metadata import cache as metadata_cache
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.metadata.configurations import ConfigCache, EntityType
 from tidelog.broker.metadata.shown_epochs import MOST_EMPTY, ShownEpochs
+from tidelog.model.work import Work, finish
 from tidelog.protocol import messages
-from tidelog.runtime import pace
 
 Update = messages.UpdateMetadataRequest
 A, B = UUID(int=1), UUID(int=2)
@@ -232,21 +232,21 @@ def test_configurations_are_resolved_and_their_changes_reported() -> None:
     cache = ConfigCache(1, {"log.retention.ms": "5000"})
     told: list[Collection[str] | None] = []
 
-    def tell(topics: Collection[str] | None) -> pace.Work[None]:
+    def tell(topics: Collection[str] | None) -> Work[None]:
         told.append(topics)
         yield from ()
 
     cache.when_changed = tell
     assert cache.topic("t").retention_ms == cache.at_start(()).retention_ms == 5000
-    pace.finish(cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=True))
+    finish(cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=True))
     assert (cache.topic("t").retention_ms, told) == (7, [["t"]])
-    pace.finish(cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=False))
+    finish(cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=False))
     assert told == [["t"]]
-    pace.finish(cache.apply([(EntityType.BROKER, "", {"log.retention.ms": "9"})], complete=False))
+    finish(cache.apply([(EntityType.BROKER, "", {"log.retention.ms": "9"})], complete=False))
     assert (cache.topic("t").retention_ms, cache.topic("u").retention_ms) == (7, 9)
     assert cache.at_start(()).retention_ms == 9
     assert told == [["t"], None]
-    pace.finish(cache.apply([], complete=True))
+    finish(cache.apply([], complete=True))
     assert cache.topic("t").retention_ms == 5000
 
 
@@ -255,29 +255,29 @@ def test_of_two_files_the_higher_minimum_counts(caplog: pytest.LogCaptureFixture
     cache = ConfigCache(1, {"min.insync.replicas": "2"})
     changed: list[Collection[str] | None] = []
 
-    def tell(topics: Collection[str] | None) -> pace.Work[None]:
+    def tell(topics: Collection[str] | None) -> Work[None]:
         changed.append(topics)
         yield from ()
 
     cache.when_changed = tell
     told = {-1: 2, 1: 2, 3: 3, 2: 2}
     for ours, counts in told.items():
-        pace.finish(cache.controller_goes_by(ours))
-        pace.finish(cache.controller_goes_by(ours))
+        finish(cache.controller_goes_by(ours))
+        finish(cache.controller_goes_by(ours))
         assert cache.topic("t").min_insync_replicas == counts
         assert cache.at_start(()).min_insync_replicas == counts
     assert changed == [None, None]
     assert len(caplog.records) == 1 and "2 in this broker's file and 3" in caplog.text
     # What is set for all brokers, or for the topic, is the same for the controller.
-    pace.finish(cache.controller_goes_by(3))
+    finish(cache.controller_goes_by(3))
     change = [(EntityType.BROKER, "", {"min.insync.replicas": "1"})]
-    pace.finish(cache.apply(change, complete=True))
+    finish(cache.apply(change, complete=True))
     assert cache.topic("t").min_insync_replicas == 1
 
 
 def test_a_file_without_a_minimum_goes_by_the_controllers() -> None:
     cache = ConfigCache(1, {})
-    pace.finish(cache.controller_goes_by(1))
+    finish(cache.controller_goes_by(1))
     assert cache.topic("t").min_insync_replicas == 1
-    pace.finish(cache.controller_goes_by(2))
+    finish(cache.controller_goes_by(2))
     assert cache.topic("t").min_insync_replicas == 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.every_yield import every_yield
 from tidelog.broker.fetching.session_rules import (
     MAX_INT32,
     UNUSABLE,
@@ -73,10 +74,11 @@ def test_a_request_is_applied_in_parts(at_once: int, growths: list[int]) -> None
         forgotten_topics_data=[of.ForgottenTopic(topic="c", partitions=[7, 8])],
     )
     session = Session(1, 1)
-    growth, found = applied(session, request, at_once), []
+    growth, found = applied(session, request), []
     try:
-        while True:
-            found.append(next(growth))
+        with every_yield(at_once):
+            while True:
+                found.append(next(growth))
     except StopIteration as end:
         found += [end.value] if end.value or not found else []
     assert session.done == "+a0+a1+b0-c7-c8"
@@ -88,5 +90,5 @@ def test_the_first_request_of_a_session_forgets_nothing() -> None:
     of = messages.FetchRequest
     request = of(forgotten_topics_data=[of.ForgottenTopic(topic="c", partitions=[7])])
     session = Session(1, 1)
-    assert not list(applied(session, request, 1, forgets=False))
+    assert not list(applied(session, request, forgets=False))
     assert not session.done

@@ -12,7 +12,7 @@ from tidelog.broker.metadata.configurations import DEFAULT_BROKER, ConfigCache, 
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
 from tidelog.broker.partitions.throttles import FOLLOWER, LEADER, Throttles
 from tidelog.model.configs.topic import TopicConfigs
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 MOVING, SENT, FETCHED = (
     "reassignment.throttled.rate",
@@ -57,7 +57,7 @@ class Configured:
         self._set(EntityType.TOPIC, "t", lists)
 
     def _set(self, kind: EntityType, name: str, values: dict[str, str]) -> None:
-        pace.finish(self.configs.apply([(kind, name, values)], complete=False))
+        finish(self.configs.apply([(kind, name, values)], complete=False))
 
     def limited(self, side: str, partition: HostedPartition) -> set[int]:
         """The replicas whose next copy waits after a large one."""

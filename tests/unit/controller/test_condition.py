@@ -38,7 +38,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
 from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -255,9 +255,9 @@ def test_every_problem_is_named_with_what_to_do(
     happens: Callable[[World], None], kind: str, level: str, what: str, advice: str
 ) -> None:
     made = world()
-    assert pace.finish(condition(made.cluster))["problems"] == []
+    assert finish(condition(made.cluster))["problems"] == []
     happens(made)
-    found = pace.finish(condition(made.cluster))
+    found = finish(condition(made.cluster))
     (problem,) = (each for each in found["problems"] if each["kind"] == kind)
     assert problem["level"] == level
     assert what in problem["what"]
@@ -270,11 +270,9 @@ def test_a_stop_is_owed_by_a_missing_broker_alone() -> None:
     move(made, 1, 4)
     made.do(reassign(made.cluster, [Asked(T0, None)]))
     assert made.cluster.topic_histories["t"].pending_stops[0].keys() == {4}
-    assert pace.finish(condition(made.cluster))["problems"] == [], (
-        "4 is there, and is about to stop"
-    )
+    assert finish(condition(made.cluster))["problems"] == [], "4 is there, and is about to stop"
     del made.cluster.brokers[4]
-    (problem,) = pace.finish(condition(made.cluster))["problems"]
+    (problem,) = finish(condition(made.cluster))["problems"]
     assert problem["kind"] == "stops_owed" and "start broker 4: the" in problem["advice"]
 
 
@@ -284,7 +282,7 @@ def test_throttles_of_lists_are_idle_until_a_listed_replica_is_copied() -> None:
     made.commit((Put(layout.broker_configs(layout.ALL_BROKERS), rate),))
 
     def idle() -> list[str]:
-        problems = pace.finish(condition(made.cluster))["problems"]
+        problems = finish(condition(made.cluster))["problems"]
         return [each["what"] for each in problems if each["kind"] == "throttles_idle"]
 
     assert idle() == [f"Throttles of replication that limit nothing now: {LEADER_RATE}."]
@@ -304,7 +302,7 @@ def test_brokers_say_whether_they_get_new_replicas() -> None:
     cordoned(made)
     made.commit((Put(layout.broker_configs("3"), ConfigNode({"cordoned.log.dirs": "*"})),))
     del made.cluster.brokers[3]
-    found = pace.finish(condition(made.cluster))["brokers"]
+    found = finish(condition(made.cluster))["brokers"]
     assert {
         broker: (each["cordoned_log_dirs"], each["takes_new_replicas"])
         for broker, each in found.items()
@@ -315,7 +313,7 @@ def test_replicas_before_a_move_are_on_record_until_they_are_back() -> None:
     made = world()
 
     def recorded() -> list[dict[str, object]]:
-        return pace.finish(on_record(made.cluster))
+        return finish(on_record(made.cluster))
 
     assert recorded() == []
     move(made, 1, 4)
@@ -339,7 +337,7 @@ def test_replicas_before_a_move_are_on_record_until_they_are_back() -> None:
     next(begun)
     next(begun)
     deleted(made)
-    assert pace.finish(begun) == []
+    assert finish(begun) == []
     assert recorded() == []
 
 
@@ -363,10 +361,10 @@ def test_writers_without_a_count_and_their_misplaced_records_have_a_row() -> Non
 def test_children_that_are_not_born_lack_no_state() -> None:
     made = world()
     resizing(made)
-    kinds = [each["kind"] for each in pace.finish(condition(made.cluster))["problems"]]
+    kinds = [each["kind"] for each in finish(condition(made.cluster))["problems"]]
     assert kinds == ["resizes_running"]
-    assert pace.finish(condition(made.cluster))["counts"]["topics_resizing"] == 1
-    (note,) = pace.finish(condition(made.cluster))["problems"]
+    assert finish(condition(made.cluster))["counts"]["topics_resizing"] == 1
+    (note,) = finish(condition(made.cluster))["problems"]
     assert (note["partitions"], note["brokers"]) == (["t-0"], [1])
     assert note["what"].endswith("fence of partition 0 (broker 1).")
     (row,) = json.loads(json.dumps(plans_on_record(made.cluster, {"t": 1_200})))
@@ -376,7 +374,7 @@ def test_children_that_are_not_born_lack_no_state() -> None:
     assert "t from 2 to 4 partitions" in note["what"]
     # The one that was reported, and a step that is being written, name no partition.
     made.do(advance(made.cluster, "t", is_late=True))
-    (note,) = pace.finish(condition(made.cluster))["problems"]
+    (note,) = finish(condition(made.cluster))["problems"]
     assert "t from 4 to 2 partitions (undo)." in note["what"]
     (row,) = plans_on_record(made.cluster, {})
     assert (row["unpublished"], row["waits_for_partitions"], row["waited_ms"]) == ([2, 2], [], 0)
@@ -385,20 +383,20 @@ def test_children_that_are_not_born_lack_no_state() -> None:
 def test_a_throttle_of_moves_is_idle_when_none_runs() -> None:
     made = world()
     moves(made)
-    kinds = [each["kind"] for each in pace.finish(condition(made.cluster))["problems"]]
+    kinds = [each["kind"] for each in finish(condition(made.cluster))["problems"]]
     assert kinds == ["moves_running"]
     made.do(reassign(made.cluster, [Asked(T0, None)]))
     assert "throttles_idle" in [
-        each["kind"] for each in pace.finish(condition(made.cluster))["problems"]
+        each["kind"] for each in finish(condition(made.cluster))["problems"]
     ]
 
 
 def test_a_partition_is_named_once_by_the_worst_that_is_wrong_with_it() -> None:
     made = world()
     offline(made)
-    kinds = [problem["kind"] for problem in pace.finish(condition(made.cluster))["problems"]]
+    kinds = [problem["kind"] for problem in finish(condition(made.cluster))["problems"]]
     assert kinds == ["brokers_suspected", "offline"]
-    counted = pace.finish(counts(made.cluster))
+    counted = finish(counts(made.cluster))
     names = ("offline", "under_replicated", "below_min_insync")
     assert [counted[f"partitions_{name}"] for name in names] == [1, 1, 1]
 
@@ -407,11 +405,11 @@ def test_no_election_is_advised_where_every_replica_is_damaged() -> None:
     """A damaged replica leads nothing (promise 16); with one that is not, an election helps."""
     made = world()
     damaged_everywhere(made)
-    (problem,) = pace.finish(condition(made.cluster))["problems"]
+    (problem,) = finish(condition(made.cluster))["problems"]
     assert problem["kind"] == "offline_damaged" and "elect-leaders" not in problem["advice"]
     made.cluster.broken.discard((1, T0))
     problems = {
-        each["kind"]: each["advice"] for each in pace.finish(condition(made.cluster))["problems"]
+        each["kind"]: each["advice"] for each in finish(condition(made.cluster))["problems"]
     }
     assert problems.keys() == {"offline", "replicas_damaged"}
     assert "--election-type unclean" in problems["offline"]
@@ -421,10 +419,10 @@ def test_brokers_with_replicas_are_listed_dead_or_alive() -> None:
     made = world()
     dead(made)
     suspected(made)
-    found = pace.finish(condition(made.cluster))["brokers"]
+    found = finish(condition(made.cluster))["brokers"]
     conditions = {broker: entry["condition"] for broker, entry in found.items()}
     assert conditions == {"1": "alive", "2": "suspected", "3": "dead"}
-    assert pace.finish(condition(made.cluster))["counts"]["brokers_dead"] == 1
+    assert finish(condition(made.cluster))["counts"]["brokers_dead"] == 1
 
 
 def test_long_lists_are_counted_in_the_sentence_and_listed_beside_it() -> None:
@@ -433,14 +431,14 @@ def test_long_lists_are_counted_in_the_sentence_and_listed_beside_it() -> None:
     del made.cluster.brokers[2]
     states = {where: PartitionState(1, 1, 1, [1]) for where in made.cluster.states}
     made.commit(tuple(put_state(made.cluster, where, each) for where, each in states.items()))
-    (_, problem) = pace.finish(condition(made.cluster))["problems"]
+    (_, problem) = finish(condition(made.cluster))["problems"]
     assert problem["what"].endswith(f"and {NAMES_SHOWN} more.")
     assert len(problem["partitions"]) == 2 * NAMES_SHOWN
     assert "Start broker 2" in problem["advice"]
 
 
 def test_an_empty_cluster_has_no_problem() -> None:
-    assert pace.finish(condition(ClusterState()))["problems"] == []
+    assert finish(condition(ClusterState()))["problems"] == []
 
 
 def test_partitions_of_users_are_named_before_internal_ones() -> None:
@@ -449,9 +447,7 @@ def test_partitions_of_users_are_named_before_internal_ones() -> None:
     made.create(TopicToCreate("__consumer_offsets", 50, 1), TopicToCreate("zebra", 1, 1))
     for where, state in sorted(made.cluster.states.items()):
         made.commit((put_state(made.cluster, where, msgspec.structs.replace(state, leader=-1)),))
-    (problem,) = (
-        x for x in pace.finish(condition(made.cluster))["problems"] if x["kind"] == "offline"
-    )
+    (problem,) = (x for x in finish(condition(made.cluster))["problems"] if x["kind"] == "offline")
     assert problem["what"].startswith("51 partitions without a leader")
     assert ": zebra-0, __consumer_offsets-0, " in problem["what"]
     assert problem["partitions"][0] == "zebra-0"
@@ -467,7 +463,7 @@ def test_a_look_is_made_in_steps_of_the_state_as_it_was() -> None:
     states = made.cluster.states
     for where, state in states.items():
         states[where] = msgspec.structs.replace(state, leader=-1)
-    expected = pace.finish(condition(made.cluster))
+    expected = finish(condition(made.cluster))
     steps = condition(made.cluster)
     for _ in range(10):
         next(steps)

@@ -31,7 +31,7 @@ from tidelog.metadata.records import LostRange, PartitionState, TopicHistory, Un
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 ZOOKEEPER_BYTES = 1 << 20
 FULL_BYTES, FULL_COUNT = losses.KEPT_BYTES, 3_000
@@ -108,9 +108,7 @@ def test_all_partitions_of_a_topic_are_elected_uncleanly_in_rounds() -> None:
     assert len(led(made)) == len(open_debts(made)) == MOST < COUNT
     waiting = made.cluster.states[TopicPartition("t", COUNT - 1)]
     assert (waiting.leader, waiting.isr, waiting.is_unclean_leader) == (NO_LEADER, [1], False)
-    kinds = {
-        problem["kind"]: problem for problem in pace.finish(condition(made.cluster))["problems"]
-    }
+    kinds = {problem["kind"]: problem for problem in finish(condition(made.cluster))["problems"]}
     assert kinds["elections_put_off"]["level"] == "bad"
     rounds = 0
     while len(led(made)) < COUNT:
@@ -124,9 +122,7 @@ def test_all_partitions_of_a_topic_are_elected_uncleanly_in_rounds() -> None:
     assert 1 < rounds < 20
     epochs = {made.cluster.states[where].leader_epoch for where in places(made)}
     assert epochs == {6, 7}, "those that waited lost their leader first"
-    kinds = {
-        problem["kind"]: problem for problem in pace.finish(condition(made.cluster))["problems"]
-    }
+    kinds = {problem["kind"]: problem for problem in finish(condition(made.cluster))["problems"]}
     assert "elections_put_off" not in kinds
 
 

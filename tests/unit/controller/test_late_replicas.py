@@ -43,7 +43,7 @@ from tidelog.metadata.store import Node
 from tidelog.model.errors import ErrorCode
 from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 Held = dict[tuple[UUID, int], LogEnd]
 
@@ -150,7 +150,7 @@ def test_what_the_acceptance_did_not_know_is_kept_and_listed() -> None:
     assert fates(world) == {"t-0 of 3": Fate.REJOINS, "u-0 of 3": Fate.COMES_BACK}
     assert kept(world, 3) == [(T, 0), (U, 0)] and kept(world, 1) == []
     (found,) = [
-        x for x in pace.finish(condition(world.cluster))["problems"] if x["kind"] == "replicas_late"
+        x for x in finish(condition(world.cluster))["problems"] if x["kind"] == "replicas_late"
     ]
     assert (found["partitions"], found["brokers"]) == (["t-0", "u-0"], [3])
     assert "2 replicas on broker 3" in found["what"] and "doctor restored" in found["advice"]

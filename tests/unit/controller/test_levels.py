@@ -42,7 +42,7 @@ from tidelog.model.configs.server import from_mapping
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST, LEVEL_NAMES, LEVELS, level_of
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 SENDER = Sender(101, "PLAINTEXT")
 A, B = UUID(int=1), UUID(int=2)
@@ -181,7 +181,7 @@ def test_a_new_controller_asks_all_brokers_again() -> None:
     (stop,) = stops_of(world.cluster, 1)
     stopped(world, 1, stop)
     assert list(unconfirmed(world.cluster)) == [("t", {2})]
-    assert pace.finish(condition(world.cluster))["counts"]["deletions_pending"] == 1
+    assert finish(condition(world.cluster))["counts"]["deletions_pending"] == 1
     moved_to(world, "1.3")
     assert stops_of(world.cluster, 1) == stops_of(world.cluster, 2) == [stop]
     assert take_up(world.cluster).writes == ()

@@ -35,7 +35,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import LostRange, PartitionState, TopicHistory, UncleanDebt
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 T0 = TopicPartition("t", 0)
 
@@ -261,7 +261,7 @@ def test_what_is_shown() -> None:
         "lost": [{"from_offset": 60, "to_offset": 100, "epochs": [4, 5], "replicas": [1]}],
         "missing_replicas": [1],
     }
-    found = pace.finish(condition(made.cluster))
+    found = finish(condition(made.cluster))
     assert found["counts"]["unclean_elections_on_record"] == 1
     assert found["counts"]["committed_offsets_lost"] == 40
     kinds = {problem["kind"]: problem["level"] for problem in found["problems"]}

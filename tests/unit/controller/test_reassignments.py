@@ -35,7 +35,7 @@ from tidelog.metadata.store import Set
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import level_of
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 EPOCH = 10
@@ -385,7 +385,7 @@ def test_under_replication_is_counted_by_the_replicas_before_the_move(
     world = prepared(name)
     state = msgspec.structs.replace(world.cluster.states[T0], isr=brokers(isr))
     world.commit((put_state(world.cluster, T0, state),))
-    assert pace.finish(counts(world.cluster))["partitions_under_replicated"] == under
+    assert finish(counts(world.cluster))["partitions_under_replicated"] == under
 
 
 def test_a_join_delays_no_shrink_of_other_partitions() -> None:

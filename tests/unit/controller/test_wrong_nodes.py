@@ -49,8 +49,8 @@ from tidelog.metadata.memory import MemoryTree
 from tidelog.metadata.records import PartitionNode
 from tidelog.metadata.store import Node, Set
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.work import finish
 from tidelog.protocol.codec import encode_message
-from tidelog.runtime import pace
 
 SENDER = Sender(101, "PLAINTEXT")
 Replica = tuple[int, UUID, int]
@@ -170,7 +170,7 @@ class Controller:
                 for topic in full.topic_states
                 for x in topic.partition_states
             }
-        pace.finish(condition(cluster))
+        finish(condition(cluster))
         list(on_record(cluster))
         for where in moves_of(cluster):
             listed(cluster, where)

@@ -25,9 +25,9 @@ from tests.support.storage_logs import (
 )
 from tests.support.watched_disk import WatchedDisk
 from tidelog.model.configs.types import MAX_INT64
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.runtime import pace
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import dirtiness, plan_compaction
 from tidelog.storage.compaction.swap import applying
@@ -207,9 +207,9 @@ def test_a_result_that_no_longer_fits_is_dropped(tmp_path: Path) -> None:
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
     result = compact(QuickDisk(), plan)
-    assert pace.finish(log.truncation(30, NOW_MS)) is None
+    assert finish(log.truncation(30, NOW_MS)) is None
     before = records_of(log)
-    assert pace.finish(applying(log, result, NOW_MS)) is None
+    assert finish(applying(log, result, NOW_MS)) is None
     assert records_of(log) == before
     assert not list((tmp_path / "t-0").glob("*.cleaned"))
 
@@ -226,12 +226,12 @@ def test_a_result_is_dropped_although_other_records_have_filled_the_same_places(
     assert plan is not None
     result = compact(QuickDisk(), plan)
     sizes = [segment.size for segment in log.segments]
-    assert pace.finish(log.truncation(0, NOW_MS)) is None
+    assert finish(log.truncation(0, NOW_MS)) is None
     for number in range(40):
         put(log, (f"k{number % 4}", f"latter-{number:02}"))
     assert [segment.size for segment in log.segments] == sizes
     before = records_of(log)
-    assert pace.finish(applying(log, result, NOW_MS)) is None
+    assert finish(applying(log, result, NOW_MS)) is None
     assert records_of(log) == before
 
 
@@ -248,7 +248,7 @@ def test_retries_are_known_when_compaction_has_taken_their_batches(tmp_path: Pat
     for snapshot in Path(log.path).glob("*.snapshot"):
         snapshot.unlink()
     log.high_watermark = end = log.end_offset
-    assert pace.finish(applying(log, result, NOW_MS)) is not None
+    assert finish(applying(log, result, NOW_MS)) is not None
     assert len(records_of(log)) < 5
     log.resources.files.close()
     log = reopen(tmp_path, COMPACT, ending=Ending(end, end))
@@ -275,7 +275,7 @@ def test_a_crash_at_every_rename_leaves_the_old_or_the_new(tmp_path: Path) -> No
     for number in range(40):
         put(log, (f"k{number % 4}", f"v{number}" * 3))
     log.sync()
-    pace.finish(log.housekeeping(NOW_MS))
+    finish(log.housekeeping(NOW_MS))
     expected, end = contents(log), log.end_offset
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
@@ -291,7 +291,7 @@ def test_a_crash_at_every_rename_leaves_the_old_or_the_new(tmp_path: Path) -> No
         log = reopen_without_tidying(tmp_path, ending, saved)
         log.resources.disk = StopsAt(renames)
         try:
-            pace.finish(applying(log, replace(result, plan=replace(plan, generation=0)), NOW_MS))
+            finish(applying(log, replace(result, plan=replace(plan, generation=0)), NOW_MS))
         except KeyboardInterrupt:
             crashed += 1
             log = reopen(tmp_path, COMPACT, ending=ending)
@@ -325,8 +325,8 @@ def test_between_the_pieces_of_a_swap_all_is_read_and_appends_go_on(tmp_path: Pa
         expected[key] = f"new{turns}" * 5
         assert contents(log) == expected
         assert log.read(log.end_offset - 1, 100) and offset_for_time(log, NOW_MS) is not None
-        assert pace.finish(log.housekeeping(NOW_MS)) is None, "one change of a log at a time"
-        assert isinstance(pace.finish(log.truncation(5, NOW_MS)), Rejected)
+        assert finish(log.housekeeping(NOW_MS)) is None, "one change of a log at a time"
+        assert isinstance(finish(log.truncation(5, NOW_MS)), Rejected)
 
     segments = len(log.segments)
     disk.calls.clear()
@@ -462,7 +462,7 @@ def test_a_log_that_is_compacted_and_expires_does_both(tmp_path: Path) -> None:
         put(log, ("k", f"v{number}" * 4))
     clean(log)
     assert contents(log) == {"k": "v39" * 4}
-    assert pace.finish(log.housekeeping(NOW_MS + 5000))
+    assert finish(log.housekeeping(NOW_MS + 5000))
     assert records_of(log) == []
     assert log.start_offset == log.end_offset == 40
     assert log.append_as_leader(batch(), 0, NOW_MS).first_offset == 40  # type: ignore[union-attr]

@@ -24,9 +24,9 @@ from tests.support.storage_logs import (
 )
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected, read_header
 from tidelog.records.builder import Producer
-from tidelog.runtime import pace
 from tidelog.storage import names
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.log.changes import LogChange
@@ -67,10 +67,10 @@ def test_nothing_comes_between_the_pieces_of_a_cut(tmp_path: Path, work: str, of
         refused = log.append_as_leader(batch(), 0, NOW_MS)
         assert isinstance(refused, Rejected) and refused.error is ErrorCode.KAFKA_STORAGE_ERROR
         assert isinstance(log.append_as_follower(batch(), NOW_MS), Rejected)
-        assert isinstance(pace.finish(log.truncation(3, NOW_MS)), Rejected)
+        assert isinstance(finish(log.truncation(3, NOW_MS)), Rejected)
         assert isinstance(log.restart_at(3, NOW_MS), Rejected)
         assert log.unsynced() is None
-        assert pace.finish(log.housekeeping(NOW_MS)) is None
+        assert finish(log.housekeeping(NOW_MS)) is None
         assert plan_compaction(log, NOW_MS) is None
         if late is not None:
             log.synced(late)
@@ -118,7 +118,7 @@ def test_a_kill_after_a_cut_below_the_log_start_loses_nothing_that_came_since(
     log = filled(tmp_path)
     assert log.advance_start(20) is None
     assert log.resources.before_cut is not None
-    pace.finish(log.resources.before_cut())
+    finish(log.resources.before_cut())
     assert by_threads(getattr(log, work)(10, NOW_MS)) is None
     for sequence in range(10, 13):
         assert appended(log, sequence)
@@ -145,8 +145,8 @@ def test_what_is_appended_beside_retention_stays(tmp_path: Path) -> None:
         if pending is not None:
             pending.run()
             log.synced(pending)
-        assert isinstance(pace.finish(log.truncation(3, NOW_MS)), Rejected), "one change at a time"
-        assert pace.finish(log.housekeeping(NOW_MS + 10**9)) is None
+        assert isinstance(finish(log.truncation(3, NOW_MS)), Rejected), "one change at a time"
+        assert finish(log.housekeeping(NOW_MS + 10**9)) is None
 
     said = by_threads(log.housekeeping(NOW_MS + 10**9), others)
     assert said is not None and "5 segments" in said

@@ -20,8 +20,8 @@ from tests.support.storage_logs import (
     resources,
 )
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import Work, finish
 from tidelog.records.builder import Producer
-from tidelog.runtime import pace
 from tidelog.runtime.disk import Directory, RealFile
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
@@ -41,22 +41,22 @@ class Strict(QuickDisk):
         return super().open_directory(path)
 
 
-def newest(log: PartitionLog) -> pace.Work[Any]:
+def newest(log: PartitionLog) -> Work[Any]:
     """The log's start is inside of a batch: after the search over the segments that one is read."""
     return log.search_newest(log.end_offset, Allowance())
 
 
-def before_roll(log: PartitionLog) -> pace.Work[Any]:
+def before_roll(log: PartitionLog) -> Work[Any]:
     """Both the file and the directory must be synced before a roll."""
     log.undone_writes += 1
     return log.syncing_before_roll()
 
 
-def retention(log: PartitionLog) -> pace.Work[Any]:
+def retention(log: PartitionLog) -> Work[Any]:
     return log.housekeeping(NOW_MS, at_most=2)
 
 
-def configs(log: PartitionLog) -> pace.Work[Any]:
+def configs(log: PartitionLog) -> Work[Any]:
     return log.keeping_configs((("retention.ms", "1"),))
 
 
@@ -66,7 +66,7 @@ NOT_WAITED_FOR = (newest, before_roll)
 MOST_PAUSES = 20
 
 
-def a_log(path: Path, work: Callable[[PartitionLog], pace.Work[Any]]) -> tuple[LogDirectory, Any]:
+def a_log(path: Path, work: Callable[[PartitionLog], Work[Any]]) -> tuple[LogDirectory, Any]:
     directory = open_as_a_server(path, resources(Strict()))
     log = directory.create(PARTITION, TopicConfigs(), PartitionMetadata(TOPIC_ID))
     for _ in range(1 if work is before_roll else 4):
@@ -79,9 +79,7 @@ def a_log(path: Path, work: Callable[[PartitionLog], pace.Work[Any]]) -> tuple[L
     return directory, log
 
 
-def deleted_at(
-    path: Path, work: Callable[[PartitionLog], pace.Work[Any]], at: int, again: bool
-) -> bool:
+def deleted_at(path: Path, work: Callable[[PartitionLog], Work[Any]], at: int, again: bool) -> bool:
     """Delete the log at a pause of the work, and go on; return whether there is such a pause.
 
     With ``again`` the next replica of the name is there then, and stays as it is.
@@ -119,7 +117,7 @@ def deleted_at(
     [(work, False) for work in WORKS] + [(work, True) for work in NOT_WAITED_FOR],
 )
 def test_no_log_directory_fails_for_a_log_that_is_deleted_meanwhile(
-    tmp_path: Path, work: Callable[[PartitionLog], pace.Work[Any]], again: bool
+    tmp_path: Path, work: Callable[[PartitionLog], Work[Any]], again: bool
 ) -> None:
     """Found by a load that deleted topics while clients looked for the newest record."""
     at = 0
@@ -185,4 +183,4 @@ def test_the_identity_of_a_log_that_is_deleted_meanwhile_is_not_synced(tmp_path:
     directory, log = a_log(tmp_path, newest)
     log.adopt_metadata(PartitionMetadata(TOPIC_ID, 3))
     directory.delete(PARTITION, durable=False)
-    pace.finish(log.syncing_metadata())
+    finish(log.syncing_metadata())

@@ -23,8 +23,8 @@ from tests.support.storage_logs import (
 )
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 from tidelog.storage.compaction.cleaner import compact
@@ -117,10 +117,10 @@ def test_a_swap_of_compacted_segments_that_cannot_begin_is_no_fault_of_the_disk(
         assert plan is not None
         result = compact(log.resources.disk, plan)
         if again:
-            assert pace.finish(applying(log, result, NOW_MS)) is not None
+            assert finish(applying(log, result, NOW_MS)) is not None
         else:
             with none_left():
-                pace.finish(applying(log, result, NOW_MS))
+                finish(applying(log, result, NOW_MS))
             assert log.failed is None
             if log.first_dirty_offset:
                 break  # a descriptor was still open
@@ -133,11 +133,11 @@ def test_retention_stops_before_it_begins_or_not_at_all(tmp_path: Path) -> None:
     log.configure(replace(SMALL, retention_bytes=1000))
     log.resources.files.close()
     with none_left():
-        pace.finish(log.housekeeping(NOW_MS))
+        finish(log.housekeeping(NOW_MS))
     living = {Path(segment.log_path) for segment in log.segments}
     assert living == set((tmp_path / "t-0").glob("*.log")), "what is not in the log is on the way"
     goes_on(log)
-    while pace.finish(log.housekeeping(NOW_MS)) is not None:
+    while finish(log.housekeeping(NOW_MS)) is not None:
         pass
     log.sync()
     remove_due(log, NOW_MS)

@@ -22,8 +22,8 @@ from tests.support.storage_logs import (
     resources,
 )
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealFile
 from tidelog.storage.checkpoints import encode_checksums, encode_epochs
 from tidelog.storage.compaction.cleaner import compact
@@ -53,7 +53,7 @@ def compact_all(log: PartitionLog) -> None:
     log.sync()
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
-    assert pace.finish(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
+    assert finish(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
 
 
 def compacted(path: Path) -> PartitionLog:
@@ -111,7 +111,7 @@ def test_a_follower_cuts_what_was_never_committed_after_its_leader_was_restarted
     leader = reopen(tmp_path / "leader", COMPACTED, ending=clean(leader))
     epoch, end = leader.end_offset_for_epoch(follower.latest_epoch)
     assert (epoch, end) == (0, 100)
-    assert pace.finish(follower.truncation(end, NOW_MS)) is None
+    assert finish(follower.truncation(end, NOW_MS)) is None
     copy_of(leader, follower)
     # What compaction has taken from the leader alone is of epoch 0, below where it ended.
     kept = [record.offset for record in records_of(follower) if record.offset >= 100]
@@ -356,7 +356,7 @@ def test_what_retention_took_is_forgotten_in_the_file_too(tmp_path: Path) -> Non
     log = new_log(tmp_path, TopicConfigs(segment_bytes=1024, retention_bytes=3000))
     fill(log)
     log.sync()
-    while pace.finish(log.housekeeping(NOW_MS)) is not None:
+    while finish(log.housekeeping(NOW_MS)) is not None:
         log.sync()
     assert log.start_offset > 200
     log.sync()

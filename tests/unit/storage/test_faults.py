@@ -24,9 +24,9 @@ from tests.support.storage_logs import (
 )
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
-from tidelog.runtime import pace
 from tidelog.runtime.disk import Directory, RealFile
 from tidelog.storage.checkpoints import encode_offsets
 from tidelog.storage.log.epoch_file import PendingEpochs
@@ -271,7 +271,7 @@ def test_a_sync_that_was_under_way_claims_nothing_after_a_truncation(log: Partit
     pending = log.unsynced()
     assert pending is not None
     pending.run()
-    pace.finish(log.truncation(0, NOW_MS))
+    finish(log.truncation(0, NOW_MS))
     append(log, 5)
     log.synced(pending)
     assert log.synced_end_offset == 0
@@ -311,7 +311,7 @@ def test_segments_may_be_deleted_while_they_are_synced(log: PartitionLog) -> Non
     assert pending is not None
     log.configure(TopicConfigs(segment_bytes=800, retention_bytes=0, file_delete_delay_ms=0))
     log.high_watermark = log.end_offset
-    assert pace.finish(log.housekeeping(NOW_MS))
+    assert finish(log.housekeeping(NOW_MS))
     assert len(log.segments) == 1
     pending.run()
     log.synced(pending)
@@ -413,14 +413,12 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path, disk: FaultyDisk) -
     disk.failing = (".tmp", ".log")
     disk.fill_up()
     later = NOW_MS + 10_000
-    assert pace.finish(log.housekeeping(later)) is not None
+    assert finish(log.housekeeping(later)) is not None
     assert len(log.segments) == 2 and log.failed is None
-    assert pace.finish(log.housekeeping(later)) is None, (
-        "its producer would not be known after a crash"
-    )
+    assert finish(log.housekeeping(later)) is None, "its producer would not be known after a crash"
     assert log.start_offset < log.end_offset
     disk.fault = None
-    assert pace.finish(log.housekeeping(later)) is not None
+    assert finish(log.housekeeping(later)) is not None
     assert log.start_offset == log.end_offset == 40
 
 
@@ -465,7 +463,7 @@ def test_a_removal_that_stops_half_way_is_seen_by_readers(tmp_path: Path, left: 
     log.high_watermark = log.end_offset
     log.sync()
     disk.left = left
-    pace.finish(log.housekeeping(NOW_MS + 10_000))
+    finish(log.housekeeping(NOW_MS + 10_000))
     disk.left = None
     assert log.failed is None
     assert log.start_offset >= log.segments[0].base_offset, "offsets without records"
@@ -534,13 +532,13 @@ def test_a_cut_that_is_not_finished_lets_nothing_be_appended(
             made = batch(1, producer=Producer(1, 0, number))
             assert isinstance(log.append_as_leader(made, 0, NOW_MS), Appended)
         disk.left = left
-        got = pace.finish(log.truncation(cut_to, NOW_MS))
+        got = finish(log.truncation(cut_to, NOW_MS))
         was_struck = disk.left is None
         disk.left = None
         refused += got is not None
         if got is not None and log.failed is None:
             # Nothing was cut: it can be tried again.
-            assert pace.finish(log.truncation(cut_to, NOW_MS)) is None
+            assert finish(log.truncation(cut_to, NOW_MS)) is None
         retried = log.append_as_leader(batch(1, producer=Producer(1, 0, cut_to)), 1, NOW_MS)
         if log.failed is None:
             # It was not there any more, so it is no duplicate.
@@ -573,7 +571,7 @@ def test_a_cut_that_the_disk_refuses_half_way_is_the_error_of_the_log(
         truncate(file, size)  # of the checkpoints that are lowered before
 
     monkeypatch.setattr(RealFile, "truncate", refuse)
-    assert isinstance(pace.finish(log.truncation(2, NOW_MS)), Rejected)
+    assert isinstance(finish(log.truncation(2, NOW_MS)), Rejected)
     assert log.failed is not None and f"a cut of {log.path} was not finished" in log.failed
     assert isinstance(append(log), Rejected)
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, batch, new_log, reopen
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected, pack_prefix, read_header, seal_batch
 from tidelog.records.control_records import (
     COMMIT,
@@ -19,7 +20,6 @@ from tidelog.records.control_records import (
     control_key,
 )
 from tidelog.records.record import encode_record
-from tidelog.runtime import pace
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
@@ -140,13 +140,13 @@ def test_retention_and_compaction_leave_fences_alone(tmp_path: Path) -> None:
     log.sync()
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
-    assert pace.finish(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
+    assert finish(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
     assert log.fences == known
     for entry in known.entries:
         header = log.segments.header_at(entry.offset)
         assert header is not None and header.control and header.base_offset == entry.offset
     log.configure(replace(SMALL, retention_bytes=0, segment_bytes=1024))
-    assert pace.finish(log.housekeeping(NOW_MS))
+    assert finish(log.housekeeping(NOW_MS))
     assert log.fences == known and log.start_offset == log.end_offset
     assert log.close()
     assert reopen(tmp_path, ending=Ending(log.end_offset, log.end_offset, log.end_offset)).fences
@@ -159,11 +159,11 @@ def test_a_cut_takes_fences_along_and_a_restart_keeps_those_below(tmp_path: Path
     data(log)
     fence(log, 2)
     log.sync()
-    assert pace.finish(log.truncation(3, NOW_MS)) is None
+    assert finish(log.truncation(3, NOW_MS)) is None
     assert log.fences.entries == (at(1, 1, 1),) == on_disk(tmp_path).entries
     assert log.restart_at(50, NOW_MS) is None
     assert log.fences.entries == (at(1, 1, 1),)
-    assert pace.finish(log.truncation(1, NOW_MS)) is None
+    assert finish(log.truncation(1, NOW_MS)) is None
     assert log.fences == Fences() == on_disk(tmp_path)
 
 
@@ -171,7 +171,7 @@ def test_a_log_that_begins_again_takes_the_leaders_fences(tmp_path: Path) -> Non
     log = new_log(tmp_path, SMALL)
     fence(log, 1)
     leaders = Fences((at(2, 20, 18), at(3, 50, 50), at(4, 90, 90)))
-    assert pace.finish(log.restart(60, NOW_MS, fences=leaders)) is None
+    assert finish(log.restart(60, NOW_MS, fences=leaders)) is None
     assert log.fences.entries == leaders.entries[:2] == on_disk(tmp_path).entries
     fetched = placed(control(FENCE, 4), 90)
     assert not isinstance(log.append_as_follower(fetched, NOW_MS), Rejected)
@@ -206,7 +206,7 @@ def test_without_its_file_a_log_that_lost_batches_is_damaged(tmp_path: Path, cle
         data(log)
     log.high_watermark = log.end_offset
     log.configure(replace(SMALL, retention_bytes=300))
-    assert pace.finish(log.housekeeping(NOW_MS))
+    assert finish(log.housekeeping(NOW_MS))
     end, start = log.end_offset, log.start_offset
     assert log.close()
     path = tmp_path / "t-0" / FENCE_CHECKPOINT

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.kept_configs import KEPT, on_disk
 from tests.support.storage_logs import NOW_MS, batch, new_log, open_as_a_server, reopen, resources
 from tidelog.model.configs.topic import TopicConfigs
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 from tidelog.storage.checkpoints import (
     PartitionMetadata,
     decode_partition_metadata,
@@ -48,7 +48,7 @@ def test_the_file_is_what_kafka_and_02f3bcb_read(tmp_path: Path) -> None:
 def test_changed_configurations_are_kept_durably(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     log.sync()
-    assert pace.finish(log.keeping_configs(KEPT)) and not pace.finish(log.keeping_configs(KEPT))
+    assert finish(log.keeping_configs(KEPT)) and not finish(log.keeping_configs(KEPT))
     pending = log.unsynced(closed_only=True)
     assert pending is not None
     assert any(file.path.endswith("partition.metadata") for file in pending.files)
@@ -56,4 +56,4 @@ def test_changed_configurations_are_kept_durably(tmp_path: Path) -> None:
     log.synced(pending)
     assert on_disk(tmp_path) == KEPT
     found = reopen(tmp_path)
-    assert pace.finish(found.keeping_configs(())) and on_disk(tmp_path) == ()
+    assert finish(found.keeping_configs(())) and on_disk(tmp_path) == ()

@@ -25,7 +25,7 @@ from tests.support.storage_logs import (
 )
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import finish
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.checkpoints import PartitionMetadata, decode_offsets, encode_uuid
@@ -144,11 +144,11 @@ def test_how_the_last_life_ended(opener: Opener) -> None:
     opener.kill(found)
     found = opener.open()
     assert found.last_stop is LastStop.UNCLEAN, "no boot on record: it may have been another one"
-    pace.finish(found.recording_life("b1", durability="replicated"))
+    finish(found.recording_life("b1", durability="replicated"))
     opener.kill(found)
     found = opener.open()
     assert found.last_stop is LastStop.CRASHED
-    pace.finish(found.recording_life("b1", durability="replicated"))
+    finish(found.recording_life("b1", durability="replicated"))
     assert found.close()
     found = opener.open(boot="b2")
     assert found.last_stop is LastStop.CLEAN
@@ -175,7 +175,7 @@ def test_after_a_kill_the_checkpoint_bounds_the_scan(opener: Opener) -> None:
     found = opener.open()
     fill(found, batches=200)
     checkpoint(found)
-    pace.finish(found.recording_life("b1", durability="replicated"))
+    finish(found.recording_life("b1", durability="replicated"))
     fill(found, batches=5)
     opener.kill(found)
     found = opener.open()
@@ -298,7 +298,7 @@ def test_what_a_power_loss_took_is_known_until_it_is_on_record(
     """Promise 17: also after a kill following the registration: it lowers the checkpoint."""
     found = opener.open()
     fill(found)
-    pace.finish(found.recording_life("b1", durability="replicated"))
+    finish(found.recording_life("b1", durability="replicated"))
     checkpoint(found)
     opener.kill(found)
     (tmp_path / "data" / "recovery-point-offset-checkpoint").unlink()
@@ -306,7 +306,7 @@ def test_what_a_power_loss_took_is_known_until_it_is_on_record(
     os.truncate(segments[-1], segments[-1].stat().st_size - 1)
     for _ in range(3):
         found = opener.open(boot="b2")
-        pace.finish(found.recording_life("b2", durability="replicated"))
+        finish(found.recording_life("b2", durability="replicated"))
         log = found.logs[T0]
         assert log.end_offset == log.high_watermark == 38
         assert log.watermark_note.known == 40
@@ -323,7 +323,7 @@ def test_a_damaged_checkpoint_costs_time_not_data(
 ) -> None:
     found = opener.open()
     fill(found)
-    pace.finish(found.recording_life("b1", durability="replicated"))
+    finish(found.recording_life("b1", durability="replicated"))
     checkpoint(found)
     opener.kill(found)
     for file in (tmp_path / "data").glob("*-checkpoint"):
@@ -392,7 +392,7 @@ def test_a_stop_that_could_not_write_everything_is_not_clean(tmp_path: Path, clo
         return found
 
     found = opened()
-    pace.finish(found.recording_life("b", durability="replicated"))
+    finish(found.recording_life("b", durability="replicated"))
     fill(found)
     disk.failing = (".snapshot.tmp",)
     disk.fill_up()
@@ -432,7 +432,7 @@ def test_a_start_that_ends_before_loading_leaves_the_directory_as_it_is(
     fill(found)
     found.logs[T0].advance_start(12)
     checkpoint(found)
-    pace.finish(found.recording_life("b1", durability="replicated"))
+    finish(found.recording_life("b1", durability="replicated"))
     opener.kill(found)
     before = files_beside_logs(tmp_path / "data")
     failed = opener.try_open(boot="b2")
@@ -454,14 +454,14 @@ def test_a_start_that_ends_before_loading_leaves_the_directory_as_it_is(
 def test_an_unclean_end_is_forgotten_only_when_it_was_reported(opener: Opener) -> None:
     found = opener.open()
     fill(found)
-    pace.finish(found.recording_life("b1", durability="replicated"))
+    finish(found.recording_life("b1", durability="replicated"))
     opener.kill(found)
     for _ in range(2):
         found = opener.open(boot="b2")
         assert found.last_stop is LastStop.UNCLEAN
         assert found.close()
     found = opener.open(boot="b2")
-    pace.finish(found.recording_life("b2", durability="replicated"))
+    finish(found.recording_life("b2", durability="replicated"))
     assert found.close()
     for _ in range(2):
         found = opener.open(boot="b2")
@@ -474,7 +474,7 @@ def test_a_late_checkpoint_does_not_replace_a_newer_one(opener: Opener, tmp_path
     fill(found)
     late = found.checkpoint()
     assert late is not None
-    pace.finish(found.logs[T0].truncation(10, NOW_MS))  # lowers the checkpoints at once
+    finish(found.logs[T0].truncation(10, NOW_MS))  # lowers the checkpoints at once
     late.run()
     found.checkpointed(late)
     watermarks = tmp_path / "data" / "replication-offset-checkpoint"
@@ -512,14 +512,14 @@ def test_a_full_disk_takes_no_directory_out_at_a_registration(tmp_path: Path, cl
         return found
 
     found = opened("b1")
-    assert pace.finish(found.recording_life("b1", durability="replicated"))
+    assert finish(found.recording_life("b1", durability="replicated"))
     disk.fill_up()
-    assert pace.finish(found.recording_life("b1", durability="replicated")), (
+    assert finish(found.recording_life("b1", durability="replicated")), (
         "nothing new is to be written"
     )
     found._lock.close()
     found = opened("b2")
-    assert not pace.finish(found.recording_life("b2", durability="replicated"))
+    assert not finish(found.recording_life("b2", durability="replicated"))
     checkpoint(found)
     disk.fault = None
     checkpoint(found)
@@ -538,11 +538,11 @@ def test_a_record_that_claims_too_much_does_not_stay(tmp_path: Path, clock: Cloc
         assert isinstance(found, LogDirectory)
         found.load(resolve)
         if durability == "sync":
-            pace.finish(found.recording_life("b", durability=durability))
+            finish(found.recording_life("b", durability=durability))
             disk.fill_up()
         else:
             with pytest.raises(OSError, match="a fault of the test"):
-                pace.finish(found.recording_life("b", durability=durability))
+                finish(found.recording_life("b", durability=durability))
         found._lock.close()
 
 

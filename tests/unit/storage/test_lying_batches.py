@@ -25,6 +25,7 @@ from tests.support.storage_logs import (
 )
 from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import (
     MAX_INT32,
     MAX_INT64,
@@ -37,7 +38,6 @@ from tidelog.records.batch import (
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_batch
 from tidelog.records.record import Record, encode_record
-from tidelog.runtime import pace
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import applying
@@ -188,7 +188,7 @@ def test_what_an_append_needs_is_read_before_its_bytes_are_written(tmp_path: Pat
     log = new_log(tmp_path)
     for _ in range(3):
         log.append_as_leader(batch(2), 0, NOW_MS)
-    pace.finish(log.truncation(2, NOW_MS))
+    finish(log.truncation(2, NOW_MS))
     segment = log.segments[-1]
     segment._newest = None  # as in a segment that must read its newest time
     assert segment.first_timestamp is not None, "of what is read that alone is known"
@@ -275,7 +275,7 @@ def test_lies_are_compacted_around(tmp_path: Path, seed: int) -> None:
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
     result = compact(log.resources.disk, plan)
-    assert pace.finish(applying(log, result, NOW_MS)) is not None
+    assert finish(applying(log, result, NOW_MS)) is not None
     assert result.clean_end_offset == before and log.size < result.bytes_read
     assert walked_to_the_end(log) == log.end_offset == before
     found = {}
@@ -331,7 +331,7 @@ def test_an_offset_that_a_batch_does_not_have_removes_no_newer_record(tmp_path: 
     log.configure(replace(CONFIGS["compacted"], min_cleanable_dirty_ratio=0.0))
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
-    assert pace.finish(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
+    assert finish(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
     assert [record.value for record in records_of_honest(log, 1)] == [b"2"]
     # As a compacted topic such a batch would not have been taken.
     got = log.append_as_leader(changed(batch(1), liar), 0, NOW_MS)

@@ -18,10 +18,10 @@ from tests.support.storage_logs import (
     resources,
 )
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
-from tidelog.runtime import pace
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended, TimeOffset
@@ -143,7 +143,7 @@ class Machine:
     def truncate(self) -> None:
         offset = self.random.randrange(max(0, self.model.end - 12), self.model.end + 1)
         first_base = self.log.segments[0].base_offset
-        assert pace.finish(self.log.truncation(offset, self.now)) is None
+        assert finish(self.log.truncation(offset, self.now)) is None
         if offset <= first_base and offset < self.model.end:
             # Below what is left of the log: it restarts at exactly this offset.
             self.model.batches.clear()
@@ -165,7 +165,7 @@ class Machine:
         offset = self.random.randrange(self.model.start, self.model.end)
         assert self.log.advance_start(offset) is None
         self.model.start = offset
-        pace.finish(self.log.housekeeping(self.now))
+        finish(self.log.housekeeping(self.now))
         self.sync()
         assert self.log.segments[0].base_offset <= offset
 

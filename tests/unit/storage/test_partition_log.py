@@ -18,11 +18,11 @@ from tests.support.storage_logs import (
 )
 from tidelog.model.configs.topic import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
 from tidelog.records.control_records import ChangeKind, FenceRecord, change_batch
-from tidelog.runtime import pace
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import inspecting
 from tidelog.storage.log.inspecting import BatchDemands
@@ -257,8 +257,8 @@ def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
 
 def test_truncation_across_segments(ten: PartitionLog) -> None:
     assert len(ten.segments) > 1
-    assert pace.finish(ten.truncation(25, NOW_MS)) is None and ten.end_offset == 20
-    assert pace.finish(ten.truncation(3, NOW_MS)) is None
+    assert finish(ten.truncation(25, NOW_MS)) is None and ten.end_offset == 20
+    assert finish(ten.truncation(3, NOW_MS)) is None
     assert (ten.end_offset, len(ten.segments)) == (2, 1)
     assert refusal(ten.read(3, 100)) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert ten.append_as_leader(batch(1), 0, NOW_MS).first_offset == 2  # type: ignore[union-attr]

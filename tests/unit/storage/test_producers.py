@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import MAX_INT32, Rejected, read_header
 from tidelog.records.builder import Producer
-from tidelog.runtime import pace
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log import syncing
 from tidelog.storage.log.partition_log import PartitionLog
@@ -167,9 +167,9 @@ def test_a_silent_producer_is_forgotten_a_day_after_its_last_append(tmp_path: Pa
     old = batch(1, timestamp=NOW_MS - 3650 * DAY_MS, producer=Producer(7, 0, 0))
     assert isinstance(log.append_as_leader(old, 0, NOW_MS), Appended)
     log.configs = log.configs.__class__(retention_ms=-1)
-    pace.finish(log.housekeeping(NOW_MS + DAY_MS - 1))
+    finish(log.housekeeping(NOW_MS + DAY_MS - 1))
     assert 7 in log.producers.entries
-    pace.finish(log.housekeeping(NOW_MS + DAY_MS))
+    finish(log.housekeeping(NOW_MS + DAY_MS))
     assert not log.producers.entries
     assert sent(log, 99).first_offset == 1
 
@@ -178,7 +178,7 @@ def test_truncation_takes_the_producers_back(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     for at in range(6):
         sent(log, at)
-    assert pace.finish(log.truncation(4, NOW_MS)) is None
+    assert finish(log.truncation(4, NOW_MS)) is None
     assert log.producers.entries[7].last_sequence == 3
     assert not sent(log, 4).duplicate
     assert log.restart_at(50, NOW_MS) is None
@@ -223,7 +223,7 @@ def test_a_sync_writes_a_snapshot_after_enough_bytes(
     assert names == ["00000000000000000036.snapshot"]
     log = reopen(tmp_path)
     assert log.producers.entries[7].last_sequence == 39
-    assert pace.finish(log.truncation(20, NOW_MS)) is None
+    assert finish(log.truncation(20, NOW_MS)) is None
     assert log.producers.entries[7].last_sequence == 19
     assert not list((tmp_path / "t-0").glob("*36.snapshot"))
 

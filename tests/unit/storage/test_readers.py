@@ -18,10 +18,10 @@ import pytest
 from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, remove_due, reopen, resources
 from tidelog.model.configs.topic import TopicConfigs
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected, read_header, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_batch
-from tidelog.runtime import pace
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import CompactionPlan, CompactionResult, plan_compaction
@@ -197,7 +197,7 @@ class Machine:
         offset = self.random.randrange(max(0, low), self.model.end + 1)
         first = self.log.segments[0].base_offset
         self.held.clear()  # a cut may shorten what is on its way
-        assert pace.finish(self.log.truncation(offset, self.now)) is None
+        assert finish(self.log.truncation(offset, self.now)) is None
         end = self.log.end_offset
         if offset < self.model.end:
             self.cut_to(end, offset, first)
@@ -222,7 +222,7 @@ class Machine:
         room = self.random.randrange(2, 6) * self.configs.segment_bytes
         policy = self.configs.cleanup_policy | {"delete"}
         self.log.configure(replace(self.configs, cleanup_policy=policy, retention_bytes=room))
-        pace.finish(self.log.housekeeping(self.now))
+        finish(self.log.housekeeping(self.now))
         self.log.configure(self.configs)
         self.sync()
         remove_due(self.log, self.now)
@@ -236,7 +236,7 @@ class Machine:
 
     def end_cleaning(self) -> None:
         if self.cleaned is not None:
-            if pace.finish(applying(self.log, self.cleaned, self.now)) is not None:
+            if finish(applying(self.log, self.cleaned, self.now)) is not None:
                 self.model.compacted(self.cleaned.plan)
             self.cleaned = None
             self.sync()
@@ -432,7 +432,7 @@ def test_a_log_that_is_cut_in_a_gap_is_not_taken_for_damaged(
 ) -> None:
     """It ended at the cut, which no batch said: a start found less than its recovery point."""
     log = follower_log(tmp_path)
-    assert pace.finish(log.truncation(offset, NOW_MS)) is None
+    assert finish(log.truncation(offset, NOW_MS)) is None
     log.sync()
     assert (log.end_offset, log.high_watermark, log.synced_end_offset) == (9, 9, 9)
     if clean:
@@ -447,7 +447,7 @@ def test_a_cut_in_the_gap_before_the_first_batch_leaves_the_segment_empty(tmp_pa
     assert log.roll(NOW_MS) is None
     sent = build_batch([NewRecord(NOW_MS, b"k", b"v")], base_offset=20, leader_epoch=0)
     assert isinstance(log.append_as_follower(sent, NOW_MS), Appended)
-    assert pace.finish(log.truncation(15, NOW_MS)) is None
+    assert finish(log.truncation(15, NOW_MS)) is None
     assert [one.next_offset for one in log.segments] == [log.end_offset, log.end_offset] == [5, 5]
 
 

@@ -29,9 +29,9 @@ from tests.support.storage_logs import (
 )
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import MAGIC_POSITION, Rejected, read_header, walk
 from tidelog.records.builder import Producer
-from tidelog.runtime import pace
 from tidelog.runtime.disk import RealFile
 from tidelog.storage import names
 from tidelog.storage.checkpoints import decode_offsets, encode_offsets
@@ -255,7 +255,7 @@ def test_what_was_removed_and_comes_back_torn_is_no_damage(tmp_path: Path, tail:
     content = path.read_bytes()
     before = reopen(tmp_path, replace(SMALL, retention_ms=1000, file_delete_delay_ms=0))
     before.high_watermark = before.end_offset
-    pace.finish(before.housekeeping(NOW_MS + 2000))
+    finish(before.housekeeping(NOW_MS + 2000))
     assert (before.start_offset, before.end_offset) == (8, 8) and len(before.segments) == 1
     before.resources.files.close()
     # Its tail was never synced.
@@ -276,7 +276,7 @@ def test_what_was_removed_and_comes_back_torn_is_no_damage(tmp_path: Path, tail:
     assert isinstance(appended, Appended) and appended.first_offset == 8, appended
     assert [record.offset for record in records_of(found)] == [8, 9]
     found.high_watermark = 10
-    pace.finish(found.housekeeping(NOW_MS))
+    finish(found.housekeeping(NOW_MS))
     assert found.damaged is None and len(found.segments) == 1
 
 
@@ -632,7 +632,7 @@ def test_neighbours_of_a_log_that_our_cleaner_has_compacted_stand_without_a_gap(
     log.sync()
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
-    assert pace.finish(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
+    assert finish(applying(log, compact(log.resources.disk, plan), NOW_MS)) is not None
     assert log.close()
     found = reopen(tmp_path, configs, ending=Ending(log.end_offset, log.end_offset, clean=True))
     assert found.damaged is None and found.first_dirty_offset == 0

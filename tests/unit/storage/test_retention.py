@@ -22,9 +22,9 @@ from tests.support.storage_logs import (
 )
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
-from tidelog.runtime import pace
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
@@ -74,7 +74,7 @@ def test_within_its_room_no_append_ends_a_segment(tmp_path: Path, seed: int) -> 
                 )
             )
         if rng.random() < 0.02:
-            pace.finish(log.truncation(rng.randrange(log.end_offset + 1), NOW_MS))
+            finish(log.truncation(rng.randrange(log.end_offset + 1), NOW_MS))
         time_ms = NOW_MS + rng.randrange(2000)
         content = batch(1, timestamp=time_ms, size=rng.randrange(200))
         active, room, end = log.segments[-1], log.segments[-1].room, log.end_offset
@@ -124,13 +124,13 @@ def test_time_retention_removes_whole_old_segments_only(tmp_path: Path) -> None:
     fill(log, 60)
     log.configure(replace(KEEP, retention_ms=20_000))
     limit = NOW_MS + 60_000
-    said = pace.finish(log.housekeeping(limit))
+    said = finish(log.housekeeping(limit))
     assert said is not None and "retention.ms=20000" in said
     first = log.segments[0]
     assert limit - largest_timestamp(first) <= 20_000
     assert log.start_offset == first.base_offset > 0
     assert records_of(log)[0].offset == first.base_offset
-    assert pace.finish(log.housekeeping(limit)) is None
+    assert finish(log.housekeeping(limit)) is None
     assert isinstance(log.read(0, 100), Rejected)
 
 
@@ -138,7 +138,7 @@ def test_files_go_after_the_delay_and_after_the_renaming_is_durable(tmp_path: Pa
     log = new_log(tmp_path, KEEP)
     fill(log, 30)
     log.configure(replace(KEEP, retention_bytes=1000))
-    pace.finish(log.housekeeping(NOW_MS))
+    finish(log.housekeeping(NOW_MS))
     deleted = list((tmp_path / "t-0").glob("*.deleted"))
     assert len(deleted) > 3
     remove_due(log, NOW_MS + 499)
@@ -156,21 +156,21 @@ def test_size_retention_keeps_at_least_the_bytes_asked_for(tmp_path: Path) -> No
     fill(log, 60)
     log.configure(replace(KEEP, retention_bytes=2500))
     first = log.segments[0].size
-    pace.finish(log.housekeeping(NOW_MS))
+    finish(log.housekeeping(NOW_MS))
     assert 2500 <= log.size < 2500 + first
 
 
 def test_any_size_below_0_is_no_limit(tmp_path: Path) -> None:
     log = new_log(tmp_path, replace(KEEP, retention_bytes=-2))
     fill(log, 60)
-    assert pace.finish(log.housekeeping(NOW_MS)) is None
+    assert finish(log.housekeeping(NOW_MS)) is None
     assert log.start_offset == 0
 
 
 def test_no_time_is_old_without_a_limit(tmp_path: Path) -> None:
     log = new_log(tmp_path, KEEP)
     fill(log, 60)
-    assert pace.finish(log.housekeeping(NOW_MS + 10**12)) is None
+    assert finish(log.housekeeping(NOW_MS + 10**12)) is None
     assert log.start_offset == 0
 
 
@@ -180,7 +180,7 @@ def test_nothing_at_or_above_the_high_watermark_goes(tmp_path: Path, by: dict[st
     fill(log, 60)
     log.high_watermark = 41
     log.configure(replace(KEEP, **by))
-    pace.finish(log.housekeeping(NOW_MS + 10**9))
+    finish(log.housekeeping(NOW_MS + 10**9))
     assert log.segments[0].base_offset <= 41 < log.segments[1].base_offset
     assert [record.offset for record in records_of(log)][-1] == 119
 
@@ -188,7 +188,7 @@ def test_nothing_at_or_above_the_high_watermark_goes(tmp_path: Path, by: dict[st
 def test_when_everything_is_too_old_an_empty_segment_remains(tmp_path: Path) -> None:
     log = new_log(tmp_path, replace(KEEP, retention_ms=1000))
     fill(log, 10)
-    assert pace.finish(log.housekeeping(NOW_MS + 10**6))
+    assert finish(log.housekeeping(NOW_MS + 10**6))
     assert (log.start_offset, log.end_offset, log.size) == (20, 20, 0)
     log.close()
     log = reopen(tmp_path, KEEP, ending=Ending(20, 20, 20, clean=True))
@@ -199,9 +199,9 @@ def test_compacted_logs_expire_only_below_the_log_start(tmp_path: Path) -> None:
     configs = replace(KEEP, cleanup_policy=frozenset({"compact"}), retention_ms=0)
     log = new_log(tmp_path, configs)
     fill(log, 60)
-    assert pace.finish(log.housekeeping(NOW_MS + 10**9)) is None
+    assert finish(log.housekeeping(NOW_MS + 10**9)) is None
     assert log.advance_start(50) is None
-    assert pace.finish(log.housekeeping(NOW_MS)) is not None
+    assert finish(log.housekeeping(NOW_MS)) is not None
     assert log.segments[0].base_offset <= 50 < log.segments[1].base_offset
     assert log.start_offset == 50
 
@@ -238,9 +238,9 @@ def test_segments_go_a_few_at_a_time_when_a_limit_is_given(tmp_path: Path) -> No
     assert len(begins) > 8
     log.configure(replace(KEEP, retention_ms=1000))
     later = NOW_MS + 1_000_000
-    assert "3 segments" in str(pace.finish(log.housekeeping(later, at_most=3)))
+    assert "3 segments" in str(finish(log.housekeeping(later, at_most=3)))
     assert log.start_offset == begins[3]
-    while pace.finish(log.housekeeping(later, at_most=3)) is not None:
+    while finish(log.housekeeping(later, at_most=3)) is not None:
         pass
     assert log.start_offset == log.end_offset == 160
 
@@ -254,7 +254,7 @@ def test_a_busy_log_that_is_never_clean_frees_its_disk(tmp_path: Path) -> None:
         log.append_as_leader(batch(4, size=100, timestamp=now), 0, now)
         log.roll(now)
         log.high_watermark = log.end_offset
-        pace.finish(log.housekeeping(now))
+        finish(log.housekeeping(now))
         # There is a roll, or a removal, that no sync has covered yet, at every moment.
         if pending is not None:
             pending.run()
@@ -276,7 +276,7 @@ def test_a_file_goes_only_when_a_sync_that_began_after_its_renaming_has_returned
     log.configure(replace(KEEP, retention_bytes=1000))
     before = log.unsynced()
     assert before is not None
-    pace.finish(log.housekeeping(NOW_MS))
+    finish(log.housekeeping(NOW_MS))
     deleted = sorted((tmp_path / "t-0").glob("*.deleted"))
     before.run()
     log.synced(before)
@@ -293,7 +293,7 @@ def test_what_is_to_go_from_a_log_goes_with_its_directory(tmp_path: Path) -> Non
     """A next replica of the same name may have files of the same names."""
     log = new_log(tmp_path, replace(KEEP, retention_bytes=1000))
     fill(log, 30)
-    pace.finish(log.housekeeping(NOW_MS))
+    finish(log.housekeeping(NOW_MS))
     log.sync()
     assert len(log.resources.removals)
     log.forget_files()
@@ -322,7 +322,7 @@ def test_what_takes_over_is_durable_before_the_first_segment_goes(tmp_path: Path
     gone = [f"{segment.base_offset:020d}" for segment in log.segments[:3]]
     log.configure(replace(KEEP, retention_ms=1000))
     disk.done.clear()
-    pace.finish(log.housekeeping(NOW_MS + 1_000_000, at_most=3))
+    finish(log.housekeeping(NOW_MS + 1_000_000, at_most=3))
     order = [each for each, _ in itertools.groupby(disk.done)]
     assert order[0] == "sync"
     assert [x for x in order if x != "sync"] == gone
@@ -335,7 +335,7 @@ def test_retention_holds_no_file_open_for_ever(tmp_path: Path) -> None:
     log = new_log(tmp_path, KEEP)
     fill(log, 20)
     log.configure(replace(KEEP, retention_ms=1000))
-    pace.finish(log.housekeeping(NOW_MS + 1_000_000))
+    finish(log.housekeeping(NOW_MS + 1_000_000))
     log.sync()
     assert log.resources.files._pins == {}
 
@@ -350,7 +350,7 @@ def test_retries_are_known_when_their_batches_have_gone(tmp_path: Path) -> None:
     log.configure(replace(KEEP, retention_ms=1000))
     for name in Path(log.path).glob("*.snapshot"):
         name.unlink()
-    pace.finish(log.housekeeping(NOW_MS + 10_000))
+    finish(log.housekeeping(NOW_MS + 10_000))
     assert log.start_offset > 2
     log.resources.files.close()
     end = log.end_offset

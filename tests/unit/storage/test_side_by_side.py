@@ -18,8 +18,8 @@ from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import BOOT, NOW_MS, batch, resolve
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.records.builder import Producer
-from tidelog.runtime import pace
 from tidelog.runtime.helper_processes import HelperProcesses
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory import side_by_side
@@ -48,7 +48,7 @@ def a_killed_life(path: Path) -> None:
     source = random.Random(8)
     directory = opened(path)
     directory.load(resolve)
-    pace.finish(directory.recording_life(BOOT, durability="replicated"))
+    finish(directory.recording_life(BOOT, durability="replicated"))
     for number, partition in enumerate(PARTITIONS):
         log = directory.create(partition, CONFIGS)
         for sequence in range(200 + 50 * number):

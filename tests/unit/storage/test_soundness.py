@@ -25,9 +25,9 @@ from tests.support.storage_logs import (
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import Producer
-from tidelog.runtime import pace
 from tidelog.storage.checkpoints import (
     DamagedFile,
     PartitionMetadata,
@@ -151,7 +151,7 @@ def test_damage_that_is_met_by_a_cut_takes_the_log_out_of_service(tmp_path: Path
     content = bytearray(path.read_bytes())
     content[8:12] = b"\0\0\0\1"  # the length of its first batch
     put(path, content)
-    got = pace.finish(found.truncation(cut, NOW_MS))
+    got = finish(found.truncation(cut, NOW_MS))
     assert isinstance(got, Rejected) and got.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert found.damaged is not None and str(path) in found.damaged
     assert (found.high_watermark, found.end_offset) == (log.end_offset, log.end_offset)
@@ -279,8 +279,8 @@ def test_a_segment_that_cannot_be_walked_is_not_taken_for_an_old_one(
     clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
     found = reopen(tmp_path, configs, ending=clean)
     newest = log.segments[0].newest[0]
-    assert pace.finish(found.housekeeping(newest + 999)) is None
-    pace.finish(found.housekeeping(newest + 1000))
+    assert finish(found.housekeeping(newest + 999)) is None
+    finish(found.housekeeping(newest + 1000))
     assert found.start_offset == 0, "the records after the damage are as young as they were"
 
 

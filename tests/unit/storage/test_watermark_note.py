@@ -11,8 +11,8 @@ import pytest
 from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, new_log, reopen, resources
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import Rejected
-from tidelog.runtime import pace
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.watermark_note import FILE, NOTHING, WatermarkNote
@@ -45,7 +45,7 @@ def test_it_is_known_again_after_a_kill(tmp_path: Path) -> None:
 
 def test_a_cut_lowers_it_before_records_go(tmp_path: Path) -> None:
     log = filled(tmp_path)
-    assert pace.finish(log.truncation(5, NOW_MS)) is None
+    assert finish(log.truncation(5, NOW_MS)) is None
     assert WatermarkNote(log.resources, log.path).read() == 5
     for _ in range(5):
         log.append_as_leader(batch(), 2, NOW_MS)
@@ -87,7 +87,7 @@ def test_a_cut_that_a_full_disk_refuses_leaves_all_as_it_was(tmp_path: Path, ref
     elif refused == "sync of the note":
         disk.sync_fault = errno.ENOSPC
     for _ in range(2):
-        got = pace.finish(log.truncation(5, NOW_MS))
+        got = finish(log.truncation(5, NOW_MS))
         assert isinstance(got, Rejected) and got.error is ErrorCode.KAFKA_STORAGE_ERROR
         assert claims() == before and log.failed is None
         if refused != "checkpoint":
@@ -97,7 +97,7 @@ def test_a_cut_that_a_full_disk_refuses_leaves_all_as_it_was(tmp_path: Path, ref
         assert claims() == before
         less = 5
     disk.fault = disk.sync_fault = shared.before_cut = None
-    assert pace.finish(log.truncation(5, NOW_MS)) is None
+    assert finish(log.truncation(5, NOW_MS)) is None
     assert claims() == (5, 5, 5, 5, 5, 1)
     assert f"{log.path}/{FILE}" in disk.syncs
 
@@ -133,7 +133,7 @@ def test_what_went_is_not_lost_any_more(tmp_path: Path, how: str) -> None:
     log = opened(tmp_path, 0)
     assert log.watermark_note.known == 12
     if how == "cut":
-        assert pace.finish(log.truncation(5, NOW_MS)) is None
+        assert finish(log.truncation(5, NOW_MS)) is None
     else:
         for _ in range(2):
             log.append_as_leader(batch(), 2, NOW_MS)

@@ -29,6 +29,7 @@ from tidelog.broker.partitions.registry import NotQuarantined
 from tidelog.broker.partitions.state import NotYet
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
 from tidelog.replication.command_rules import (
@@ -73,7 +74,7 @@ class Control:
         partitions: Partitions,
         repairs: Repairs,
         log_work: LogWork,
-        forgetting: Callable[[], pace.Work[None]],
+        forgetting: Callable[[], Work[None]],
         checkpoint: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:

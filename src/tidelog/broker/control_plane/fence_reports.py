@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.control_plane.session import ControllerSession, ask_once
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 from tidelog.runtime.backoff import Backoff
@@ -131,7 +132,7 @@ class FenceReports:
                     await self._began_again.wait()
             failures = 0 if self._began_again.is_set() else failures + 1
 
-    def _check_all(self) -> pace.Work[None]:
+    def _check_all(self) -> Work[None]:
         self.is_checking = False
         for part in pace.parts(list(self._partitions.all())):
             for partition in part:

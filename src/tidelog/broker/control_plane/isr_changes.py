@@ -33,6 +33,7 @@ from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import Level
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -163,7 +164,7 @@ class IsrChanges:
                 # A bug must not let dead followers hold the watermark for ever.
                 logger.exception("the followers could not be checked")
 
-    def _check_all(self) -> pace.Work[None]:
+    def _check_all(self) -> Work[None]:
         """Check all partitions; changes found are proposed at once."""
         now_ms = self._clock.monotonic_ms()
         for part in pace.parts(list(self._partitions.all())):

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from tidelog.model.epochs import leaves_room
-from tidelog.runtime import pace
+from tidelog.model.work import Work, finish
 from tidelog.runtime.disk import Disk
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.directory.log_directory import LogDirectory
@@ -129,9 +129,9 @@ class SeenEpochsStore:
         epochs = [each.controller_epoch for each in of_copies]
         self.highest = of_first.joined(SeenEpochs(max(epochs, default=-1)))
         if any(epoch < self.highest.controller_epoch for epoch in epochs):
-            pace.finish(self._noting_copies(self.highest))
+            finish(self._noting_copies(self.highest))
 
-    def noting(self, seen: SeenEpochs) -> pace.Work[None]:
+    def noting(self, seen: SeenEpochs) -> Work[None]:
         """Write ``seen`` durably, in pieces. Raises OSError when that failed.
 
         When the first directory has failed, a controller epoch counts as written if another
@@ -158,7 +158,7 @@ class SeenEpochsStore:
             raise refused
         self.highest = self.highest.joined(seen)
 
-    def _noting_copies(self, seen: SeenEpochs) -> pace.Work[int]:
+    def _noting_copies(self, seen: SeenEpochs) -> Work[int]:
         """Write the epoch to the other directories; return how many have it."""
         count = 0
         for directory, copy in zip(self._directories[1:], self._copies, strict=True):

@@ -5,11 +5,12 @@ Owns how these responses are built. Not how the group decides the requests: see 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
 from tidelog.broker.coordinator.parts import PART, Answers
 from tidelog.groups.events import OffsetsResult
+from tidelog.model.work import Work
 from tidelog.runtime import pace
 
 TOPIC_BYTES, PARTITION_BYTES = 150, 60
@@ -24,7 +25,7 @@ def is_long(request: Any) -> bool:
 
 def answered(
     request: Any, topic_of: Callable[[Any, list[Any]], Any], answer: Callable[[Any, Any], Any]
-) -> Generator[int, None, list[Any]]:
+) -> Work[list[Any]]:
     """Return a result for each topic and partition of a request, in steps.
 
     Both functions get the topic of the request, and a list of results or a partition of it.

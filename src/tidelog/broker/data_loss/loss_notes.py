@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.runtime import pace
 from tidelog.storage.directory.checkpointing import Checkpoints
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log.partition_log import PartitionLog
@@ -127,7 +127,7 @@ class LossNotes:
     def __len__(self) -> int:
         return sum(map(len, self._by_directory.values()))
 
-    def adding(self, losses: Sequence[tuple[HostedPartition, LossNote]]) -> pace.Work[str | None]:
+    def adding(self, losses: Sequence[tuple[HostedPartition, LossNote]]) -> Work[str | None]:
         """Write notes durably, with one write per log directory; return why that failed, if so."""
         added: dict[LogDirectory, list[LossNote]] = {}
         for partition, loss in losses:
@@ -187,7 +187,7 @@ class LossNotes:
             self._by_directory[directory] = left
             self._outdated.add(directory)
 
-    def forgetting(self) -> pace.Work[None]:
+    def forgetting(self) -> Work[None]:
         """Write the files without the removed notes.
 
         If that fails, the next start reports them again; the controller counts no loss twice.
@@ -195,9 +195,7 @@ class LossNotes:
         while self._outdated:
             yield from self._writing(self._outdated.pop())
 
-    def _writing(
-        self, directory: LogDirectory, new: Sequence[LossNote] = ()
-    ) -> pace.Work[str | None]:
+    def _writing(self, directory: LogDirectory, new: Sequence[LossNote] = ()) -> Work[str | None]:
         """Replace a directory's file; unless its disk is full, a failure is final for it."""
         if directory.failed is not None:
             return directory.failed

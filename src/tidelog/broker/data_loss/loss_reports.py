@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from tidelog.broker.control_plane.session import ControllerSession, ask_once
 from tidelog.broker.data_loss.loss_notes import LossNote, LossNotes, note_of
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.protocol import messages
-from tidelog.runtime import pace
 from tidelog.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class LossReports:
 
     def before_cut(
         self, partition: HostedPartition, first: int, end: int, noted: Collection[LossNote] = ()
-    ) -> pace.Work[str | None]:
+    ) -> Work[str | None]:
         """Write a note before committed records are truncated, in pieces; durable on return.
 
         ``noted``: the notes that ``before_cuts`` wrote for the same fetch response. Returns why the
@@ -83,7 +83,7 @@ class LossReports:
 
     def before_cuts(
         self, cuts: Iterable[tuple[HostedPartition, int, int]]
-    ) -> pace.Work[Collection[LossNote]]:
+    ) -> Work[Collection[LossNote]]:
         """Write the notes of several truncations, in pieces, with one write per log directory.
 
         Returns the notes that are durable; each other truncation needs its own ``before_cut``.
@@ -110,7 +110,7 @@ class LossReports:
         """
         self._notes.forget_nameless(key)
 
-    def forgetting(self) -> pace.Work[None]:
+    def forgetting(self) -> Work[None]:
         """Write the files without the removed notes, in pieces."""
         return self._notes.forgetting()
 

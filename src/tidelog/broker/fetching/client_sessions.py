@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.broker.fetching.session_rules import (
@@ -28,7 +28,7 @@ from tidelog.broker.fetching.session_rules import (
     why_not_next,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Steps
+from tidelog.model.work import Work
 from tidelog.replication.resize_rules import Named
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class FetchSessions:
         client: AccountHolder,
         *,
         by_id: bool = False,
-    ) -> Steps:
+    ) -> Work[Any]:
         """Return the ``FetchPlan`` of a request of ``client``, or an ``ErrorCode``; apply the
         request to its session. ``by_id``: it names topics by their ids.
 
@@ -272,7 +272,7 @@ class FetchSessions:
         session.used_ms = now_ms
         self._sessions.move_to_end(session.id)
 
-    def _updated(self, session: ClientFetchSession, request: messages.FetchRequest) -> Steps:
+    def _updated(self, session: ClientFetchSession, request: messages.FetchRequest) -> Work[Any]:
         """Apply a request to its session; return whether the session still exists."""
         growth = applied(session, request)
         while True:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching.client_sessions import Wanted
 from tidelog.broker.fetching.session_rules import (
@@ -32,7 +32,7 @@ from tidelog.broker.fetching.session_rules import (
     named_in,
     next_epoch,
 )
-from tidelog.network.router import Steps
+from tidelog.model.work import Work
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 
@@ -169,7 +169,7 @@ class FollowerSession:
         self.entries.clear()
         self.sent.clear()
 
-    def apply(self, request: messages.FetchRequest, connection: object, now_ms: int) -> Steps:
+    def apply(self, request: messages.FetchRequest, connection: object, now_ms: int) -> Work[Any]:
         """Apply a request of this session, in steps.
 
         No other request is accepted before the last step. A follower that loses its connection

@@ -31,7 +31,7 @@ from tidelog.broker.fetching.session_rules import (
     why_not_next,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Steps
+from tidelog.model.work import Work
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 
@@ -89,7 +89,7 @@ class FollowerSessions:
 
     def _serve(
         self, session: FollowerSession, request: messages.FetchRequest, context: RequestContext
-    ) -> Steps:
+    ) -> Work[Any]:
         now_ms = self.clock.monotonic_ms()
         yield from session.apply(request, context.connection, now_ms)
         if not self.has(session):
@@ -121,7 +121,7 @@ class FollowerSessions:
             return fresh
         return why_not_next(present, request.session_id, epoch) or present
 
-    def _note(self, session: FollowerSession, now_ms: int) -> Steps:
+    def _note(self, session: FollowerSession, now_ms: int) -> Work[Any]:
         """Note the fetch offsets of the follower, and where it is not in the ISR."""
         epoch = session.epoch
         noted = session.to_note()
@@ -172,7 +172,7 @@ class _SessionResponse:
         session = self._session
         return session.epoch != self._epoch or not self._sessions.has(session)
 
-    def now_or_later(self) -> Steps:
+    def now_or_later(self) -> Work[Any]:
         """Return the response, or an awaitable of it."""
         try:
             found = yield from self._read()
@@ -238,10 +238,10 @@ class _SessionResponse:
             return self._respond_at_once(self._read_at_once())
         return self._finished()
 
-    def _finished(self) -> Steps:
+    def _finished(self) -> Work[Any]:
         return (yield from self._respond((yield from self._read())))
 
-    def _read(self) -> Steps:
+    def _read(self) -> Work[Any]:
         """Read the dirty partitions; return the changed ones with their parts of the response, or
         None when this request is superseded. Unchanged ones are no longer dirty afterwards."""
         session, reading = self._session, self._reading
@@ -291,7 +291,7 @@ class _SessionResponse:
             elif partition is None or entry.fetch_offset == partition.end_offset:
                 del session.dirty[entry]
 
-    def _respond(self, found: list[tuple[SessionPartition, Any]] | None) -> Steps:
+    def _respond(self, found: list[tuple[SessionPartition, Any]] | None) -> Work[Any]:
         """Build the response, or ``SUPERSEDED`` when this request is."""
         response = None
         if found is not None:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.partitions.read_limit import is_at_limit, limit_of_consumer
 from tidelog.broker.partitions.resize_checks import why_not_read
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID, records_size
 from tidelog.records.batch import Rejected, walk
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.shown_epochs import ShownEpochs
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.throttles import Throttles
-    from tidelog.network.router import Peer, RequestContext, Steps
+    from tidelog.network.router import Peer, RequestContext
     from tidelog.storage.log.partition_log import PartitionLog
 
 READ_COMMITTED = 1
@@ -387,7 +388,7 @@ def refusal(index: int, error: ErrorCode) -> Any:
 
 def respond(
     session_id: int, found: Sequence[tuple[Wanted, Any]], note: Callable[[Any, Any], bool] | None
-) -> Steps:
+) -> Work[Any]:
     """Build the response, and note its contents in the session.
 
     ``note`` is called with each partition's part in the step that adds it to the response. When it

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.records.batch import Buffer, Rejected, walk
 from tidelog.replication.truncation import Cut, where_to_cut
-from tidelog.runtime import pace
 from tidelog.storage.log.fences import Fences
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
@@ -91,7 +91,7 @@ def take_in(
     losses: LossReports,
     noted: Collection[LossNote] = (),
     fences: Fences | None = None,
-) -> pace.Work[str | None] | str | None:
+) -> Work[str | None] | str | None:
     """Apply a ``FetchResponse.PartitionData`` to a followed partition, in pieces.
 
     ``noted``: the loss notes on disk for the truncations of this response. ``fences``: the
@@ -124,7 +124,7 @@ def _in_pieces(
     losses: LossReports,
     noted: Collection[LossNote],
     fences: Fences | None,
-) -> pace.Work[str | None]:
+) -> Work[str | None]:
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return (yield from _start_over(partition, part.log_start_offset, now_ms, fences))
     if part.error_code:
@@ -142,14 +142,14 @@ def _in_pieces(
     return _taken_over(partition, part, result)
 
 
-def _after_roll(partition: HostedPartition, part: Any, now_ms: int) -> pace.Work[str | None]:
+def _after_roll(partition: HostedPartition, part: Any, now_ms: int) -> Work[str | None]:
     rest = _append(partition.log, part.records, now_ms, ROLL_WAITS)
     return _taken_over(partition, part, (yield from rest))
 
 
 def _append(
     log: PartitionLog, records: Buffer, now_ms: int, so_far: Rejected | None = None
-) -> pace.Work[Appended | Rejected]:
+) -> Work[Appended | Rejected]:
     """Append, or continue an append that returned ``ROLL_WAITS``: part of it may be in the log."""
     result = so_far or log.append_as_follower(records, now_ms, waits=True)
     while result is ROLL_WAITS:
@@ -211,7 +211,7 @@ def _cut(
     losses: LossReports,
     noted: Collection[LossNote],
     fences: Fences | None,
-) -> pace.Work[str | None]:
+) -> Work[str | None]:
     log = partition.log
     epoch, end_offset = part.diverging_epoch.epoch, part.diverging_epoch.end_offset
     cut = _where(partition, epoch, end_offset)
@@ -248,7 +248,7 @@ def _cut(
 
 def _start_over(
     partition: HostedPartition, leader_start: int, now_ms: int, fences: Fences | None
-) -> pace.Work[str | None]:
+) -> Work[str | None]:
     log = partition.log
     is_empty = log.start_offset == log.end_offset
     if leader_start < 0 or (log.end_offset >= leader_start and not is_empty):

@@ -12,11 +12,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _Partition = _Response.AlterReplicaLogDirPartitionResult
 
 def handle(
     broker: Broker, request: messages.AlterReplicaLogDirsRequest, context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     """Begin the moves, in steps."""
     answer = _Response(results=[])
     for directory in request.dirs:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import DeleteGroup
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _Result = messages.DeleteGroupsResponse.DeletableGroupResult
 
 def handle(
     broker: Broker, request: messages.DeleteGroupsRequest, _context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     """Remove each group once, however often it is named; yields between groups."""
     pending_responses: dict[str, PendingResponse] = {}
     for name in request.groups_names:

@@ -15,7 +15,8 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.resolve import ConfigEntry, describe_broker, describe_brokers_default
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ RESULT_BYTES, ROW_BYTES = 200, 600
 
 def handle(
     broker: Broker, request: messages.DescribeConfigsRequest, context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     """Describe every resource once, with its own error. O(resources x configurations).
 
     If a resource is named several times, its last entry counts.

@@ -21,7 +21,8 @@ from tidelog.broker.partitions.resize_checks import named_by
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import codec, messages
 from tidelog.protocol.refusals import refused
 from tidelog.replication.resize_rules import ABSENT, NOT_NAMED
@@ -47,7 +48,7 @@ def handle(broker: Broker, request: messages.DescribeFencesRequest, context: Req
     return asyncio.ensure_future(_with_former(broker, request, context))
 
 
-def _described(broker: Broker, request: messages.DescribeFencesRequest) -> Steps:
+def _described(broker: Broker, request: messages.DescribeFencesRequest) -> Work[Any]:
     response = _Response()
     for topic in request.topics:
         answer = _Topic(topic.topic)
@@ -109,7 +110,7 @@ async def _with_former(
 
 def _joined(
     broker: Broker, request: messages.DescribeFencesRequest, former: dict[str, Any]
-) -> Steps:
+) -> Work[Any]:
     """Describe the partitions of this broker; ``former`` goes to the first mention of each topic.
 
     A small request may name a topic thousands of times, and a topic have thousands of them.

@@ -15,7 +15,8 @@ from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_GROUP
 from tidelog.groups.group import GroupState
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _Member = messages.DescribeGroupsResponse.DescribedGroupMember
 
 def handle(
     broker: Broker, request: messages.DescribeGroupsRequest, context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     """Describe each group once, however often it is named. O(groups and members)."""
     operations = OF_GROUP if request.include_authorized_operations else NOT_ASKED
     groups = []

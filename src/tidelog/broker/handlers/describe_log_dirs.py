@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ Answer = messages.DescribeLogDirsResponse
 
 def handle(
     broker: Broker, request: messages.DescribeLogDirsRequest, context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     """Describe every directory, in steps. O(all replicas, and segments of the requested ones)."""
     wanted = None
     if request.topics is not None:
@@ -52,7 +53,7 @@ def _directory(
     directory: LogDirectory,
     wanted: dict[str, set[int]] | None,
     futures: Sequence[FutureReplica],
-) -> Steps:
+) -> Work[Any]:
     result = Answer.DescribeLogDirsResult(log_dir=directory.path)
     if directory.failed is not None:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR

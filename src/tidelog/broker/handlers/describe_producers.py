@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _Producer = messages.DescribeProducersResponse.ProducerState
 
 def handle(
     broker: Broker, request: messages.DescribeProducersRequest, _context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     """List them, in steps: a partition may have very many. A partition named twice is listed
     once."""
     wanted: dict[str, dict[int, None]] = {}
@@ -44,7 +45,7 @@ def handle(
     return _Response(topics=topics)
 
 
-def _partition(broker: Broker, topic: str, index: int) -> Steps:
+def _partition(broker: Broker, topic: str, index: int) -> Work[Any]:
     answer = _Partition(index)
     yield PARTITION_BYTES
     partition = broker.partitions.get(topic, index)

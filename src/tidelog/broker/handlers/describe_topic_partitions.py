@@ -25,7 +25,8 @@ from tidelog.broker.metadata.lost_leaders import until_known
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, why_invalid
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
 
@@ -105,7 +106,7 @@ def _names(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -> 
 
 def _page(
     broker: Broker, request: messages.DescribeTopicPartitionsRequest, context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     view = ClusterView.of(broker.metadata, broker.followers.has_lost, context.listener_name)
     room = _room(request)
     answer = Answer()

@@ -47,7 +47,8 @@ from tidelog.broker.fetching.topic_ids import BY_ID_SINCE, add_names, find_by_id
 from tidelog.broker.metadata.leader_hints import FIRST_FETCH_VERSION
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
 from tidelog.runtime import pace
@@ -84,7 +85,7 @@ def handle(broker: Broker, request: messages.FetchRequest, context: RequestConte
     return _serve(broker, request, context)
 
 
-def _serve(broker: Broker, request: messages.FetchRequest, context: RequestContext) -> Steps:
+def _serve(broker: Broker, request: messages.FetchRequest, context: RequestContext) -> Work[Any]:
     now_ms = broker.clock.monotonic_ms()
     by_id = context.version >= BY_ID_SINCE
     sessions = broker.fetch_sessions
@@ -128,7 +129,7 @@ class _FetchResponse:
         self._positions: list[ReadPosition] = []
         """The state of each when it was read, after a read in steps that is followed by a wait."""
 
-    def read(self) -> Steps:
+    def read(self) -> Work[Any]:
         """Read all partitions once; unchanged ones of a session are left out."""
         found: list[tuple[Wanted, Any]] = []
         self._hosted, self._positions = [], []
@@ -180,7 +181,7 @@ class _FetchResponse:
             return True
         return reading.urgent or reading.full or not self._plan.wanted
 
-    def later(self) -> Steps:
+    def later(self) -> Work[Any]:
         """Wait for the partitions; return a future of the response, or of steps to build it."""
         request, follower = self._request, self.reading.follower
         missing = request.min_bytes - self.reading.size
@@ -223,7 +224,7 @@ class _FetchResponse:
             return partition.waiting.fenced, shown.waiters(partition.topic)
         return (partition.waiting.readers,)
 
-    def _finish(self) -> Steps:
+    def _finish(self) -> Work[Any]:
         """Read again after the wait and respond with the records that there are."""
         self.reading.again()
         return (yield from self.respond((yield from self.read())))
@@ -239,7 +240,7 @@ class _FetchResponse:
             return self.respond(found)
         return await (await pace.run(self.later(), clock))
 
-    def respond(self, found: list[tuple[Wanted, Any]]) -> Steps:
+    def respond(self, found: list[tuple[Wanted, Any]]) -> Work[Any]:
         """Build the response, and update the session with what it contains."""
         plan, session = self._plan, self._plan.session
         topics: dict[str | bytes, Any] = {}
@@ -267,7 +268,7 @@ class _FetchResponse:
         return self._broker.leader_hints.name_leaders_of_fetch(response, context.listener_name)
 
 
-def _note_follower(broker: Broker, request: messages.FetchRequest, plan: FetchPlan) -> Steps:
+def _note_follower(broker: Broker, request: messages.FetchRequest, plan: FetchPlan) -> Work[Any]:
     """Note the fetch offsets of a follower without a session. O(partitions of the request)."""
     now_ms = broker.clock.monotonic_ms()
     for at, wanted in enumerate(plan.wanted):

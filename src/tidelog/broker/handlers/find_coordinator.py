@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
-from tidelog.network.router import FAILED, Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import FAILED, Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ async def handle(
     return _find_all(broker, request.key_type, keys, context)
 
 
-def _find_all(broker: Broker, key_type: int, keys: list[str], context: RequestContext) -> Steps:
+def _find_all(broker: Broker, key_type: int, keys: list[str], context: RequestContext) -> Work[Any]:
     """Return each key once, however often it is named."""
     found = []
     for key in dict.fromkeys(keys):

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ NAME_BYTES = 150
 
 def handle(
     broker: Broker, request: messages.ListConfigResourcesRequest, context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     """List the names of topics and brokers, in steps: there may be very many topics."""
     response = messages.ListConfigResourcesResponse
     if context.version == 0:

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ GROUP_BYTES = 200
 _Response = messages.ListGroupsResponse
 
 
-def handle(broker: Broker, request: messages.ListGroupsRequest, _context: RequestContext) -> Steps:
+def handle(
+    broker: Broker, request: messages.ListGroupsRequest, _context: RequestContext
+) -> Work[Any]:
     """List the groups in steps: any client can create very many of them. O(groups)."""
     if broker.coordinator.is_loading:
         return _Response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

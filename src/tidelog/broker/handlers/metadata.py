@@ -36,7 +36,8 @@ from tidelog.broker.metadata.lost_leaders import until_known
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, why_invalid
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 
@@ -224,7 +225,7 @@ def _answer(
     request: messages.MetadataRequest,
     refused: dict[str, ErrorCode],
     context: RequestContext,
-) -> Steps:
+) -> Work[Any]:
     named = context.version >= NAMES_LISTENERS_SINCE
     tagged = request.include_counts or context.connection.is_tidelog
     view = ClusterView.of(

@@ -27,7 +27,8 @@ from tidelog.groups.records import CommittedOffset
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _was_ever(topic: TopicMetadata, index: int, newest: int) -> bool:
 
 def _respond(
     request: messages.OffsetCommitRequest, by_id: bool, result: OffsetsResult | Answers
-) -> Steps:
+) -> Work[Any]:
     topics = yield from answered(request, _topic, partial(_answer, as_answers(result), by_id))
     return _Response(topics=topics)
 

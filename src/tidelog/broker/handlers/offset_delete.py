@@ -18,7 +18,8 @@ from tidelog.groups.events import DeleteOffsets, OffsetsResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _known(
             yield TopicPartition(topic.name, each.partition_index) if exists else None
 
 
-def _respond(request: messages.OffsetDeleteRequest, result: OffsetsResult | Answers) -> Steps:
+def _respond(request: messages.OffsetDeleteRequest, result: OffsetsResult | Answers) -> Work[Any]:
     found = as_answers(result)
     if found.error is not ErrorCode.NONE:
         return _Response(error_code=found.error)

@@ -20,7 +20,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,8 @@ from tidelog.groups.records import NO_LEADER_EPOCH, CommittedOffset
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.protocol.refusals import refused
@@ -145,7 +146,7 @@ def handle(broker: Broker, request: messages.OffsetFetchRequest, context: Reques
     return _one_group(broker, request, context)
 
 
-def _groups(broker: Broker, request: messages.OffsetFetchRequest, by_id: bool) -> Steps:
+def _groups(broker: Broker, request: messages.OffsetFetchRequest, by_id: bool) -> Work[Any]:
     groups = []
     undecided: list[tuple[_Open, Any]] = []
     for group in {each.group_id: each for each in request.groups}.values():
@@ -181,9 +182,7 @@ def _groups(broker: Broker, request: messages.OffsetFetchRequest, by_id: bool) -
     return _close_groups(broker, undecided, response) if undecided else response
 
 
-def _with_names(
-    broker: Broker, asked: list[Any], topics: list[Any]
-) -> Generator[int, None, list[Any]]:
+def _with_names(broker: Broker, asked: list[Any], topics: list[Any]) -> Work[list[Any]]:
     """Set the names of topics that a request names by id, and return those that have one.
 
     The others are added to the topics of the response. In steps: there may be very many partitions.
@@ -213,7 +212,7 @@ async def _close_groups(broker: Broker, undecided: list[tuple[_Open, Any]], resp
 
 def _one_group(
     broker: Broker, request: messages.OffsetFetchRequest, context: RequestContext
-) -> Steps:
+) -> Work[Any]:
     table = broker.coordinator.table_of(request.group_id)
     if isinstance(table, ErrorCode):
         return refused(ApiKey.OFFSET_FETCH, context.version, request, table)

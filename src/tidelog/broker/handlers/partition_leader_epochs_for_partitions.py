@@ -18,7 +18,8 @@ from tidelog.broker.metadata.cache import Lineage, TopicMetadata
 from tidelog.broker.metadata.first_metadata import after_first_metadata
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def handle(
     broker: Broker,
     request: messages.PartitionLeaderEpochsForPartitionsRequest,
     _context: RequestContext,
-) -> Steps:
+) -> Work[Any]:
     """Return the epochs from the metadata cache, in steps."""
     response = _Response()
     for topic in request.topics:

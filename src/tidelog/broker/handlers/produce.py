@@ -51,7 +51,8 @@ from tidelog.broker.partitions.resize_checks import (
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
-from tidelog.network.router import CloseConnection, Handler, RequestContext, Scope, Steps
+from tidelog.model.work import Work
+from tidelog.network.router import CloseConnection, Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.refusals import refused
 from tidelog.records.batch import Rejected
@@ -160,7 +161,7 @@ class _Appending:
         answer = self._answer(response, int((end - loop.time()) * 1000))
         return await answer if isinstance(answer, asyncio.Future) else answer
 
-    def serve(self) -> Steps:
+    def serve(self) -> Work[Any]:
         """Append to each partition; return the response or an awaitable of it."""
         broker, request, context = self.broker, self.request, self.context
         now_ms, committed = broker.clock.wall_ms(), request.acks == ALL_IN_SYNC

@@ -16,7 +16,7 @@ from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS, cordoned_among
 from tidelog.model.configs.resolve import MIN_INSYNC, BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.configs.types import parse
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.storage.checkpoints import KeptConfigs
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class ConfigCache:
         self._at_start: dict[KeptConfigs, TopicConfigs] = {}
         self.changes = 0
         """+1 with each change: a part that keeps values compares it."""
-        self.when_changed: Callable[[Collection[str] | None], pace.Work[None]] = _ignore
+        self.when_changed: Callable[[Collection[str] | None], Work[None]] = _ignore
         """Applies a change to the topics (None: all), in pieces."""
 
     def topic(self, name: str) -> TopicConfigs:
@@ -86,7 +86,7 @@ class ConfigCache:
             self.of(EntityType.BROKER, DEFAULT_BROKER),
         )
 
-    def controller_goes_by(self, min_insync: int) -> pace.Work[None]:
+    def controller_goes_by(self, min_insync: int) -> Work[None]:
         """Use the higher ``min.insync.replicas`` of the controller's file and this broker's.
 
         With a lower one a leader would acknowledge records that replicas lack which the controller
@@ -146,7 +146,7 @@ class ConfigCache:
 
     def apply(
         self, entities: Iterable[tuple[int, str, Mapping[str, str]]], *, complete: bool
-    ) -> pace.Work[None]:
+    ) -> Work[None]:
         """Replace the whole set of each entity; with ``complete`` remove all others.
 
         That is the first piece; the following ones run ``when_changed``.
@@ -172,6 +172,6 @@ class ConfigCache:
             yield from self.when_changed(topics)
 
 
-def _ignore(_topics: Collection[str] | None) -> pace.Work[None]:
+def _ignore(_topics: Collection[str] | None) -> Work[None]:
     """Do nothing: without a listener changes are only cached."""
     yield from ()

@@ -29,6 +29,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
+from tidelog.model.work import Work
 from tidelog.runtime import pace
 from tidelog.runtime.disk import Disk
 from tidelog.runtime.tasks import call_off
@@ -280,7 +281,7 @@ class Cleaning:
         )
 
 
-def _discarding(disk: Disk, plan: CompactionPlan) -> pace.Work[None]:
+def _discarding(disk: Disk, plan: CompactionPlan) -> Work[None]:
     yield partial(discard_cleaned, disk, plan)
 
 

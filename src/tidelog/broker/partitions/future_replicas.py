@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.partitions.state import Role
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.replication.copying import CopyQueue
 from tidelog.replication.future_replicas import (
     NEXT,
@@ -32,7 +33,6 @@ from tidelog.replication.future_replicas import (
     found_at_start,
 )
 from tidelog.replication.throttling import BURST_MS, Bucket
-from tidelog.runtime import pace
 from tidelog.runtime.tasks import call_off
 from tidelog.storage.checkpoints import DamagedFile, decode_partition_metadata
 from tidelog.storage.future import places
@@ -468,7 +468,7 @@ class FutureReplicas:
             directory.resources.fail(f"names in {directory.path} cannot be synced: {error}")
 
 
-def _one(call: Callable[[], None]) -> pace.Work[None]:
+def _one(call: Callable[[], None]) -> Work[None]:
     yield call
 
 

@@ -12,6 +12,7 @@ import asyncio
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
+from tidelog.model.work import Work
 from tidelog.runtime import pace
 from tidelog.runtime.clock import Clock
 from tidelog.storage.log.partition_log import PartitionLog
@@ -27,7 +28,7 @@ class LogWork:
         self._threads = threads
         self._under_way: dict[asyncio.Task[Any], PartitionLog | None] = {}
 
-    async def run(self, log: PartitionLog | None, pieces: pace.Work[Result]) -> Result:
+    async def run(self, log: PartitionLog | None, pieces: Work[Result]) -> Result:
         """Do work on a log (None: on none in particular) and return its result.
 
         What needs no thread is done in this turn; the rest goes on when the caller is cancelled.

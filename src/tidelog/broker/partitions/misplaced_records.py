@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.model.work import Work
 from tidelog.partitioning.audit_rules import home_in
 from tidelog.partitioning.hashing import hashes_of_keys
 from tidelog.partitioning.lineage import level_of
@@ -124,7 +125,7 @@ class MisplacedRecords:
         await call_off(self._tasks)
 
 
-def _unpacked(records: bytes) -> pace.Work[Buffer]:
+def _unpacked(records: bytes) -> Work[Buffer]:
     """Return the plain records of one batch, decompressed in a thread; CorruptRecords."""
     header = read_header(records)
     payload = memoryview(records)[HEADER_SIZE:]
@@ -135,7 +136,7 @@ def _unpacked(records: bytes) -> pace.Work[Buffer]:
     return plain[0]
 
 
-def misplaced_in(plain: Buffer, batch: _Batch) -> pace.Work[int]:
+def misplaced_in(plain: Buffer, batch: _Batch) -> Work[int]:
     """Return how many records have a key of another partition, in steps; CorruptRecords."""
     reader = KeyReader(plain, read_header(batch.records).record_count)
     home = home_in(batch.partition, [(batch.initial_count, batch.present_count)])

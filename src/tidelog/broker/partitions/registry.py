@@ -21,10 +21,10 @@ from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrSta
 from tidelog.broker.partitions.role_changes import NoSteps, RoleChanges
 from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica, may_be_of
-from tidelog.runtime import pace
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log.partition_log import PartitionLog
@@ -221,7 +221,7 @@ class Partitions:
             self.steps.remove(hosted.key)
             self._unhost(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
-    def syncing_names(self) -> pace.Work[None]:
+    def syncing_names(self) -> Work[None]:
         """Make the renames of ``stop`` and ``quarantine`` durable, in pieces. Raises NotQuarantined
         with the replicas in directories that failed, after all directories were synced."""
         failed: list[TopicPartition] = []
@@ -316,7 +316,7 @@ class Partitions:
         except OSError as error:
             raise self._identity_failed(hosted, error) from error
 
-    def syncing_identity(self, hosted: HostedPartition) -> pace.Work[None]:
+    def syncing_identity(self, hosted: HostedPartition) -> Work[None]:
         """Sync the topic id written by ``adopt_identity``, in pieces. Raises StorageFailed."""
         try:
             yield from hosted.log.syncing_metadata()
@@ -330,7 +330,7 @@ class Partitions:
             resources.fail(reason)
         return StorageFailed(reason)
 
-    def reconfigure(self, topics: Collection[str] | None) -> pace.Work[None]:
+    def reconfigure(self, topics: Collection[str] | None) -> Work[None]:
         """Apply the changed configuration of topics (None: all) to their partitions.
 
         O(their partitions). Each gets the configuration of its time, not that of the call.

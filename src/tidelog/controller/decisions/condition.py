@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import heapq
 import itertools
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ from tidelog.metadata.records import PartitionState
 from tidelog.model.configs.cordoned import CORDONED_LOG_DIRS
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.model.ways_out import RESTORED
+from tidelog.model.work import Work
 
 
 @dataclass
@@ -64,7 +65,7 @@ class _Checked:
     totals: dict[str, int] = field(default_factory=dict)
 
 
-def condition(cluster: ClusterState) -> Generator[None, None, dict[str, Any]]:
+def condition(cluster: ClusterState) -> Work[dict[str, Any]]:
     """Return the condition as plain data for JSON; ``problems`` is empty when nothing is wrong.
 
     Changes of the cluster after the first step have no effect.
@@ -83,7 +84,7 @@ def condition(cluster: ClusterState) -> Generator[None, None, dict[str, Any]]:
     }
 
 
-def counts(cluster: ClusterState) -> Generator[None, None, Mapping[str, int]]:
+def counts(cluster: ClusterState) -> Work[Mapping[str, int]]:
     """Return the cluster's numbers for metrics."""
     return _counts(cluster, (yield from _check(cluster)))
 
@@ -108,20 +109,20 @@ def _copied(cluster: ClusterState) -> ClusterState:
     return made
 
 
-def _check(cluster: ClusterState) -> Generator[None, None, _Checked]:
+def _check(cluster: ClusterState) -> Work[_Checked]:
     checked = _Checked()
     minimums: dict[str, int] = {}
     for where, state in cluster.states.items():
-        yield
+        yield None
         replicas = cluster.replicas(where)
         checked.assigned.update(replicas)
         if where.topic not in minimums:
             minimums[where.topic] = cluster.resolve(where.topic).configs.min_insync_replicas
         _judge(cluster, checked, where, state, minimums[where.topic])
     for name, history in cluster.topic_histories.items():
-        yield
+        yield None
         checked.unclean.extend(TopicPartition(name, index) for index in history.unclean)
-    yield
+    yield None
     checked.totals = totals(cluster)
     return checked
 
@@ -199,9 +200,7 @@ def _condition_of(cluster: ClusterState, broker: int) -> str:
     return "alive"
 
 
-def _problems(
-    cluster: ClusterState, checked: _Checked
-) -> Generator[None, None, list[dict[str, Any]]]:
+def _problems(cluster: ClusterState, checked: _Checked) -> Work[list[dict[str, Any]]]:
     found = yield from _of_the_store(cluster)
     found += _of_brokers(cluster, checked)
     found += yield from _of_partitions(cluster, checked)
@@ -209,12 +208,12 @@ def _problems(
     found += of_resizes(cluster)
     found += of_unaware_writers(cluster)
     found += of_retired(cluster)
-    yield
+    yield None
     found += _of_deletions(cluster)
     return found
 
 
-def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
+def _of_the_store(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     if cluster.went_back is not None:
         advice = "docs/operating/recover.md has the steps with `tidelog doctor restored`."
@@ -224,7 +223,7 @@ def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str,
         found.append(problem("node_damaged", str(damaged), advice))
     nameless = []
     for name in cluster.topics:
-        yield
+        yield None
         if cluster.topic_id(name) == NO_ID:
             nameless.append(name)
     if nameless:
@@ -242,7 +241,7 @@ def _of_the_store(cluster: ClusterState) -> Generator[None, None, list[dict[str,
     return found
 
 
-def _of_late_replicas(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
+def _of_late_replicas(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
     late = yield from late_steps(cluster)
     if not late:
         return []
@@ -257,13 +256,13 @@ def _of_late_replicas(cluster: ClusterState) -> Generator[None, None, list[dict[
     return [problem("replicas_late", said, advice, partitions=names, brokers=brokers)]
 
 
-def _without_state(cluster: ClusterState) -> Generator[None, None, list[TopicPartition]]:
+def _without_state(cluster: ClusterState) -> Work[list[TopicPartition]]:
     found: list[TopicPartition] = []
     if len(cluster.states) >= sum(len(node.partitions) for node in cluster.topics.values()):
         return found
     for name, node in cluster.topics.items():
         for index in node.partitions:
-            yield
+            yield None
             where = TopicPartition(name, index)
             if where in cluster.states or is_unborn(cluster, where):
                 continue
@@ -325,9 +324,7 @@ def _of_brokers(cluster: ClusterState, checked: _Checked) -> Iterator[dict[str, 
         yield problem("log_dirs_cordoned", said, advice, NOTICE, brokers=list(some))
 
 
-def _of_partitions(
-    cluster: ClusterState, checked: _Checked
-) -> Generator[None, None, list[dict[str, Any]]]:
+def _of_partitions(cluster: ClusterState, checked: _Checked) -> Work[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     keepers = names_of_brokers(checked.keepers)
     holders = names_of_brokers(checked.holders - cluster.fit)
@@ -374,18 +371,16 @@ def _of_partitions(
         ),
     )
     for kind, places, what, advice in rows:
-        yield
+        yield None
         if places:
             found.append((yield from _of_places(kind, places, what, advice)))
     found += yield from _of_elections(cluster, checked)
     return found
 
 
-def _of_elections(
-    cluster: ClusterState, checked: _Checked
-) -> Generator[None, None, list[dict[str, Any]]]:
+def _of_elections(cluster: ClusterState, checked: _Checked) -> Work[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
-    yield
+    yield None
     waiting = sorted({where.topic for where in checked.readable})
     full = [topic for topic in waiting if has_full_record(cluster, topic)]
     if full:
@@ -400,7 +395,7 @@ def _of_elections(
         found.append(
             (yield from _of_places("not_preferred", checked.elsewhere, what, advice, NOTICE))
         )
-    yield
+    yield None
     lossy = places_with_loss(cluster)
     if lossy:
         said = f"Unclean elections lost committed records of {named(lossy)}."
@@ -410,7 +405,7 @@ def _of_elections(
     return found
 
 
-def _of_moves(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
+def _of_moves(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     for one in (yield from of_moves(cluster)):
         if one.places:
@@ -429,20 +424,20 @@ def _of_moves(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any
 
 def _of_places(
     kind: str, places: Collection[TopicPartition], what: str, advice: str, level: str = BAD
-) -> Generator[None, None, dict[str, Any]]:
+) -> Work[dict[str, Any]]:
     plural = "" if len(places) == 1 else "s"
     names = yield from _first_of(places)
     said = f"{len(places)} partition{plural} {what}: {named(names, len(places))}."
     return problem(kind, said, advice, level, partitions=names)
 
 
-def _first_of(places: Collection[TopicPartition]) -> Generator[None, None, list[str]]:
+def _first_of(places: Collection[TopicPartition]) -> Work[list[str]]:
     """Return the names of the first ``NAMES_LISTED``, those of users before internal ones."""
     first: list[tuple[bool, TopicPartition]] = []
     keyed = ((where.topic in INTERNAL_TOPICS, where) for where in places)
     while part := list(itertools.islice(keyed, NAMES_LISTED)):
         first = heapq.nsmallest(NAMES_LISTED, first + part)
-        yield
+        yield None
     return [str(where) for _, where in first]
 
 

@@ -32,7 +32,7 @@ A damaged replica comes in no report. Its broker keeps the directory until an op
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from uuid import UUID
@@ -45,7 +45,7 @@ from tidelog.controller.decisions.stops import Stop
 from tidelog.metadata import layout
 from tidelog.metadata.records import TopicHistory, UncleanDebt
 from tidelog.model.topics import TopicPartition, why_invalid
-from tidelog.runtime import pace
+from tidelog.model.work import Work, finish
 
 ANY_LEADER_EPOCH = -1
 """StopReplica's leader epoch that is not compared (KIP-570)."""
@@ -80,12 +80,10 @@ class LateReplica:
 
 def late_replicas(cluster: ClusterState, broker: int | None = None) -> list[LateReplica]:
     """Return the late replicas of all registered brokers, or of one, sorted. O(their replicas)."""
-    return pace.finish(late_steps(cluster, broker))
+    return finish(late_steps(cluster, broker))
 
 
-def late_steps(
-    cluster: ClusterState, broker: int | None = None
-) -> Generator[None, None, list[LateReplica]]:
+def late_steps(cluster: ClusterState, broker: int | None = None) -> Work[list[LateReplica]]:
     """Return the same in steps. A store that was never accepted costs nothing."""
     found: list[LateReplica] = []
     if not was_accepted(cluster) or not cluster.level.topic_ids:
@@ -93,7 +91,7 @@ def late_steps(
     asked = sorted(cluster.brokers) if broker is None else [broker]
     for one in asked:
         for name, topic_id, index, end in _reported(cluster, one):
-            yield
+            yield None
             where = TopicPartition(name, index)
             if layout.topic(name) in cluster.damaged:
                 # Its assignment is not known, and no FULL is sent: it stays as it is.

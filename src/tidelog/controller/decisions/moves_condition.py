@@ -7,13 +7,14 @@ log directories.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.reassignments import moves_of
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 
 MOVING_RATE = "reassignment.throttled.rate"
 SIDES = ("leader", "follower")
@@ -39,14 +40,14 @@ class IdleThrottle:
     """Those with a list of throttled replicas, sorted."""
 
 
-def of_moves(cluster: ClusterState) -> Generator[None, None, list[MoveFinding]]:
+def of_moves(cluster: ClusterState) -> Work[list[MoveFinding]]:
     """Return the findings about moves, in steps: each move is in the first one that fits."""
     dead: list[TopicPartition] = []
     damaged: list[TopicPartition] = []
     running: list[TopicPartition] = []
     awaited: set[int] = set()
     for where in moves_of(cluster):
-        yield
+        yield None
         state = cluster.states.get(where)
         isr = () if state is None else state.isr
         missing = [x for x in cluster.moves[where] if x not in isr]
@@ -104,19 +105,19 @@ def of_moves(cluster: ClusterState) -> Generator[None, None, list[MoveFinding]]:
     ]
 
 
-def on_record(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any]]]:
+def on_record(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
     """Return the partitions whose replicas before the first change are on record, in steps.
 
     They move, or a cancellation has left other replicas (docs/design/moving.md); as data for JSON.
     """
     found: list[dict[str, Any]] = []
     for name in sorted(cluster.topic_histories):
-        yield
+        yield None
         history = cluster.topic_histories.get(name)
         if history is None or name not in cluster.topics or name in cluster.marked:
             continue
         for index, before in sorted(history.original_replicas.items()):
-            yield
+            yield None
             if name not in cluster.topics:
                 break  # it was deleted meanwhile
             where = TopicPartition(name, index)
@@ -132,7 +133,7 @@ def on_record(cluster: ClusterState) -> Generator[None, None, list[dict[str, Any
     return found
 
 
-def idle_throttle(cluster: ClusterState) -> Generator[None, None, IdleThrottle]:
+def idle_throttle(cluster: ClusterState) -> Work[IdleThrottle]:
     """Return the throttles that limit no copy now, in steps.
 
     They limit replicas outside of the ISR alone: without a move or such a replica they are idle.
@@ -159,12 +160,12 @@ def idle_throttle(cluster: ClusterState) -> Generator[None, None, IdleThrottle]:
 
 def _owed(
     cluster: ClusterState,
-) -> Generator[None, None, tuple[list[TopicPartition], set[int]]]:
+) -> Work[tuple[list[TopicPartition], set[int]]]:
     """Return the partitions that missing brokers must still stop, and these brokers."""
     owed: list[TopicPartition] = []
     owing: set[int] = set()
     for name, history in cluster.topic_histories.items():
-        yield
+        yield None
         for index, stops in history.pending_stops.items():
             away = stops.keys() - cluster.fit
             if away:
@@ -173,10 +174,10 @@ def _owed(
     return owed, owing
 
 
-def _has_copy(cluster: ClusterState, topics: Collection[str]) -> Generator[None, None, bool]:
+def _has_copy(cluster: ClusterState, topics: Collection[str]) -> Work[bool]:
     """Whether a partition of these topics has a host outside of its ISR."""
     for name in topics:
-        yield
+        yield None
         node = cluster.topics.get(name)
         for index in () if node is None else node.partitions:
             where = TopicPartition(name, index)

@@ -19,7 +19,7 @@ that ``cordoned.log.dirs`` closes gets no partition that it does not host (KIP-1
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -31,6 +31,7 @@ from tidelog.controller.decisions.new_partitions import bad_assignment
 from tidelog.controller.decisions.shown_topics import shown_topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +120,15 @@ def moves_of(
     )
 
 
-def moves_by_topic(cluster: ClusterState) -> Generator[None, None, dict[str, list[TopicPartition]]]:
+def moves_by_topic(cluster: ClusterState) -> Work[dict[str, list[TopicPartition]]]:
     """Return the running moves by topic, sorted, in steps: there may be as many as partitions."""
     found: dict[str, list[TopicPartition]] = {}
     for where in list(cluster.moves):
-        yield
+        yield None
         if is_moving(cluster, where):
             found.setdefault(where.topic, []).append(where)
     for places in found.values():
-        yield
+        yield None
         places.sort()
     return {topic: found[topic] for topic in sorted(found)}
 

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from tidelog.controller.controller import Controller
@@ -35,6 +35,7 @@ from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.runtime import pace
@@ -109,13 +110,11 @@ class _Moves:
         self._answers += answers
 
 
-def _late(
-    elements: Sequence[Sequence[Asked]], done: int, begun: int
-) -> Generator[None, None, list[Answered]]:
+def _late(elements: Sequence[Sequence[Asked]], done: int, begun: int) -> Work[list[Answered]]:
     """Return the refusals of the partitions after ``done``; those below ``begun`` were decided."""
     late: list[Answered] = []
     for at, one in enumerate(one for element in elements for one in element):
-        yield
+        yield None
         if at >= done:
             how = "nothing was changed" if at >= begun else "its outcome is unknown: list the moves"
             sentence = f"The time was over before the change of {one.where} was stored; {how}."
@@ -125,7 +124,7 @@ def _late(
 
 def _asked(
     cluster: ClusterState, request: messages.AlterPartitionReassignmentsRequest
-) -> Generator[None, None, tuple[list[Asked], list[Answered]]]:
+) -> Work[tuple[list[Asked], list[Answered]]]:
     """Return what a request asks for each partition, and the results of topics without a move."""
     asked: list[Asked] = []
     without: list[Answered] = []
@@ -135,7 +134,7 @@ def _asked(
     if request.topics is None:
         return [Asked(where, None) for found in moving.values() for where in found], []
     for topic in request.topics:
-        yield
+        yield None
         if topic.partitions is None:
             found = moving.get(topic.name, [])
             asked += [Asked(where, None) for where in found]
@@ -143,7 +142,7 @@ def _asked(
                 without.append((TopicPartition(topic.name, ALL), _why_none(cluster, topic.name)))
             continue
         for one in topic.partitions:
-            yield
+            yield None
             targets = None if one.replicas is None else tuple(one.replicas)
             asked.append(Asked(TopicPartition(topic.name, one.partition_index), targets))
     return asked, without
@@ -157,11 +156,11 @@ def _why_none(cluster: ClusterState, topic: str) -> RequestRefusal:
     return RequestRefusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence)
 
 
-def _elements(asked: Sequence[Asked]) -> Generator[None, None, list[list[Asked]]]:
+def _elements(asked: Sequence[Asked]) -> Work[list[list[Asked]]]:
     """Return lists of partitions of one topic each, in an order that writes each topic seldom."""
     by_name: dict[str, list[Asked]] = {}
     for one in asked:
-        yield
+        yield None
         by_name.setdefault(one.where.topic, []).append(one)
     return [
         of_topic[start : start + AT_ONCE]
@@ -172,11 +171,11 @@ def _elements(asked: Sequence[Asked]) -> Generator[None, None, list[list[Asked]]
 
 def _response(
     answers: Sequence[Answered],
-) -> Generator[None, None, messages.AlterPartitionReassignmentsResponse]:
+) -> Work[messages.AlterPartitionReassignmentsResponse]:
     response = messages.AlterPartitionReassignmentsResponse
     topics: dict[str, messages.AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = {}
     for where, refusal in answers:
-        yield
+        yield None
         topic = topics.get(where.topic)
         if topic is None:
             topic = topics[where.topic] = response.ReassignableTopicResponse(where.topic)

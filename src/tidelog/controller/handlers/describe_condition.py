@@ -24,7 +24,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from tidelog.controller.decisions.resizes_condition import (
 from tidelog.controller.decisions.retirees import retired_on_record
 from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.work import Work
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.runtime import pace
@@ -83,12 +84,10 @@ async def handle(
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 
-def _resizes_of(
-    controller: Controller, names: Iterable[str]
-) -> Generator[None, None, dict[str, Any]]:
+def _resizes_of(controller: Controller, names: Iterable[str]) -> Work[dict[str, Any]]:
     found = {}
     for name in names:
-        yield
+        yield None
         found[name] = _resize_of(controller, name)
     return found
 

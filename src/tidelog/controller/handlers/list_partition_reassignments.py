@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.reassignments import is_moving, listed, moves_by_topic
 from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.work import Work
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 from tidelog.runtime import pace
@@ -31,7 +32,7 @@ async def handle(
 
 def _listed(
     cluster: ClusterState, request: messages.ListPartitionReassignmentsRequest
-) -> Generator[None, None, messages.ListPartitionReassignmentsResponse]:
+) -> Work[messages.ListPartitionReassignmentsResponse]:
     """Build the response in steps; a move that ends meanwhile is left out."""
     response = messages.ListPartitionReassignmentsResponse
     found = yield from moves_by_topic(cluster)
@@ -41,7 +42,7 @@ def _listed(
         indexes: set[int] | None = None if wanted is None else wanted.get(name, set())
         topic = response.OngoingTopicReassignment(name)
         for where in places:
-            yield
+            yield None
             if (indexes is None or where.partition in indexes) and is_moving(cluster, where):
                 one = listed(cluster, where)
                 topic.partitions.append(
@@ -56,11 +57,11 @@ def _listed(
 
 def _wanted(
     topics: Sequence[messages.ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics],
-) -> Generator[None, None, dict[str, set[int] | None]]:
+) -> Work[dict[str, set[int] | None]]:
     """Return the partitions asked for by topic, None for all: one named twice is listed once."""
     wanted: dict[str, set[int] | None] = {}
     for topic in topics:
-        yield
+        yield None
         named = wanted.setdefault(topic.name, set())
         if named is None or topic.partition_indexes is None:
             wanted[topic.name] = None

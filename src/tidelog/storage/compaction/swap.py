@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.runtime.disk import Directory, Disk
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import discard_cleaned
@@ -35,7 +35,7 @@ from tidelog.storage.segments.segment import Segment
 _LOG_LAST = (names.INDEX, names.TIME_INDEX, names.LOG)
 
 
-def applying(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[str | None]:
+def applying(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | None]:
     """Swap in the result of ``compact``, in pieces; return a sentence for the log, or None when the
     result no longer fits. Once begun, the pieces must be run to the end.
 
@@ -49,7 +49,7 @@ def applying(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[
         return (yield from _apply(log, result, now_ms))
 
 
-def _apply(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[str | None]:
+def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Work[str | None]:
     files, discard = log.resources.files, partial(discard_cleaned, log.resources.disk, result.plan)
     try:
         if not (yield from _keeps_producers(log, result)) or log.failed or log.closed:
@@ -82,7 +82,7 @@ def _apply(log: LogState, result: CompactionResult, now_ms: int) -> pace.Work[st
 
 def _swap(
     log: LogState, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
-) -> pace.Work[None]:
+) -> Work[None]:
     disk = log.resources.disk
 
     def make_ready() -> None:
@@ -104,7 +104,7 @@ def _swap(
     yield from _settle(log, groups)
 
 
-def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> pace.Work[None]:
+def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> Work[None]:
     """Give the new segments their final names.
 
     If that fails half-way, the files are still found under the names that they have.
@@ -142,7 +142,7 @@ class _OldFiles:
                 self.renamed.append(path + names.DELETED)
 
 
-def _keeps_producers(log: LogState, result: CompactionResult) -> pace.Work[bool]:
+def _keeps_producers(log: LogState, result: CompactionResult) -> Work[bool]:
     """Whether a snapshot has the producers: of five batches of each only the last one stays."""
     if not result.groups:
         return True

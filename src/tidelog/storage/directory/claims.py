@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.storage import names
 from tidelog.storage.log.partition_log import PartitionLog
 
@@ -37,7 +37,7 @@ is damage below the recovery point, unless it is below the log's start.
 
 def claims_of(
     logs: Mapping[TopicPartition, PartitionLog],
-) -> pace.Work[dict[str, Offsets]]:
+) -> Work[dict[str, Offsets]]:
     """Return the offsets for each file, in turns: of each log that exists at the end, as they were
     at one moment during the call, and not before its claims were last lowered.
 

@@ -19,7 +19,7 @@ from functools import partial
 
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import Work, finish
 from tidelog.runtime.disk import Directory, File
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
@@ -229,7 +229,7 @@ class LogDirectory:
         if partition in self._noted:
             # An earlier replica of this name: its recovery point must not count for the new one.
             # One write serves many creations: the files then name no deleted replica.
-            pace.finish(self.writing_checkpoint())
+            finish(self.writing_checkpoint())
             self._noted.discard(partition)
         log = create_log(
             self.resources,
@@ -317,9 +317,9 @@ class LogDirectory:
 
     def sync_names(self) -> None:
         """Do as ``syncing_names``, at once. Blocks."""
-        pace.finish(self.syncing_names())
+        finish(self.syncing_names())
 
-    def syncing_names(self, *, always: bool = False) -> pace.Work[None]:
+    def syncing_names(self, *, always: bool = False) -> Work[None]:
         """Make renamings durable, in pieces; ``always``: also another call's. OSError."""
         if self._renamed or always:
             self._renamed = False
@@ -344,9 +344,9 @@ class LogDirectory:
         ``run`` it anywhere, then give it to ``checkpointed``. A recovery point never exceeds what a
         sync has returned for. None before all logs are loaded: the files would lose the others.
         """
-        return pace.finish(self.checkpointing())
+        return finish(self.checkpointing())
 
-    def checkpointing(self) -> pace.Work[Checkpoint | None]:
+    def checkpointing(self) -> Work[Checkpoint | None]:
         """Do as ``checkpoint``, in turns: thousands of logs take long."""
         if not self._loaded:
             return None
@@ -364,7 +364,7 @@ class LogDirectory:
         self._noted |= named
         return self._checkpoints.changed(contents, named)
 
-    def writing_checkpoint(self) -> pace.Work[None]:
+    def writing_checkpoint(self) -> Work[None]:
         """Write the checkpoint files as they should be now, in pieces. OSError."""
         checkpoint = yield from self.checkpointing()
         if checkpoint is not None:
@@ -384,7 +384,7 @@ class LogDirectory:
 
     # Start and stop --------------------------------------------------------------------------
 
-    def recording_life(self, boot_id: str, *, durability: str) -> pace.Work[bool]:
+    def recording_life(self, boot_id: str, *, durability: str) -> Work[bool]:
         """Record this boot of the operating system, once the broker is registered, in pieces.
 
         False when the disk is too full: then the record is written with the checkpoints. Until then

@@ -21,8 +21,8 @@ from functools import partial
 from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.records.batch import Rejected
-from tidelog.runtime import pace
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
     DamagedFile,
@@ -92,7 +92,7 @@ class UnawareNote:
         else:
             self.durable = dict(self.wanted)
 
-    def writing(self, now_ms: int) -> pace.Work[Rejected | None]:
+    def writing(self, now_ms: int) -> Work[Rejected | None]:
         """Replace the file by what is wanted, in a thread; return why that failed, if so."""
         resources = self._resources
         if resources.failed is not None:

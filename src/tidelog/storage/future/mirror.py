@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from tidelog.model.work import Work
 from tidelog.records.batch import (
     HEADER_SIZE,
     MAX_INT64,
@@ -29,7 +30,6 @@ from tidelog.records.batch import (
     read_header,
     walk,
 )
-from tidelog.runtime import pace
 from tidelog.runtime.disk import Disk, File
 from tidelog.storage import names
 from tidelog.storage.future.steps import (
@@ -100,7 +100,7 @@ class Mirror:
         self._files = {s.base_offset: (s.log_path, *s.index_paths) for s in log.segments}
         return next_steps(self._parts(), self._copied, most_bytes)
 
-    def in_thread(self, call: Callable[[], None]) -> pace.Work[None]:
+    def in_thread(self, call: Callable[[], None]) -> Work[None]:
         """Have a thread make a call (``run`` and what follows), in pieces. Its files are closed
         after it at the earliest."""
         self._is_busy = True

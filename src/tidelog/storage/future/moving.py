@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.runtime.disk import Disk
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
@@ -76,7 +76,7 @@ class Move:
     """Called in that turn, with the log that serves after it."""
 
 
-def taking_place(move: Move) -> pace.Work[PartitionLog | None]:
+def taking_place(move: Move) -> Work[PartitionLog | None]:
     """Let the copy take the log's place, in pieces; None when it must be tried again later.
 
     OSError: the copy's directory refuses. SourceFailed, Overtaken and Unsound as ``Mirror.run``.
@@ -95,7 +95,7 @@ def taking_place(move: Move) -> pace.Work[PartitionLog | None]:
     return moved
 
 
-def _until_renamed(move: Move) -> pace.Work[PartitionLog | None]:
+def _until_renamed(move: Move) -> Work[PartitionLog | None]:
     log, mirror, target = move.log, move.mirror, move.target
     try:
         if not (yield from naming(log, move.new_created)):
@@ -113,7 +113,7 @@ def _until_renamed(move: Move) -> pace.Work[PartitionLog | None]:
     return _rename(move, seal)
 
 
-def _near(mirror: Mirror, most_bytes: int) -> pace.Work[bool]:
+def _near(mirror: Mirror, most_bytes: int) -> Work[bool]:
     """Copy until ``most_bytes`` of the active segment at most are left; False if they do not
     become fewer."""
     for _ in range(MOST_ROUNDS):
@@ -141,7 +141,7 @@ def _rename(move: Move, seal: _Seal) -> PartitionLog:
     return moved
 
 
-def _clear_up(move: Move, moved: PartitionLog) -> pace.Work[None]:
+def _clear_up(move: Move, moved: PartitionLog) -> Work[None]:
     """Make the rename durable, then remove the former directory."""
     origin, target, former = move.origin, move.target, move.log.path
     try:

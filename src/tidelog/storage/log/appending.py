@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tidelog.model.configs.topic import LOG_APPEND_TIME
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work, finish
 from tidelog.records.batch import (
     CONTROL_BIT,
     MAX_INT32,
@@ -20,7 +21,6 @@ from tidelog.records.batch import (
     walk,
 )
 from tidelog.records.record import CorruptRecords
-from tidelog.runtime import pace
 from tidelog.storage.log import inspecting
 from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.epoch_writing import begin_epoch, write_epochs
@@ -111,7 +111,7 @@ def append_as_leader(
 
 def inspect(
     log: LogState, buffer: Buffer, now_ms: int, allowance: InspectionAllowance
-) -> pace.Work[Batches | Rejected]:
+) -> Work[Batches | Rejected]:
     """Return a client's batches as the topic wants them, but for ``finished``; appends nothing.
 
     The buffer must stay as it is until the end.
@@ -180,7 +180,7 @@ def append_as_follower(
         chunks = [batch for _, batch in group]
         refusal = write(log, group, chunks, now_ms, assigned=True)
         if refusal is ROLL_WAITS and not waits:
-            refusal = pace.finish(syncing_before_roll(log)) or write(
+            refusal = finish(syncing_before_roll(log)) or write(
                 log, group, chunks, now_ms, assigned=True
             )
         if refusal is not None:
@@ -285,7 +285,7 @@ def _write_even_so(
     """Write batches whose roll waits for a sync: before the roll, or after a sync at once."""
     if grow and puts_roll_off(log):
         return write(log, batches, chunks, now_ms, grow=True)
-    return pace.finish(syncing_before_roll(log)) or write(log, batches, chunks, now_ms)
+    return finish(syncing_before_roll(log)) or write(log, batches, chunks, now_ms)
 
 
 def _roll_if_due(

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidelog.model.work import Work, finish
 from tidelog.records.batch import MAX_INT64, Rejected
-from tidelog.runtime import pace
 from tidelog.runtime.disk import File
 from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.epoch_file import PendingEpochs
@@ -49,10 +49,10 @@ NOTHING_KEPT = -1
 
 def restart_at(log: LogState, offset: int, now_ms: int) -> Rejected | None:
     """Do as ``restart``, at once. Blocks."""
-    return pace.finish(restart(log, offset, now_ms))
+    return finish(restart(log, offset, now_ms))
 
 
-def truncation(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
+def truncation(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
     """Drop every record from ``offset`` on, in pieces; a batch across it goes as a whole.
 
     The log then ends where the last batch that stays does, at or below ``offset``. Below the
@@ -75,7 +75,7 @@ def truncation(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | 
 
 def restart(
     log: LogState, offset: int, now_ms: int, *, fences: Fences | None = None
-) -> pace.Work[Rejected | None]:
+) -> Work[Rejected | None]:
     """Drop everything and go on with an empty log that begins at ``offset``, in pieces.
 
     ``fences``: the leader's below ``offset``, instead of the log's own. They are in their file
@@ -100,7 +100,7 @@ def restart(
                 take_fences(log, former)
 
 
-def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
+def _truncate(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
     place = log.segments.segment_at(offset)
     kept = log.segments[place]
     check = _Check(kept, offset)
@@ -125,7 +125,7 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | N
     return (yield from _carry_out(log, cut, now_ms))
 
 
-def _restart(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | None]:
+def _restart(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
     try:
         # A crash may leave any of the segments: all of them hold the log's start.
         yield from _lower_claims(log, min(offset, log.start_offset))
@@ -147,7 +147,7 @@ def _restart(log: LogState, offset: int, now_ms: int) -> pace.Work[Rejected | No
     return refused
 
 
-def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> pace.Work[Rejected | None]:
+def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> Work[Rejected | None]:
     names_changed = log.dirty.names_changed
     try:
         yield cut.run
@@ -169,7 +169,7 @@ def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> pace.Work[Rejected | No
     return out_of_service(log) if log.failed else None
 
 
-def _lower_claims(log: LogState, offset: int) -> pace.Work[None]:
+def _lower_claims(log: LogState, offset: int) -> Work[None]:
     """Lower the checkpoints before a cut: otherwise the next start takes the cut for damage, or
     drops a log that ends below its checkpointed start.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.runtime.disk import Directory
 from tidelog.storage.removals import Removals
 
@@ -51,7 +51,7 @@ class DirtyFiles:
         self.names_changed += 1
         return self.names_changed
 
-    def syncing_names(self, directory: Directory) -> pace.Work[None]:
+    def syncing_names(self, directory: Directory) -> Work[None]:
         """Make the names in the log's open directory durable, in pieces. OSError as usual."""
         number = self.names_changed
         yield directory.sync

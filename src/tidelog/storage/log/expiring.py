@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.records.batch import Rejected
-from tidelog.runtime import pace
 from tidelog.storage.log.changes import LogChange, during
 from tidelog.storage.log.epoch_writing import write_epochs
 from tidelog.storage.log.fence_writing import writing_fences
@@ -51,9 +51,7 @@ def advance_start(log: LogState, offset: int, *, later: bool = False) -> Rejecte
     return None
 
 
-def housekeeping(
-    log: LogState, now_ms: int, *, at_most: int | None = None
-) -> pace.Work[str | None]:
+def housekeeping(log: LogState, now_ms: int, *, at_most: int | None = None) -> Work[str | None]:
     """Apply retention, forget silent producers, in pieces; nothing while the log is changed.
 
     Returns a sentence for the log when segments went: ``at_most`` so many, each of which costs
@@ -72,7 +70,7 @@ def housekeeping(
             return None
 
 
-def keeping_producers(log: LogState, before: int) -> pace.Work[bool]:
+def keeping_producers(log: LogState, before: int) -> Work[bool]:
     """Whether the producers of all before an offset are known without its batches, durably.
 
     Their retries must be recognised when those are gone. OSError if the disk fails.
@@ -97,7 +95,7 @@ def _expired(log: LogState, now_ms: int) -> Expiry:
     )
 
 
-def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> pace.Work[str | None]:
+def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> Work[str | None]:
     expiry = _expired(log, now_ms)
     if expiry.count == len(log.segments):
         while log.waits_to_roll:
@@ -136,7 +134,7 @@ def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> pace.Wo
     )
 
 
-def forgotten(producers: ProducerState, silent_since_ms: int) -> pace.Work[None]:
+def forgotten(producers: ProducerState, silent_since_ms: int) -> Work[None]:
     """Forget silent producers: even giving up the memory of many takes long."""
     while producers.expire(silent_since_ms, 1):
         yield None

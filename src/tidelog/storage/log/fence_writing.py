@@ -6,9 +6,9 @@ Owns the changes of the list. Not its look-ups: see `fences`. Not when the file 
 
 from __future__ import annotations
 
+from tidelog.model.work import Work
 from tidelog.records.batch import CONTROL_BIT
 from tidelog.records.control_records import changes_in
-from tidelog.runtime import pace
 from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
 from tidelog.storage.log.fences import FenceEntry, Fences
 from tidelog.storage.log.inspecting import Batches
@@ -73,7 +73,7 @@ def data_end_before(log: LogState, offset: int) -> int:
         end = before.base_offset
 
 
-def writing_fences(log: LogState) -> pace.Work[bool]:
+def writing_fences(log: LogState) -> Work[bool]:
     """Write the fences that are not in their file, in pieces, durably; whether it has them all."""
     if log.fence_file.written is not log.fences:
         pending = pending_epochs(log, epochs=False)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tidelog.model.configs.topic import CREATE_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.records.batch import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -119,7 +120,7 @@ def inspect(
     allowance: InspectionAllowance,
     *,
     limit: int = INSPECTED_BYTES,
-) -> pace.Work[Batches | Rejected]:
+) -> Work[Batches | Rejected]:
     """Return the batches as the topic keeps them, or the first refusal.
 
     ``limit``: what one batch may decompress to.
@@ -192,7 +193,7 @@ class _Inside:
         self.packed = seal_batch(self.header._replace(attributes=attributes), packed)
 
 
-def _check_records(inside: _Inside, wanted: BatchDemands) -> pace.Work[Rejected | None]:
+def _check_records(inside: _Inside, wanted: BatchDemands) -> Work[Rejected | None]:
     """Compare the records of a client's batch with its header, whose greatest timestamp is set."""
     header, configs = inside.header, wanted.configs
     most = NAMED_RECORDS if configs.compacted else 0

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
     Created,
@@ -50,7 +50,7 @@ def adopt_metadata(log: LogState, metadata: PartitionMetadata) -> None:
     log.metadata = log.adopted = metadata
 
 
-def syncing_metadata(log: LogState) -> pace.Work[None]:
+def syncing_metadata(log: LogState) -> Work[None]:
     """Make durable what ``adopt_metadata`` wrote, in pieces. OSError as usual.
 
     Nothing of a log that was deleted meanwhile: its directory has another name.
@@ -75,7 +75,7 @@ def syncing_metadata(log: LogState) -> pace.Work[None]:
     yield from _syncing_names(log)
 
 
-def _syncing_names(log: LogState) -> pace.Work[None]:
+def _syncing_names(log: LogState) -> Work[None]:
     files = log.resources.files
     directory = files.pin_directory(log.path)
     try:
@@ -84,7 +84,7 @@ def _syncing_names(log: LogState) -> pace.Work[None]:
         files.release(directory)
 
 
-def keeping_configs(log: LogState, configs: KeptConfigs) -> pace.Work[bool]:
+def keeping_configs(log: LogState, configs: KeptConfigs) -> Work[bool]:
     """Let the replica keep its topic's own configurations, in pieces; return whether they changed.
 
     The new bytes are durable before they have the file's name, because the former ones are: a power
@@ -97,7 +97,7 @@ def keeping_configs(log: LogState, configs: KeptConfigs) -> pace.Work[bool]:
     return (yield from _rewriting(log, metadata, dataclasses.replace(metadata, configs=configs)))
 
 
-def naming(log: LogState, new_created: Callable[[], Created]) -> pace.Work[bool]:
+def naming(log: LogState, new_created: Callable[[], Created]) -> Work[bool]:
     """Let a replica from before decision 0045 have a ``created``, durably, in pieces: another
     directory can name it then. False if that fails."""
     metadata = log.metadata
@@ -113,7 +113,7 @@ def naming(log: LogState, new_created: Callable[[], Created]) -> pace.Work[bool]
 
 def _rewriting(
     log: LogState, metadata: PartitionMetadata, changed: PartitionMetadata
-) -> pace.Work[bool]:
+) -> Work[bool]:
     path = f"{log.path}/{names.PARTITION_METADATA}"
     draft = path + names.TEMPORARY
     content = encode_partition_metadata(changed)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tidelog.model.configs.topic import LOG_APPEND_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.records.batch import (
     HEADER_SIZE,
     MAGIC_POSITION,
@@ -23,7 +24,6 @@ from tidelog.records.batch import (
     split,
     stamped_header,
 )
-from tidelog.runtime import pace
 from tidelog.storage.log.inspecting import (
     INSPECTED_BYTES,
     UNINSPECTED,
@@ -69,7 +69,7 @@ def _inspected(
 ) -> Batches | Rejected:
     limit = INSPECTED_BYTES if allowance is None else limit_at_once(batches, wanted, allowance)
     seen = (
-        pace.finish(inspect(batches, wanted, InspectionAllowance(), limit=limit))
+        finish(inspect(batches, wanted, InspectionAllowance(), limit=limit))
         if limit
         else UNINSPECTED
     )

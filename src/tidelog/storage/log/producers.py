@@ -33,9 +33,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.records.batch import CONTROL_BIT, MAX_INT32, NO_SEQUENCE, HeaderFields, Rejected
 from tidelog.records.crc import crc32c
-from tidelog.runtime import pace
 from tidelog.storage.checkpoints import DamagedFile
 
 BATCHES_REMEMBERED = 5
@@ -288,7 +288,7 @@ class ProducerState:
         return state
 
 
-def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> pace.Work[None]:
+def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> Work[None]:
     """Forget the longest idle producers of all states until these have ``limit`` together.
 
     In turns; grows with the states, and with what is forgotten.

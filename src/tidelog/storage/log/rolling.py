@@ -6,8 +6,8 @@ Ordering: a segment's end is known before its successor exists.
 
 from __future__ import annotations
 
+from tidelog.model.work import Work, finish
 from tidelog.records.batch import Rejected
-from tidelog.runtime import pace
 from tidelog.storage.log.changes import LogChange
 from tidelog.storage.log.service import out_of_service, write_failed
 from tidelog.storage.log.state import LogState
@@ -27,7 +27,7 @@ def roll(log: LogState, now_ms: int) -> Rejected | None:
         return None
     try:
         if log.waits_to_roll:
-            pace.finish(sync_before_roll(log))
+            finish(sync_before_roll(log))
         active.close_indexes()
         fresh = new_segment(log.resources, log.path, log.end_offset, now_ms)
     except OSError as error:
@@ -47,7 +47,7 @@ def puts_roll_off(log: LogState) -> bool:
     return log.waits_to_roll and log.resources.asks_for_sync(log.partition)
 
 
-def syncing_before_roll(log: LogState) -> pace.Work[Rejected | None]:
+def syncing_before_roll(log: LogState) -> Work[Rejected | None]:
     """Make durable, in pieces, what the next roll needs; a refusal if that fails."""
     if log.failed or log.closed:
         return out_of_service(log)
@@ -58,7 +58,7 @@ def syncing_before_roll(log: LogState) -> pace.Work[Rejected | None]:
     return out_of_service(log) if log.failed or log.closed else None
 
 
-def sync_before_roll(log: LogState) -> pace.Work[None]:
+def sync_before_roll(log: LogState) -> Work[None]:
     """Do as ``syncing_before_roll``; OSError instead of a refusal."""
     files, undone = log.resources.files, log.undone_writes
     if log.undone_writes_synced < undone:

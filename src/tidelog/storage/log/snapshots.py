@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.runtime.disk import Disk
 from tidelog.storage import names
 from tidelog.storage.checkpoints import DamagedFile
@@ -178,7 +178,7 @@ class WaitingSnapshots:
         synced_end: int,
         present: Callable[[], tuple[int, ProducerState]],
         when_written: Callable[[], object],
-    ) -> pace.Work[bool]:
+    ) -> Work[bool]:
         """Whether a durable snapshot has the producers of all before ``start``, or there are none,
         in pieces; OSError if the disk fails.
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from tidelog.model.work import Work
 from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer, Rejected
 from tidelog.records.compression import Codec, decompress_start
 from tidelog.records.record import CorruptRecords
@@ -76,7 +77,7 @@ class _Start:
         self.plain, self.complete = decompress_start(self._codec, self._payload, self._limit)
 
 
-def search_time(log: LogState, timestamp: int, allowance: Allowance) -> pace.Work[TimeFound]:
+def search_time(log: LogState, timestamp: int, allowance: Allowance) -> Work[TimeFound]:
     """Return the first record not older than ``timestamp`` (ms), or None; in pieces.
 
     The log may change between two of them.
@@ -84,13 +85,13 @@ def search_time(log: LogState, timestamp: int, allowance: Allowance) -> pace.Wor
     return _search(log, first_at_or_after(log, timestamp, allowance))
 
 
-def search_newest(log: LogState, limit_offset: int, allowance: Allowance) -> pace.Work[TimeFound]:
+def search_newest(log: LogState, limit_offset: int, allowance: Allowance) -> Work[TimeFound]:
     """Return the first record below ``limit_offset`` with the greatest timestamp there (ListOffsets
     -3), in pieces. The log may change between two of them."""
     return _search(log, newest(log, limit_offset, allowance))
 
 
-def _search(log: LogState, pieces: pace.Work[TimeOffset | None]) -> pace.Work[TimeFound]:
+def _search(log: LogState, pieces: Work[TimeOffset | None]) -> Work[TimeFound]:
     record = None
     if not (log.damaged or log.closed):
         try:
@@ -102,7 +103,7 @@ def _search(log: LogState, pieces: pace.Work[TimeOffset | None]) -> pace.Work[Ti
 
 def first_at_or_after(
     log: LogState, timestamp: int, allowance: Allowance
-) -> pace.Work[TimeOffset | None]:
+) -> Work[TimeOffset | None]:
     """Return the first record not older than ``timestamp`` (ms) from the log's start on.
 
     Grows with the number of segments and one index interval of headers. Unsound when batches are
@@ -130,7 +131,7 @@ def first_at_or_after(
     return None
 
 
-def newest(log: LogState, limit_offset: int, allowance: Allowance) -> pace.Work[TimeOffset | None]:
+def newest(log: LogState, limit_offset: int, allowance: Allowance) -> Work[TimeOffset | None]:
     """Return the first record with the greatest timestamp from the log's start up to, not with,
     ``limit_offset``; None when no record there has a time.
 
@@ -208,7 +209,7 @@ def _newer(
 
 def _newest_of_cut_batch(
     log: LogState, start: int, limit: int, best: int, allowance: Allowance
-) -> pace.Work[TimeOffset | None]:
+) -> Work[TimeOffset | None]:
     """Return the newest record of the batch that ``start`` is in the midst of, if it is the one."""
     candidate = None if start >= limit else _candidate_at(log, start)
     if candidate is None or candidate.header.next_offset > limit:
@@ -232,7 +233,7 @@ def _candidate_at(log: LogState, offset: int) -> _Candidate | None:
     return None
 
 
-def _scan_records(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> pace.Work[bool]:
+def _scan_records(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> Work[bool]:
     """Look for a record in one batch; return whether the allowance ended before the batch did.
 
     Not so for what does not decode: nothing is found there. Unsound when the CRC is wrong.
@@ -256,7 +257,7 @@ def _scan_records(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -
 
 def _scan(
     payload: memoryview, header: BatchHeader, scan: TimeScan, allowance: Allowance
-) -> pace.Work[bool]:
+) -> Work[bool]:
     limit = FIRST_READ_BYTES
     while True:
         start = _Start(header.codec, payload, limit)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 
-from tidelog.runtime import pace
+from tidelog.model.work import Work, finish
 from tidelog.runtime.disk import Disk
 from tidelog.storage.segments.resources import Resources
 
@@ -62,7 +62,7 @@ class WatermarkNote:
         claims_more = self.offset > end
         try:
             self._put(min(self.offset, end), lost)
-            pace.finish(self._syncing())
+            finish(self._syncing())
         except OSError as error:
             # Memory has the loss, and the file claims nothing that is not there.
             if claims_more or not self._resources.is_full(error):
@@ -80,7 +80,7 @@ class WatermarkNote:
         if self._lost != NOTHING:
             self._try_to_put(self.offset, NOTHING)
 
-    def lowering(self, offset: int) -> pace.Work[None]:
+    def lowering(self, offset: int) -> Work[None]:
         """Let the note claim at most ``offset``, durably, in pieces. OSError: to be done again."""
         former = self.offset, self._lost
         if offset < max(former):
@@ -93,7 +93,7 @@ class WatermarkNote:
                 raise
         self.known = min(self.known, offset)
 
-    def _syncing(self) -> pace.Work[None]:
+    def _syncing(self) -> Work[None]:
         files = self._resources.files
         file = files.pin(self.path)
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 from tidelog.runtime.disk import Disk
 from tidelog.storage.loaded import Loading
 from tidelog.storage.removals import Removals
@@ -95,7 +95,7 @@ class Resources:
     on_damage: Callable[[TopicPartition], None] | None = None
     """Called when a log is found to be damaged: a thread then syncs the note of the damage, as all
     that a log has ``unsynced``. Without a function here the note is synced at once."""
-    before_cut: Callable[[], pace.Work[None]] | None = None
+    before_cut: Callable[[], Work[None]] | None = None
     """Makes lowered checkpoints durable before a log is cut below them, in pieces. OSError if it
     fails."""
 
