@@ -86,4 +86,4 @@ def test_a_refusal_of_very_many_elements_is_made_in_steps() -> None:
             assert len(end.value.responses[0].partitions) == 4_000
             break
         turns += 1
-    assert turns == 16
+    assert turns >= 4_000
