@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         "Produce by id appends to the topic that has the name now",
-        "src/tidelog/broker/handlers/produce.py::_Appending._append_all",
+        "src/tidelog/broker/handlers/produce.py::_Appending.serve",
         "(partition is None or partition.topic_id == topic.topic_id)",
         "True",
         "tests/broker/test_topic_ids.py",

@@ -44,7 +44,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch with too few replicas in sync lowers no note",
-        "src/tidelog/broker/handlers/produce.py::_Appending._append_all",
+        "src/tidelog/broker/handlers/produce.py::_Appending.serve",
         "resuming.note_refusal(partition, records, refused.error)",
         "pass",
         TESTS,
