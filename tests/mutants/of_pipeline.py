@@ -18,7 +18,7 @@ MUTANTS = (
     Mutant(
         "the planner waits for each broker that is silent, although others have said enough",
         "src/tidelog/client/connecting/first_answer.py::several_answers",
-        "        while len(found) < fewest and not all(",
+        "        while len(results) < fewest and not all(",
         "        while not all(",
         "tests/component/pipeline/test_silent_brokers.py",
     ),

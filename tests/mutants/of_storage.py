@@ -31,15 +31,15 @@ MUTANTS = (
     Mutant(
         "T11: after a failed fsync the leader epochs and fences of other logs are written",
         "src/tidelog/storage/log/syncing.py::write_all_epochs",
-        "        each.error = failed.get(each.log_directory)\n",
-        "        each.error = None\n",
+        "        pending.error = failed.get(pending.log_directory)\n",
+        "        pending.error = None\n",
         "tests/unit/storage/test_faults.py",
     ),
     Mutant(
         "T11: that the directory of a deleted log is gone counts as a failed disk for other logs",
         "src/tidelog/storage/log/syncing.py::write_all_epochs",
-        "            if each.error is not None and not (each.is_refused or each.overtaken):\n",
-        "            if each.error is not None and not each.is_refused:\n",
+        " and not (pending.is_refused or pending.overtaken):\n",
+        " and not pending.is_refused:\n",
         "tests/unit/storage/test_faults.py tests/broker/test_group_commit.py",
     ),
     Mutant(
@@ -95,15 +95,15 @@ MUTANTS = (
         "T11: what an earlier life found damaged is cut as a torn tail",
         "src/tidelog/storage/log/recovery.py::_judge",
         "    elif ending.was_damaged and not ending.unsynced_may_be_gone:\n"
-        "        found.damaged = where\n",
+        "        recovered.damaged = damage\n",
         "",
         "tests/unit/storage/test_recovery.py",
     ),
     Mutant(
         "T11: damage is cut off, and then named",
         "src/tidelog/storage/log/recovery.py::_judge",
-        "    if found.damaged is not None:\n        return\n    found.lost_sound_batches",
-        "    found.lost_sound_batches",
+        "    if recovered.damaged is not None:\n        return\n    recovered.lost_sound_batches",
+        "    recovered.lost_sound_batches",
         "tests/unit/storage/test_recovery.py",
     ),
     Mutant(
@@ -169,14 +169,14 @@ MUTANTS = (
     Mutant(
         "compaction forgets where a silent producer stands",
         "src/tidelog/storage/compaction/cleaner.py::_kept_batches",
-        "                    kept.last_of_producer[header.producer_id] = known\n",
+        "                    kept.last_of_producer[header.producer_id] = last\n",
         "                    pass\n",
         "tests/unit/storage/test_compaction.py",
     ),
     Mutant(
         "compaction keeps only the last batch of a producer",
         "src/tidelog/storage/compaction/cleaner.py::_kept_batches",
-        "(*known[1 - BATCHES_REMEMBERED :], header.last_offset)\n",
+        "(*last[1 - BATCHES_REMEMBERED :], header.last_offset)\n",
         "(header.last_offset,)\n",
         "tests/unit/storage/test_compacted_producers.py",
     ),
@@ -472,8 +472,8 @@ MUTANTS = (
     Mutant(
         "K4: a log whose first segment is missing begins with the second one",
         "src/tidelog/storage/log/opening.py::open_log",
-        "        found.damaged = missing_before(found.segments, ending)\n",
-        "        found.damaged = None\n",
+        "        recovered.damaged = missing_before(recovered.segments, ending)\n",
+        "        recovered.damaged = None\n",
         "tests/broker/test_missing_files.py",
     ),
     Mutant(

@@ -19,7 +19,7 @@ from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.pending import Changes, changes_of
 from tidelog.controller.requests import Gone, Sender
 from tidelog.metadata import layout
-from tidelog.metadata.records import ConfigNode, PartitionState, UncleanDebt
+from tidelog.metadata.records import ConfigNode, PartitionState, TopicHistory, UncleanDebt
 from tidelog.metadata.store import CheckVersion, Create, Delete, Set
 from tidelog.model.topics import TopicPartition
 
@@ -90,11 +90,13 @@ def test_what_writes_concern() -> None:
         (Put(layout.topic_history("t"), history), Changes()),
     ]
     for write, expected in rows:
+        assert isinstance(write, Put)
+        expected.kinds = {type(write.record)}
         assert changes_of(cluster, [write]) == expected, write
     made.commit((Put(layout.topic_history("t"), history),))
     cleared = msgspec.structs.replace(history, unclean={})
     assert changes_of(cluster, [Put(layout.topic_history("t"), cleared)]) == Changes(
-        partitions={T1}
+        partitions={T1}, kinds={TopicHistory}
     )
     found = changes_of(cluster, expire(cluster, [1]).writes)
     assert found.brokers

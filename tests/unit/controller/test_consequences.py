@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -13,8 +12,6 @@ import pytest
 from tests.support.repository import ROOT, parsed
 from tidelog.controller.consequences import (
     CONSEQUENCES,
-    WOKEN,
-    Consequences,
     ControllerEvent,
     ControllerPart,
     Kind,
@@ -75,17 +72,3 @@ def test_several_changes_have_a_part_checked_once(
     kinds: list[Kind], parts: tuple[ControllerPart, ...]
 ) -> None:
     assert woken(kinds) == parts
-
-
-def test_the_parts_are_checked_in_their_order_and_decisions_come_last() -> None:
-    checked: list[ControllerPart] = []
-
-    async def decide(part: ControllerPart) -> None:
-        checked.append(part)
-
-    consequences = Consequences(
-        wake={part: (lambda part=part: checked.append(part)) for part in WOKEN},
-        decide={part: (lambda part=part: decide(part)) for part in set(ControllerPart) - WOKEN},
-    )
-    asyncio.run(consequences.settle(ControllerEvent.EXPIRED))
-    assert checked == [ControllerPart.REQUESTS, ControllerPart.RESIZES, ControllerPart.TOPICS]
