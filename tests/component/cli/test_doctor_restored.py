@@ -175,7 +175,7 @@ def test_peoples_topics_come_first_and_an_internal_one_is_one_line(
     (row,) = (at for at, line in enumerate(lines) if line.endswith(" 7"))
     internal = [at for at, line in enumerate(lines) if "__consumer_offsets" in line]
     assert len(internal) == 1 and internal[0] > row
-    assert "50 partitions on brokers 1, 2, 49 with records; --json lists" in lines[internal[0]]
+    assert "50 partitions, 49 with records, on brokers 1, 2; --json lists" in lines[internal[0]]
 
 
 def test_the_command_that_goes_on_is_named_with_the_options_of_this_call(

@@ -29,7 +29,8 @@ def _until_said() -> str:
 
     def look() -> bool:
         found.append(Silent.capsys.readouterr().err)
-        return bool(found[-1])
+        # A command that asks several brokers at once says it once.
+        return bool(found[-1] or Silent.said)
 
     wait_until(look, DEADLINE_S, "it says that it waits", 0.005)
     return "".join(found)
@@ -55,7 +56,7 @@ class Silent:
         async def never(*_: Any, **__: Any) -> Any:
             async with asyncio.timeout(DEADLINE_S):
                 said = await asyncio.to_thread(_until_said)
-            Silent.said = said
+            Silent.said = Silent.said or said
             raise ClusterUnreachable("the test has seen enough")
 
         return never

@@ -165,7 +165,7 @@ def test_a_raised_rate_ends_a_long_wait_within_a_second(tmp_path: Path) -> None:
     """It slept in one piece as long as the bytes took by the rate of the plan: at 1 B/s, days."""
     clock, rates = Slept(), iter([None, 1.0, 1e9])
     begun_ns = clock.now_ns
-    pace = Pace(1.0, clock, clock.sleep, look=lambda: next(rates))
+    pace = Pace(1.0, clock, clock.sleep, check=lambda: next(rates))
     pace.take(1_000_000)
     assert clock.longest_s <= 1
     assert (clock.now_ns - begun_ns) / SECOND_NS == pytest.approx(3, abs=0.1)

@@ -216,7 +216,7 @@ def _problems(cluster: ClusterState, checked: _Checked) -> Work[list[dict[str, A
 def _of_the_store(cluster: ClusterState) -> Work[list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     if cluster.went_back is not None:
-        advice = "docs/operating/recover.md has the steps with `tidelog doctor restored`."
+        advice = f"docs/operating/recover.md has the steps with {RESTORED}."
         found.append(problem("store_went_back", cluster.went_back, advice))
     for damaged in cluster.damaged.values():
         advice = "Repair the node, or restore the metadata store from a backup."
