@@ -100,9 +100,6 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     if request.transactional_id is not None:
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return _refused(context.version, request, error, NO_TRANSACTIONS)
-    if context.version >= BY_ID_SINCE:
-        for topic in request.topic_data:
-            topic.name = broker.metadata.names.get(topic.topic_id)
     return _Appending(broker, request, context).serve()
 
 
@@ -168,19 +165,22 @@ class _Appending:
         by_topic, resuming = broker.partitions.by_topic, broker.resuming_producers
         allowance = InspectionAllowance()
         seen: set[HostedPartition] = set()
-        topics = []
+        topics: list[Any] = []
+        names = broker.metadata.names if context.version >= BY_ID_SINCE else None
         for topic in request.topic_data:
-            name, by_id = topic.name, context.version >= BY_ID_SINCE
+            if topics:  # some 50,000 topics without a partition fit into a request
+                yield ANSWER_BYTES
+            name = topic.name if names is None else names.get(topic.topic_id)
             hosted = by_topic.get(name)
             answers: list[Any] = []
             topics.append(_Topic(name, topic.topic_id, answers))
             count, epoch = topic.undeleted_partition_count, topic.resize_epoch
             for data in topic.partition_data:
-                if answers or len(topics) > 1:  # a request for one is as good as a call
+                if answers:  # a request for one is as good as a call
                     yield ANSWER_BYTES
                 index, named = data.index, named_by(count, epoch, data.partition_epoch)
                 partition = None if hosted is None else hosted.get(index)
-                if by_id and not (
+                if names is not None and not (
                     name and (partition is None or partition.topic_id == topic.topic_id)
                 ):
                     answers.append(_unknown_id(index, topic.topic_id))
