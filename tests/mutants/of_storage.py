@@ -470,6 +470,15 @@ MUTANTS = (
         "tests/simulation/test_future_crashes.py",
     ),
     Mutant(
+        "the checkpoints of a former directory drop a log before the copy's name is durable",
+        "src/tidelog/storage/future/moving.py::_clear_up",
+        "        yield from target.syncing_names(always=True)\n"
+        "        del origin.moving[moved.partition]\n",
+        "        del origin.moving[moved.partition]\n"
+        "        yield from target.syncing_names(always=True)\n",
+        "tests/simulation/test_future_crashes.py",
+    ),
+    Mutant(
         "K4: a log whose first segment is missing begins with the second one",
         "src/tidelog/storage/log/opening.py::open_log",
         "        recovered.damaged = missing_before(recovered.segments, ending)\n",

@@ -413,4 +413,4 @@ def test_a_sync_of_the_simulated_disk_is_no_task_for_the_loop(
             world.run(LogWork(process.seams.clock, None).run(None, work))
             assert process.disk.read("/file") == b"x"
     assert "a sync of /file.tmp on an event loop" in found.read_text()
-    assert "go_on" in found.read_text()
+    assert "LogWork.run" in found.read_text()

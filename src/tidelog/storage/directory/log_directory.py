@@ -78,8 +78,9 @@ class LogDirectory:
         """The ``-future`` directories here: copies of replicas in other log directories."""
         self.strange: set[TopicPartition] = set()
         """Replicas without an id in whose directories is what no partition has."""
-        self.arriving: dict[TopicPartition, PartitionLog] = {}
-        """Logs of which such a copy is complete: the checkpoint files name them already."""
+        self.moving: dict[TopicPartition, PartitionLog] = {}
+        """Logs that come here or go from here: a power loss may find them in either place, so that
+        the checkpoint files of both name them."""
         self.resources = Resources.of(seams.disk, open_files)
         self.resources.random = seams.random
         self.resources.before_cut = self.writing_checkpoint
@@ -350,7 +351,7 @@ class LogDirectory:
         """Do as ``checkpoint``, in turns: thousands of logs take long."""
         if not self._loaded:
             return None
-        logs = ChainMap(self.logs, self.arriving) if self.arriving else self.logs
+        logs = ChainMap(self.logs, self.moving) if self.moving else self.logs
         return self._changed((yield from claims_of(logs)))
 
     def _changed(self, claims: Mapping[str, Offsets]) -> Checkpoint | None:

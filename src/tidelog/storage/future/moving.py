@@ -11,7 +11,8 @@ so that the log has no synced record that the copy could lose.
 | the checkpoints of the other directory name the log | a thread | the same |
 | what was appended meanwhile is copied | a thread | the same |
 | the last bytes; the copy gets the replica's name; its log serves | the owner | see below |
-| the names of the other directory are synced | a thread | the copy is the log, whole |
+| the names of the other directory are synced; until then the checkpoints | a thread | the copy is |
+| of both directories name the log | | the log, whole |
 | the former directory becomes ``-delete``, durably | a thread | the same |
 
 The ``partition.metadata`` of the copy says of what it is one (``copy_of``), so a start that finds
@@ -89,7 +90,7 @@ def taking_place(move: Move) -> Work[PartitionLog | None]:
         with during(log, LogChange.MOVE):
             moved = yield from _until_renamed(move)
     finally:
-        target.arriving.pop(log.partition, None)
+        target.moving.pop(log.partition, None)
     if moved is not None:
         yield from _clear_up(move, moved)
     return moved
@@ -106,7 +107,7 @@ def _until_renamed(move: Move) -> Work[PartitionLog | None]:
         return None
     seal = _Seal(move, mirror.plan(SLICE_BYTES))
     yield from mirror.in_thread(seal.run)
-    target.arriving[log.partition] = log
+    target.moving[log.partition] = log
     yield from target.writing_checkpoint()
     if not (yield from _near(mirror, LAST_BYTES)) or not move.is_wanted() or not seal.fits(log):
         return None
@@ -134,6 +135,8 @@ def _rename(move: Move, seal: _Seal) -> PartitionLog:
     moved = elsewhere(log, target.resources, path, seal.metadata, seal.epochs_crc)
     target.take_over(mirror.path, path)
     log.forget_files()
+    # Without its claims there a log that a power loss puts back would begin at its first file.
+    move.origin.moving[log.partition] = moved
     del move.origin.logs[log.partition]
     target.logs[log.partition] = moved
     changes.begin(moved, LogChange.ARRIVAL)
@@ -146,6 +149,7 @@ def _clear_up(move: Move, moved: PartitionLog) -> Work[None]:
     origin, target, former = move.origin, move.target, move.log.path
     try:
         yield from target.syncing_names(always=True)
+        del origin.moving[moved.partition]
     except OSError as error:
         target.resources.fail(f"the name of {moved.path} cannot be made durable: {error}")
         return
