@@ -89,7 +89,7 @@ def test_of_two_controllers_the_second_writes_and_the_first_cannot(zookeeper: Zo
             first.store_watches.end()
             path = world.tool.chroot + "/controller"
             await asyncio.get_running_loop().run_in_executor(None, world.tool.client.delete, path)
-            await asyncio.wait_for(second.activated.wait(), DEADLINE_S)
+            await asyncio.wait_for(second.activity.activated.wait(), DEADLINE_S)
             assert second.cluster.controller_epoch == 2
             refused = await world.broker.refused(topic("t", 1, 1), 7)
             assert refused == ErrorCode.NOT_CONTROLLER

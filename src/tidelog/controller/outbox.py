@@ -230,7 +230,14 @@ class Outbox:
                 "repaired: %(why)s",
                 {"broker": self.broker, "why": damage},
             )
-        metadata = owner.announcements.everything(owner.cluster, owner.sender, self.broker)
+        if damage is None:
+            metadata = owner.announcements.everything(owner.cluster, owner.sender, self.broker)
+        else:
+            # Not all there is: a broker that shows the damaged topic to clients goes on.
+            known = Changes(partitions=set(owner.cluster.all_partitions()), brokers=True)
+            metadata = owner.announcements.of_changes(
+                owner.cluster, owner.sender, self.broker, known
+            )
         await self._send(connection, metadata, metadata.version)
         self._reached(revision)
 

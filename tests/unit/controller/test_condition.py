@@ -367,7 +367,7 @@ def test_children_that_are_not_born_lack_no_state() -> None:
     (note,) = finish(condition(made.cluster))["problems"]
     assert (note["partitions"], note["brokers"]) == (["t-0"], [1])
     assert note["what"].endswith("fence of partition 0 (broker 1).")
-    (row,) = json.loads(json.dumps(plans_on_record(made.cluster, {"t": 1_200})))
+    (row,) = json.loads(json.dumps(plans_on_record(made.cluster, {"t": 1_200}, {})))
     assert (row["unpublished"], row["kind"], row["step"]) == ([2, 4], "grow", "fence")
     assert (row["waits_for_partitions"], row["waits_for_brokers"]) == ([0], [1])
     assert row["waited_ms"] == 1_200
@@ -376,7 +376,7 @@ def test_children_that_are_not_born_lack_no_state() -> None:
     made.do(advance(made.cluster, "t", is_late=True))
     (note,) = finish(condition(made.cluster))["problems"]
     assert "t from 4 to 2 partitions (undo)." in note["what"]
-    (row,) = plans_on_record(made.cluster, {})
+    (row,) = plans_on_record(made.cluster, {}, {})
     assert (row["unpublished"], row["waits_for_partitions"], row["waited_ms"]) == ([2, 2], [], 0)
 
 

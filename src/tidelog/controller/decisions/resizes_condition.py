@@ -7,7 +7,7 @@ send no partition count, and what one topic's resize waits for. Not the form of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from tidelog.controller.decisions.problems import (
     names_of_brokers,
     problem,
 )
+from tidelog.controller.decisions.resize_beginnings import held_up
 from tidelog.controller.decisions.resize_requests import (
     count_of,
     named_clients,
@@ -134,11 +135,14 @@ def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
         )
 
 
-def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list[dict[str, Any]]:
+def plans_on_record(
+    cluster: ClusterState, waited_ms: Mapping[str, int], silent: Mapping[str, Set[int]]
+) -> list[dict[str, Any]]:
     """Return a row for each topic that is being resized, as plain data for JSON.
 
     ``unpublished`` are the partitions that no client has been shown: brokers may host them.
-    ``waited_ms``: how long a plan has waited in its step, by topic.
+    ``waited_ms``: how long a plan has waited in its step, by topic; ``silent``: the brokers that
+    have not responded since it was written (``resize_beginnings``).
     """
     rows = []
     for name in sorted(cluster.resizing & cluster.topics.keys()):
@@ -146,6 +150,10 @@ def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list
         if plan is None:
             continue
         _, missing = _of_plan(cluster, name, plan)
+        brokers = awaited_brokers(cluster, name, missing)
+        held = held_up(cluster, name, plan, silent.get(name, frozenset()))
+        if held:
+            missing, brokers = sorted(held), set().union(*held.values())
         rows.append(
             {
                 "topic": name,
@@ -157,7 +165,7 @@ def plans_on_record(cluster: ClusterState, waited_ms: Mapping[str, int]) -> list
                 "published": plan.published,
                 "unpublished": _unpublished(plan),
                 "waits_for_partitions": missing[:NAMES_LISTED],
-                "waits_for_brokers": sorted(awaited_brokers(cluster, name, missing)),
+                "waits_for_brokers": sorted(brokers),
                 "waited_ms": waited_ms.get(name, 0) if missing else 0,
             }
         )

@@ -75,7 +75,9 @@ async def handle(
     if REASSIGNMENTS in request.subjects:
         found[REASSIGNMENTS] = await pace.run(on_record(controller.cluster), controller.seams.clock)
     if RESIZES in request.subjects:
-        found[RESIZES] = plans_on_record(controller.cluster, controller.resizes.waited_ms())
+        found[RESIZES] = plans_on_record(
+            controller.cluster, controller.resizes.waited_ms(), controller.resizes.silent()
+        )
         found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
         found[RETIRED] = retired_on_record(controller.cluster)
     if AUTOSCALING in request.subjects:
