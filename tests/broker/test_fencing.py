@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.append_paths import FillingDisk
-from tests.support.controlled_broker import open_channel
-from tests.support.controller_commands import OK, command, run, running
+from tests.support.controller_commands import FULL, OK, command, run, running
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.produce_fetch import batch, produce
 from tests.support.resize_commands import Side, resizing
@@ -191,9 +190,6 @@ class Session:
         self.asked = 0
         self.reported: list[tuple[int, int, int, int]] = []
 
-    async def registration_settled(self) -> None:
-        """None is under way."""
-
     async def request(self, request: Any) -> Any:
         assert isinstance(request, messages.ReportFencesRequest), request
         self.asked += 1
@@ -212,7 +208,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_a_committed_fence_is_reported_until_it_is_answered_and_on_each_channel(
+def test_a_committed_fence_is_reported_until_it_is_answered_and_after_each_full(
     tmp_path: Path,
 ) -> None:
     async def work() -> None:
@@ -232,7 +228,7 @@ def test_a_committed_fence_is_reported_until_it_is_answered_and_on_each_channel(
             asked = session.asked
             await sent(peer, both)
             assert session.asked == asked, "what was answered is not repeated"
-            assert await open_channel(await Peer.connect(lone.port), number=2) == OK
+            await sent(peer, both, kind=FULL)
             await until(lambda: len(session.reported) == 4)
             await lone.broker.fence_reports.stop()
 
@@ -257,7 +253,7 @@ def test_a_new_controller_gets_the_reports_at_once_however_long_the_last_pause_i
             await sent(peer, both)
             await until(lambda: session.asked == 1)
             session.up = True
-            assert await open_channel(await Peer.connect(lone.port), number=2) == OK
+            await sent(peer, both, kind=FULL)
             await until(lambda: len(session.reported) == 2)
             await lone.broker.fence_reports.stop()
 
@@ -276,13 +272,12 @@ def test_a_fence_above_the_watermark_and_one_of_a_former_epoch_are_not_reported(
             two: dict[str, Any] = {"isr": (1, 2), "replicas": (1, 2)}
             await sent(peer, Side(2, 0, **two))
             await sent(peer, Side(4, 1, leader_epoch=1, **two))
-            channel = await Peer.connect(lone.port)
-            assert await open_channel(channel, number=2) == OK
-            # All that it looks for on a new channel was looked at.
+            await sent(peer, Side(4, 1, leader_epoch=1, **two), kind=FULL)
+            # All that it looks for after a FULL was looked at.
             await until(lambda: not lone.broker.fence_reports.is_checking)
             assert session.asked == 0 and hosted(lone).high_watermark == 0
             # Another leader epoch begins before follower 2 has fetched the fence.
-            await sent(channel, Side(4, 1, leader_epoch=2, **two))
+            await sent(peer, Side(4, 1, leader_epoch=2, **two))
             hosted(lone).follower_fetched(2, 1)
             await until(lambda: session.reported)
             assert session.reported == [(0, 3, 2, 1)]

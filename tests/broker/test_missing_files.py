@@ -24,7 +24,7 @@ from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.cli import preflight
 from tidelog.cli.refusal import Failed
 from tidelog.controller.process import ControllerProcess
-from tidelog.controller.requests import why_no_commands
+from tidelog.controller.requests import why_no_full
 from tidelog.metadata.store import StoreRefused
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.protocol import messages
@@ -83,13 +83,7 @@ SAID: dict[str, tuple[str, list[str], str]] = {
 NODES_SAID: dict[str, tuple[str, list[str], str]] = {
     # A partition that does not know its leader epoch and its ISR has no leader.
     "/brokers/topics/t/partitions/0/state": ("6 to 6", ["node_damaged"], "the partition's node is"),
-    # No other topic waits for it; its replica is kept, and not served.
-    "/brokers/topics/t": (
-        "6 to 6",
-        ["node_damaged"],
-        "removes no replica that is not assigned to it until this is repaired: The metadata node "
-        "/brokers/topics/t cannot be read: it is missing, but /tidelog/topics/t is there",
-    ),
+    "/brokers/topics/t": ("waits", [], "it is missing, but /tidelog/topics/t is there"),
     "/tidelog/revision": ("waits", [], "has gone back in time"),
     "/controller_epoch": ("refused", [], "it is missing, but it gave /brokers/topics/t/partitions"),
     "/partition_epoch": ("refused", [], "it is missing, but it gave /brokers/topics/t/partitions"),
@@ -130,7 +124,7 @@ async def at_work(folder: Path, work: Callable[[Peer], Awaitable[Any]]) -> Any:
         while not starting.done():
             await asyncio.wait({starting}, timeout=0.01)
             cluster = controller.controller.cluster
-            why = why_no_commands(cluster) if cluster.brokers else None
+            why = why_no_full(cluster) if cluster.brokers else None
             if why is not None:
                 starting.cancel()
                 await asyncio.wait({starting})

@@ -390,7 +390,7 @@ def test_what_the_controller_cannot_read_deletes_nothing(cluster: TidelogCluster
     rewrite(cluster, topic, whole[:-4])
     cluster.controller.start()
     wait_until(
-        lambda: "assigned to it until this is repaired" in cluster.controller.log.read_text(),
+        lambda: "is sent nothing until this is repaired" in cluster.controller.log.read_text(),
         DEADLINE_S,
         lambda: cluster.controller.said("says why it sends no FULL"),
     )

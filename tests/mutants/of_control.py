@@ -35,20 +35,6 @@ MUTANTS = (
         "tests/component/controller/test_outbox.py",
     ),
     Mutant(
-        "a channel that began without a FULL never gets one",
-        "src/tidelog/controller/outbox.py::Outbox._open",
-        "self._owes_full = damage is not None",
-        "self._owes_full = False",
-        "tests/wire/test_controller_strays.py",
-    ),
-    Mutant(
-        "a new channel waits for the repair of a damaged topic",
-        "src/tidelog/controller/outbox.py::Outbox._wait_for_commands",
-        "requests.why_no_commands(",
-        "requests.why_no_full(",
-        "tests/wire/test_controller_strays.py",
-    ),
-    Mutant(
         "T11: an election of an eligible replica keeps the unclean flag",
         "src/tidelog/controller/decisions/elections.py::settle",
         "                leader=member,\n                leader_epoch=epoch,\n"
@@ -530,7 +516,7 @@ MUTANTS = (
     ),
     Mutant(
         "fences: a new controller gets no report",
-        "src/tidelog/broker/handlers/open_control_channel.py::handle",
+        "src/tidelog/broker/handlers/leader_and_isr.py::handle",
         "        broker.fence_reports.again()\n",
         "        pass\n",
         "tests/broker/test_fencing.py",

@@ -17,7 +17,7 @@ from tests.support.controller_process import RecordedBroker, World, run
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tidelog.client.errors import ClientError
-from tidelog.controller import requests, store_watches
+from tidelog.controller import store_watches
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.store import Create, Delete, Node, Operation, Set, StoreRefused
@@ -438,42 +438,5 @@ def test_a_controllers_node_that_no_session_ends_is_named_and_waited_for(
         await until(lambda: controller.active)
         said = [x for x in caplog.records if "is not ephemeral" in x.getMessage()]
         assert len(said) == 1
-
-    run(scenario)
-
-
-def test_a_damaged_topic_stops_no_other_and_makes_no_replica_stale() -> None:
-    """A new channel had waited for its repair: one node stopped every broker of a new controller.
-
-    The broker is sent all that can be read, and nothing that says "these are all" (promise 20).
-    """
-
-    async def scenario(world: World) -> None:
-        tree = MemoryTree()
-        first = await world.controller(tree)
-        broker = await world.broker(first, 1)
-        for name in ("t", "u"):
-            assert (await broker.forward(assigned(name, 1), 7)).topics[0].error_code == 0
-        await first.stop()
-        sound = tree.nodes[layout.topic("t")].data
-        assert tree.apply(tree.new_session(), [Set(layout.topic("t"), b"{")]) is None
-
-        def told(kind: int) -> list[set[str]]:
-            return [
-                {topic.topic_name for topic in request.topic_states}
-                for request in broker.requests
-                if isinstance(request, messages.LeaderAndIsrRequest) and request.type == kind
-            ]
-
-        broker.requests.clear()
-        second = await world.controller(tree)
-        await broker.register(second.listener_port)
-        await until(lambda: told(requests.INCREMENTAL) == [{"u"}])
-        assert (await broker.forward(assigned("v", 1), 7)).topics[0].error_code == 0
-        assert told(requests.INCREMENTAL) == [{"u"}, {"v"}]
-        stopped = [x for x in broker.requests if isinstance(x, messages.StopReplicaRequest)]
-        assert not stopped and not told(requests.FULL)
-        assert tree.apply(tree.new_session(), [Set(layout.topic("t"), sound)]) is None
-        await until(lambda: told(requests.FULL) == [{"t", "u", "v"}])
 
     run(scenario)

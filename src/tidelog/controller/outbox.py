@@ -19,7 +19,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
@@ -91,15 +90,6 @@ class ChannelOwner(Protocol):
         """Note that a broker confirmed these replicas as stopped, or deleted."""
 
 
-@dataclass(slots=True)
-class RevisionOnDisk:
-    """The store revision that a broker has on disk, since when, and the one that it should have."""
-
-    kept: int = -1
-    kept_s: float = 0.0
-    wanted: int = -1
-
-
 class Outbox:
     """The channel to one incarnation of a broker; closed when it expires or registers again."""
 
@@ -124,11 +114,11 @@ class Outbox:
         self._dirty = False
         self._retries: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._revision_timer: asyncio.TimerHandle | None = None
-        self._on_disk = RevisionOnDisk()
+        self._kept_revision = self._revision_to_keep = -1
+        """The revision that the broker has on disk, and the one that it should have there."""
+        self._kept_at = 0.0
         self._late: Sequence[LateReplica] = ()
-        """What the broker has to keep, beside what is assigned to it."""
-        self._owes_full = False
-        """Whether the channel began without a FULL, since a topic's node is damaged."""
+        """What the broker has to keep by the last FULL, beside what is assigned to it."""
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"control-channel-{broker}"
         )
@@ -206,38 +196,19 @@ class Outbox:
         opening = requests.open_control_channel(owner.cluster, owner.sender, self.broker, number)
         opening.channel_key = owner.channel_key(self.broker)
         await self._send(connection, opening, 0)
-        await self._wait_for_commands()
+        await self._wait_for_readable_topics()
         await self._stop_late(connection)
         # Read before anything is sent: what is committed meanwhile is noted, and sent after this.
         revision = owner.cluster.revision
         self._dirty = False
         self._changes = Changes()
         await self._send_configs(connection, None)
-        has_ids = owner.cluster.level.topic_ids
-        damage = requests.why_no_full(owner.cluster) if has_ids else None
-        self._owes_full = damage is not None
-        if has_ids and damage is None:
+        if owner.cluster.level.topic_ids:
             await self._send_full(connection)
         else:
             await self._stop(connection, None)
-            await self._send_all(
-                connection, requests.INCREMENTAL if has_ids else requests.UNSPECIFIED
-            )
-        if damage is not None:
-            # A topic's trouble is its own: the broker serves the others meanwhile.
-            logger.error(
-                "broker %(broker)s removes no replica that is not assigned to it until this is "
-                "repaired: %(why)s",
-                {"broker": self.broker, "why": damage},
-            )
-        if damage is None:
-            metadata = owner.announcements.everything(owner.cluster, owner.sender, self.broker)
-        else:
-            # Not all there is: a broker that shows the damaged topic to clients goes on.
-            known = Changes(partitions=set(owner.cluster.all_partitions()), brokers=True)
-            metadata = owner.announcements.of_changes(
-                owner.cluster, owner.sender, self.broker, known
-            )
+            await self._send_all(connection, requests.UNSPECIFIED)
+        metadata = owner.announcements.everything(owner.cluster, owner.sender, self.broker)
         await self._send(connection, metadata, metadata.version)
         self._reached(revision)
 
@@ -264,9 +235,9 @@ class Outbox:
                     f"{len(failed)} replicas that are not known are not stopped yet"
                 )
 
-    async def _wait_for_commands(self) -> None:
+    async def _wait_for_readable_topics(self) -> None:
         said = None
-        while (why := requests.why_no_commands(self._owner.cluster)) is not None:
+        while (why := requests.why_no_full(self._owner.cluster)) is not None:
             if why != said:
                 logger.error(
                     "broker %(broker)s is sent nothing until this is repaired: %(why)s",
@@ -308,22 +279,18 @@ class Outbox:
             # Checked again after other tasks ran: the broker deletes what a FULL leaves out.
             raise ChannelRefused(why)
         pending_deletes = stops_of(cluster, self.broker)
-        self._late = late_replicas(cluster, self.broker)
+        self._late = late_replicas(cluster, self.broker) if kind == requests.FULL else ()
         commands = requests.leader_and_isr(
             cluster, self._owner.sender, self.broker, cluster.partitions_of(self.broker), kind
         )
-        if self._late and kind == requests.FULL:
+        if self._late:
             commands = late_commands.with_late(commands, self._late)
-        else:
-            commands = late_commands.without_places(commands, self._late)
         response = await self._send(connection, commands, cluster.level.leader_and_isr)
         self._log_refused(response)
         return pending_deletes, commands, response
 
     async def _send_changes(self, connection: ClientConnection) -> None:
         await self._until_dirty(connection)
-        if self._owes_full and requests.why_no_full(self._owner.cluster) is None:
-            raise ChannelRefused("every topic can be read again, so that it begins with a FULL")
         revision = self._owner.cluster.revision
         changes, self._changes = self._changes, Changes()
         self._dirty = False
@@ -355,7 +322,7 @@ class Outbox:
             commands = owner.announcements.commands(owner.cluster, owner.sender, self.broker, part)
             commands = late_commands.without_places(commands, self._late)
             if commands.topic_states:
-                self._on_disk.wanted = revision
+                self._revision_to_keep = revision
                 response = await self._send(
                     connection, commands, owner.cluster.level.leader_and_isr
                 )
@@ -379,15 +346,17 @@ class Outbox:
         owner = self._owner
         request = requests.update_configs(owner.cluster, owner.sender, self.broker, configs)
         await self._send(connection, request, 0)
-        self._on_disk.kept = request.store_revision
-        self._on_disk.kept_s = asyncio.get_running_loop().time()
+        self._kept_revision, self._kept_at = (
+            request.store_revision,
+            asyncio.get_running_loop().time(),
+        )
 
     async def _send_revision(self, connection: ClientConnection) -> None:
         """Have the broker keep the revision of the last states that it was sent, now or soon."""
-        if self._on_disk.kept >= self._on_disk.wanted:
+        if self._kept_revision >= self._revision_to_keep:
             return
         loop = asyncio.get_running_loop()
-        wait_s = self._on_disk.kept_s + REVISION_EVERY_S - loop.time()
+        wait_s = self._kept_at + REVISION_EVERY_S - loop.time()
         if wait_s <= 0:
             await self._send_configs(connection, ())
         elif self._revision_timer is None:

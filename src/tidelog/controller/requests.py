@@ -72,25 +72,17 @@ def epoch_of(cluster: ClusterState, broker: int) -> int:
     return node.broker_epoch
 
 
-def why_no_commands(cluster: ClusterState) -> str | None:
-    """Return why a new channel may send no command of this state, or None."""
+def why_no_full(cluster: ClusterState) -> str | None:
+    """Return why no request may be sent that could make a replica stale (promise 20), or None."""
     if cluster.went_back is not None:
         return cluster.went_back
+    for path, damaged in cluster.damaged.items():
+        if path.rpartition("/")[0] == layout.TOPICS:
+            return str(damaged)
     for name in cluster.topics:
         if cluster.level.topic_ids and cluster.topic_id(name) == NO_ID:
             return f"The topic {name} has no id yet."
     return None
-
-
-def why_no_full(cluster: ClusterState) -> str | None:
-    """Return why no request may be sent that could make a replica stale (promise 20), or None.
-
-    While a topic's node is damaged a broker is sent what the other nodes say, as INCREMENTAL.
-    """
-    for path, damaged in cluster.damaged.items():
-        if path.rpartition("/")[0] == layout.TOPICS:
-            return str(damaged)
-    return why_no_commands(cluster)
 
 
 def inter_broker_address(cluster: ClusterState, broker: int, listener: str) -> Address | None:

@@ -1,15 +1,15 @@
 """Reports of fences and seals below the high watermark to the controller, with ReportFences.
 
 Owns the requests (KIP-253; docs/design/elastic.md). Not the fences: see ``partitions.fencing``. The
-controller keeps reports in memory only, so all of them are sent again on each control channel, with
-which a new controller and a new session begin. One request is under way at a time, with at most
-``MAX_REPORTED`` fences; without a response the pause doubles, and a new channel ends it: producers
-wait for what a new controller does next.
+controller keeps reports in memory only, so all of them are sent again after each FULL, with which a
+new controller and a new session begin. One request is under way at a time, with at most
+``MAX_REPORTED`` fences; without a response the pause doubles, and a FULL ends it: producers wait
+for what a new controller does next.
 
 | event | what becomes due |
 |---|---|
 | this broker leads in a new epoch, or has written the fence it owed | its fence, once committed |
-| a control channel was opened | the fence of each partition that this broker leads |
+| a FULL was applied | the fence of each partition that this broker leads |
 | the leader epoch has ended since | nothing: the next leader reports |
 """
 
@@ -68,7 +68,7 @@ class FenceReports:
         """Whether all partitions are to be checked."""
         self._wake = asyncio.Event()
         self._began_again = asyncio.Event()
-        """Whether a control channel was opened since the last failure."""
+        """Whether a FULL came since the last failure."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

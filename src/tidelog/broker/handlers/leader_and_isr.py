@@ -13,10 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from tidelog.broker.control_plane.commands import kind_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.replication.command_rules import LeaderAndIsrType
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -32,6 +34,9 @@ async def handle(
     found = await broker.control.apply_leader_and_isr(request, context.connection)
     if isinstance(found, ErrorCode):
         return response(error_code=found)
+    if kind_of(request) is LeaderAndIsrType.FULL:
+        # It begins a control channel: perhaps of another controller, which knows no reports.
+        broker.fence_reports.again()
     one = response.LeaderAndIsrPartitionError
     if context.version < BY_TOPIC_ID:
         return response(

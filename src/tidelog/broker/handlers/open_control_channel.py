@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
@@ -25,9 +24,6 @@ async def handle(
     """Open the channel on this connection."""
     await broker.session.registration_settled()
     error = await broker.channel.open(request, context.connection)
-    if error is ErrorCode.NONE:
-        # Perhaps of another controller, which knows no reports.
-        broker.fence_reports.again()
     return messages.OpenControlChannelResponse(error_code=error)
 
 

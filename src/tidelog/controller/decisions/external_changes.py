@@ -11,7 +11,7 @@ Owns the meaning of each external change. How the controller notices it: see
 | a topic's node without our fields, or with another id | the controller restores them |
 | other replicas, or fewer partitions, in a topic's node | the former ones are restored: only a |
 | | reassignment moves replicas; missing data deletes nothing (promises 20, 21) |
-| a topic's node removed or unreadable | reported as damaged; no FULL before its repair |
+| a topic's node removed or unreadable | reported as damaged; no FULL until it is repaired |
 | ``/admin/delete_topics/T`` | the topic is deleted (``deletion.take_up``) |
 | ``/admin/reassign_partitions`` | its moves start (``reassignment_node``) |
 | ``/config/topics/T``, ``/config/brokers/N`` | brokers are sent it at once |

@@ -93,9 +93,6 @@ def late_steps(cluster: ClusterState, broker: int | None = None) -> Work[list[La
         for name, topic_id, index, end in _reported(cluster, one):
             yield None
             where = TopicPartition(name, index)
-            if layout.topic(name) in cluster.damaged:
-                # Its assignment is not known, and no FULL is sent: it stays as it is.
-                continue
             if _is_hosted(cluster, one, where, topic_id, end) or _was_taken(
                 cluster, one, where, topic_id, end
             ):
@@ -241,7 +238,7 @@ def _fate_of_unknown(cluster: ClusterState, where: TopicPartition) -> tuple[Fate
         return Fate.IN_CONFLICT, clause
     if where.partition >= MAX_PARTITIONS:
         return Fate.IN_CONFLICT, f"it is beyond {MAX_PARTITIONS} partitions"
-    if name in cluster.topics:
+    if name in cluster.topics or layout.topic(name) in cluster.damaged:
         known = layout.id_text(cluster.topic_id(name))
         why = f"another topic has the name since ({known}): delete that one to have this one back"
         return Fate.IN_CONFLICT, why
