@@ -32,6 +32,7 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.decisions.moves_condition import on_record
+from tidelog.controller.decisions.obstacles import of_silent
 from tidelog.controller.decisions.resizes_condition import (
     plans_on_record,
     resize_of,
@@ -102,6 +103,9 @@ def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
     found["undone_in_ms"] = None
     if found["plan"] is not None and found["plan"]["may_undo"]:
         found["undone_in_ms"] = controller.resizes.undone_in_ms(name)
+        silent = controller.resizes.silent().get(name)
+        if silent and found["plan"]["why"] is None:
+            found["plan"]["why"] = of_silent(silent).what
     found["last_undo"] = None if undone is None else {"resize_epoch": undone[0], "why": undone[1]}
     return found
 
