@@ -161,9 +161,8 @@ class _Appending:
     def serve(self) -> Work[Any]:
         """Append to each partition; return the response or an awaitable of it."""
         broker, request, context = self.broker, self.request, self.context
-        now_ms, committed = broker.clock.wall_ms(), request.acks == ALL_IN_SYNC
+        now_ms, allowance = broker.clock.wall_ms(), InspectionAllowance()
         by_topic, resuming = broker.partitions.by_topic, broker.resuming_producers
-        allowance = InspectionAllowance()
         seen: set[HostedPartition] = set()
         topics: list[Any] = []
         names = broker.metadata.names if context.version >= BY_ID_SINCE else None
@@ -208,7 +207,7 @@ class _Appending:
                         context.connection,
                         named=named,
                         client_id=context.client_id or "",
-                        in_sync=committed,
+                        in_sync=request.acks == ALL_IN_SYNC,
                         timeout_ms=request.timeout_ms,
                     )
                     self.uninspected.append((partition, answers, len(answers), outcome))

@@ -79,8 +79,7 @@ class LogDirectory:
         self.strange: set[TopicPartition] = set()
         """Replicas without an id in whose directories is what no partition has."""
         self.moving: dict[TopicPartition, PartitionLog] = {}
-        """Logs that come here or go from here: a power loss may find them in either place, so that
-        the checkpoint files of both name them."""
+        """Logs on their way here or from here: a power loss may find them in either place."""
         self.resources = Resources.of(seams.disk, open_files)
         self.resources.random = seams.random
         self.resources.before_cut = self.writing_checkpoint
