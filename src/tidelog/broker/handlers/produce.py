@@ -207,7 +207,7 @@ class _Appending:
                         context.connection,
                         named=named,
                         client_id=context.client_id or "",
-                        in_sync=request.acks == ALL_IN_SYNC,
+                        in_sync=request.acks < 0,
                         timeout_ms=request.timeout_ms,
                     )
                     self.uninspected.append((partition, answers, len(answers), outcome))
@@ -225,7 +225,7 @@ class _Appending:
                     broker.unaware_writers.note(
                         partition, named, records, now_ms, context.client_id or ""
                     )
-                if committed and result.last_offset >= partition.log.high_watermark:
+                if request.acks < 0 and result.last_offset >= partition.log.high_watermark:
                     self.waiting.append((partition, result.last_offset, answer))
         return self._appended(_Response(topics))
 
