@@ -89,11 +89,11 @@ class Resizes:
         now_ms = self._now_ms()
         return {name: now_ms - since for name, (_, since) in self._waiting.items()}
 
-    def silent(self) -> dict[str, set[int]]:
-        """Return the brokers that have not responded since a plan was written, by topic."""
-        histories = self._controller.cluster.topic_histories
-        plans = {name: histories[name].resize for name in self._waiting if name in histories}
-        return {name: self._silent(name, plan) for name, plan in plans.items() if plan is not None}
+    def silent(self, name: str) -> set[int]:
+        """Return the brokers that have not responded since a topic's plan was written."""
+        history = self._controller.cluster.topic_histories.get(name)
+        plan = None if history is None else history.resize
+        return set() if plan is None else self._silent(name, plan)
 
     async def run(self) -> None:
         """Carry out the steps of all plans, again and again."""

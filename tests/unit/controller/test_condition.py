@@ -358,6 +358,22 @@ def test_writers_without_a_count_and_their_misplaced_records_have_a_row() -> Non
     assert json.loads(json.dumps(unaware_on_record(made.cluster))) == [row]
 
 
+def all_responded(_name: str) -> set[int]:
+    return set()
+
+
+def test_a_resize_that_has_closed_nothing_names_the_brokers_that_it_waits_for() -> None:
+    made = world()
+    made.cluster.level = level_of("1.5")
+    made.do(resize_topics(made.cluster, [Growth("t", 4)], made.chance, 0))
+    leader = made.cluster.states[T0].leader
+    (row,) = plans_on_record(made.cluster, {"t": 900}, lambda name: {leader, 9} if name else set())
+    assert (row["step"], row["waits_for_brokers"], row["waited_ms"]) == ("fence", [leader], 900)
+    assert 0 in row["waits_for_partitions"]
+    (row,) = plans_on_record(made.cluster, {"t": 900}, all_responded)
+    assert (row["waits_for_partitions"], row["waits_for_brokers"]) == ([], [])
+
+
 def test_children_that_are_not_born_lack_no_state() -> None:
     made = world()
     resizing(made)
@@ -367,7 +383,7 @@ def test_children_that_are_not_born_lack_no_state() -> None:
     (note,) = finish(condition(made.cluster))["problems"]
     assert (note["partitions"], note["brokers"]) == (["t-0"], [1])
     assert note["what"].endswith("fence of partition 0 (broker 1).")
-    (row,) = json.loads(json.dumps(plans_on_record(made.cluster, {"t": 1_200}, {})))
+    (row,) = json.loads(json.dumps(plans_on_record(made.cluster, {"t": 1_200}, all_responded)))
     assert (row["unpublished"], row["kind"], row["step"]) == ([2, 4], "grow", "fence")
     assert (row["waits_for_partitions"], row["waits_for_brokers"]) == ([0], [1])
     assert row["waited_ms"] == 1_200
@@ -376,7 +392,7 @@ def test_children_that_are_not_born_lack_no_state() -> None:
     made.do(advance(made.cluster, "t", is_late=True))
     (note,) = finish(condition(made.cluster))["problems"]
     assert "t from 4 to 2 partitions (undo)." in note["what"]
-    (row,) = plans_on_record(made.cluster, {}, {})
+    (row,) = plans_on_record(made.cluster, {}, all_responded)
     assert (row["unpublished"], row["waits_for_partitions"], row["waited_ms"]) == ([2, 2], [], 0)
 
 

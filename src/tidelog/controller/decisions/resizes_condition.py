@@ -7,7 +7,7 @@ send no partition count, and what one topic's resize waits for. Not the form of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from datetime import UTC, datetime
 from typing import Any
 
@@ -136,13 +136,13 @@ def _of_silent_brokers(cluster: ClusterState) -> Iterator[dict[str, Any]]:
 
 
 def plans_on_record(
-    cluster: ClusterState, waited_ms: Mapping[str, int], silent: Mapping[str, Set[int]]
+    cluster: ClusterState, waited_ms: Mapping[str, int], silent: Callable[[str], Set[int]]
 ) -> list[dict[str, Any]]:
     """Return a row for each topic that is being resized, as plain data for JSON.
 
     ``unpublished`` are the partitions that no client has been shown: brokers may host them.
-    ``waited_ms``: how long a plan has waited in its step, by topic; ``silent``: the brokers that
-    have not responded since it was written (``resize_beginnings``).
+    ``waited_ms``: how long a plan has waited in its step, by topic; ``silent`` returns the
+    brokers that have not responded since a topic's plan was written (``resize_beginnings``).
     """
     rows = []
     for name in sorted(cluster.resizing & cluster.topics.keys()):
@@ -151,7 +151,7 @@ def plans_on_record(
             continue
         _, missing = _of_plan(cluster, name, plan)
         brokers = awaited_brokers(cluster, name, missing)
-        held = held_up(cluster, name, plan, silent.get(name, frozenset()))
+        held = held_up(cluster, name, plan, silent(name))
         if held:
             missing, brokers = sorted(held), set().union(*held.values())
         rows.append(

@@ -77,7 +77,7 @@ async def handle(
         found[REASSIGNMENTS] = await pace.run(on_record(controller.cluster), controller.seams.clock)
     if RESIZES in request.subjects:
         found[RESIZES] = plans_on_record(
-            controller.cluster, controller.resizes.waited_ms(), controller.resizes.silent()
+            controller.cluster, controller.resizes.waited_ms(), controller.resizes.silent
         )
         found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
         found[RETIRED] = retired_on_record(controller.cluster)
@@ -103,7 +103,7 @@ def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:
     found["undone_in_ms"] = None
     if found["plan"] is not None and found["plan"]["may_undo"]:
         found["undone_in_ms"] = controller.resizes.undone_in_ms(name)
-        silent = controller.resizes.silent().get(name)
+        silent = controller.resizes.silent(name)
         if silent and found["plan"]["why"] is None:
             found["plan"]["why"] = of_silent(silent).what
     found["last_undo"] = None if undone is None else {"resize_epoch": undone[0], "why": undone[1]}
