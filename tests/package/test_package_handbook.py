@@ -370,8 +370,27 @@ def moves(operator: Operator) -> None:
     assert done[1:] == [
         f"Reassignment of partition flights-{index} is completed." for index in range(16)
     ]
+    more_replicas(operator)
     operator.run("--rebalance --execute")
     assert operator.run("topics", "--rebalance") == "The cluster is balanced: nothing to move.\n"
+
+
+def more_replicas(operator: Operator) -> None:
+    """move.md: the script's plan adds broker 1 where it has no replica, and nowhere else."""
+    script = operator.folder / "more.py"
+    script.write_text(block_with("python", "json.load(sys.stdin)"))
+    described = operator.run_line(
+        "tidelog topics --bootstrap-server … --describe --json", "", None, DEADLINE_S
+    )
+    topics = [each for each in json.loads(described) if each["topic"] == "flights"]
+    for topic in topics:
+        for partition in topic["partitions"][3:]:
+            partition["replicas"] = [2, 3]
+    (operator.folder / "described.json").write_text(json.dumps(topics))
+    plan = operator.run_line(f"python3 {script} < described.json", "", None, DEADLINE_S)
+    assert json.loads(plan)["partitions"] == [
+        {"topic": "flights", "partition": index, "replicas": [2, 3, 1]} for index in range(3, 16)
+    ]
 
 
 def closed_brokers(operator: Operator) -> None:
