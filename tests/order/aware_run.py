@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -211,7 +213,7 @@ class RealRun:
 
     async def without_retired(self) -> None:
         """Wait until the retired partitions are gone."""
-        await self.until(lambda: not self._retired(), self._retired)
+        await self.until(lambda: not self._retired(), self._why_retired)
 
     async def catch_up(self) -> dict[TopicPartition, int]:
         """Wait until every group has read all that is stored now; return where that ends."""
@@ -244,6 +246,12 @@ class RealRun:
         """Return the retired partitions, by the metadata that the observer has."""
         topic = self._view.view.topics[self.topic]
         return [index for index, each in topic.partitions.items() if each.is_retired]
+
+    def _why_retired(self) -> str:
+        """Return the retired partitions, and what ``tidelog doctor`` says of the cluster."""
+        command = [sys.executable, "-m", "tidelog", "doctor", "--bootstrap-server", self.bootstrap]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        return f"{self._retired()}\n{said.stdout}{said.stderr}"
 
     def _missing(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         missing = []

@@ -1009,7 +1009,7 @@ def test_every_version_of_a_first_join(tmp_path: Path, version: int) -> None:
 # Loading -----------------------------------------------------------------------------------
 
 
-def test_while_loading_every_request_gets_a_retriable_error(tmp_path: Path) -> None:
+def test_while_loading_each_request_gets_the_response_of_kafka(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         for offset in range(50):
             await commit(broker, offset)
@@ -1017,6 +1017,11 @@ def test_while_loading_every_request_gets_a_retriable_error(tmp_path: Path) -> N
         assert broker.coordinator.is_loading
         loading = E.COORDINATOR_LOAD_IN_PROGRESS
         assert await commit(broker, 1) is loading
+        # An error would end the heartbeats of kafka-python for good.
+        beat = messages.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        assert (await broker.ask(heartbeat, beat, 4)).error_code is E.NONE
+        sync = messages.SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
+        assert (await broker.ask(sync_group, sync, 4)).error_code is E.REBALANCE_IN_PROGRESS
         assert (await broker.ask(join_group, join_request(), 9)).error_code == loading
         assert (
             await broker.ask(list_groups, messages.ListGroupsRequest(), 5)

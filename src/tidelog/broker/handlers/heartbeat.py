@@ -1,6 +1,8 @@
 """Heartbeat v0-4: keeps a member's session alive, and says when it must rejoin.
 
 - REBALANCE_IN_PROGRESS makes the member rejoin; its session continues.
+- While the group is loading the response has no error, as Kafka's: its sessions begin when it is
+  loaded, and kafka-python sends no more heartbeats after COORDINATOR_LOAD_IN_PROGRESS.
 - v3+ (KIP-345): static members; FENCED_INSTANCE_ID stops a second member with an instance id.
 """
 
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import Heartbeat, StatusResult
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
@@ -29,7 +32,8 @@ def handle(broker: Broker, request: messages.HeartbeatRequest, _context: Request
 
 
 def _respond(result: StatusResult) -> Any:
-    return messages.HeartbeatResponse(error_code=result.error)
+    is_loading = result.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return messages.HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else result.error)
 
 
 HANDLER = Handler(ApiKey.HEARTBEAT, Scope.CLIENT, handle)

@@ -1,6 +1,8 @@
 """SyncGroup v0-5: the leader sends the assignment, each member gets its part of it.
 
 - The response waits for the leader's assignment, and for its record to be committed.
+- While the group is loading: REBALANCE_IN_PROGRESS, as Kafka's. The rebalance that the member is in
+  was not stored, so it joins again; kafka-python takes COORDINATOR_LOAD_IN_PROGRESS for a bug.
 - v3+ (KIP-345): static members.
 - v5 (KIP-559): protocol type and name are required and must match the group's.
 """
@@ -43,8 +45,9 @@ def handle(broker: Broker, request: messages.SyncGroupRequest, context: RequestC
 
 
 def _respond(result: SyncResult) -> Any:
+    is_loading = result.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return messages.SyncGroupResponse(
-        error_code=result.error,
+        error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_loading else result.error,
         protocol_type=result.protocol_type,
         protocol_name=result.protocol_name,
         assignment=result.assignment,
