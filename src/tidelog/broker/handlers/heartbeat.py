@@ -2,7 +2,7 @@
 
 - REBALANCE_IN_PROGRESS makes the member rejoin; its session continues.
 - While the group is loading the response has no error, as Kafka's: its sessions begin when it is
-  loaded, and kafka-python sends no more heartbeats after COORDINATOR_LOAD_IN_PROGRESS.
+  loaded, and kafka-python stops its heartbeats at COORDINATOR_LOAD_IN_PROGRESS.
 - v3+ (KIP-345): static members; FENCED_INSTANCE_ID stops a second member with an instance id.
 """
 
