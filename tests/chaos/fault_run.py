@@ -121,8 +121,7 @@ class Work:
         for node in cluster.brokers.values():
             assert node.stop() == 0, node.said("stopped cleanly")
         idempotent = {p: v for p, v in found.items() if not v.startswith("plain:")}
-        folder = cluster.brokers[1].log_folder()
-        renumbered = renumbered_values(idempotent, lambda number: batches(folder, TOPIC, number))
+        renumbered = renumbered_values(idempotent, cluster.batches_of(TOPIC))
         if renumbered:
             print(f"sent again under another number by librdkafka: {sorted(renumbered)}")
         wrong = violations(self.writers, found, self.reader, renumbered)

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.acked_stream import GroupReader, Writer, read_all, settled
 from tests.support.cluster import create_replicated, until_in_sync
+from tests.support.log_files import batches_by_partition
 from tests.support.own_time import Starvation
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
@@ -73,9 +74,13 @@ class Load:
             lambda: "more of " + ", ".join(writer.state() for writer in self.writers),
         )
 
-    def check(self) -> dict[tuple[int, int], str]:
-        """Let all come to rest and hold the books against the topic; what is in it."""
-        return settled(self.bootstrap, TOPIC, PARTITIONS, self.writers, self.reader)
+    def check(self, folder: Path) -> dict[tuple[int, int], str]:
+        """Let all come to rest and hold the books against the topic; what is in it.
+
+        ``folder``: the one of `up`.
+        """
+        batches_of = batches_by_partition(folder.glob("broker-*"), TOPIC)
+        return settled(self.bootstrap, TOPIC, PARTITIONS, self.writers, self.reader, batches_of)
 
 
 def active_controller(zookeeper: ZooKeeper) -> int | None:
@@ -162,7 +167,7 @@ def test_a_standby_takes_over_and_nothing_is_lost(zookeeper: ZooKeeper, tmp_path
         kill(cluster, "brokers", 1)
         up.until_said("broker 1 (pid ")
         load.until_more(60)
-        found = load.check()
+        found = load.check(folder)
         now = up.cluster()
         assert [each["pid"] is None for each in now["brokers"]] == [True, False, False]
         assert [each["pid"] is None for each in now["controllers"]].count(True) == 1

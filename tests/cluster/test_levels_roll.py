@@ -251,7 +251,7 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
     moves.at_a_level([2, 3])
     cluster.brokers[OFF].configure({LEVEL: "1.3"})
     moves.end()
-    settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader)
+    settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader, cluster.batches_of(TOPIC))
     for writer in writers:
         gap_s = writer.longest_silence_s(waited)
         print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")
@@ -332,7 +332,8 @@ def test_a_loaded_cluster_goes_up_to_1_5_and_back_until_it_is_resized(tmp_path: 
         assert max(partition for partition, _ in public.acked.values()) >= PARTITIONS
         # The stock group reads the new partitions too: each partition has one fence.
         grown = 2 * PARTITIONS
-        settled(cluster.bootstrap, TOPIC, grown, writers, reader, fences=grown)
+        batches_of = cluster.batches_of(TOPIC)
+        settled(cluster.bootstrap, TOPIC, grown, writers, reader, batches_of, fences=grown)
         for writer in writers:
             gap_s = writer.longest_silence_s(waited)
             print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")
@@ -371,7 +372,8 @@ def test_two_controllers_on_a_zookeeper_go_up_a_level_and_back(tmp_path: Path) -
         assert ids_on_disk(cluster, TOPIC) == {written}
         created_and_deleted(cluster, "back-at-1.3")
         assert ids_on_disk(cluster, "back-at-1.3") == {""}
-        settled(cluster.bootstrap, TOPIC, PARTITIONS, [writer], reader)
+        batches_of = cluster.batches_of(TOPIC)
+        settled(cluster.bootstrap, TOPIC, PARTITIONS, [writer], reader, batches_of)
         gap_s = writer.longest_silence_s(waited)
         print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")
         assert gap_s <= max(took_s), cluster.said("refused nothing for longer than a restart")

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.cluster import create_replicated, until_in_sync
+from tests.support.log_files import batches_by_partition
 from tests.support.lone_broker import Peer
 from tests.support.old_release import MAIN, ROOT, unpack_source
 from tests.support.proofs import write_secret
@@ -122,7 +123,8 @@ def test_three_processes_are_rolled_to_this_code_and_get_a_secret(
         assert ApiKey.SASL_HANDSHAKE in shown(node)
         assert ApiKey.OPEN_CONTROL_CHANNEL not in shown(node)
 
-    settled(bootstrap, TOPIC, PARTITIONS, writers, reader)
+    batches_of = batches_by_partition((node.log_folder() for node in nodes), TOPIC)
+    settled(bootstrap, TOPIC, PARTITIONS, writers, reader, batches_of)
     for writer in writers:
         print(writer.state())
     for node in nodes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +18,7 @@ from confluent_kafka.admin import NewTopic
 
 from tests.support.clients import admin
 from tests.support.links import Network
+from tests.support.log_files import BatchOnDisk, batches_by_partition
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
 from tests.support.proofs import write_secret
@@ -190,6 +191,10 @@ class TidelogCluster:
     def until_in_sync(self, topic: str, members: int) -> None:
         """Wait until every partition has a leader and so many members of its ISR."""
         until_in_sync(self.bootstrap, topic, members)
+
+    def batches_of(self, topic: str) -> Callable[[int], list[BatchOnDisk]]:
+        """Return what gives the batches of a partition of the topic."""
+        return batches_by_partition((each.log_folder() for each in self.brokers.values()), topic)
 
     def pids(self) -> list[int]:
         """The processes that run now."""

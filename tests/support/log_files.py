@@ -6,7 +6,7 @@ A second reader beside the product's own, kept apart from it on purpose.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,14 @@ def batches(log_folder: Path, topic: str, partition: int = 0) -> list[BatchOnDis
         for path in segments(log_folder, topic, partition)
         for batch in _batches(path.read_bytes())
     ]
+
+
+def batches_by_partition(
+    log_folders: Iterable[Path], topic: str
+) -> Callable[[int], list[BatchOnDisk]]:
+    """Return what gives the batches of a partition, of the replica that has most of them."""
+    folders = list(log_folders)
+    return lambda number: max((batches(each, topic, number) for each in folders), key=len)
 
 
 def _batches(raw: bytes) -> Iterator[BatchOnDisk]:

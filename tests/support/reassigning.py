@@ -194,4 +194,11 @@ class Load:
             for each in (*self.writers, self.reader):
                 each.abandon()
             return
-        settled(self._cluster.bootstrap, self._topic, self._partitions, self.writers, self.reader)
+        settled(
+            self._cluster.bootstrap,
+            self._topic,
+            self._partitions,
+            self.writers,
+            self.reader,
+            self._cluster.batches_of(self._topic),
+        )
