@@ -18,6 +18,7 @@ from tidelog.broker.handlers import consumer_group_position, describe_condition
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import codec, messages
+from tidelog.runtime import pace
 
 Ask = messages.ConsumerGroupPositionRequest
 GROUP = "g"
@@ -154,7 +155,7 @@ def test_a_tool_is_answered_with_the_progress_of_a_group(tmp_path: Path) -> None
             async def progress(*subjects: str) -> Any:
                 request = messages.DescribeConditionRequest(subjects=["group", *subjects])
                 found: Any = describe_condition.handle(lone.broker, request, NO_CONTEXT)
-                answer = await found
+                answer = await pace.response(found, lone.broker.clock)
                 return E(answer.error_code) if answer.error_code else json.loads(answer.condition)
 
             assert await progress("stranger", "t") is E.GROUP_ID_NOT_FOUND

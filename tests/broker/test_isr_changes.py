@@ -16,7 +16,6 @@ from tidelog.broker.control_plane import isr_changes
 from tidelog.broker.control_plane.isr_changes import IsrChanges
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.runtime import pace
 
 Answer = Callable[[Any], Any]
 
@@ -257,9 +256,7 @@ def test_very_many_partitions_are_looked_at_in_turns(
         await lone.start()
         try:
             lone.lead("t", 3 * most, isr=(1, 2), replicas=(1, 2))
-            check = asyncio.create_task(
-                pace.run(lone.broker.isr_changes._check_all(), lone.broker.clock)
-            )
+            check = asyncio.create_task(lone.broker.isr_changes._check_all())
             turns = []
             while not check.done():
                 looked[0] = 0

@@ -121,7 +121,7 @@ def test_an_isr_of_5100_partitions_is_changed_in_short_turns() -> None:
             asked = proposal(controller, brokers[0], isr)
             revision = controller.cluster.revision
             async with TurnCosts() as turns:
-                answer = await alter_isr.handle(controller, asked, session)
+                answer = await alter_isr.HANDLER.handle(controller, asked, session)
             everything = [
                 (f"t{number}", index, 0) for number in range(TOPICS) for index in range(PARTITIONS)
             ]
@@ -145,7 +145,9 @@ def test_a_session_that_ends_between_two_slices_changes_nothing_more() -> None:
         controller, brokers = await two_brokers(world)
         await create(controller, 4, PARTITIONS)
         asked = proposal(controller, brokers[0], [1])
-        work = asyncio.ensure_future(alter_isr.handle(controller, asked, session_of(controller, 1)))
+        work = asyncio.ensure_future(
+            alter_isr.HANDLER.handle(controller, asked, session_of(controller, 1))
+        )
         first = TopicPartition("t0", 0)
         await until_turn(lambda: controller.cluster.states[first].isr == [1])
         brokers[0].epoch += 1
@@ -170,7 +172,7 @@ def test_a_topic_whose_handling_is_done_is_decided_at_once() -> None:
         asked = proposal(controller, brokers[0], [1])
         asked.topics[0].partitions[-1].unclean_handled = True
         revision = controller.cluster.revision
-        answer = await alter_isr.handle(controller, asked, session_of(controller, 1))
+        answer = await alter_isr.HANDLER.handle(controller, asked, session_of(controller, 1))
         assert {error for _, _, error in errors(answer)} == {0}
         # One for the first topic, five for the other.
         assert controller.cluster.revision - revision == 6
@@ -211,14 +213,16 @@ def test_a_plan_of_10000_partitions_starts_lists_and_is_cancelled_in_short_turns
                 )
                 revision = controller.cluster.revision
                 async with TurnCosts() as turns:
-                    answer = await alter_partition_reassignments.handle(controller, asked, context)
+                    answer = await alter_partition_reassignments.HANDLER.handle(
+                        controller, asked, context
+                    )
                 next(best).add(turns.costs_s)
                 done = [row.error_code for topic in answer.responses for row in topic.partitions]
                 assert done == [ErrorCode.NONE] * moves
                 # A slice is at least 100 partitions.
                 assert controller.cluster.revision - revision <= 3 * moves // 100
                 async with TurnCosts() as turns:
-                    found = await list_partition_reassignments.handle(
+                    found = await list_partition_reassignments.HANDLER.handle(
                         controller, listing(topics=None), context
                     )
                 next(best).add(turns.costs_s)

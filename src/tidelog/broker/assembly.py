@@ -46,6 +46,7 @@ from tidelog.broker.partitions.group_commit import GroupCommit
 from tidelog.broker.partitions.inspected_appends import InspectedAppends
 from tidelog.broker.partitions.log_work import LogWork
 from tidelog.broker.partitions.maintenance import Maintenance
+from tidelog.broker.partitions.misplaced_records import MisplacedRecords
 from tidelog.broker.partitions.older_values import OlderValues
 from tidelog.broker.partitions.refused_writes import RefusedWrites
 from tidelog.broker.partitions.registry import Partitions
@@ -175,7 +176,8 @@ def _unaware_writers(
 ) -> UnawareWriters:
     clock = given.seams.clock
     notes = UnawareNotes(given.directories, clock, log_work)
-    return UnawareWriters(partitions, metadata, clock, background, notes)
+    search = MisplacedRecords(metadata, clock, background)
+    return UnawareWriters(partitions, clock, search, notes)
 
 
 def _other_brokers(given: Given, metadata: MetadataCache) -> OtherBrokers:

@@ -1,4 +1,4 @@
-"""The step from a handler's coroutine to a ``Handler``, and its response while inactive.
+"""The step from a handler's function to a ``Handler``, and its response while inactive.
 
 Owns the refusals that every handler shares: NOT_CONTROLLER, and a store that has gone back in time
 or is contested; the first change of a new cluster waits here (``founding``).
@@ -14,14 +14,16 @@ from tidelog.controller.controller import Controller
 from tidelog.controller.performing import NotActive
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.network.forwarded import FORWARDED, MOST_FORWARDED
 from tidelog.network.router import MOST_ELEMENTS, Handler, RequestContext, Scope
 from tidelog.protocol.refusals import refused
+from tidelog.runtime import pace
 
 Request = TypeVar("Request")
-Response = TypeVar("Response")
 
-Handle = Callable[[Controller, Request, RequestContext], Awaitable[Response]]
+Handle = Callable[[Controller, Request, RequestContext], Awaitable[Any] | Work[Any]]
+"""See ``network.router.Handle``; one that is pipelined returns ``Work``, too."""
 
 MAX_WAIT_FOR_BROKERS_MS = 4_000
 """How long a request on a broker's session may wait: responses leave in the order of requests, and
@@ -31,7 +33,7 @@ the heartbeats after it need theirs well within ``broker.session.timeout.ms``.""
 def served(
     api_key: ApiKey,
     scope: Scope,
-    handle: Handle[Request, Response],
+    handle: Handle[Request],
     pipelined: bool = False,
     most: int | None = None,
     numbers_in_one: int = 1,
@@ -53,7 +55,8 @@ def served(
                         api_key, context.version, request, ErrorCode.POLICY_VIOLATION, why
                     )
                 if controller.active:
-                    return await handle(controller, request, context)
+                    answer = handle(controller, request, context)
+                    return await pace.response(answer, controller.seams.clock)
         except NotActive:
             pass
         if context.forwarded:
@@ -74,7 +77,7 @@ def served(
     )
 
 
-def served_for_brokers(api_key: ApiKey, handle: Handle[Request, Response]) -> Handler:
+def served_for_brokers(api_key: ApiKey, handle: Handle[Request]) -> Handler:
     """Do as ``served`` with an API that brokers forward."""
     row = FORWARDED[api_key]
     return served(

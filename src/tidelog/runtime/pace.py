@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import TypeVar
+from inspect import isawaitable
+from types import GeneratorType
+from typing import Any, TypeVar
 
 from tidelog.model.work import Result, Work
 from tidelog.runtime.clock import Clock
@@ -80,6 +82,17 @@ async def run(work: Work[Result], clock: Clock, threads: Executor | None = None)
         result: Result = end.value
         return result
     return await go_on(work, said, turn, threads)
+
+
+async def response(result: Any, clock: Clock) -> Any:
+    """Return what a handler's result comes to: an awaitable or ``Work`` may return another one."""
+    while True:
+        if isinstance(result, GeneratorType):
+            result = await run(result, clock)
+        elif isawaitable(result):
+            result = await result
+        else:
+            return result
 
 
 async def go_on(work: Work[Result], said: object, turn: Turn, threads: Executor | None) -> Result:

@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.control_plane.session import ControllerSession, ask_once
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.model.work import Work
 from tidelog.protocol import messages
-from tidelog.runtime import pace
 from tidelog.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -114,7 +112,8 @@ class FenceReports:
             self._wake.clear()
             try:
                 if self.is_checking:
-                    await pace.run(self._check_all(), self._clock)
+                    self.is_checking = False
+                    await self._partitions.for_each(self.began, self._clock)
                 is_done = await self._ask_for_some()
             except Exception:
                 # A bug must not stop the reports for ever.
@@ -131,13 +130,6 @@ class FenceReports:
                 async with asyncio.timeout(backoff.pause_s(failures)):
                     await self._began_again.wait()
             failures = 0 if self._began_again.is_set() else failures + 1
-
-    def _check_all(self) -> Work[None]:
-        self.is_checking = False
-        for part in pace.parts(list(self._partitions.all())):
-            for partition in part:
-                self.began(partition)
-            yield None
 
     async def _ask_for_some(self) -> bool:
         """Report some of what is due; whether the controller has answered, or nothing is due."""

@@ -33,7 +33,6 @@ from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import Level
 from tidelog.model.topics import TopicPartition
-from tidelog.model.work import Work
 from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -47,7 +46,6 @@ from tidelog.replication.isr_change import (
     Settled,
     outcome,
 )
-from tidelog.runtime import pace
 from tidelog.runtime.backoff import steady
 from tidelog.runtime.tasks import call_off
 
@@ -159,24 +157,23 @@ class IsrChanges:
         while True:
             await asyncio.sleep(max(SHORTEST_CHECK_MS, self._lag_ms // 2) / 1000)
             try:
-                await pace.run(self._check_all(), self._clock)
+                await self._check_all()
             except Exception:
                 # A bug must not let dead followers hold the watermark for ever.
                 logger.exception("the followers could not be checked")
 
-    def _check_all(self) -> Work[None]:
+    async def _check_all(self) -> None:
         """Check all partitions; changes found are proposed at once."""
+        await self._partitions.for_each(self._check, self._clock)
         now_ms = self._clock.monotonic_ms()
-        for part in pace.parts(list(self._partitions.all())):
-            for partition in part:
-                if self._needs_check(partition, now_ms):
-                    self._want(partition)
-            yield None
-            now_ms = self._clock.monotonic_ms()
         for key in [key for key, until_ms in self._refused_until.items() if until_ms <= now_ms]:
             del self._refused_until[key]
         for each in [each for each, until_ms in self._one_by_one.items() if until_ms <= now_ms]:
             del self._one_by_one[each]
+
+    def _check(self, partition: HostedPartition) -> None:
+        if self._needs_check(partition, self._clock.monotonic_ms()):
+            self._want(partition)
 
     def _needs_check(self, partition: HostedPartition, now_ms: int) -> bool:
         leadership = partition.leadership

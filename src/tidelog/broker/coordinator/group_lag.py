@@ -20,9 +20,10 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidelog.broker.metadata.leader_fences import ask_for_fences
 from tidelog.broker.metadata.leader_offsets import LATEST, ask_leader
@@ -35,11 +36,16 @@ from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.broker.metadata.leader_fences import FencePlace
     from tidelog.broker.metadata.other_brokers import OtherBrokers
+    from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.groups.group import Group
     from tidelog.groups.table import GroupTable
     from tidelog.runtime.clock import Clock
+    from tidelog.storage.log.fences import FenceEntry
+
+Found = TypeVar("Found")
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +72,8 @@ class LagSnapshot:
     positions: list[Position] = field(default_factory=list)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     """High watermarks; a partition whose leader did not respond is absent."""
-    fences: dict[TopicPartition, list[int]] = field(default_factory=dict)
-    """Offsets of fences and seals, of partitions in which a group has not reached the end."""
+    fences: Mapping[TopicPartition, Sequence[FenceEntry | FencePlace]] = field(default_factory=dict)
+    """Fences and seals, of partitions in which a group has not reached the end."""
     left_out: int = 0
     """Positions beyond the limits."""
     groups_left_out: int = 0
@@ -77,7 +83,8 @@ class LagSnapshot:
         end = self.ends.get(where)
         if end is None:
             return None
-        return lag_without((committed, end), self.fences.get(where, ()))
+        fences = [place.offset for place in self.fences.get(where, ())]
+        return lag_without((committed, end), fences)
 
 
 NO_SNAPSHOT = LagSnapshot(float("-inf"))
@@ -170,8 +177,17 @@ class GroupLag:
                     found += part[:room]
                     left_out += len(part) - len(part[:room])
                     await turn.pause()
-        ends = await self._ends(found)
-        fences = await self._fences(found, ends)
+        latest = partial(ask_leader, timestamp=LATEST)
+        ends = await self._of_leaders(found, lambda *_: True, lambda x: x.high_watermark, latest)
+
+        def is_behind(where: TopicPartition, committed: int) -> bool:
+            topic = self._metadata.topics.get(where.topic)
+            return bool(topic and topic.resize_epoch > 0 and ends.get(where, 0) > committed)
+
+        def fences_of(hosted: HostedPartition) -> Sequence[FenceEntry | FencePlace]:
+            return hosted.log.fences.below(ends[hosted.key]).entries
+
+        fences = await self._of_leaders(found, is_behind, fences_of, ask_for_fences)
         now = self._loop.time()
         return LagSnapshot(now, members, found, ends, fences, left_out, groups_left_out)
 
@@ -189,52 +205,28 @@ class GroupLag:
                     if committed is not None
                 ]
 
-    async def _ends(self, found: list[Position]) -> dict[TopicPartition, int]:
-        """Return the high watermarks of the positions' partitions, from here and other leaders."""
-        ends: dict[TopicPartition, int] = {}
+    async def _of_leaders(
+        self,
+        positions: list[Position],
+        is_wanted: Callable[[TopicPartition, int], bool],
+        here: Callable[[HostedPartition], Found],
+        ask: Callable[..., Awaitable[Mapping[TopicPartition, Found]]],
+    ) -> dict[TopicPartition, Found]:
+        """Return what the leaders know of partitions: this broker, and others that respond."""
+        found: dict[TopicPartition, Found] = {}
         by_leader: dict[int, dict[TopicPartition, None]] = {}
         turn = pace.Turn(self._clock)
-        for _, partition, _ in found:
+        for _, partition, committed in positions:
+            await turn.pause()
+            if not is_wanted(partition, committed):
+                continue
             hosted = self._partitions.get(*partition)
+            known = self._metadata.partition(*partition)
             if hosted is not None and hosted.is_leader:
-                ends[partition] = hosted.high_watermark
-            else:
-                known = self._metadata.partition(*partition)
-                if known is not None and known.leader >= 0:
-                    by_leader.setdefault(known.leader, {})[partition] = None
-            await turn.pause()
-        asked = [
-            ask_leader(self._others, leader, PURPOSE, list(part), LATEST)
-            for leader, part in by_leader.items()
-        ]
+                found[partition] = here(hosted)
+            elif known is not None and known.leader >= 0:
+                by_leader.setdefault(known.leader, {})[partition] = None
+        asked = [ask(self._others, to, PURPOSE, list(part)) for to, part in by_leader.items()]
         for theirs in await asyncio.gather(*asked):
-            ends.update(theirs)
-        return ends
-
-    async def _fences(
-        self, found: list[Position], ends: dict[TopicPartition, int]
-    ) -> dict[TopicPartition, list[int]]:
-        """Return the offsets of fences in the partitions of resized topics that are not read to
-        their ends."""
-        fences: dict[TopicPartition, list[int]] = {}
-        by_leader: dict[int, dict[TopicPartition, None]] = {}
-        turn = pace.Turn(self._clock)
-        for _, partition, committed in found:
-            topic = self._metadata.topics.get(partition.topic)
-            if topic is not None and topic.resize_epoch > 0 and ends.get(partition, 0) > committed:
-                hosted = self._partitions.get(*partition)
-                known = self._metadata.partition(*partition)
-                if hosted is not None and hosted.is_leader:
-                    entries = hosted.log.fences.below(ends[partition]).entries
-                    fences[partition] = [each.offset for each in entries]
-                elif known is not None and known.leader >= 0:
-                    by_leader.setdefault(known.leader, {})[partition] = None
-            await turn.pause()
-        asked = [
-            ask_for_fences(self._others, leader, PURPOSE, list(part))
-            for leader, part in by_leader.items()
-        ]
-        for theirs in await asyncio.gather(*asked):
-            for partition, places in theirs.items():
-                fences[partition] = [each.offset for each in places]
-        return fences
+            found.update(theirs)
+        return found

@@ -26,10 +26,10 @@ from tidelog.groups.progress import progress_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import HIGHEST
+from tidelog.model.work import Work
 from tidelog.network.forwarded import MOST_FORWARDED
 from tidelog.network.router import FAILED, Handler, RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.runtime import pace
 from tidelog.storage import names
 from tidelog.version import __version__
 
@@ -46,7 +46,7 @@ MOST_QUARANTINED = 1_000
 
 def handle(
     broker: Broker, request: messages.DescribeConditionRequest, context: RequestContext
-) -> Awaitable[Any]:
+) -> Awaitable[Any] | Work[Any]:
     """Describe this broker, or forward the request."""
     if request.subjects == [BROKER]:
         return _own(broker)
@@ -83,19 +83,18 @@ async def _controllers(broker: Broker) -> messages.DescribeConditionResponse:
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 
-async def _progress(
+def _progress(
     broker: Broker, group_id: str, topics: Sequence[str]
-) -> messages.DescribeConditionResponse:
+) -> Work[messages.DescribeConditionResponse]:
     table = broker.coordinator.table_of(group_id)
     if isinstance(table, ErrorCode):
         return _refused(table, f"group {group_id!r} is not coordinated here now")
     group = table.get(group_id)
     if group is None or group.state is GroupState.DEAD:
         return _refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
-    clock = broker.seams.clock
     named = list(dict.fromkeys(topics))
-    steps = progress_of(group, named, broker.metadata.id_of, clock.monotonic_ms())
-    found = {"role": "coordinator", **await pace.run(steps, clock)}
+    steps = progress_of(group, named, broker.metadata.id_of, broker.clock.monotonic_ms())
+    found = {"role": "coordinator", **(yield from steps)}
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 

@@ -238,7 +238,7 @@ class _FetchResponse:
             found = await pace.run(self.read(), clock)
         if self.is_due():
             return self.respond(found)
-        return await (await pace.run(self.later(), clock))
+        return await pace.response(self.later(), clock)
 
     def respond(self, found: list[tuple[Wanted, Any]]) -> Work[Any]:
         """Build the response, and update the session with what it contains."""

@@ -30,7 +30,6 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tidelog.model.work import Work
-from tidelog.runtime import pace
 from tidelog.runtime.disk import Disk
 from tidelog.runtime.tasks import call_off
 from tidelog.storage import names
@@ -191,13 +190,14 @@ class Cleaning:
         # By their names: a helper may still write in the directory of a replica that was replaced.
         busy = {partition.key for partition in at_work.values()}
         dirty: list[tuple[float, int, HostedPartition]] = []
-        turn = pace.Turn(self._seams.clock)
-        for count, partition in enumerate(list(self._partitions.all()), 1):
-            await turn.pause()
+
+        def check(partition: HostedPartition) -> None:
             if partition.assigned and partition not in done and partition.key not in busy:
                 plan = self._plan(partition)
                 if plan is not None:
-                    dirty.append((-plan.dirty_ratio, count, partition))
+                    dirty.append((-plan.dirty_ratio, len(dirty), partition))
+
+        await self._partitions.for_each(check, self._seams.clock)
         return [partition for _, _, partition in sorted(dirty)]
 
     def _plan(

@@ -25,6 +25,8 @@ from tidelog.model.work import Work
 from tidelog.observe.gathered_lines import GatheredLines
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica, may_be_of
+from tidelog.runtime import pace
+from tidelog.runtime.clock import Clock
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
 from tidelog.storage.log.partition_log import PartitionLog
@@ -105,6 +107,13 @@ class Partitions:
         """Yield every hosted partition; the map must not change meanwhile."""
         for hosted in self.by_topic.values():
             yield from hosted.values()
+
+    async def for_each(self, do: Callable[[HostedPartition], object], clock: Clock) -> None:
+        """Do something with each partition that is hosted now, in turns of the loop."""
+        turn = pace.Turn(clock)
+        for hosted in list(self.all()):
+            do(hosted)
+            await turn.pause()
 
     def local(self, topic: str, partition: int) -> LocalReplica | None:
         """Return a local replica as the rules of ``replication.command_rules`` need it."""

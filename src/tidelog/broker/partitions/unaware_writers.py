@@ -21,17 +21,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.broker.partitions.misplaced_records import MisplacedRecords
 from tidelog.protocol import messages
 from tidelog.records.batch import Buffer, Rejected
 from tidelog.replication.resize_rules import NOT_NAMED, Named
 
 if TYPE_CHECKING:
-    from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.broker.partitions.misplaced_records import MisplacedRecords
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.broker.partitions.registry import Partitions
     from tidelog.broker.partitions.unaware_notes import UnawareNotes
-    from tidelog.runtime import pace
     from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -82,9 +80,8 @@ class UnawareWriters:
     def __init__(
         self,
         partitions: Partitions,
-        metadata: MetadataCache,
         clock: Clock,
-        background: pace.Background,
+        search: MisplacedRecords,
         notes: UnawareNotes,
     ) -> None:
         self._partitions = partitions
@@ -100,8 +97,8 @@ class UnawareWriters:
         """The same of topics that are not hosted here now, by their ids."""
         self._clients: dict[str, dict[str, int]] = {}
         """The client ids of such producers by topic, each with the time of its last batch."""
-        self.search = MisplacedRecords(metadata, clock, background)
-        self.misplaced = self.search.found
+        self.search = search
+        self.misplaced = search.found
         self.refused: dict[str, int] = {}
         """Batches that retired partitions refused, by topic, since the start of this broker."""
         self._lines: dict[str, tuple[int, int]] = {}

@@ -27,10 +27,9 @@ from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import Work
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-from tidelog.runtime import pace
-from tidelog.runtime.clock import Clock
 
 Asked = tuple[messages.AlterIsrRequest.TopicData, messages.AlterIsrRequest.PartitionData]
 Decided = tuple[list[Outcome], set[str]]
@@ -42,7 +41,7 @@ turn of the loop has 125 of them, as many as one request of a broker, and takes 
 
 async def handle(
     controller: Controller, request: messages.AlterIsrRequest, context: RequestContext
-) -> messages.AlterIsrResponse:
+) -> Work[messages.AlterIsrResponse] | messages.AlterIsrResponse:
     def decide(
         cluster: ClusterState, part: Sequence[Sequence[Asked]]
     ) -> Decision[list[Decided | None]]:
@@ -70,7 +69,7 @@ async def handle(
     for name in sorted(topics_to_elect):
         # One by one: other tasks run between the rounds of large topics.
         await controller.perform(partial(elect_put_off, topics={name}))
-    return await _response(request, iter(outcomes), controller.seams.clock)
+    return _response(request, iter(outcomes))
 
 
 def _elements(
@@ -112,21 +111,20 @@ def _proposal(
     )
 
 
-async def _response(
-    request: messages.AlterIsrRequest, outcomes: Iterator[Outcome], clock: Clock
-) -> messages.AlterIsrResponse:
+def _response(
+    request: messages.AlterIsrRequest, outcomes: Iterator[Outcome]
+) -> Work[messages.AlterIsrResponse]:
     """Build the response in the order of the request; a large one in steps.
 
     A topic that is named twice is in it twice.
     """
     response = messages.AlterIsrResponse
     topics = []
-    turn = pace.Turn(clock)
     for asked in request.topics:
         topics.append(response.TopicData(topic_name=asked.topic_name))
         for place in asked.partitions:
             topics[-1].partitions.append(_answered(place.partition_index, next(outcomes)))
-            await turn.pause()
+            yield None
     return response(topics=topics)
 
 

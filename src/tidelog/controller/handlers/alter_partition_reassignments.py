@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
+from typing import Any
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import ClusterState
@@ -38,29 +40,27 @@ from tidelog.model.topics import TopicPartition
 from tidelog.model.work import Work
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
-from tidelog.runtime import pace
 
 ALL = -1
 """The partition of a row that is about a whole topic."""
 
 
-async def handle(
+def handle(
     controller: Controller,
     request: messages.AlterPartitionReassignmentsRequest,
     context: RequestContext,
-) -> messages.AlterPartitionReassignmentsResponse:
+) -> Work[Any]:
     clock = controller.seams.clock
     begun_ms = clock.monotonic_ms()
-    asked, without = await pace.run(_asked(controller.cluster, request), clock)
+    asked, without = yield from _asked(controller.cluster, request)
     if request.topics is None and not asked:
         error, sentence = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition is being reassigned."
         return messages.AlterPartitionReassignmentsResponse(
             error_code=error, error_message=sentence
         )
-    elements = await pace.run(_elements(asked), clock)
+    elements = yield from _elements(asked)
     left_ms = begun_ms + patience_ms(controller, request.timeout_ms, context) - clock.monotonic_ms()
-    answers = await _Moves(controller, asked).started_within(elements, left_ms)
-    return await pace.run(_response([*answers, *without]), clock)
+    return _Moves(controller, asked).started_within(elements, left_ms, without)
 
 
 class _Moves:
@@ -76,9 +76,10 @@ class _Moves:
         self._is_over = False
 
     async def started_within(
-        self, elements: Sequence[Sequence[Asked]], limit_ms: float
-    ) -> list[Answered]:
-        """Start the moves; return the result of each by then, at the latest after ``limit_ms``."""
+        self, elements: Sequence[Sequence[Asked]], limit_ms: float, without: Sequence[Answered]
+    ) -> Work[messages.AlterPartitionReassignmentsResponse]:
+        """Start the moves; respond with the result of each by then, at the latest after
+        ``limit_ms``, and with those ``without`` a move."""
         try:
             if limit_ms > 0:
                 async with asyncio.timeout(limit_ms / 1000):
@@ -92,9 +93,7 @@ class _Moves:
         except TimeoutError:
             self._is_over = True
         # A slice that was decided by then may end now, in the background.
-        answers, begun = list(self._answers), self._begun
-        clock = self._controller.seams.clock
-        return answers + await pace.run(_late(elements, len(answers), begun), clock)
+        return _response(elements, list(self._answers), self._begun, without)
 
     def _decide(
         self, cluster: ClusterState, part: Sequence[Sequence[Asked]]
@@ -170,11 +169,15 @@ def _elements(asked: Sequence[Asked]) -> Work[list[list[Asked]]]:
 
 
 def _response(
-    answers: Sequence[Answered],
+    elements: Sequence[Sequence[Asked]],
+    answers: list[Answered],
+    begun: int,
+    without: Sequence[Answered],
 ) -> Work[messages.AlterPartitionReassignmentsResponse]:
     response = messages.AlterPartitionReassignmentsResponse
+    late = yield from _late(elements, len(answers), begun)
     topics: dict[str, messages.AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = {}
-    for where, refusal in answers:
+    for where, refusal in chain(answers, late, without):
         yield None
         topic = topics.get(where.topic)
         if topic is None:

@@ -24,7 +24,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +43,6 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.work import Work
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
-from tidelog.runtime import pace
 from tidelog.version import __version__
 
 CONTROLLER = "controller"
@@ -56,16 +54,18 @@ RETIRED = "retired"
 AUTOSCALING = "autoscaling"
 
 
-async def handle(
+def handle(
     controller: Controller, request: messages.DescribeConditionRequest, _context: RequestContext
-) -> messages.DescribeConditionResponse:
+) -> Work[messages.DescribeConditionResponse]:
     about = {"controller_id": controller.configs.node_id, "version": __version__}
     if request.subjects[:1] == [RESIZE]:
-        steps = _resizes_of(controller, dict.fromkeys(request.subjects[1:]))
-        topics = await pace.run(steps, controller.seams.clock)
+        topics: dict[str, Any] = {}
+        for name in dict.fromkeys(request.subjects[1:]):
+            yield None
+            topics[name] = _resize_of(controller, name)
         found = {**about, "role": "controller", "topics": topics}
         return messages.DescribeConditionResponse(condition=json.dumps(found))
-    seen = await pace.run(condition(controller.cluster), controller.seams.clock)
+    seen = yield from condition(controller.cluster)
     strangers, others = controller.founding.problems(), seen["problems"]
     # What follows from a lost store stands below it.
     is_lost = controller.cluster.went_back is not None
@@ -74,7 +74,7 @@ async def handle(
     if UNCLEAN in request.subjects:
         found[UNCLEAN] = unclean_elections(controller.cluster)
     if REASSIGNMENTS in request.subjects:
-        found[REASSIGNMENTS] = await pace.run(on_record(controller.cluster), controller.seams.clock)
+        found[REASSIGNMENTS] = yield from on_record(controller.cluster)
     if RESIZES in request.subjects:
         found[RESIZES] = plans_on_record(
             controller.cluster, controller.resizes.waited_ms(), controller.resizes.silent
@@ -82,17 +82,8 @@ async def handle(
         found[UNAWARE_WRITERS] = unaware_on_record(controller.cluster)
         found[RETIRED] = retired_on_record(controller.cluster)
     if AUTOSCALING in request.subjects:
-        rows = controller.autoscaling.on_record()
-        found[AUTOSCALING] = await pace.run(rows, controller.seams.clock)
+        found[AUTOSCALING] = yield from controller.autoscaling.on_record()
     return messages.DescribeConditionResponse(condition=json.dumps(found))
-
-
-def _resizes_of(controller: Controller, names: Iterable[str]) -> Work[dict[str, Any]]:
-    found = {}
-    for name in names:
-        yield None
-        found[name] = _resize_of(controller, name)
-    return found
 
 
 def _resize_of(controller: Controller, name: str) -> dict[str, Any] | None:

@@ -12,29 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import ClusterState
 from tidelog.controller.decisions.reassignments import is_moving, listed, moves_by_topic
 from tidelog.controller.serving import served_for_brokers
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.work import Work
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
-from tidelog.runtime import pace
 
 
-async def handle(
+def handle(
     controller: Controller,
     request: messages.ListPartitionReassignmentsRequest,
-    context: RequestContext,
-) -> messages.ListPartitionReassignmentsResponse:
-    return await pace.run(_listed(controller.cluster, request), controller.seams.clock)
-
-
-def _listed(
-    cluster: ClusterState, request: messages.ListPartitionReassignmentsRequest
+    _context: RequestContext,
 ) -> Work[messages.ListPartitionReassignmentsResponse]:
     """Build the response in steps; a move that ends meanwhile is left out."""
-    response = messages.ListPartitionReassignmentsResponse
+    response, cluster = messages.ListPartitionReassignmentsResponse, controller.cluster
     found = yield from moves_by_topic(cluster)
     wanted = None if request.topics is None else (yield from _wanted(request.topics))
     topics: list[messages.ListPartitionReassignmentsResponse.OngoingTopicReassignment] = []
