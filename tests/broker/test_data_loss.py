@@ -174,7 +174,7 @@ def test_a_kill_between_note_cut_and_report_loses_no_report(tmp_path: Path) -> N
         lone = LoneBroker(tmp_path)
         await lone.start()
         hosted = former_leader(lone)
-        lone.broker.directories[0].checkpoint().run()  # type: ignore[union-attr]
+        finish(lone.broker.directories[0].checkpoint()).run()  # type: ignore[union-attr]
         assert finish(lone.broker.loss_reports.before_cut(hosted, 2, 10)) is None
         crash(lone)
         session = Session()

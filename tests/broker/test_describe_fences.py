@@ -12,6 +12,7 @@ from tests.support.resized import COUNT, EPOCH, LIFE, OLDER, OWN, fence, put
 from tidelog.broker.handlers import describe_fences
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode as E
+from tidelog.model.work import finish
 from tidelog.protocol import codec, messages
 from tidelog.records.control_records import ChangeKind
 from tidelog.replication.resize_rules import NOT_NAMED, Named
@@ -95,7 +96,7 @@ class ControllerWithFormer:
         api = ApiKey.DESCRIBE_FENCES
         frame = memoryview(inner)
         header = codec.decode_request_header(frame)
-        asked = codec.decode_request(api, 0, frame, header.body)
+        asked = finish(codec.decode_request(api, 0, frame, header.body))
         names = dict.fromkeys(topic.topic for topic in asked.topics)
         former = [response.Former(index, 1, 5, 6, 2) for index in range(3)]
         found = response(topics=[response.Topic(name, [], former) for name in names])

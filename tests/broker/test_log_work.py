@@ -30,7 +30,7 @@ from tests.support.watched_disk import WatchedDisk
 from tidelog.broker.control_plane import control_channel
 from tidelog.broker.partitions.log_work import LogWork
 from tidelog.model.errors import ErrorCode
-from tidelog.model.work import Work
+from tidelog.model.work import Work, finish
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
@@ -231,7 +231,7 @@ def test_a_follower_cuts_without_waiting_for_the_disk(
             append(follower, "lost", "lost too")
             pair.lead(epoch=2, isr=(1,))
             if how == "restart":
-                assert leader.log.restart_at(50, NOW_MS) is None
+                assert finish(leader.log.restart(50, NOW_MS)) is None
             append(leader, "c")
             disk.calls.clear()
             pair.follow(epoch=2, isr=(1,))

@@ -17,6 +17,7 @@ import pytest
 from tests.support.lone_broker import LoneBroker
 from tidelog.broker.handlers import describe_topic_partitions
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import finish
 from tidelog.protocol import codec, messages
 
 TOLD = messages.UpdateMetadataRequest
@@ -85,7 +86,8 @@ def ask(
     )
     frame = b"".join(codec.encode_request(75, 0, 1, "c", request))
     received = memoryview(frame)[4:]
-    request = codec.decode_request(75, 0, received, codec.decode_request_header(received).body)
+    body = codec.decode_request_header(received).body
+    request = finish(codec.decode_request(75, 0, received, body))
     context = SimpleNamespace(version=0, client_id="", listener_name="PLAINTEXT")
     answer = describe_topic_partitions.HANDLER.handle(broker.broker, request, context)
     while not isinstance(answer, messages.DescribeTopicPartitionsResponse):

@@ -70,7 +70,7 @@ class Node:
             self.append(log, number)
         log.sync()
         log.high_watermark = log.end_offset
-        checkpoint = directory.checkpoint()
+        checkpoint = finish(directory.checkpoint())
         assert checkpoint is not None
         checkpoint.run()
         directory.checkpointed(checkpoint)

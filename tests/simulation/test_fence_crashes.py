@@ -81,7 +81,7 @@ class Case:
 
 
 def _checkpoint(node: Node) -> None:
-    checkpoint = node.directory.checkpoint()
+    checkpoint = finish(node.directory.checkpoint())
     if checkpoint is not None:
         checkpoint.run()
         node.directory.checkpointed(checkpoint)

@@ -93,7 +93,7 @@ def _delete(node: Node, _log: PartitionLog) -> None:
 
 def _checkpoint(node: Node, log: PartitionLog) -> None:
     log.advance_start(3)
-    checkpoint = node.directory.checkpoint()
+    checkpoint = finish(node.directory.checkpoint())
     assert checkpoint is not None
     checkpoint.run()
     node.directory.checkpointed(checkpoint)
@@ -141,7 +141,7 @@ def _beside(node: Node, pieces: Work[object]) -> None:
 
     def others() -> None:
         pending = log.unsynced()
-        checkpoint = node.directory.checkpoint()
+        checkpoint = finish(node.directory.checkpoint())
         for value in (pending, checkpoint):
             if value is not None:
                 value.run()
@@ -212,12 +212,12 @@ CASES = [
     ),
     Case(
         "start again above the start",
-        lambda node, log: log.restart_at(11, node.clock.now_ms) and None,
+        lambda node, log: finish(log.restart(11, node.clock.now_ms)) and None,
         lambda offset: False,
     ),
     Case(
         "start again ahead of the end",
-        lambda node, log: log.restart_at(1_000, node.clock.now_ms) and None,
+        lambda node, log: finish(log.restart(1_000, node.clock.now_ms)) and None,
         lambda offset: False,
     ),
     Case(
@@ -487,7 +487,7 @@ def test_what_a_full_disk_cut_off_a_closed_segment_does_not_come_back(checkpoint
         node.append(log, RECORDS)
         log.sync()
         if checkpointed:
-            checkpoint = node.directory.checkpoint()
+            checkpoint = finish(node.directory.checkpoint())
             assert checkpoint is not None
             checkpoint.run()
         node.disk.lose_power()
@@ -505,7 +505,7 @@ def test_a_partition_created_again_is_not_measured_by_its_former_incarnation(
     node.prepare()
     directory = node.directory
     directory.logs[P].advance_start(1)
-    late = directory.checkpoint()
+    late = finish(directory.checkpoint())
     assert late is not None
     if not in_flight:
         late.run()

@@ -138,7 +138,7 @@ class TwoDisks:
 
     def checkpoint(self) -> None:
         for directory in self.directories:
-            checkpoint = directory.checkpoint()
+            checkpoint = finish(directory.checkpoint())
             if checkpoint is not None:
                 checkpoint.run()
                 directory.checkpointed(checkpoint)

@@ -22,8 +22,8 @@ def compiled_encode(api: Api, message: Message, version: int, value: Any) -> byt
     last = make(api.key, version)(value, chunks, bytearray())
     if message is api.response:
         again: list[Any] = []
-        steps = codec.encode_in_steps(api.key, version, value, again, bytearray())
-        again.append(done(steps))
+        in_steps: Any = make(api.key, version, in_steps=True)
+        again.append(done(in_steps(value, again, bytearray())))
         assert b"".join(again) == b"".join([*chunks, last])
     return b"".join([*chunks, last])
 
@@ -42,8 +42,8 @@ def compiled_decode(api: Api, message: Message, version: int, data: bytes) -> An
     value, stop = make(api.key, version)(memoryview(data), 0)
     assert stop == len(data)
     if message is api.request:
-        in_steps = codec.decode_in_steps(api.key, version, None, memoryview(data), 0)
-        assert done(in_steps) == (value, stop)
+        in_steps: Any = codec.request_decoder(api.key, version, in_steps=True)
+        assert done(in_steps(memoryview(data), 0)) == (value, stop)
     return value
 
 
@@ -77,7 +77,7 @@ def test_frames_come_back_with_their_headers() -> None:
             view = memoryview(frame)[4:]
             header = codec.decode_request_header(view)
             assert header[:4] == (api.key, version, 77, "client")
-            assert codec.decode_request(api.key, version, view, header.body) == value
+            assert done(codec.decode_request(api.key, version, view, header.body)) == value
         else:
             frame = b"".join(codec.encode_response(api.key, version, 77, value))
             assert codec.decode_response(api.key, version, memoryview(frame)[4:]) == (77, value)

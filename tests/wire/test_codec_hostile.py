@@ -8,6 +8,7 @@ import resource
 import pytest
 
 from tests.wire import reference_codec
+from tidelog.model.work import finish
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import read_uvarint
@@ -30,7 +31,7 @@ def frame_of(api: Api, message: Message, version: int, body: bytes) -> tuple[mem
 def read(api: Api, message: Message, version: int, frame: memoryview) -> object:
     if message is api.request:
         header = codec.decode_request_header(frame)
-        return codec.decode_request(header.api_key, header.api_version, frame, header.body)
+        return finish(codec.decode_request(header.api_key, header.api_version, frame, header.body))
     return codec.decode_response(api.key, version, frame)
 
 

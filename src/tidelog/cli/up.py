@@ -34,6 +34,7 @@ from tidelog.cli.up_held import why_held, why_not_folder
 from tidelog.model.configs.types import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
 from tidelog.runtime.disk import RealDisk, holder, keep_from_others, said_of_holder
+from tidelog.runtime.tasks import call_off
 
 SAY_AWAITED_AFTER_S, SAY_AWAITED_EVERY_S = 5.0, 30.0
 """When a slow start first names the children it waits for, and how often it repeats that."""
@@ -184,9 +185,7 @@ class _Up:
                 ends: set[asyncio.Future[Any]] = {stopping, self._failed}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for watch in [*watches, stopping]:
-                watch.cancel()
-            await asyncio.gather(*watches, stopping, return_exceptions=True)
+            await call_off([*watches, stopping])
             # Controllers last: they move the leaderships of the brokers.
             for group in (self._brokers, self._controllers):
                 await asyncio.gather(*(child.end() for child in group))
@@ -258,8 +257,7 @@ class _Up:
         ends: list[asyncio.Future[Any]] = [waiting, stopping]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+            await call_off([waiting])
             return False
         # Raises the error of a child that ended.
         waiting.result()

@@ -153,7 +153,7 @@ class Responses:
             if answer is None:
                 return
         if slot.in_steps and slot.blocks and isinstance(answer, msgspec.Struct):
-            answer = frames.encode_in_steps(route, asked.correlation_id, answer)
+            answer = route.encode_in_steps(asked.correlation_id, answer)
         if isinstance(answer, GeneratorType):
             # The wait is over; the rest is served in steps, in the same slot.
             assert slot.blocks, "one request at a time has steps"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from tidelog.model.work import Work
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import Buffer
@@ -92,19 +91,6 @@ def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer
         chunks.append(rest)
     size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
     _pack_size_into(head, 0, size - 4)
-    return chunks
-
-
-def encode_in_steps(route: Route, correlation_id: int, answer: Any) -> Work[Any]:
-    """Do as ``encode_answer``, and yield now and then."""
-    head = bytearray(_pack_head(0, correlation_id))
-    if route.flexible_answer:
-        head.append(0)
-    chunks: list[Buffer] = []
-    rest = yield from route.encode_in_steps(answer, chunks, head)
-    if rest or not chunks:
-        chunks.append(rest)
-    _pack_size_into(head, 0, sum(map(len, chunks)) - 4)
     return chunks
 
 

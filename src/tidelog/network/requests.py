@@ -18,7 +18,6 @@ from tidelog.network.answering import Responses
 from tidelog.network.open_request import OpenRequest
 from tidelog.network.router import CloseConnection, RequestContext, Route, begun
 from tidelog.protocol import codec
-from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import TooManyElements
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class Requests:
                 )
             request, stop = route.decode(frame, position)
             if stop != len(frame):
-                _check_rest(route, frame, stop)
+                codec.check_end(route.api_key, frame, stop)
         except TooManyElements as error:
             assert route is not None, "it was found before anything was parsed"
             try:
@@ -153,9 +152,7 @@ class Requests:
         """Parse a long request and serve it."""
         route = asked.route
         try:
-            request, stop = yield from route.decode_in_steps(frame, position)
-            if stop != len(frame):
-                _check_rest(route, frame, stop)
+            request = yield from route.decode_in_steps(frame, position)
         except TooManyElements as error:
             return self._refused(route, error)
         except frames.UNREADABLE as error:
@@ -188,10 +185,3 @@ class Requests:
             return True
         owner.close(f"API {api_key} version {version} is not served here")
         return False
-
-
-def _check_rest(route: Route, frame: memoryview, stop: int) -> None:
-    """Refuse bytes after a message. librdkafka (2.16) writes some after its Metadata requests;
-    see the codec."""
-    if route.api_key != ApiKey.METADATA:
-        raise DecodeError(f"{len(frame) - stop} bytes are left after the message")

@@ -295,8 +295,10 @@ class Route:
         numbers = handler.numbers_in_one
         self.decode = codec.request_decoder(key, version, most, numbers)
         self.encode = codec.response_encoder(key, version)
-        self.decode_in_steps = partial(codec.decode_in_steps, key, version, most, numbers=numbers)
-        self.encode_in_steps = partial(codec.encode_in_steps, key, version)
+        self.decode_in_steps = partial(
+            codec.decode_request, key, version, most=most, numbers=numbers
+        )
+        self.encode_in_steps = partial(codec.encode_response_in_steps, key, version)
         self.flexible = codec.is_flexible(key, version)
         # An ApiVersions response always has the old header: the client knows no version yet.
         self.flexible_answer = self.flexible and key != ApiKey.API_VERSIONS

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidelog.model.work import Work
-from tidelog.network import frames
 from tidelog.network.answering import Responses
 from tidelog.network.connection_state import ANSWERS, CLOSED, WORK, ConnectionState, Owner
 from tidelog.network.open_request import OpenRequest, Slot
@@ -42,7 +41,7 @@ class _Work:
         """Whether the next steps encode the result; otherwise it is no response, or encoded."""
         if isinstance(result, msgspec.Struct):
             asked = self.asked
-            self.steps = frames.encode_in_steps(asked.route, asked.correlation_id, result)
+            self.steps = asked.route.encode_in_steps(asked.correlation_id, result)
             return True
         return False
 

@@ -35,10 +35,7 @@ class RequestHeader(NamedTuple):
 @cache
 def _file_by_key() -> dict[int, str]:
     """Map API keys to schema files by name alone, so that a start parses only what it uses."""
-    found: dict[int, str] = {}
-    for key in ApiKey:
-        found[int(key)] = key.name.lower() + ".txt"
-    return found
+    return {int(key): key.name.lower() + ".txt" for key in ApiKey}
 
 
 @cache
@@ -49,61 +46,26 @@ def api_of(api_key: int) -> schema.Api:
 
 @cache
 def request_decoder(
-    api_key: int, version: int, most: int | None = None, numbers: int = 1
+    api_key: int,
+    version: int,
+    most: int | None = None,
+    numbers: int = 1,
+    *,
+    in_steps: bool = False,
 ) -> compiler.Decoder:
     """Return the compiled decoder of a request; KeyError when there is no such version.
 
     It refuses more than ``most`` elements of arrays, and ``MAX_ELEMENTS`` in any case; so many
-    ``numbers`` count as one element.
+    ``numbers`` count as one element. ``in_steps``: one that returns ``Work``, as for the encoders.
     """
     api = api_of(api_key)
     if version not in api.versions:
         raise KeyError(f"{api.name} has no version {version}")
     classes = messages.classes_of(api.request)
     flexible = api.is_flexible(version)
-    return compiler.decoder(api.request, classes, version, flexible, most, numbers)
-
-
-@cache
-def _stepping_decoder(api_key: int, version: int, most: int | None, numbers: int) -> Any:
-    api = api_of(api_key)
-    classes = messages.classes_of(api.request)
-    flexible = api.is_flexible(version)
-    return compiler.decoder(api.request, classes, version, flexible, most, numbers, in_steps=True)
-
-
-@cache
-def _stepping_encoder(api_key: int, version: int) -> Any:
-    api = api_of(api_key)
-    return compiler.encoder(api.response, version, api.is_flexible(version), in_steps=True)
-
-
-@cache
-def _stepping_request_encoder(api_key: int, version: int) -> Any:
-    api = api_of(api_key)
-    return compiler.encoder(api.request, version, api.is_flexible(version), in_steps=True)
-
-
-def decode_in_steps(
-    api_key: int,
-    version: int,
-    most: int | None,
-    frame: memoryview,
-    position: int,
-    *,
-    numbers: int = 1,
-) -> Work[Any]:
-    """Do as ``request_decoder``, as a generator that yields 0 now and then."""
-    steps: Work[Any] = _stepping_decoder(api_key, version, most, numbers)(frame, position)
-    return steps
-
-
-def encode_in_steps(
-    api_key: int, version: int, answer: Any, chunks: list[Buffer], head: bytearray
-) -> Work[Any]:
-    """Do as ``response_encoder``, as a generator that yields 0 now and then."""
-    steps: Work[Any] = _stepping_encoder(api_key, version)(answer, chunks, head)
-    return steps
+    return compiler.decoder(
+        api.request, classes, version, flexible, most, numbers, in_steps=in_steps
+    )
 
 
 @cache
@@ -115,17 +77,17 @@ def response_decoder(api_key: int, version: int) -> compiler.Decoder:
 
 
 @cache
-def request_encoder(api_key: int, version: int) -> compiler.Encoder:
+def request_encoder(api_key: int, version: int, *, in_steps: bool = False) -> compiler.Encoder:
     """Return the compiled encoder of a request."""
     api = api_of(api_key)
-    return compiler.encoder(api.request, version, api.is_flexible(version))
+    return compiler.encoder(api.request, version, api.is_flexible(version), in_steps=in_steps)
 
 
 @cache
-def response_encoder(api_key: int, version: int) -> compiler.Encoder:
+def response_encoder(api_key: int, version: int, *, in_steps: bool = False) -> compiler.Encoder:
     """Return the compiled encoder of a response."""
     api = api_of(api_key)
-    return compiler.encoder(api.response, version, api.is_flexible(version))
+    return compiler.encoder(api.response, version, api.is_flexible(version), in_steps=in_steps)
 
 
 @lru_cache(1024)
@@ -170,26 +132,34 @@ def _has_tags(api_key: int, version: int) -> bool:
     return is_flexible(api_key, version)
 
 
-def decode_request(api_key: int, version: int, frame: memoryview, position: int) -> Any:
-    """Read a request's message from ``position`` to the very end of the frame.
+def decode_request(
+    api_key: int,
+    version: int,
+    frame: memoryview,
+    position: int,
+    *,
+    most: int | None = None,
+    numbers: int = 1,
+) -> Work[Any]:
+    """Read a request's message, as ``request_decoder`` says, from ``position`` to the very end of
+    the frame.
 
     Bytes after a Metadata request are ignored: librdkafka (2.16) writes the empty array of a
     flexible request for all topics as four bytes, and Kafka reads no further than the message.
     """
-    return _finish(request_decoder(api_key, version), frame, position, api_key == ApiKey.METADATA)
-
-
-def decode_whole_request_in_steps(
-    api_key: int, version: int, frame: memoryview, position: int
-) -> Work[Any]:
-    """Do as ``decode_request``, as a generator that yields 0 now and then."""
+    decode: Any = request_decoder(api_key, version, most, numbers, in_steps=True)
     try:
-        message, stop = yield from decode_in_steps(api_key, version, None, frame, position)
+        message, stop = yield from decode(frame, position)
     except _BAD as error:
         raise DecodeError(f"the message cannot be read: {error}") from None
+    check_end(api_key, frame, stop)
+    return message
+
+
+def check_end(api_key: int, frame: memoryview, stop: int) -> None:
+    """Refuse bytes after the message of a request; see ``decode_request``."""
     if stop != len(frame) and api_key != ApiKey.METADATA:
         raise DecodeError(f"{len(frame) - stop} bytes are left after the message")
-    return message
 
 
 def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
@@ -204,19 +174,13 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int,
                 position = primitives.skip_tags(frame, position, count, len(frame))
     except _BAD as error:
         raise DecodeError(f"the response header cannot be read: {error}") from None
-    return correlation_id, _finish(response_decoder(api_key, version), frame, position)
-
-
-def _finish(
-    decode: compiler.Decoder, frame: memoryview, position: int, may_go_on: bool = False
-) -> Any:
     try:
-        message, stop = decode(frame, position)
+        message, stop = response_decoder(api_key, version)(frame, position)
     except _BAD as error:
         raise DecodeError(f"the message cannot be read: {error}") from None
-    if stop != len(frame) and not may_go_on:
+    if stop != len(frame):
         raise DecodeError(f"{len(frame) - stop} bytes are left after the message")
-    return message
+    return correlation_id, message
 
 
 def encode_request(
@@ -229,13 +193,10 @@ def encode_request(
 
 def encode_request_in_steps(
     api_key: int, version: int, correlation_id: int, client_id: str | None, request: Any
-) -> Work[Any]:
-    """Do as ``encode_request``, as a generator that yields 0 now and then."""
+) -> Work[list[Buffer]]:
+    """Do as ``encode_request`` where a request may be long."""
     head = _request_head(api_key, version, correlation_id, client_id)
-    chunks: list[Buffer] = []
-    chunks.append((yield from _stepping_request_encoder(api_key, version)(request, chunks, head)))
-    struct.pack_into(">i", head, 0, sum(map(len, chunks)) - 4)
-    return chunks
+    return _write_in_steps(request_encoder(api_key, version, in_steps=True), request, head)
 
 
 def _request_head(
@@ -266,31 +227,37 @@ def encode_message(api_key: int, version: int, request: Any) -> bytes:
 def frame_request(encoded: EncodedRequest, correlation_id: int, client_id: str) -> list[Buffer]:
     """Put size and header before an encoded request: buffers to send one after another."""
     api_key, version, message = encoded
-    client = client_id.encode()
-    head = bytearray(4) + _HEADER.pack(api_key, version, correlation_id, len(client)) + client
-    if is_flexible(api_key, version):
-        head.append(0)
+    head = _request_head(api_key, version, correlation_id, client_id)
     struct.pack_into(">i", head, 0, len(head) + sum(map(len, message)) - 4)
     return [head, *message]
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, response: Any) -> list[Buffer]:
     """Write a response with its size and header: buffers to send one after another."""
-    buffer = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
-    if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS:
-        buffer.append(0)
-    return _write(response_encoder(api_key, version), response, buffer)
+    head = _response_head(api_key, version, correlation_id)
+    return _write(response_encoder(api_key, version), response, head)
 
 
 def encode_response_in_steps(
     api_key: int, version: int, correlation_id: int, response: Any
-) -> Work[Any]:
-    """Do as ``encode_response``, as a generator that yields 0 now and then."""
+) -> Work[list[Buffer]]:
+    """Do as ``encode_response`` where a response may be long."""
+    head = _response_head(api_key, version, correlation_id)
+    return _write_in_steps(response_encoder(api_key, version, in_steps=True), response, head)
+
+
+def _response_head(api_key: int, version: int, correlation_id: int) -> bytearray:
     head = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
     if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS:
         head.append(0)
+    return head
+
+
+def _write_in_steps(encode: Any, message: Any, head: bytearray) -> Work[list[Buffer]]:
     chunks: list[Buffer] = []
-    chunks.append((yield from encode_in_steps(api_key, version, response, chunks, head)))
+    last = yield from encode(message, chunks, head)
+    if last or not chunks:
+        chunks.append(last)
     struct.pack_into(">i", head, 0, sum(map(len, chunks)) - 4)
     return chunks
 

@@ -9,6 +9,7 @@ A plain coroutine that awaits something between its steps uses a ``Turn``.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from inspect import isawaitable
@@ -127,6 +128,34 @@ class Background:
         """Do as the function ``run``, once there is a place."""
         async with self._places:
             return await run(work, self._clock, self._threads)
+
+
+class OneByOne:
+    """Does work without a task: in order of arrival, one piece of work in each turn of the loop,
+    and what is not done when its turn is over comes after the others."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[Work[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, work: Work[None]) -> None:
+        """Do it in a later turn. It has no calls for threads."""
+        self._waiting.append(work)
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        turn = Turn(self._clock)
+        try:
+            if any(turn.is_over for _ in self._waiting[0]):
+                self._waiting.append(self._waiting[0])
+        finally:
+            self._waiting.popleft()
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
 
 async def _returned(doing: asyncio.Future[None]) -> None:

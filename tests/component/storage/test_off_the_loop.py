@@ -465,7 +465,7 @@ def directory(tmp_path: Path, disk: QuickDisk) -> LogDirectory:
 
 
 def checkpoint(found: LogDirectory) -> None:
-    made = found.checkpoint()
+    made = finish(found.checkpoint())
     if made is not None:
         made.run()
         found.checkpointed(made)
@@ -480,7 +480,7 @@ def test_many_partitions_that_are_created_again_cost_one_checkpoint(tmp_path: Pa
     checkpoint(found)
     for name in names:
         found.delete(name, durable=False)
-    found.sync_names()
+    finish(found.syncing_names())
     disk.calls.clear()
     for name in names:
         found.create(name, TopicConfigs())
@@ -501,9 +501,9 @@ def test_a_checkpoint_under_way_keeps_its_names_noted(tmp_path: Path) -> None:
     names = [TopicPartition("t", at) for at in range(2)]
     for name in names:
         found.create(name, TopicConfigs())
-    first = found.checkpoint()
+    first = finish(found.checkpoint())
     found.delete(names[0], durable=False)
-    second = found.checkpoint()
+    second = finish(found.checkpoint())
     assert first is not None and second is not None
     first.run()
     found.checkpointed(first)
@@ -562,10 +562,10 @@ def test_a_checkpoint_that_a_failed_one_overtook_is_not_taken_for_durable(tmp_pa
     disk = FaultyDisk()
     found = directory(tmp_path, disk)
     log = found.create(TopicPartition("t", 0), TopicConfigs())
-    older = found.checkpoint()
+    older = finish(found.checkpoint())
     log.append_as_leader(batch(3), 0, NOW_MS)
     log.high_watermark = 2
-    newer = found.checkpoint()
+    newer = finish(found.checkpoint())
     assert older is not None and newer is not None
     disk.failing = (".tmp",)
     disk.fill_up()
@@ -583,14 +583,14 @@ def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path) -> None:
     for name in names:
         sent(found.create(name, TopicConfigs()), 1)
         found.logs[name].high_watermark = 1
-    pieces = found.checkpointing()
+    pieces = found.checkpoint()
     assert [next(pieces) for _ in range(4)] == [None] * 4
     sent(found.logs[names[-1]], 1, 1)
     found.logs[names[-1]].high_watermark = 2
     found.delete(names[0], durable=False)
     assert list(pieces) == [None] * 16
     # Each has its offset as of a moment of the walk; a removed log has none.
-    pieces = found.checkpointing()
+    pieces = found.checkpoint()
     assert [next(pieces) for _ in range(4)] == [None] * 4
     assert finish(found.logs[names[1]].truncation(0, NOW_MS)) is None
     found.delete(names[2], durable=False)
@@ -626,7 +626,7 @@ def test_a_cut_asks_many_logs_in_turns_for_the_checkpoint_before_it(
     cut = found.logs[names[0]]
     pieces = cut.truncation(0, NOW_MS)
     in_thread(called(next(pieces)))  # it looks where to cut
-    maintenance = found.checkpointing()
+    maintenance = found.checkpoint()
     assert next(maintenance) is None and cut in asked
     asked.clear()
     turns = 0

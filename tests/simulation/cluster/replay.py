@@ -29,6 +29,7 @@ from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ClientError
 from tidelog.metadata import layout
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.work import finish
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LeaderAndIsrType
@@ -131,7 +132,7 @@ class Recording:
     def _obey(self, node: BrokerNode, taken: Taken) -> None:
         frame = memoryview(taken.frame)[4:]
         body = codec.decode_request_header(frame).body
-        request: Any = codec.decode_request(taken.kind, taken.version, frame, body)
+        request: Any = finish(codec.decode_request(taken.kind, taken.version, frame, body))
         if taken.kind is ApiKey.STOP_REPLICA:
             if taken.version >= FIRST_STOP_BY_ID:
                 self._deliver(node, stop_replica.handle, request, taken.version)

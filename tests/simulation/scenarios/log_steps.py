@@ -14,7 +14,7 @@ from tests.simulation.history import History, Outcome
 from tests.simulation.kernel import UNLIMITED, DiskView, SimulatedDisk
 from tests.simulation.scenarios.log_model import REMEMBERED, Batch, ModelPartition, new_batch
 from tests.support.storage_logs import removed_now
-from tidelog.model.work import Work
+from tidelog.model.work import Work, finish
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_all
@@ -273,7 +273,7 @@ class Steps:
             self.history.deleted(model.name, model.start, watermark)
 
     def _checkpoint(self, _model: ModelPartition, _log: PartitionLog) -> None:
-        checkpoint = self.directory.checkpoint()
+        checkpoint = finish(self.directory.checkpoint())
         if checkpoint is not None and not self.directory.failed:
             checkpoint.run()
             self.directory.checkpointed(checkpoint)

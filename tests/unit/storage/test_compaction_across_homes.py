@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.compacting import COMPACT, clean, contents, put
 from tests.support.storage_logs import NOW_MS, new_log, records_of
+from tidelog.model.work import finish
 from tidelog.partitioning.gates import (
     Fence,
     GroupPosition,
@@ -251,7 +252,7 @@ class Topic:
         log = self.logs[at] = new_log(path, COMPACT)
         begin = self.ends.get(at, 0)
         if begin:
-            log.restart_at(begin, NOW_MS)
+            finish(log.restart(begin, NOW_MS))
         self.births[at] = (epoch, begin)
         self.fences[at] = []
 

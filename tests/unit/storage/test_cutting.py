@@ -68,7 +68,7 @@ def test_nothing_comes_between_the_pieces_of_a_cut(tmp_path: Path, work: str, of
         assert isinstance(refused, Rejected) and refused.error is ErrorCode.KAFKA_STORAGE_ERROR
         assert isinstance(log.append_as_follower(batch(), NOW_MS), Rejected)
         assert isinstance(finish(log.truncation(3, NOW_MS)), Rejected)
-        assert isinstance(log.restart_at(3, NOW_MS), Rejected)
+        assert isinstance(finish(log.restart(3, NOW_MS)), Rejected)
         assert log.unsynced() is None
         assert finish(log.housekeeping(NOW_MS)) is None
         assert plan_compaction(log, NOW_MS) is None
@@ -104,7 +104,7 @@ def test_a_log_that_restarts_at_an_offset_is_committed_from_that_offset(
     tmp_path: Path, offset: int
 ) -> None:
     log = filled(tmp_path)
-    assert log.restart_at(offset, NOW_MS) is None
+    assert finish(log.restart(offset, NOW_MS)) is None
     found = (log.start_offset, log.high_watermark, log.end_offset)
     assert found == (offset, offset, offset), "the watermark is never below the start"
 

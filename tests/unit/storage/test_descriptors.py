@@ -154,7 +154,7 @@ def test_the_names_of_a_log_directory_are_synced_without_a_descriptor(tmp_path: 
     found.create(TopicPartition("t", 0), SMALL)
     with none_left():
         found.delete(TopicPartition("t", 0), durable=False)
-        found.sync_names()
+        finish(found.syncing_names())
     assert found.failed is None
     assert found.close()
 

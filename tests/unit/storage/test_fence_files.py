@@ -161,7 +161,7 @@ def test_a_cut_takes_fences_along_and_a_restart_keeps_those_below(tmp_path: Path
     log.sync()
     assert finish(log.truncation(3, NOW_MS)) is None
     assert log.fences.entries == (at(1, 1, 1),) == on_disk(tmp_path).entries
-    assert log.restart_at(50, NOW_MS) is None
+    assert finish(log.restart(50, NOW_MS)) is None
     assert log.fences.entries == (at(1, 1, 1),)
     assert finish(log.truncation(1, NOW_MS)) is None
     assert log.fences == Fences() == on_disk(tmp_path)

@@ -109,7 +109,7 @@ def fill(found: LogDirectory, partition: TopicPartition = T0, batches: int = 20)
 def checkpoint(found: LogDirectory) -> None:
     for log in found.logs.values():
         log.sync()
-    made = found.checkpoint()
+    made = finish(found.checkpoint())
     if made is not None:
         made.run()
         found.checkpointed(made)
@@ -280,14 +280,14 @@ def test_deletion_goes_on_after_a_restart_and_strays_stay(
 def test_checkpoints_say_only_what_was_synced(opener: Opener, tmp_path: Path) -> None:
     found = opener.open()
     fill(found)
-    made = found.checkpoint()
+    made = finish(found.checkpoint())
     assert made is not None
     made.run()
     found.checkpointed(made)
     folder = tmp_path / "data"
     assert decode_offsets((folder / "recovery-point-offset-checkpoint").read_bytes()) == {T0: 0}
     assert decode_offsets((folder / "replication-offset-checkpoint").read_bytes()) == {T0: 40}
-    assert found.checkpoint() is None
+    assert finish(found.checkpoint()) is None
     checkpoint(found)
     assert decode_offsets((folder / "recovery-point-offset-checkpoint").read_bytes()) == {T0: 40}
 
@@ -472,7 +472,7 @@ def test_an_unclean_end_is_forgotten_only_when_it_was_reported(opener: Opener) -
 def test_a_late_checkpoint_does_not_replace_a_newer_one(opener: Opener, tmp_path: Path) -> None:
     found = opener.open()
     fill(found)
-    late = found.checkpoint()
+    late = finish(found.checkpoint())
     assert late is not None
     finish(found.logs[T0].truncation(10, NOW_MS))  # lowers the checkpoints at once
     late.run()
@@ -491,7 +491,7 @@ def test_a_late_checkpoint_says_nothing_of_a_new_replica_of_a_deleted_ones_name(
     found = opener.open()
     fill(found)
     found.logs[T0].sync()
-    late = found.checkpoint()
+    late = finish(found.checkpoint())
     assert late is not None
     found.delete(T0)
     fill(found, batches=0)

@@ -174,7 +174,7 @@ def test_a_follower_refuses_offsets_beyond_those_that_there_are(tmp_path: Path) 
     """An offset has 63 bits: the end of a log that has the last one could not be said."""
     log = new_log(tmp_path)
     end = MAX_INT64 - 2
-    assert log.restart_at(end, NOW_MS) is None
+    assert finish(log.restart(end, NOW_MS)) is None
     for count, taken in ((3, False), (2, True)):
         placed = bytearray(batch(count))
         assign(placed, end, 0)

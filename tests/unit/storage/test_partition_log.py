@@ -262,7 +262,7 @@ def test_truncation_across_segments(ten: PartitionLog) -> None:
     assert (ten.end_offset, len(ten.segments)) == (2, 1)
     assert refusal(ten.read(3, 100)) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert ten.append_as_leader(batch(1), 0, NOW_MS).first_offset == 2  # type: ignore[union-attr]
-    assert ten.restart_at(100, NOW_MS) is None
+    assert finish(ten.restart(100, NOW_MS)) is None
     assert (ten.start_offset, ten.end_offset, ten.size) == (100, 100, 0)
     assert ten.append_as_leader(batch(1), 0, NOW_MS).first_offset == 100  # type: ignore[union-attr]
 

@@ -181,7 +181,7 @@ def test_truncation_takes_the_producers_back(tmp_path: Path) -> None:
     assert finish(log.truncation(4, NOW_MS)) is None
     assert log.producers.entries[7].last_sequence == 3
     assert not sent(log, 4).duplicate
-    assert log.restart_at(50, NOW_MS) is None
+    assert finish(log.restart(50, NOW_MS)) is None
     assert not log.producers.entries
 
 

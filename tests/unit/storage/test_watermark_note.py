@@ -93,7 +93,7 @@ def test_a_cut_that_a_full_disk_refuses_leaves_all_as_it_was(tmp_path: Path, ref
         if refused != "checkpoint":
             continue
         less = log.start_offset  # of a restart a crash may leave any part
-        assert isinstance(log.restart_at(5, NOW_MS), Rejected)
+        assert isinstance(finish(log.restart(5, NOW_MS)), Rejected)
         assert claims() == before
         less = 5
     disk.fault = disk.sync_fault = shared.before_cut = None

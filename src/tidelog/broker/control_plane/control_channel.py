@@ -2,9 +2,9 @@
 
 Owns the application. Not which channel is accepted: see ``channel``; not the rules of a partition:
 see ``replication.command_rules``. The response does not wait for replication. A request of many
-partitions yields to the loop after ``TURN_MS`` or ``COMMANDS_PER_TURN``, and continues only if its
-channel, controller epoch and broker epoch are still current; the epochs of a partition are checked
-right before its command is applied.
+partitions lets others run between two, and continues only if its channel, controller epoch and
+broker epoch are still current; the epochs of a partition are checked right before its command is
+applied.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.observe.repeated_line import RepeatedLine
 from tidelog.protocol import messages
 from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.tasks import call_off
 
 logger = logging.getLogger(__name__)
 
@@ -152,9 +153,7 @@ class ControllerSearch:
                         self._turn = another - 1
                     raise RequestTimedOut(f"{host}:{port} did not {what} within {waited_ms} ms")
         finally:
-            for each in (task, check):
-                each.cancel()
-            await asyncio.gather(task, check, return_exceptions=True)
+            await call_off([task, check])
 
     async def _another_active(self) -> int | None:
         """Return the index of another controller that is active, None if there is none.
@@ -186,9 +185,7 @@ class ControllerSearch:
                 for (host, port), task in zip(self._addresses, tasks, strict=True)
             ]
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await call_off(tasks)
 
     async def _is_active(self, address: tuple[str, int]) -> bool:
         response = await self._ask(address, messages.DescribeClusterRequest(), 0, self.least_ms)

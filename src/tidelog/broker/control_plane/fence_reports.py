@@ -28,6 +28,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.runtime.backoff import Backoff
+from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
@@ -76,8 +77,7 @@ class FenceReports:
     async def stop(self) -> None:
         """Stop; the next leaders report."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await call_off([self._task])
 
     def began(self, partition: HostedPartition) -> None:
         """Report the partition's fence once it is committed: a leader epoch began, or the fence was

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.coordinator.group_partition import GroupPartition
-from tidelog.broker.coordinator.parts import InParts, OneByOne
+from tidelog.broker.coordinator.parts import InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.table import KeptTopic, Shell, TableKind
 from tidelog.groups import limits, records
@@ -31,6 +31,7 @@ from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.runtime import pace
 
 if TYPE_CHECKING:
     from tidelog.broker.control_plane.topic_creation import TopicCreation
@@ -62,7 +63,7 @@ class GroupCoordinator:
         self._rules = GroupRules(
             lambda: str(seams.new_uuid()), settings_of(configs), self.room, self._topic_of
         )
-        self._one_by_one = OneByOne()
+        self._one_by_one = pace.OneByOne(seams.clock)
         self._gone: set[str] = set()
         self.coordinator = Coordinator(self._kind(), seams.clock, metadata, topic_creation)
 

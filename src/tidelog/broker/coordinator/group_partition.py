@@ -14,9 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator import parts
-from tidelog.broker.coordinator.parts import InParts, OneByOne, RestOfRemoval
+from tidelog.broker.coordinator.parts import InParts, RestOfRemoval
 from tidelog.groups.events import Event, Expire, RemoveFormerTopicIds, RemoveTopics
 from tidelog.model.errors import ErrorCode
+from tidelog.model.work import Work
 from tidelog.runtime import pace
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ class GroupPartition:
         shell: Shell[GroupTable],
         metadata: MetadataCache,
         clock: Clock,
-        one_by_one: OneByOne,
+        one_by_one: pace.OneByOne,
     ) -> None:
         self._shell = shell
         self._metadata = metadata
         self._clock = clock
-        # By group; ``one_by_one`` runs one part per turn of the loop, over all partitions.
+        # By group; ``one_by_one`` decides those of one in each turn of the loop, of all partitions.
         self._long: dict[str, InParts | RestOfRemoval] = {}
         self._one_by_one = one_by_one
         self._deleted_while_loading: set[str] = set()
@@ -65,24 +66,22 @@ class GroupPartition:
 
     def _begin(self, group_id: str, long: InParts | RestOfRemoval) -> None:
         self._long[group_id] = long
-        self._one_by_one.call(partial(self._go_on, group_id, long))
+        self._one_by_one.add(self._deciding(group_id, long))
 
     def _interrupt(self, group_id: str) -> None:
         self._shell.perform(self._shell.table.interrupted(group_id))
 
-    def _go_on(self, group_id: str, long: InParts | RestOfRemoval) -> None:
-        """Decide further parts for one turn; after the last part the later events."""
-        shell, turn = self._shell, pace.Turn(self._clock)
+    def _deciding(self, group_id: str, long: InParts | RestOfRemoval) -> Work[None]:
+        """Decide the parts of a request; after the last part the later events."""
+        shell = self._shell
         try:
             while (error := shell.error) is ErrorCode.NONE:
                 part = parts.part_of(long, removes=shell.table.removes(group_id))
                 if part is None:
                     break
                 shell.decide_now(group_id, part)
-                if turn.is_over:
-                    shell.arm()
-                    self._one_by_one.call(partial(self._go_on, group_id, long))
-                    return
+                shell.arm()
+                yield None
             long.refuse_rest(error)
         except Exception:
             # A bug must not block the later events of the group.
@@ -136,7 +135,7 @@ class GroupPartition:
         for group_id in list(shell.table):
             group, present = shell.table.get(group_id), event
             if group is not None and isinstance(event, Expire):
-                present = await parts.expiry_of(group, shell.now(), turn)
+                present = await pace.run(parts.expiry_of(group, shell.now()), self._clock)
             if shell.error is not ErrorCode.NONE:
                 return
             if shell.table.get(group_id) is not None:

@@ -12,7 +12,6 @@ collector.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -25,7 +24,7 @@ from tidelog.groups.limits import MAX_EXPIRED_AT_ONCE
 from tidelog.groups.retention import check, found_by
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime import pace
+from tidelog.model.work import Work
 
 PART = 500
 """Positions decided in one turn of the loop."""
@@ -38,7 +37,7 @@ _OF_ONE_POSITION = {
 }
 
 
-async def expiry_of(group: Group, now_ms: int, turn: pace.Turn) -> Expire:
+def expiry_of(group: Group, now_ms: int) -> Work[Expire]:
     """Return the event that expires a group's positions by their retention.
 
     For more than ``PART`` positions it names the expired ones, found over several turns; the group
@@ -52,29 +51,8 @@ async def expiry_of(group: Group, now_ms: int, turn: pace.Turn) -> Expire:
         found += [each for each in part if each is not None]
         if len(found) >= MAX_EXPIRED_AT_ONCE:
             break
-        await turn.pause()
+        yield None
     return found_by(found)
-
-
-class OneByOne:
-    """A queue of callbacks; one is called per turn of the loop."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    def call(self, work: Callable[[], None]) -> None:
-        """Queue one call of ``work``."""
-        self._waiting.append(work)
-        if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._next)
-
-    def _next(self) -> None:
-        try:
-            self._waiting[0]()
-        finally:
-            self._waiting.popleft()
-            if self._waiting:
-                asyncio.get_running_loop().call_soon(self._next)
 
 
 class Answers(NamedTuple):

@@ -108,7 +108,7 @@ def _epochs(log: PartitionLog, first: int, end: int) -> tuple[int, ...]:
 
 
 class LossNotes:
-    """The notes of one broker. Methods that write return pieces of work (``runtime.pace``)."""
+    """The notes of one broker. Methods that write return pieces of work (``model.work``)."""
 
     def __init__(self, partitions: Partitions) -> None:
         """Read the files of earlier starts; damaged lines are logged and dropped."""

@@ -19,6 +19,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.model.work import Work
 from tidelog.protocol import messages
 from tidelog.runtime.backoff import Backoff
+from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.log_work import LogWork
@@ -65,8 +66,7 @@ class LossReports:
     async def stop(self) -> None:
         """Stop; notes without a response stay on disk."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await call_off([self._task])
 
     # -- truncations and removals of replicas
 

@@ -8,10 +8,10 @@ polls: a partition wakes the requests that wait at it. Each connection has at mo
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tidelog.model.work import Work
 from tidelog.runtime import pace
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Departures:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._leaving: deque[tuple[Waiter, list[Places]]] = deque()
+        self._leaving = pace.OneByOne(clock)
 
     def __len__(self) -> int:
         return len(self._leaving)
@@ -43,24 +42,14 @@ class Departures:
             for each in places:
                 each.pop(waiter, None)
             return
-        self._leaving.append((waiter, places))
-        if len(self._leaving) == 1:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        self._leaving.add(_taken_off(waiter, places))
 
-    def _go_on(self) -> None:
-        leaving = self._leaving
-        turn = pace.Turn(self._clock)
-        while leaving:
-            waiter, places = leaving[0]
-            for each in places[-pace.PART :]:
-                each.pop(waiter, None)
-            del places[-pace.PART :]
-            if not places:
-                leaving.popleft()
-            if turn.is_over:
-                break
-        if leaving:
-            asyncio.get_running_loop().call_soon(self._go_on)
+
+def _taken_off(waiter: Waiter, places: list[Places]) -> Work[None]:
+    for part in pace.parts(places):
+        for each in part:
+            each.pop(waiter, None)
+        yield None
 
 
 class DelayedFetch:

@@ -38,6 +38,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.runtime import pace
 from tidelog.runtime.backoff import Backoff, steady
+from tidelog.runtime.tasks import call_off
 from tidelog.storage.log.fences import Fences
 
 if TYPE_CHECKING:
@@ -154,8 +155,7 @@ class FollowerFetcher:
 
     async def close(self) -> None:
         """End at once."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await call_off([self._task])
         self._probe.close("this broker stops following")
         self._disconnect("this broker stops following")
 

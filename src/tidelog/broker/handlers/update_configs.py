@@ -52,7 +52,7 @@ async def handle(
     goes_by = broker.topic_configs.controller_goes_by(request.min_insync_replicas)
     complete = not channel.had_configs
     channel.had_configs = True
-    pieces = broker.topic_configs.apply(
+    following = broker.topic_configs.apply(
         (
             (
                 entity.entity_type,
@@ -64,10 +64,8 @@ async def handle(
         ),
         complete=complete,
     )
-    # The values change at once; the partitions apply them in several turns.
-    for first in (goes_by, pieces):
-        next(first, None)
-    for rest in (goes_by, pieces):
+    # The values have changed; the partitions apply them in several turns.
+    for rest in (goes_by, following):
         await pace.run(rest, broker.clock)
     return response()
 

@@ -90,13 +90,13 @@ class ConfigCache:
         """Use the higher ``min.insync.replicas`` of the controller's file and this broker's.
 
         With a lower one a leader would acknowledge records that replicas lack which the controller
-        takes as complete (docs/decisions/0034). -1: an older controller does not send it. In
-        pieces, as ``apply``.
+        takes as complete (docs/decisions/0034). -1: an older controller does not send it. Returns
+        work, as ``apply``.
         """
         own = self._file.static_min_insync
         higher = max(own, min_insync)
         if higher == self.layers().static_min_insync:
-            return
+            return _ignore(None)
         if higher > own:
             logger.warning(
                 "%s is %d in this broker's file and %d in the controller's, which is used: set it "
@@ -107,8 +107,7 @@ class ConfigCache:
         self._at_start.clear()
         self._resolver = TopicResolver(self.layers())
         self._resolved.clear()
-        yield None
-        yield from self.when_changed(None)
+        return self.when_changed(None)
 
     def number(self, name: str, otherwise: int) -> int:
         """Return the current value of a number of this broker that can be set dynamically.
@@ -149,7 +148,7 @@ class ConfigCache:
     ) -> Work[None]:
         """Replace the whole set of each entity; with ``complete`` remove all others.
 
-        That is the first piece; the following ones run ``when_changed``.
+        That is done at once; the work returned is what follows (``when_changed``).
         """
         self._at_start.clear()
         self.changes += 1
@@ -167,9 +166,7 @@ class ConfigCache:
             self._resolved.clear()
         for _, name in touched:
             self._resolved.pop(name, None)
-        yield None
-        if touched:
-            yield from self.when_changed(topics)
+        return self.when_changed(topics) if touched else _ignore(topics)
 
 
 def _ignore(_topics: Collection[str] | None) -> Work[None]:

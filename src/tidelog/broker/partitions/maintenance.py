@@ -269,7 +269,7 @@ class Maintenance:
         for directory in self._partitions.directories:
             if directory.failed is not None:
                 continue
-            checkpoint = await self._log_work.run(None, directory.checkpointing())
+            checkpoint = await self._log_work.run(None, directory.checkpoint())
             if checkpoint is not None and directory.failed is None:
                 await self._in_thread(checkpoint.run)
                 directory.checkpointed(checkpoint)

@@ -55,6 +55,7 @@ from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.tasks import call_off
 
 logger = logging.getLogger(__name__)
 
@@ -491,7 +492,4 @@ class GroupMember:
             self._step(Event.FAILED, ClientError(f"membership failed: {error!r}"))
 
     async def _stop_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await call_off(self._tasks)

@@ -1,7 +1,7 @@
 """The condition of the cluster, as the controller sees it: counts, and problems in sentences.
 
 Owns the findings for ``tidelog doctor`` and for metrics; changes nothing. Each one walks over all
-partitions: it is a generator (`runtime.pace`), on the state at the first step. A problem has a
+partitions: it is a generator (`model.work`), on the state at the first step. A problem has a
 ``kind``, a ``level`` ("bad", or "notice" if it passes by itself), ``what`` and ``advice`` as
 sentences, and the partitions or brokers that it concerns.
 """

@@ -41,9 +41,7 @@ async def handle(
         if route is None:
             return response(error_code=ErrorCode.UNSUPPORTED_VERSION)
         # A plan for thousands of partitions is one request: other tasks run meanwhile.
-        parsing = codec.decode_whole_request_in_steps(
-            header.api_key, header.api_version, frame, header.body
-        )
+        parsing = codec.decode_request(header.api_key, header.api_version, frame, header.body)
         inner = await pace.run(parsing, controller.seams.clock)
     except codec.DecodeError as error:
         logger.warning(

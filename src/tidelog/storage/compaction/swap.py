@@ -1,6 +1,6 @@
 """The replacement of old segments by cleaned ones; a crash at any moment does no harm.
 
-Owns the order of renames, in pieces (``runtime.pace``): a thread waits for the disk.
+Owns the order of renames, in pieces (``model.work``): a thread waits for the disk.
 
 | step | where | a crash after it finds |
 |---|---|---|
@@ -100,7 +100,9 @@ def _swap(
         yield None
     yield old.rename
     log.dirty.remove_renamed(old.renamed, now_ms + log.configs.file_delete_delay_ms)
-    yield from log.dirty.syncing_names(directory)
+    number = log.dirty.names_changed
+    yield directory.sync
+    log.dirty.names_synced(number)
     yield from _settle(log, groups)
 
 

@@ -261,13 +261,13 @@ class LogDirectory:
         """Delete a replica: its directory is renamed now, and removed after a delay.
 
         ``delay_ms`` None: the topic's ``file.delete.delay.ms``. Not ``durable``: call
-        ``sync_names``, once for many, before the deletion is reported. KeyError for an unknown
+        ``syncing_names``, once for many, before the deletion is reported. KeyError for an unknown
         partition.
         """
         log = self.logs[partition]
         path = self._quarantine(log, names.DELETE_DIRECTORY)
         if durable:
-            self.sync_names()
+            finish(self.syncing_names())
         self.remove_later(path, log.configs.file_delete_delay_ms if delay_ms is None else delay_ms)
 
     def mark_stray(
@@ -283,7 +283,7 @@ class LogDirectory:
         """
         path = self._quarantine(self.logs[partition], names.STRAY_DIRECTORY)
         if durable:
-            self.sync_names()
+            finish(self.syncing_names())
         if remove_after_ms is not None:
             self.remove_later(path, remove_after_ms)
         return path
@@ -315,10 +315,6 @@ class LogDirectory:
         self._disk.rename(path, final)
         self._renamed = True
 
-    def sync_names(self) -> None:
-        """Do as ``syncing_names``, at once. Blocks."""
-        finish(self.syncing_names())
-
     def syncing_names(self, *, always: bool = False) -> Work[None]:
         """Make renamings durable, in pieces; ``always``: also another call's. OSError."""
         if self._renamed or always:
@@ -338,16 +334,13 @@ class LogDirectory:
 
     # Checkpoints -----------------------------------------------------------------------------
 
-    def checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint files as they should be now; None when nothing has changed.
+    def checkpoint(self) -> Work[Checkpoint | None]:
+        """Return the checkpoint files as they should be now; None when nothing has changed. In
+        turns: thousands of logs take long.
 
         ``run`` it anywhere, then give it to ``checkpointed``. A recovery point never exceeds what a
         sync has returned for. None before all logs are loaded: the files would lose the others.
         """
-        return finish(self.checkpointing())
-
-    def checkpointing(self) -> Work[Checkpoint | None]:
-        """Do as ``checkpoint``, in turns: thousands of logs take long."""
         if not self._loaded:
             return None
         logs = ChainMap(self.logs, self.moving) if self.moving else self.logs
@@ -366,7 +359,7 @@ class LogDirectory:
 
     def writing_checkpoint(self) -> Work[None]:
         """Write the checkpoint files as they should be now, in pieces. OSError."""
-        checkpoint = yield from self.checkpointing()
+        checkpoint = yield from self.checkpoint()
         if checkpoint is not None:
             yield checkpoint.run
             if checkpoint.error is not None:
@@ -440,7 +433,7 @@ class LogDirectory:
             self._unlock()
             return self.failed is None
         clean = close_all(self.logs.values(), self._seams.threads) and self.failed is None
-        checkpoint = self.checkpoint()
+        checkpoint = finish(self.checkpoint())
         if checkpoint is not None and clean:
             checkpoint.run()
             self.checkpointed(checkpoint)

@@ -1,6 +1,6 @@
 """The last part of a move: a complete copy of a log takes its place, in one step.
 
-Owns the order, in pieces (``runtime.pace``). Appends go on throughout: only the turn that copies
+Owns the order, in pieces (``model.work``). Appends go on throughout: only the turn that copies
 the last bytes and renames the directory has none in between. Syncs of the log wait until the end,
 so that the log has no synced record that the copy could lose.
 

@@ -1,6 +1,6 @@
 """Truncation of a log at an offset, or of the whole log (docs/decisions/0027).
 
-Owns the steps, in pieces (``runtime.pace``): every wait for the disk is a call for a thread. From
+Owns the steps, in pieces (``model.work``): every wait for the disk is a call for a thread. From
 the first step to the last the log is ``cutting``: nothing is appended or synced, no other change
 begins, and a change of role or a deletion waits. Batches that stay can be read.
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.model.work import Work, finish
+from tidelog.model.work import Work
 from tidelog.records.batch import MAX_INT64, Rejected
 from tidelog.runtime.disk import File
 from tidelog.storage.log.changes import LogChange, during
@@ -45,11 +45,6 @@ from tidelog.storage.segments.soundness import Unsound
 
 NOTHING_KEPT = -1
 """All snapshots are above this offset."""
-
-
-def restart_at(log: LogState, offset: int, now_ms: int) -> Rejected | None:
-    """Do as ``restart``, at once. Blocks."""
-    return finish(restart(log, offset, now_ms))
 
 
 def truncation(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:

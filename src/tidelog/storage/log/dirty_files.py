@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from tidelog.model.work import Work
-from tidelog.runtime.disk import Directory
 from tidelog.storage.removals import Removals
+from tidelog.storage.segments.open_files import OpenFiles
 
 
 class DirtyFiles:
@@ -51,10 +51,10 @@ class DirtyFiles:
         self.names_changed += 1
         return self.names_changed
 
-    def syncing_names(self, directory: Directory) -> Work[None]:
-        """Make the names in the log's open directory durable, in pieces. OSError as usual."""
+    def syncing_names(self, files: OpenFiles) -> Work[None]:
+        """Make the names in the log's directory durable, in pieces. OSError as usual."""
         number = self.names_changed
-        yield directory.sync
+        yield from files.syncing(files.pin_directory(self._directory))
         self.names_synced(number)
 
     def names_synced(self, number: int) -> None:

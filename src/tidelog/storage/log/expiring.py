@@ -1,6 +1,6 @@
 """Expiry: what a log loses by retention and DeleteRecords, and its silent producers.
 
-Owns the steps, in pieces (``runtime.pace``): the log's owner decides, a thread renames and syncs.
+Owns the steps, in pieces (``model.work``): the log's owner decides, a thread renames and syncs.
 Batches that are appended in the meantime stay. Not which segments go: see `retention`.
 
 | step | where |

@@ -83,9 +83,5 @@ def writing_fences(log: LogState) -> Work[bool]:
             epochs_written(log, pending)
         if not pending.is_written or log.closed:
             return False
-    directory = log.resources.files.pin_directory(log.path)
-    try:
-        yield from log.dirty.syncing_names(directory)
-    finally:
-        log.resources.files.release(directory)
+    yield from log.dirty.syncing_names(log.resources.files)
     return log.first_unwritten_fence is None

@@ -1,6 +1,6 @@
 """The inspection of produced batches: their records, keys and times, and another codec for them.
 
-Owns when that is needed and how it is done, in pieces (``runtime.pace``): a thread decompresses
+Owns when that is needed and how it is done, in pieces (``model.work``): a thread decompresses
 and compresses, records are checked some at a time, and the greatest timestamp of the header is
 taken from them. No other code inspects a produced batch, and this code decodes no record.
 """

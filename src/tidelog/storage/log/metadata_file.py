@@ -59,11 +59,7 @@ def syncing_metadata(log: LogState) -> Work[None]:
         return
     files, disk = log.resources.files, log.resources.disk
     draft, path = f"{log.path}/{ADOPTED}", f"{log.path}/{names.PARTITION_METADATA}"
-    file = files.pin(draft)
-    try:
-        yield file.sync
-    finally:
-        files.release(file)
+    yield from files.syncing(files.pin(draft))
     files.forget(draft)
     if log.metadata is log.adopted:
         files.forget(path)
@@ -72,16 +68,7 @@ def syncing_metadata(log: LogState) -> Work[None]:
         # ``keeping_configs`` came between: its file has the same, and newer configurations.
         disk.remove(draft)
     log.adopted = None
-    yield from _syncing_names(log)
-
-
-def _syncing_names(log: LogState) -> Work[None]:
-    files = log.resources.files
-    directory = files.pin_directory(log.path)
-    try:
-        yield directory.sync
-    finally:
-        files.release(directory)
+    yield from log.dirty.syncing_names(files)
 
 
 def keeping_configs(log: LogState, configs: KeptConfigs) -> Work[bool]:
@@ -107,7 +94,7 @@ def naming(log: LogState, new_created: Callable[[], Created]) -> Work[bool]:
         changed = dataclasses.replace(metadata, created=new_created())
         if not (yield from _rewriting(log, metadata, changed)):
             return False
-        yield from _syncing_names(log)
+        yield from log.dirty.syncing_names(log.resources.files)
     return True
 
 

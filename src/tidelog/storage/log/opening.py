@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tidelog.model.configs.topic import TopicConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.model.work import finish
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
     KeptConfigs,
@@ -120,7 +121,7 @@ def open_log(
     log = PartitionLog(resources, path, partition, configs, recovered)
     if log.damaged is None and log.start_offset > log.end_offset:
         # Offsets are never given out twice: the log begins again after the deleted ones.
-        log.restart_at(log.start_offset, now_ms)
+        finish(log.restart(log.start_offset, now_ms))
         if recovered.checked is not None:
             recovered.checked.producers = ProducerState()
     if unreadable is not None:

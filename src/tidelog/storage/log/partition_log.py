@@ -70,7 +70,6 @@ class PartitionLog(LogState):
     housekeeping = expiring.housekeeping
 
     truncation = cutting.truncation
-    restart_at = cutting.restart_at
     restart = cutting.restart
 
     close = closing.close

@@ -62,18 +62,10 @@ def sync_before_roll(log: LogState) -> Work[None]:
     """Do as ``syncing_before_roll``; OSError instead of a refusal."""
     files, undone = log.resources.files, log.undone_writes
     if log.undone_writes_synced < undone:
-        file = files.pin(log.segments.active.log_path)
-        try:
-            yield file.sync
-        finally:
-            files.release(file)
+        yield from files.syncing(files.pin(log.segments.active.log_path))
         log.undone_are_synced(undone)
     if len(log.segments) == 1 and log.dirty.names_unsynced:
-        directory = files.pin_directory(log.path)
-        try:
-            yield from log.dirty.syncing_names(directory)
-        finally:
-            files.release(directory)
+        yield from log.dirty.syncing_names(files)
 
 
 def roll_overdue(log: LogState, now_ms: int) -> None:

@@ -95,11 +95,7 @@ class WatermarkNote:
 
     def _syncing(self) -> Work[None]:
         files = self._resources.files
-        file = files.pin(self.path)
-        try:
-            yield file.sync
-        finally:
-            files.release(file)
+        yield from files.syncing(files.pin(self.path))
 
     def _try_to_put(self, offset: int, lost: int) -> None:
         if self._closed:

@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from tidelog.model.work import Work
 from tidelog.runtime.disk import Directory, Disk, File
 
 DEFAULT_OPEN_FILES = 4096
@@ -130,6 +131,13 @@ class OpenFiles:
         path = file.path
         if self._open.get(path) is not file and self._open.get(_key(path)) is not file:
             file.close()
+
+    def syncing(self, pinned: File | Directory) -> Work[None]:
+        """Sync what was pinned for it, in pieces, and release it. OSError as usual."""
+        try:
+            yield pinned.sync
+        finally:
+            self.release(pinned)
 
     def let_go(self, file: File) -> None:
         """Undo one ``pin`` at the owner's next ``get`` or ``take_up``; in any thread. At once when
