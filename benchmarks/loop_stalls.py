@@ -113,14 +113,14 @@ class Bench:
         self._in_pieces(name, self.log.search_time(timestamp, Allowance()))
 
     def _in_pieces(self, name: str, pieces: Any) -> None:
+        made = None
         while True:
             with self.measured(name):
                 try:
-                    call = next(pieces)
+                    call = pieces.send(made)
                 except StopIteration:
                     return
-            if call is not None:
-                call()  # a thread's
+            made = None if call is None else call()  # a thread's
 
     def run(self) -> None:
         """Do everything once, in an order in which nothing undoes what is still needed."""

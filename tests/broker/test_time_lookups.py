@@ -19,7 +19,7 @@ from tests.support.turn_costs import TurnCosts
 from tidelog.model.errors import ErrorCode
 from tidelog.model.work import finish
 from tidelog.protocol import messages
-from tidelog.records.compression import Codec, compress
+from tidelog.records.compression import Codec, compress, decompress_start
 from tidelog.records.record import encode_record
 from tidelog.runtime import pace
 from tidelog.storage.log import time_lookup
@@ -48,8 +48,7 @@ class Threads(ThreadPoolExecutor):
         asyncio.get_running_loop().set_default_executor(self)
 
     def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        done = call.func if isinstance(call, partial) else type(call)
-        self.searched += done.__module__ in (check_batch.__module__, time_lookup.__name__)
+        self.searched += isinstance(call, partial) and call.func in (check_batch, decompress_start)
         return super().submit(call, *given, **named)
 
 

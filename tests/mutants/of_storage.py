@@ -302,9 +302,9 @@ MUTANTS = (
     ),
     Mutant(
         "B2: a gzip payload may have several members",
-        "src/tidelog/storage/log/inspecting.py::_Inside.unpack",
-        "self.limit, 1)",
-        "self.limit)",
+        "src/tidelog/storage/log/inspecting.py::inspect",
+        "inside.plain, taken, 1)",
+        "inside.plain, taken)",
         "tests/broker/test_inspected_appends.py",
     ),
     Mutant(

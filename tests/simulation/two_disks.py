@@ -170,13 +170,12 @@ class TwoDisks:
                 while True:
                     yield
                     try:
-                        if call is not None:
-                            call()
+                        made = None if call is None else call()
                     except Exception as error:
                         call = pieces.throw(error)
                     else:
                         yield
-                        call = next(pieces)
+                        call = pieces.send(made)
             except StopIteration as end:
                 if end.value is not None:
                     target.futures.pop(P, None)

@@ -1,4 +1,4 @@
-"""Driving work in pieces (``runtime.pace``) in a test: by threads, and with others in between."""
+"""Driving work in pieces (``model.work``) in a test: by threads, and with others in between."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def in_thread(work: Callable[[], None]) -> None:
 def by_threads(pieces: Work[Any], between: Callable[[], None] = lambda: None) -> Any:
     """Do work as a broker does: each call is a thread's, and others have turns before and after."""
     failed: list[Exception] = []
+    found: list[Any] = []
 
-    def do(call: Callable[[], None]) -> None:
+    def do(call: Callable[[], Any]) -> None:
         try:
-            call()
+            found.append(call())
         except Exception as error:
             failed.append(error)
 
@@ -34,6 +35,10 @@ def by_threads(pieces: Work[Any], between: Callable[[], None] = lambda: None) ->
             if call is not None:
                 in_thread(partial(do, call))
             between()
-            call = pieces.throw(failed.pop()) if failed else next(pieces)
+            call = (
+                pieces.throw(failed.pop())
+                if failed
+                else pieces.send(found.pop() if found else None)
+            )
     except StopIteration as end:
         return end.value

@@ -11,16 +11,18 @@ yielded says more:
 | None | nothing |
 | a number | the response under construction has grown by so many bytes |
 | a call | a thread may make it: it releases the GIL for nearly all of its time; not in a request |
+
+The ``yield`` of a call returns what the call has returned, or raises its error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
-Said = Callable[[], None] | int | None
+Said = Callable[[], Any] | int | None
 Result = TypeVar("Result")
-Work = Generator[Said, None, Result]
+Work = Generator[Said, Any, Result]
 
 
 def finish(work: Work[Result]) -> Result:
@@ -29,12 +31,11 @@ def finish(work: Work[Result]) -> Result:
         said = next(work)
         while True:
             try:
-                if callable(said):
-                    said()
+                found = said() if callable(said) else None
             except Exception as error:
                 said = work.throw(error)
             else:
-                said = next(work)
+                said = work.send(found)
     except StopIteration as end:
         result: Result = end.value
         return result

@@ -98,17 +98,19 @@ async def response(result: Any, clock: Clock) -> Any:
 
 async def go_on(work: Work[Result], said: object, turn: Turn, threads: Executor | None) -> Result:
     """Do as ``run`` with work that has begun: ``said`` is what it yielded first."""
+    loop = asyncio.get_running_loop()
     try:
         while True:
+            found = None
             try:
                 if callable(said):
-                    await _returned(asyncio.get_running_loop().run_in_executor(threads, said))
+                    found = await _returned(loop.run_in_executor(threads, said))
                 elif turn.is_over:
                     await turn.give_way()
             except Exception as error:
                 said = work.throw(error)
             else:
-                said = next(work)
+                said = work.send(found)
     except StopIteration as end:
         result: Result = end.value
         return result
@@ -158,9 +160,9 @@ class OneByOne:
                 asyncio.get_running_loop().call_soon(self._go_on)
 
 
-async def _returned(doing: asyncio.Future[None]) -> None:
+async def _returned(doing: asyncio.Future[Any]) -> Any:
     try:
-        await asyncio.shield(doing)
+        return await asyncio.shield(doing)
     except asyncio.CancelledError:
         if not doing.done():
             await asyncio.wait([doing])

@@ -51,6 +51,67 @@ def test_calls_go_to_threads_and_errors_come_back() -> None:
     asyncio.run(main())
 
 
+def test_the_work_gets_what_a_call_returns() -> None:
+    def doubled() -> Work[int]:
+        first: int = yield lambda: 3
+        assert (yield None) is None
+        return first + (yield lambda: 2 * first)
+
+    async def main() -> None:
+        assert await pace.run(doubled(), RealClock()) == 9
+
+    assert finish(doubled()) == 9
+    asyncio.run(main())
+
+
+def test_a_handlers_result_may_come_in_several_ways_one_after_another() -> None:
+    async def later(result: object) -> object:
+        return result
+
+    def in_steps(result: object) -> Work[object]:
+        yield None
+        return result
+
+    async def main() -> None:
+        clock = RealClock()
+        assert await pace.response("now", clock) == "now"
+        result = in_steps(later(later(in_steps("then"))))
+        assert await pace.response(result, clock) == "then"
+
+    asyncio.run(main())
+
+
+def test_work_without_a_task_is_done_in_turns_and_the_next_one_comes_in_between() -> None:
+    done: list[str] = []
+
+    def named(name: str, steps: int) -> Work[None]:
+        for step in range(steps):
+            done.append(f"{name}{step}")
+            yield None
+        if name == "b":
+            raise ValueError("a bug")
+
+    async def main() -> None:
+        errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: errors.append(said))
+        one_by_one = pace.OneByOne(RealClock())
+        for name, steps in (("a", 3), ("b", 1), ("c", 2)):
+            one_by_one.add(named(name, steps))
+        assert not done and len(one_by_one) == 3
+        while one_by_one:
+            before = len(done)
+            await asyncio.sleep(0)
+            assert len(done) - before <= 1
+        assert done == ["a0", "b0", "c0", "a1", "c1", "a2"] and len(errors) == 1
+        one_by_one.add(named("d", 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert done[-1] == "d0" and not one_by_one
+
+    with every_yield():
+        asyncio.run(main())
+
+
 def test_an_error_that_the_work_does_not_catch_ends_it() -> None:
     async def main() -> None:
         done: list[str] = []

@@ -253,15 +253,17 @@ class Steps:
         try:
             call = next(pieces)
             while True:
+                made: object = None
                 for work in (call, None):
                     if with_others and self.rng.random() < 0.5:
                         model = self.rng.choice(self.models)
                         self.rng.choice(beside)(model, self.logs[model.name])
-                    error = _called(work)
-                    if error is not None:
+                    if work is not None:
+                        made = _called(work)
+                    if isinstance(made, OSError):
                         break
                 yield None
-                call = next(pieces) if error is None else pieces.throw(error)
+                call = pieces.throw(made) if isinstance(made, OSError) else pieces.send(made)
         except StopIteration:
             return
 
@@ -344,10 +346,8 @@ class Steps:
             self.history.disk_space("full")
 
 
-def _called(work: Callable[[], None] | None) -> OSError | None:
+def _called(work: Callable[[], object]) -> object:
     try:
-        if work is not None:
-            work()
+        return work()
     except OSError as error:
         return error
-    return None

@@ -97,12 +97,11 @@ def deleted_at(path: Path, work: Callable[[PartitionLog], Work[Any]], at: int, a
                     found = sorted((path / "t-0").iterdir())
             pauses += 1
             try:
-                if call is not None:
-                    call()
+                made = None if call is None else call()
             except OSError as error:
                 call = pieces.throw(error)
             else:
-                call = next(pieces)
+                call = pieces.send(made)
     except StopIteration:
         pass
     assert directory.failed is None, (work, at, directory.failed)

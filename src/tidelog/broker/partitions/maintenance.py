@@ -249,20 +249,22 @@ class Maintenance:
         """Sync logs whose ``flush.ms`` is over, and closed segments that were never synced."""
         now_ms = self._clock.wall_ms()
         commit = self._partitions.commit
-        turn = pace.Turn(self._clock)
-        for part in pace.parts(list(self._assigned())):
-            for partition in part:
-                log = partition.log
-                if log.synced_end_offset >= log.end_offset:
-                    log.last_sync_ms = now_ms
-                elif log.configs.flush_ms < MAX_INT64 and (
-                    now_ms - log.last_sync_ms >= log.configs.flush_ms
-                ):
-                    log.last_sync_ms = now_ms
-                    commit.want(partition)
-                elif log.segments[-1].base_offset > log.synced_end_offset:
-                    commit.want(partition, closed_only=True)
-            await turn.pause()
+
+        def flush(partition: HostedPartition) -> None:
+            log = partition.log
+            if not partition.assigned:
+                return
+            if log.synced_end_offset >= log.end_offset:
+                log.last_sync_ms = now_ms
+            elif log.configs.flush_ms < MAX_INT64 and (
+                now_ms - log.last_sync_ms >= log.configs.flush_ms
+            ):
+                log.last_sync_ms = now_ms
+                commit.want(partition)
+            elif log.segments[-1].base_offset > log.synced_end_offset:
+                commit.want(partition, closed_only=True)
+
+        await self._partitions.for_each(flush, self._clock)
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks, log starts and the cleaner's offsets."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.model.work import Work
@@ -131,9 +132,8 @@ def _unpacked(records: bytes) -> Work[Buffer]:
     payload = memoryview(records)[HEADER_SIZE:]
     if not header.codec:
         return payload
-    plain: list[bytes] = []
-    yield lambda: plain.append(decompress(header.codec, payload, MOST_PLAIN_BYTES))
-    return plain[0]
+    plain: bytes = yield partial(decompress, header.codec, payload, MOST_PLAIN_BYTES)
+    return plain
 
 
 def misplaced_in(plain: Buffer, batch: _Batch) -> Work[int]:

@@ -91,15 +91,15 @@ def _swap(
         directory.sync()
 
     yield make_ready
-    old = _OldFiles(disk)
+    old: list[str] = []
     for group in groups:
         bases = {source.base_offset for source in group.sources}
         former = [segment for segment in log.segments if segment.base_offset in bases]
         fresh = _segment(log, group, former[0].created_ms, names.SWAP)
-        old.paths += exchange(log, former, fresh)
+        old += exchange(log, former, fresh)
         yield None
-    yield old.rename
-    log.dirty.remove_renamed(old.renamed, now_ms + log.configs.file_delete_delay_ms)
+    renamed = yield partial(_rename_old, disk, old)
+    log.dirty.remove_renamed(renamed, now_ms + log.configs.file_delete_delay_ms)
     number = log.dirty.names_changed
     yield directory.sync
     log.dirty.names_synced(number)
@@ -129,19 +129,12 @@ def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> Work[None]:
     files.end_renaming(final)
 
 
-class _OldFiles:
-    # The files of the segments that were replaced.
-    def __init__(self, disk: Disk) -> None:
-        self.paths: list[str] = []
-        self.renamed: list[str] = []
-        self._disk = disk
-
-    def rename(self) -> None:
-        """Rename them. Blocks."""
-        for path in self.paths:
-            if self._disk.exists(path):
-                self._disk.rename(path, path + names.DELETED)
-                self.renamed.append(path + names.DELETED)
+def _rename_old(disk: Disk, paths: Sequence[str]) -> list[str]:
+    """Rename the files of segments that were replaced; return their new paths. Blocks."""
+    there = [path for path in paths if disk.exists(path)]
+    for path in there:
+        disk.rename(path, path + names.DELETED)
+    return [path + names.DELETED for path in there]
 
 
 def _keeps_producers(log: LogState, result: CompactionResult) -> Work[bool]:

@@ -14,8 +14,6 @@ Batches that are appended in the meantime stay. Not which segments go: see `rete
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tidelog.model.errors import ErrorCode
 from tidelog.model.work import Work
 from tidelog.records.batch import Rejected
@@ -119,13 +117,17 @@ def _apply_retention(log: LogState, now_ms: int, at_most: int | None) -> Work[st
     # records as if they had never been.
     advance_start(log, start, later=True)
     removal = take_out(log, leaving)
-    older = _OlderSnapshots(log, start)
+    disk, directory = log.resources.disk, log.path
+
+    def remove() -> list[str]:
+        removal.run()
+        return remove_snapshots(disk, directory, below=start)
+
     try:
-        yield _both(removal.run, older.run)
+        for path in (yield remove):
+            log.resources.files.forget(path)
     finally:
         taken_out(log, removal, now_ms)
-        for path in older.removed:
-            log.resources.files.forget(path)
     log.raise_recovery_point(start)
     removed = sum(segment.size for segment in leaving)
     return (
@@ -138,21 +140,3 @@ def forgotten(producers: ProducerState, silent_since_ms: int) -> Work[None]:
     """Forget silent producers: even giving up the memory of many takes long."""
     while producers.expire(silent_since_ms, 1):
         yield None
-
-
-class _OlderSnapshots:
-    # Removes the snapshots of producers below an offset, in any thread.
-    def __init__(self, log: LogState, start: int) -> None:
-        self._disk, self._directory, self._start = log.resources.disk, log.path, start
-        self.removed: list[str] = []
-
-    def run(self) -> None:
-        self.removed = remove_snapshots(self._disk, self._directory, below=self._start)
-
-
-def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
-        first()
-        second()
-
-    return run

@@ -8,6 +8,7 @@ taken from them. No other code inspects a produced batch, and this code decodes 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from tidelog.model.configs.topic import CREATE_TIME, TopicConfigs
@@ -144,9 +145,10 @@ def inspect(
                     return Rejected(ErrorCode.INVALID_RECORD, fault)
                 allowance.plain += REQUEST_RATIO * len(batch)
                 # Reserved first, the rest returned: other batches of the request are in work.
-                inside.limit = taken = min(limit, max(0, allowance.plain))
+                taken = min(limit, max(0, allowance.plain))
                 allowance.plain -= taken
-                yield inside.unpack
+                # One member of gzip: librdkafka ends after the first, and aborts where it is empty.
+                inside.plain = yield partial(decompress, header.codec, inside.plain, taken, 1)
                 allowance.plain += taken - len(inside.plain)
         except PayloadTooLarge as error:
             # A retry of the whole batch does not help: clients split it.
@@ -158,39 +160,31 @@ def inspect(
             refusal = yield from _check_records(inside, wanted)
             if refusal is not None:
                 return refusal
-        codec = wanted.codec_for(header)
+        codec, packed = wanted.codec_for(header), b""
         if codec is not None:
-            inside.pack_with = codec, _level_of(wanted.configs)
-            yield inside.pack
+            packed = yield partial(inside.packed, codec, _level_of(wanted.configs))
         elif inside.header != header:
-            inside.packed = seal_batch(inside.header, batch[HEADER_SIZE:])
-        if inside.packed:
-            batch = memoryview(inside.packed)
+            packed = seal_batch(inside.header, batch[HEADER_SIZE:])
+        if packed:
+            batch = memoryview(packed)
             header = read_header(batch)
         kept.append((header, batch))
     return kept
 
 
 class _Inside:
-    # One batch, unpacked and packed again by calls that a thread may make.
-    __slots__ = ("header", "limit", "pack_with", "packed", "plain")
+    # One batch, unpacked by now.
+    __slots__ = ("header", "plain")
 
     def __init__(self, header: BatchHeader, batch: memoryview) -> None:
         self.header = header  # with the greatest timestamp of its records, once they are known
-        self.limit = 0
         self.plain: Any = batch[HEADER_SIZE:]
-        self.pack_with: tuple[int, int | None] = Codec.NONE, None
-        self.packed = b""
 
-    def unpack(self) -> None:
-        # One member of gzip: librdkafka ends after the first, and aborts where that is empty.
-        self.plain = decompress(self.header.codec, self.plain, self.limit, 1)
-
-    def pack(self) -> None:
-        codec, level = self.pack_with
+    def packed(self, codec: int, level: int | None) -> bytes:
+        # The batch with another codec; in any thread.
         attributes = (self.header.attributes & ~CODEC_MASK) | codec
         packed = compress(codec, self.plain, level)
-        self.packed = seal_batch(self.header._replace(attributes=attributes), packed)
+        return seal_batch(self.header._replace(attributes=attributes), packed)
 
 
 def _check_records(inside: _Inside, wanted: BatchDemands) -> Work[Rejected | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 from tidelog.model.work import Work
 from tidelog.runtime.disk import Disk
@@ -191,9 +192,7 @@ class WaitingSnapshots:
         if not present()[1].entries:
             return True
         limit = max(start, synced_end)
-        kept = _Kept(self._disk, self._directory, start, limit)
-        yield kept.run
-        if kept.is_there:
+        if (yield partial(_keep_one, self._disk, self._directory, start, limit)):
             return True
         if any(start <= one.offset <= limit for one in self._in_flight):
             return False
@@ -215,26 +214,20 @@ class WaitingSnapshots:
         return True
 
 
-class _Kept:
-    # Looks for a snapshot of what is between two offsets and makes it durable, in any thread.
-    def __init__(self, disk: Disk, directory: str, start: int, limit: int) -> None:
-        self._disk, self._directory = disk, directory
-        self._start, self._limit = start, limit
-        self.is_there = False
-
-    def run(self) -> None:
-        for offset in snapshot_offsets(self._disk, self._directory):
-            if self._start <= offset <= self._limit:
-                try:
-                    file = self._disk.open(snapshot_path(self._directory, offset))
-                except FileNotFoundError:
-                    continue  # a sync has thinned them out
-                try:
-                    file.sync()
-                finally:
-                    file.close()
-                self.is_there = True
-                return
+def _keep_one(disk: Disk, directory: str, start: int, limit: int) -> bool:
+    """Make a snapshot of what is between two offsets durable, if there is one. In any thread."""
+    for offset in snapshot_offsets(disk, directory):
+        if start <= offset <= limit:
+            try:
+                file = disk.open(snapshot_path(directory, offset))
+            except FileNotFoundError:
+                continue  # a sync has thinned them out
+            try:
+                file.sync()
+            finally:
+                file.close()
+            return True
+    return False
 
 
 def remove_snapshots(

@@ -63,20 +63,6 @@ class _Candidate(NamedTuple):
     header: BatchHeader
 
 
-class _Start:
-    """The beginning of a payload, made by ``__call__``, be it in a thread."""
-
-    __slots__ = ("_codec", "_limit", "_payload", "complete", "plain")
-
-    def __init__(self, codec: int, payload: Buffer, limit: int) -> None:
-        self._codec, self._payload, self._limit = codec, payload, limit
-        self.plain: Buffer = payload
-        self.complete = True
-
-    def __call__(self) -> None:
-        self.plain, self.complete = decompress_start(self._codec, self._payload, self._limit)
-
-
 def search_time(log: LogState, timestamp: int, allowance: Allowance) -> Work[TimeFound]:
     """Return the first record not older than ``timestamp`` (ms), or None; in pieces.
 
@@ -260,16 +246,16 @@ def _scan(
 ) -> Work[bool]:
     limit = FIRST_READ_BYTES
     while True:
-        start = _Start(header.codec, payload, limit)
+        plain: Buffer = payload
+        complete = True
         if header.codec != Codec.NONE:
-            if limit == FIRST_READ_BYTES and len(payload) <= SMALL_BYTES:
-                start()
-            else:
-                yield start
-            allowance.bytes -= len(start.plain)
+            read = partial(decompress_start, header.codec, payload, limit)
+            is_small = limit == FIRST_READ_BYTES and len(payload) <= SMALL_BYTES
+            plain, complete = read() if is_small else (yield read)
+            allowance.bytes -= len(plain)
         while True:
             before = scan.index
-            wants_more = not scan.scan(start.plain, start.complete, pace.PART)
+            wants_more = not scan.scan(plain, complete, pace.PART)
             allowance.records -= scan.index - before
             if scan.is_over:
                 return False
