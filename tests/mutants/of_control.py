@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 DECISIONS = "src/tidelog/controller/decisions"
 ADVICE = "tests/unit/controller/test_advice_of_resizes.py"
 BEGINNINGS = "tests/unit/controller/test_resize_beginnings.py"
+FOLLOWED = "tests/component/controller/test_followed_changes.py"
 RESIZES = (
     "tests/unit/controller/test_resizing.py tests/unit/controller/test_resizing_model.py "
     "tests/unit/controller/test_resize_requests.py tests/unit/controller/test_sides.py"
@@ -281,6 +282,55 @@ MUTANTS = (
         "ControllerEvent.SENT: (ControllerPart.REQUESTS, ControllerPart.RESIZES)",
         "ControllerEvent.SENT: ()",
         "tests/wire/test_controller_resizes.py",
+    ),
+    Mutant(
+        "a topic that waits for a broker is not completed when that registers",
+        "src/tidelog/controller/consequences.py",
+        "ControllerEvent.REGISTERED: (ControllerPart.TOPICS,)",
+        "ControllerEvent.REGISTERED: ()",
+        f"{FOLLOWED}::test_a_topic_that_waited_for_a_broker_is_made_when_it_registers",
+    ),
+    Mutant(
+        "a topic that waits for a broker is not completed when that has expired",
+        "src/tidelog/controller/consequences.py",
+        "        ControllerPart.RESIZES,\n        ControllerPart.TOPICS,\n",
+        "        ControllerPart.RESIZES,\n",
+        f"{FOLLOWED}::test_a_topic_that_waited_for_a_broker_is_made_when_it_has_expired",
+    ),
+    Mutant(
+        "a topic that a tool has made and marked stays",
+        "src/tidelog/controller/consequences.py",
+        "ControllerEvent.MARKED: (ControllerPart.TOPICS,)",
+        "ControllerEvent.MARKED: ()",
+        f"{FOLLOWED}::test_a_topic_that_a_tool_makes_and_marks_at_once_is_deleted",
+    ),
+    Mutant(
+        "a request goes on waiting for a broker that is suspected",
+        "src/tidelog/controller/consequences.py",
+        "ControllerEvent.SUSPECTED: (ControllerPart.REQUESTS, ControllerPart.RESIZES)",
+        "ControllerEvent.SUSPECTED: (ControllerPart.RESIZES,)",
+        f"{FOLLOWED}::test_a_request_waits_for_no_broker_that_is_suspected",
+    ),
+    Mutant(
+        "a shrink goes on waiting when every leader has reported its writers",
+        "src/tidelog/controller/consequences.py",
+        "ControllerEvent.WRITERS_REPORTED: (ControllerPart.REQUESTS,)",
+        "ControllerEvent.WRITERS_REPORTED: ()",
+        f"{FOLLOWED}::test_a_shrink_begins_when_the_last_leader_has_reported_its_writers",
+    ),
+    Mutant(
+        "the time of retired partitions begins with a periodic check",
+        "src/tidelog/controller/consequences.py",
+        "ControllerEvent.SHRINK_PUBLISHED: (ControllerPart.RETIRED,)",
+        "ControllerEvent.SHRINK_PUBLISHED: ()",
+        f"{FOLLOWED}::test_the_time_of_retired_partitions_begins_when_the_shrink_is_published",
+    ),
+    Mutant(
+        "a growth goes on waiting when the retired partitions are checked",
+        "src/tidelog/controller/consequences.py",
+        "ControllerEvent.RETIRED_CHECKED: (ControllerPart.REQUESTS,)",
+        "ControllerEvent.RETIRED_CHECKED: ()",
+        f"{FOLLOWED}::test_a_growth_over_retired_partitions_is_answered_when_they_are_checked",
     ),
     Mutant(
         "a kind of node has no consequences",

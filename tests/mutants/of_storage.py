@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 STORIES = "tests/simulation/test_log_seeds.py"
+CRASHED_MOVE = (
+    "tests/simulation/test_future_crashes.py"
+    "::test_a_crash_anywhere_in_a_move_leaves_one_whole_replica"
+)
 
 MUTANTS = (
     Mutant(
@@ -476,7 +480,7 @@ MUTANTS = (
         "        del origin.moving[moved.partition]\n",
         "        del origin.moving[moved.partition]\n"
         "        yield from target.syncing_names(always=True)\n",
-        "tests/simulation/test_future_crashes.py",
+        f"{CRASHED_MOVE}[fences-power]",
     ),
     Mutant(
         "K4: a log whose first segment is missing begins with the second one",
