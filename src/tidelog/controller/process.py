@@ -138,6 +138,7 @@ class ControllerProcess:
             await self.server.stop()
             self.server = None
         async with self.controller.turn:
+            # A decision that is being written ends first: otherwise its outcome would be unknown.
             await self.controller.store.close()
 
     async def _open_store(self) -> None:
@@ -199,6 +200,7 @@ class ControllerProcess:
     async def _try_to_activate(self) -> None:
         controller = self.controller
         self._controller_changed.clear()
+        # Before the attempt: a change during it lets the next one follow at once.
         await asyncio.sleep(self._pause_s)
         try:
             async with controller.turn:

@@ -152,6 +152,7 @@ class StoreWatches:
                 if self._is_new:
                     await self._controller.settle(ControllerEvent.LOADED)
                     self._is_new = False
+                # Only now: after a failure the next attempt does it again.
                 while self._changed:
                     await self._check_some()
                 await begin_plan(self._controller)

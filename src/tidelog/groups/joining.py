@@ -138,6 +138,8 @@ def _join_without_id(group: Group, event: Join, now_ms: int, out: DecisionBuilde
     elif len(group.pending_joins) >= limits.MAX_PENDING_MEMBERS:
         out.answer(event.pending_response, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
     else:
+        # No member yet: a client whose response is lost asks again, and no member of it must be
+        # left (KIP-394).
         group.pending_joins.add(member_id)
         group.deadlines.set(session_of(member_id), now_ms + event.session_timeout_ms)
         out.answer(event.pending_response, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))

@@ -62,6 +62,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
             value = replace(offset, committed_ms=wall_ms, expires_ms=expires_ms)
             records.append((OffsetRecord(group.group_id, at.topic, at.partition, value),))
             if group.positions is not None:
+                # It goes back below what it reported: gates have to wait for it again (promise 7).
                 group.positions.lower(at, offset.offset)
             results.append((at, ErrorCode.NONE))
     written = chain.from_iterable(records)

@@ -158,6 +158,7 @@ def _position(
     owner = None
     if known is not None:
         owner = group.members.get(known.owners.get(at.topic, {}).get(at.partition, ""))
+        # It may have an owner that is not known: no gate opens by doubt (0071).
         if owner is None and not known.is_complete:
             return KnownPosition(), None
         if owner is not None and owner.aware is not False:

@@ -103,6 +103,7 @@ def complete_join(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     group.initial_rebalance_left_ms = None
     group.new_member_added = False
     group.generation += 1
+    # The reports are of the former owners.
     group.positions = None
     if not group.members:
         _become_empty(group, now_ms, out)

@@ -86,6 +86,7 @@ def expire(group: Group, event: Expire, now_ms: int, out: DecisionBuilder) -> No
         at
         for at in event.positions or ()
         if (offset := group.offsets.get(at.topic, {}).get(at.partition)) is not None
+        # A newer commit of it is on its way to the log.
         and at not in group.in_flight
         and _may_expire(group, at.topic)
         and _expired(group, offset, wall_ms)

@@ -169,6 +169,7 @@ class ZookeeperStore:
             )
         answers = await self._ask(lambda client: _transaction(client, operations).commit_async())
         for operation, answer in zip(operations, answers, strict=True):
+            # These two only tell that another operation of the write has failed.
             if isinstance(answer, Exception) and not isinstance(
                 answer, exceptions.RolledBackError | exceptions.RuntimeInconsistency
             ):

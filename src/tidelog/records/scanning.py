@@ -109,6 +109,8 @@ class TimeScan:
                 if end > limit:
                     return False
         except (IndexError, CorruptRecords):
+            # The head of a record is far shorter: with so many bytes there it is not cut short, but
+            # wrong.
             if complete or limit - self._position > 64:
                 raise
             return False

@@ -134,11 +134,13 @@ def decide_leader_and_isr(
     local: LocalReplica | None, command: LeaderAndIsrCommand
 ) -> Apply | CommandRefusal:
     """Decide one partition of a LeaderAndIsr request by the table above."""
+    # Before all else: a damaged node must make no replica stale (promise 20).
     if command.leader == -1 and command.leader_epoch == -1:
         return Apply(Action.IGNORE, why="its state is damaged in the store")
     if local is None:
         return _CREATE
     adopt = False
+    # The incarnation first: leader epochs order the commands of one incarnation only.
     if command.topic_id != NO_TOPIC_ID:
         if local.topic_id == NO_TOPIC_ID:
             if not command.migrated:
@@ -150,6 +152,7 @@ def decide_leader_and_isr(
             return _stale(command, ErrorCode.INCONSISTENT_TOPIC_ID, why)
     if not may_be_of(local.partition_epoch, command.partition_epoch, command.birth_epoch):
         known = local.partition_epoch
+        # A FULL begins a channel, and only the newest channel counts: it cannot have come late.
         if known > command.partition_epoch and command.kind != LeaderAndIsrType.FULL:
             why = f"partition epoch {command.partition_epoch} is older than {known}"
             return CommandRefusal(ErrorCode.FENCED_LEADER_EPOCH, why)
@@ -221,6 +224,8 @@ def decide_stop_replica(
     """
     if local is None:
         return StopAction.NOTHING
+    # Before the leader epoch: -2 overrides the check of that, never of the incarnation (promise
+    # 18).
     if command.checks_topic_id and local.topic_id != command.topic_id:
         why = f"the replica's topic id is {local.topic_id}, the request's {command.topic_id}"
         return CommandRefusal(ErrorCode.INCONSISTENT_TOPIC_ID, why)

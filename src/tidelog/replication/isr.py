@@ -37,12 +37,15 @@ class Follower:
 
     def fetched(self, offset: int, leader_end: int, broker_epoch: int, now_ms: int) -> None:
         """Note a fetch from ``offset`` while the leader's log ended at ``leader_end``."""
+        # Another life of the broker: what the former one held, this one may have lost (promise 16).
         if broker_epoch != self.broker_epoch:
             self.broker_epoch = broker_epoch
             self.leader_end_then = self.start_offset = UNKNOWN
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif self.leader_end_then != UNKNOWN and offset >= self.leader_end_then:
+            # While records come all the time, no fetch ever names the leader's present end: what
+            # the leader held at the last fetch counts, as of then (KIP-16).
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset = offset
         self.fetched_ms = now_ms

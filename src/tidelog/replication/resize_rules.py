@@ -122,11 +122,16 @@ def answer_to_produce(
             or not here.birth_epoch <= named.resize_epoch <= here.resize_epoch
         ):
             return ToProduce.ELSEWHERE
+    # After the incarnation, whose leader alone may answer for it; before all that came since the
+    # batch was appended: a duplicate is a success (promise 6).
     if known:
         return ToProduce.KNOWN
+    # A batch of this epoch comes after the fence that begins it (promise 8).
     if fence_unwritten:
         return ToProduce.FENCE_UNWRITTEN
     if aware and named.resize_epoch < here.resize_epoch:
+        # Above the watermark the fence may be cut with the next leader, and a copy of the batch in
+        # another log may become committed: only below it the refusal is definite (promise 2).
         return ToProduce.OLDER if fence_committed else ToProduce.UNDETERMINED
     if here.sealed:
         return ToProduce.SEALED

@@ -108,6 +108,7 @@ async def go_on(work: Work[Result], said: object, turn: Turn, threads: Executor 
                 elif turn.is_over:
                     await turn.give_way()
             except Exception as error:
+                # At the place that yielded the call: the work decides what its failure means.
                 said = work.throw(error)
             else:
                 said = work.send(found)
@@ -115,6 +116,8 @@ async def go_on(work: Work[Result], said: object, turn: Turn, threads: Executor 
         result: Result = end.value
         return result
     finally:
+        # Also when the caller is cancelled: the work's own ``finally`` blocks leave no change half
+        # noted.
         work.close()
 
 

@@ -140,6 +140,7 @@ class FutureReplicas:
 
     def start(self) -> None:
         """Go on with the copies that an earlier process left, or remove them."""
+        # A directory that cannot be read may hold the replica of which this is a copy (promise 20).
         usable = not self._partitions.away
         for directory in self._partitions.directories:
             if directory.failed is not None:
@@ -286,6 +287,7 @@ class FutureReplicas:
         async with self._threads:
             if not copy.is_wanted:
                 return MoveEvent.UNWANTED
+            # Of the log as it is now: it may have changed while this waited for a thread.
             before, steps = mirror.size, mirror.plan(most)
             await self._log_work.run(None, mirror.in_thread(partial(mirror.run, steps)))
             is_near = copy.is_wanted and mirror.left() <= most
@@ -306,6 +308,7 @@ class FutureReplicas:
         """Make the directory of a copy; from now on its log is not compacted."""
         log, target, key = copy.hosted.log, copy.target, copy.hosted.key
         assert log.metadata is not None
+        # First: from here on no compaction swaps bytes that may have been copied.
         log.is_mirrored = True
         await self._log_work.until_free(log)
         if not copy.is_wanted:
@@ -345,6 +348,7 @@ class FutureReplicas:
         copy.target.futures.pop(log.partition, None)
         copy.hosted.log = log
         self._log_work.hand_over(former, log)
+        # Syncs of the log waited for the move, and requests for them.
         self._commit.want(copy.hosted)
 
     async def _check_damage(self, copy: FutureReplica, why: str) -> MoveEvent:

@@ -94,13 +94,17 @@ class GroupCommit:
                 epochs: list[tuple[HostedPartition, PartitionLog, PendingEpochs, bool]] = []
                 taken: list[HostedPartition] = []
                 for partition, closed_only in list(islice(self._wanted.items(), MOST_PER_TRIP)):
+                    # At least one: turns that begin late would otherwise sync nothing, one after
+                    # another.
                     if (taken or epochs) and turn.is_over:
                         break
+                    # Before the sync: what is appended during it has to be wanted again.
                     del self._wanted[partition]
                     log = partition.log
                     if log.change in HOLDS_SYNCS:
                         self._again_later(partition, closed_only)
                         continue
+                    # Also one without unsynced records: its waiters have to be notified.
                     taken.append(partition)
                     try:
                         unwritten = log.epochs_to_write()
@@ -163,6 +167,7 @@ class GroupCommit:
             self.want(partition, closed_only=closed_only)
 
     def _notify(self, partition: HostedPartition) -> None:
+        # Each compares the end that it waits for: a log that was cut meanwhile ends its wait, too.
         for waiter in self._waiting.pop(partition, ()):
             if not waiter.done():
                 waiter.set_result(None)

@@ -236,6 +236,8 @@ class Partitions:
         failed: list[TopicPartition] = []
         reason = ""
         for directory in self.directories:
+            # Before the sync: a rename that comes while a thread waits for the disk needs another
+            # one.
             renamed = self._renamed.pop(directory, [])
             try:
                 yield from directory.syncing_names()

@@ -274,6 +274,7 @@ class GroupMember:
                 self.assigned_with = epochs_of_assignment(data)
                 return decode_assignment(data)
             except Refused as error:
+                # That round only gives the id: no join leaves two members (KIP-394).
                 if error.code != ErrorCode.MEMBER_ID_REQUIRED and not self._apply_error(
                     error, self._standing
                 ):
@@ -338,6 +339,7 @@ class GroupMember:
                 )
                 for member in joined.members
             }
+            # By older counts the newest partitions would have no reader.
             await self._catch_up(member.epochs for member in members.values())
             names = {name for member in members.values() for name in member.topics}
             self._counts = await self._count_partitions(names)
@@ -459,6 +461,7 @@ class GroupMember:
             self._max_poll_interval_ms,
         )
         leaver = self._standing
+        # A static member keeps its place until its session expires (KIP-345).
         self._step(Event.GENERATION_LOST if self._instance_id is not None else Event.UNKNOWN)
         if self._instance_id is None:
             with contextlib.suppress(ClientError):

@@ -198,6 +198,7 @@ class GroupReader:
             await asyncio.sleep(0)
         if self.gating.is_active:
             self.gating.raise_problem()
+            # Only now: this call says that all that was returned before is processed.
             self.gating.delivered(self.positions())
         while True:
             self._refuse_closed()
@@ -207,6 +208,8 @@ class GroupReader:
             if self._is_entering:
                 await self._enter()
             if self._joining is not None or self.member.must_join:
+                # An eager member returns nothing while it joins: others may read its partitions by
+                # then.
                 if not await self._joined(deadline) and not self.member.is_cooperative:
                     return []
             elif self.commits.is_due(loop.time()):
@@ -342,6 +345,8 @@ class GroupReader:
         await self.gating.stop()
         if self.commits.auto_ms is not None:
             await self.commits.settle()
+            # A commit in flight comes first: otherwise it could overwrite this one with older
+            # positions.
             await self.commits.attempt(done_with)
         if self.member.is_cooperative and generation.assigned:
             if self.member.state is MemberState.OUT:

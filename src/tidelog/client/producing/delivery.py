@@ -193,6 +193,7 @@ class BatchDelivery:
             return
         self.topics.check()
         self._give_up_moved()
+        # Both before the round: what they take back, or give up, is to be sent in it.
         now = asyncio.get_running_loop().time()
         groups: dict[Lane, list[SendQueue]] = {}
         lost: list[SendQueue] = []
@@ -215,6 +216,7 @@ class BatchDelivery:
                 lost.append(queue)
                 continue
             lane = self.flights.lanes.of(leader, queue.partition, self._cluster.view)
+            # What is in flight elsewhere could be appended after what is sent now (promise 5).
             if queue.may_go_to(lane):
                 groups.setdefault(lane, []).append(queue)
         if lost:
@@ -290,6 +292,7 @@ class BatchDelivery:
         self.flights.ended(flight)
         error = answer.exception()
         self.figures.answered(asyncio.get_running_loop().time() - flight.sent_at)
+        # What was given up meanwhile is sent again: its outcome comes with that.
         sent = [(one.queue, one.batch) for one in flight.sent if one.is_open]
         results: dict[TopicPartition, BatchResult] = {}
         if error is None:

@@ -299,9 +299,12 @@ class SendQueue:
             return None
         if not self._idempotent:
             return self.waiting[0]
+        # A leader that does not know the producer cannot tell a gap: with several in flight it
+        # could append a later batch first (0100).
         if self.in_flight and not self.is_known:
             return None
         if self.broken:
+            # They may be in the log: under another identity they would be there twice (promise 6).
             numbered = (batch for batch in self.waiting if batch.producer is not None)
             unclear = next(numbered, None)
             if unclear is not None:

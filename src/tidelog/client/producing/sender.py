@@ -205,6 +205,7 @@ class RecordSender:
     async def close(self) -> None:
         """Flush and stop; ``send`` raises at once. If cancelled, unwritten records fail."""
         self._is_closing = True
+        # Senders that wait for room must see that it is closed.
         self.memory.wake()
         try:
             await self.flush()

@@ -296,6 +296,7 @@ def _leave(cluster: ClusterState, name: str, may_be_cut: bool) -> list[Write]:
     held = {index: holders(cluster, name, index) for index in held_partitions(cluster, name)}
     history = cluster.topic_histories.get(name)
     removed = {} if history is None else history.former
+    # A new topic of the name begins above these (0016).
     epochs = {index: former.leader_epoch for index, former in removed.items()}
     epochs |= {
         index: state.leader_epoch

@@ -149,8 +149,10 @@ def settle(
                 leader_epoch=epoch,
                 is_unclean_leader=False,
             )
+    # No other replica can lead, and this one is not dead: it goes on, or comes back.
     if state.leader in standing.registered:
         return state
+    # As long as a replica that holds everything may come back, nothing is given up (promise 17).
     waiting = {*state.isr, *eligible_now(state, min_insync)} & standing.registered
     if not waiting and unclean_allowed:
         for member in replicas:

@@ -66,6 +66,7 @@ def operations(cluster: ClusterState, writes: Sequence[Write]) -> list[Operation
     found: list[Operation] = []
     if not any(write.path == layout.CONTROLLER_EPOCH for write in writes):
         version = cluster.versions[layout.CONTROLLER_EPOCH]
+        # A controller that was deposed writes nothing (promise 22).
         found.append(CheckVersion(layout.CONTROLLER_EPOCH, version))
     known: dict[str, int] = {}
     for write in writes:

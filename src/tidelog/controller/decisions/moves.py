@@ -118,6 +118,7 @@ def _with_stops(after: Placement, former: Sequence[int] | None) -> Placement:
     hosts = hosts_of(after.replicas, after.state.target_replicas)
     stops = {broker: epoch for broker, epoch in after.stops.items() if broker not in hosts}
     epoch = after.state.leader_epoch
+    # With the epoch of this write: any later assignment fences a stop that comes late (promise 18).
     stops |= {broker: epoch for broker in former or () if broker not in hosts}
     return replace(after, stops=stops)
 

@@ -120,6 +120,8 @@ def advance(
     if plan is None:
         return Decision(Advanced(Progress.NONE))
     if plan.published:
+        # As long as the plan is there, no other resize of the topic begins: before that, all
+        # brokers show this count (promises 11, 13).
         if not is_known:
             return Decision(Advanced(Progress.WAITS))
         return Decision(Advanced(Progress.REMOVED), (_put_plan(cluster, name, None),))
@@ -323,6 +325,7 @@ def _undo(
     The children of a growth that have no nodes yet leave the assignment at once. ``silent``: the
     brokers that did not respond in time, if that is why.
     """
+    # An epoch of its own: logs have fences of the one that is undone (promise 11).
     epoch = plan.resize_epoch + 1
     undo = ResizePlan(
         ResizeKind.UNDO,
@@ -384,6 +387,7 @@ def _write(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[Advan
 def _removed_children(cluster: ClusterState, name: str, plan: ResizePlan) -> Decision[Advanced]:
     """Return the commit of an undo that removes the highest children that are left."""
     end = plan.to_count + items_of(plan) - plan.cursor
+    # The highest first: stock clients see contiguous ids at every moment (promise 13).
     gone = range(max(plan.to_count, end - min(AT_ONCE, WRITES_AT_ONCE)), end)[::-1]
     for index in gone:
         where = TopicPartition(name, index)
@@ -439,6 +443,8 @@ def _changed(
         writes.append(Put(layout.partition(*where), reopened))
     elif plan.step is ResizeStep.FENCE and plan.kind is not ResizeKind.SAME:
         epochs.append(state.leader_epoch)
+    # A leader that misses the resize can commit nothing more: its followers are in this epoch
+    # (promise 8).
     raised = msgspec.structs.replace(state, leader_epoch=state.leader_epoch + 1)
     return [*writes, put_state(cluster, where, raised)]
 
@@ -466,6 +472,7 @@ def _born(
         birth_epoch=plan.resize_epoch,
         birth_offset=0 if former is None else former.end_offset,
     )
+    # Above all that the former incarnations had, also in deleted topics of the name (0016).
     state = PartitionState(isr[0], max(epochs) + 1, cluster.controller_epoch, isr)
     return [Put(layout.partition(*where), node), Put(layout.state(*where), state)]
 

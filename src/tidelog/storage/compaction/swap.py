@@ -99,6 +99,7 @@ def _swap(
         old += exchange(log, former, fresh)
         yield None
     renamed = yield partial(_rename_old, disk, old)
+    # A read that is under way may still have one of these files open.
     log.dirty.remove_renamed(renamed, now_ms + log.configs.file_delete_delay_ms)
     number = log.dirty.names_changed
     yield directory.sync
@@ -118,6 +119,7 @@ def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> Work[None]:
 
     files = log.resources.files
     final = {path + names.SWAP: path for group in groups for path in _paths(log, group)}
+    # A read may open a file at any moment until all have their names: it tries both.
     files.begin_renaming(final)
     yield rename
     log.dirty.note_names()
@@ -152,6 +154,7 @@ def _keeps_producers(log: LogState, result: CompactionResult) -> Work[bool]:
 def _fits(log: LogState, result: CompactionResult) -> bool:
     if log.change is not None or log.is_mirrored or log.generation != result.plan.generation:
         return False
+    # The active segment is in no plan: it grows.
     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
     return all(
         sizes.get(source.base_offset) == source.size

@@ -106,11 +106,13 @@ def _truncate(log: LogState, offset: int, now_ms: int) -> Work[Rejected | None]:
     except OSError as error:
         return write_failed(log, error)
     try:
+        # The newest first: a crash in between leaves a shorter log, never one with a hole.
         removal = take_out(log, log.segments[:place:-1])
     except OSError as error:
         opened.release()
         return write_failed(log, error)
     check.kept.hand_over(kept)
+    # Before the files change: a reader that comes meanwhile finds no batch that is about to go.
     _end_at(log, kept, check.end, uncut_end=check.end)
     log.snapshots.cancel(above=check.end)
     cut = _Cut(log, removal, pending_epochs(log), above=check.end)
@@ -172,12 +174,15 @@ def _lower_claims(log: LogState, offset: int) -> Work[None]:
     """
     former = log.lower_claims(offset)
     try:
+        # Claims that were lower already are on disk as they are: then no checkpoint is needed
+        # (0038).
         if max(former) > offset and log.resources.before_cut is not None:
             yield from log.resources.before_cut()
         yield from log.watermark_note.lowering(offset)
     except OSError:
         log.restore_claims(former)
         raise
+    # A compaction that was planned before the cut no longer fits (``swap``).
     log.generation += 1
 
 
@@ -276,6 +281,7 @@ class _Cut:
             make_files(self._disk, self.fresh)
         self.epochs.run()
         self.removed = remove_snapshots(self._disk, self._directory, above=self._above)
+        # Of the cut files only the log itself: an index that is torn is built again.
         for file, _ in self.opened.sizes[-1:]:
             file.sync()
         self.removal.directory.sync()

@@ -171,6 +171,7 @@ def _complete_swap(resources: Resources, directory: str, base: int) -> None:
             if offset is not None and base <= offset < end:
                 disk.remove(f"{directory}/{name}")
     for suffix in (names.INDEX, names.TIME_INDEX, names.LOG):
+        # The log last: as long as it is a .swap, the next start does all of this again.
         swap = names.file_name(base, suffix + names.SWAP)
         if swap in present:
             disk.rename(f"{directory}/{swap}", f"{directory}/{names.file_name(base, suffix)}")
@@ -205,6 +206,8 @@ def _open_last_clean(resources: Resources, last: Segment) -> bool:
     for position, header in scan(file, start, last.size, check=False, chunk_bytes=HEADERS_BYTES):
         end = position + header.size
         last.next_offset = header.next_offset
+    # A clean stop ends a file with its last batch: where it does not, the flag does not vouch for
+    # it.
     return end == last.size
 
 
@@ -214,6 +217,7 @@ def _check_from_recovery_point(
     segments = recovered.segments
     for place, segment in enumerate(segments):
         last = place + 1 == len(segments)
+        # All of it was synced: no crash can have torn it.
         if not last and segment.next_offset <= ending.recovery_point and not ending.was_damaged:
             continue
         begins_next = segment.next_offset
@@ -309,10 +313,13 @@ def _judge(
         has_more = sound_batch_after(file, position, segment.size, end) is not None
     damage = f"{segment.log_path} has a damaged batch at position {position} (offset {end})"
     if end < ending.recovery_point:
+        # Synced bytes are torn by no crash (promise 26).
         recovered.damaged = f"{damage}, below its recovery point {ending.recovery_point}"
     elif ending.was_damaged and not ending.unsynced_may_be_gone:
         recovered.damaged = damage
     elif not ending.unsynced_may_be_gone and has_more:
+        # A process that dies tears its last write only: what lies before sound batches, a disk has
+        # done.
         recovered.damaged = f"{damage}, and sound batches after it"
     elif end < ending.must_have:
         recovered.damaged = f"{damage}, below the high watermark {ending.high_watermark}"
@@ -323,6 +330,7 @@ def _judge(
     recovered.cut_at = end
     for one in later:
         for suffix in names.SEGMENT_SUFFIXES:
+            # Empty, or after a power loss: no log goes on after a hole.
             if resources.disk.exists(one.path(suffix)):
                 resources.files.forget(one.path(suffix))
                 resources.disk.remove(one.path(suffix))
