@@ -644,8 +644,8 @@ MUTANTS = (
     Mutant(
         "a controller that does not respond counts as one that stands by",
         "src/tidelog/broker/control_plane/quorum.py::_of_itself",
-        'is_active = found.get("active", True) if found else None',
-        'is_active = found.get("active", True) if found else False',
+        'is_active = condition.get("active", True) if condition else None',
+        'is_active = condition.get("active", True) if condition else False',
         "tests/broker/test_query_answers.py",
     ),
     Mutant(

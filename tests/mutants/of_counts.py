@@ -92,8 +92,8 @@ MUTANTS = (
     Mutant(
         "sendfile passes the fence of a newer resize epoch",
         "src/tidelog/broker/fetching/partition_reads.py::records_at",
-        "find_region(log, offset, most, min(limit, log.high_watermark), known)",
-        "find_region(log, offset, most, log.high_watermark, known)",
+        "find_region(log, offset, most, min(limit, log.high_watermark), remembered)",
+        "find_region(log, offset, most, log.high_watermark, remembered)",
         OF_FETCH,
     ),
     Mutant(
@@ -120,14 +120,14 @@ MUTANTS = (
     Mutant(
         "a fetch session keeps the first count of a partition",
         "src/tidelog/broker/fetching/client_sessions.py::ClientFetchSession.take",
-        "known.update(topic_id, asked, named)",
-        "known.update(topic_id, asked, known.named)",
+        "former.update(topic_id, asked, named)",
+        "former.update(topic_id, asked, former.named)",
         OF_FETCH,
     ),
     Mutant(
         "a late UpdateMetadata shows an older resize epoch again",
         "src/tidelog/broker/metadata/cache.py::_resize",
-        "    if state.resize_epoch < known:\n",
+        "    if state.resize_epoch < least:\n",
         "    if state.resize_epoch < 0:\n",
         OF_CACHE,
     ),

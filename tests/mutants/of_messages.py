@@ -55,14 +55,14 @@ MUTANTS = (
     Mutant(
         "the fast path of Fetch looks at the name of a topic alone",
         "src/tidelog/broker/fetching/fetch_fast_path.py::_parts",
-        "        if each.by_id and not each.is_of(partition):\n",
+        "        if one.by_id and not one.is_of(partition):\n",
         "        if False:\n",
         "tests/unit/broker/test_fetch_fast_path.py",
     ),
     Mutant(
         "a fetch session takes names and ids of topics",
         "src/tidelog/broker/fetching/client_sessions.py::FetchSessions.plan",
-        "        if known.by_id is not by_id:\n",
+        "        if session.by_id is not by_id:\n",
         "        if False:\n",
         "tests/broker/test_topic_ids.py",
     ),

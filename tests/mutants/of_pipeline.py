@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "T11: only the last of new folders is synced before a manifest",
         "src/tidelog/pipeline/lake/commit.py::_link_files",
-        "folders.update(each for each in place.parents if each.is_relative_to(layout.root))",
+        "folders.update(parent for parent in place.parents if parent.is_relative_to(layout.root))",
         "folders.add(place.parent)",
         f"{LAKE}::test_each_name_is_durable_before_what_rests_on_it",
     ),
@@ -74,8 +74,8 @@ MUTANTS = (
     Mutant(
         "recovery removes a file that another writer linked",
         "src/tidelog/pipeline/lake/commit.py::recover",
-        "                if (found.st_dev, found.st_ino) in own:\n",
-        "                if found:\n",
+        "                if (stat.st_dev, stat.st_ino) in own:\n",
+        "                if stat:\n",
         LAKE,
     ),
     Mutant(
@@ -95,9 +95,8 @@ MUTANTS = (
     Mutant(
         "a batch opens gates by its own progress",
         "src/tidelog/pipeline/planning/planner.py::shut_ends",
-        "            pid.partition: GroupPosition(_NO_GATE_WAITS if pid in judged.ended else at)\n",
-        "            pid.partition: GroupPosition("
-        "getattr(snapshot.partitions.get(pid), 'end', at))\n",
+        "GroupPosition(_NO_GATE_WAITS if pid in judged.ended else position)",
+        "GroupPosition(getattr(snapshot.partitions.get(pid), 'end', position))",
         HISTORIES,
     ),
     Mutant(
@@ -243,8 +242,8 @@ MUTANTS = (
     Mutant(
         "what a later audit compared counts among the batches before",
         "src/tidelog/pipeline/audit/since.py::_is_of",
-        "    if not 0 <= known.batch <= whole.batch:\n",
-        "    if not 0 <= known.batch:\n",
+        "    if not 0 <= recorded.batch <= whole.batch:\n",
+        "    if not 0 <= recorded.batch:\n",
         "tests/unit/pipeline/test_audit_bounds.py",
     ),
     Mutant(

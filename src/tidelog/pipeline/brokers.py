@@ -84,22 +84,22 @@ class Brokers:
         something cannot be read; both after fetchOffset.numRetries.
         """
         budget_ms = _budget_ms(options)
-        found = self._look_up(options, Positions(), timeout_ms=budget_ms)
+        lookup = self._look_up(options, Positions(), timeout_ms=budget_ms)
         for _ in range(options.offset_retries):
-            if found.problem() is None:
+            if lookup.problem() is None:
                 break
             time.sleep(options.offset_retry_interval_ms / 1000)
-            found = self._look_up(options, Positions(), timeout_ms=budget_ms)
-        if (problem := found.problem()) is not None:
+            lookup = self._look_up(options, Positions(), timeout_ms=budget_ms)
+        if (problem := lookup.problem()) is not None:
             raise PipelineError(problem)
-        return found.snapshot
+        return lookup.snapshot
 
     def glance(self, options: SourceOptions) -> Snapshot:
         """The log in one lookup, without partitions that cannot be read. Raises ClientError."""
         interval_ms = max(1, options.offset_retry_interval_ms)
         return self._look_up(options, Positions(), timeout_ms=interval_ms).snapshot
 
-    def settled(self, options: SourceOptions, known: Positions) -> Snapshot:
+    def settled(self, options: SourceOptions, positions: Positions) -> Snapshot:
         """The current log for a query with positions; lookups are repeated when a loss is in doubt.
 
         A loss that one broker reports is proven when all lookups repeat it, through two brokers of
@@ -109,41 +109,41 @@ class Brokers:
         may take as long as the options fetchOffset.* allow.
         """
         budget_ms = _budget_ms(options)
-        found = self._look_up(options, known, timeout_ms=budget_ms)
-        doubts = _doubts(found, known)
+        lookup = self._look_up(options, positions, timeout_ms=budget_ms)
+        doubts = _doubts(lookup, positions)
         if not doubts.any:
-            return found.snapshot
+            return lookup.snapshot
         time.sleep(options.offset_retry_interval_ms / 1000)
         wanted = max(1, min(2, len(self._cluster.view.brokers)))
 
         def is_enough(attempts: Sequence[ClusterLookup]) -> bool:
-            still = doubts.in_all(attempts, known)
-            if not _doubts(attempts[-1], known).any:
+            still = doubts.in_all(attempts, positions)
+            if not _doubts(attempts[-1], positions).any:
                 return True
             return len(attempts) >= (wanted if still.lost or still.missing else _MOST_LOOKUPS)
 
         attempts = self._client.call(
             self._cluster.ask_several(
-                lambda node_id: self._looked_up(options, known, node_id, budget_ms),
+                lambda node_id: self._looked_up(options, positions, node_id, budget_ms),
                 is_enough,
                 fewest=wanted,
             )
         )
-        last = attempts[-1] if attempts else found
-        if len(attempts) < wanted or not _doubts(last, known).any:
+        last = attempts[-1] if attempts else lookup
+        if len(attempts) < wanted or not _doubts(last, positions).any:
             return last.snapshot
-        still = doubts.in_all(attempts, known)
+        still = doubts.in_all(attempts, positions)
         if still.missing:
             raise PipelineError(min(still.missing))
         return replace(last.snapshot, proven=frozenset(still.lost))
 
     def offsets_at(self, times: Mapping[Pid, int], options: SourceOptions) -> dict[Pid, int]:
         """The first offset at or after a time (ms) in each partition; -1 where there is none."""
-        wanted = {TopicPartition(pid.topic, pid.partition): at for pid, at in times.items()}
+        wanted = {TopicPartition(pid.topic, pid.partition): when for pid, when in times.items()}
 
         async def ask() -> dict[Pid, int]:
-            found = await list_offsets(self._cluster, wanted, isolation=isolation(options))
-            return {pid: found[TopicPartition(pid.topic, pid.partition)].offset for pid in times}
+            listed = await list_offsets(self._cluster, wanted, isolation=isolation(options))
+            return {pid: listed[TopicPartition(pid.topic, pid.partition)].offset for pid in times}
 
         return self._retried(options, ask)
 
@@ -151,23 +151,23 @@ class Brokers:
         """The id of a topic as it is now; empty when it is gone or the cluster has none."""
         return self._retried(options, lambda: topic_id(self._cluster, topic)) or ""
 
-    def was_replaced(self, topic: str, known: str, options: SourceOptions) -> str | None:
+    def was_replaced(self, topic: str, planned_id: str, options: SourceOptions) -> str | None:
         """The id that a topic has instead of the known one, "" for none; None if it is the same.
 
         The report of one broker is not enough, unless it is the only one.
         """
-        found = self._retried(options, lambda: topic_id(self._cluster, topic))
-        if not known or found in ("", known):
+        now = self._retried(options, lambda: topic_id(self._cluster, topic))
+        if not planned_id or now in ("", planned_id):
             return None
         wanted = min(2, len(self._cluster.view.brokers))
         answers = self._client.call(
             self._cluster.ask_several(
                 partial(topic_id, self._cluster, topic),
-                lambda found: found[-1] in ("", known) or len(found) >= wanted,
+                lambda answers: answers[-1] in ("", planned_id) or len(answers) >= wanted,
                 fewest=wanted,
             )
         )
-        if answers and answers[-1] in ("", known):
+        if answers and answers[-1] in ("", planned_id):
             return None
         if len(answers) < wanted:
             raise ClientError(f"topic {topic}: too few brokers return its topic id")
@@ -179,14 +179,14 @@ class Brokers:
         A topic is missing only when none of the repeated lookups found it.
         """
         missing = set(topics)
-        found: dict[str, str] = {}
+        ids: dict[str, str] = {}
         for attempt in range(options.offset_retries + 1):
             if attempt and missing:
                 time.sleep(options.offset_retry_interval_ms / 1000)
             if missing:
-                found |= self._retried(options, partial(self._existing, sorted(missing)))
-                missing -= found.keys()
-        return found
+                ids |= self._retried(options, partial(self._existing, sorted(missing)))
+                missing -= ids.keys()
+        return ids
 
     def policies(self, topics: Collection[str], options: SourceOptions) -> dict[str, str]:
         """cleanup.policy of topics. Raises Refused for a topic that cannot be described."""
@@ -197,7 +197,7 @@ class Brokers:
             for topic, entries in described.items():
                 if isinstance(entries, Refused):
                     raise entries
-                policies[topic] = next((each.value or "" for each in entries), "")
+                policies[topic] = next((entry.value or "" for entry in entries), "")
             return policies
 
         return self._retried(options, ask)
@@ -209,8 +209,8 @@ class Brokers:
 
         async def ask() -> tuple[int, int]:
             start, end = [
-                (await list_offsets(self._cluster, {partition: where}, isolation=level))[partition]
-                for where in (EARLIEST, LATEST)
+                (await list_offsets(self._cluster, {partition: end}, isolation=level))[partition]
+                for end in (EARLIEST, LATEST)
             ]
             return start.offset, end.offset
 
@@ -223,7 +223,7 @@ class Brokers:
         A deposed leader that is partitioned from the cluster names itself until it reconnects.
         """
         partition = TopicPartition(pid.topic, pid.partition)
-        known = self._cluster.view.partition(partition)
+        listed = self._cluster.view.partition(partition)
         self._client.call(
             self._cluster.ask_several(
                 lambda node_id: self._cluster.describe(
@@ -235,7 +235,7 @@ class Brokers:
             )
         )
         now = self._cluster.view.partition(partition)
-        return now is not None and (known is None or now.leader != known.leader)
+        return now is not None and (listed is None or now.leader != listed.leader)
 
     def committed(self, options: SourceOptions, snapshot: Snapshot) -> dict[Pid, int]:
         """The committed offsets of the query's group; partitions without one are omitted."""
@@ -244,10 +244,10 @@ class Brokers:
         pids = {TopicPartition(pid.topic, pid.partition): pid for pid in snapshot.partitions}
 
         async def ask() -> dict[Pid, int]:
-            found = await committed_offsets(self._cluster, group, pids)
+            committed = await committed_offsets(self._cluster, group, pids)
             return {
                 pids[partition]: position.offset
-                for partition, position in found.items()
+                for partition, position in committed.items()
                 if partition in pids
             }
 
@@ -281,10 +281,10 @@ class Brokers:
             return None
 
         async def ask() -> FormerIncarnation | None:
-            found = await describe_former(
+            described = await describe_former(
                 self._cluster, [pid.topic], timeout_ms=_budget_ms(options)
             )
-            return found.get(TopicPartition(pid.topic, pid.partition))
+            return described.get(TopicPartition(pid.topic, pid.partition))
 
         return self._retried(options, ask)
 
@@ -312,22 +312,22 @@ class Brokers:
         )
 
     async def _existing(self, topics: list[str]) -> dict[str, str]:
-        found = {name: await topic_id(self._cluster, name) for name in topics}
-        return {name: known for name, known in found.items() if known is not None}
+        ids = {name: await topic_id(self._cluster, name) for name in topics}
+        return {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
 
     def _look_up(
-        self, options: SourceOptions, known: Positions, *, timeout_ms: int
+        self, options: SourceOptions, positions: Positions, *, timeout_ms: int
     ) -> ClusterLookup:
-        return self._client.call(self._looked_up(options, known, None, timeout_ms))
+        return self._client.call(self._looked_up(options, positions, None, timeout_ms))
 
     def _looked_up(
-        self, options: SourceOptions, known: Positions, node_id: int | None, timeout_ms: int
+        self, options: SourceOptions, positions: Positions, node_id: int | None, timeout_ms: int
     ) -> Coroutine[Any, Any, ClusterLookup]:
         return look_up(
             self._cluster,
             options.subscription,
             isolation(options),
-            known,
+            positions,
             former=self._former,
             gates=options.gates is Gates.BATCH,
             node_id=node_id,
@@ -369,15 +369,15 @@ class _Doubts(NamedTuple):
     def any(self) -> bool:
         return bool(self.lost or self.missing or self.is_behind)
 
-    def in_all(self, attempts: Iterable[ClusterLookup], known: Positions) -> _Doubts:
+    def in_all(self, attempts: Iterable[ClusterLookup], positions: Positions) -> _Doubts:
         """What these lookups report as well."""
-        others = [_doubts(each, known) for each in attempts]
-        lost = self.lost.intersection(*(each.lost for each in others))
-        missing = self.missing.intersection(*(each.missing for each in others))
+        others = [_doubts(attempt, positions) for attempt in attempts]
+        lost = self.lost.intersection(*(other.lost for other in others))
+        missing = self.missing.intersection(*(other.missing for other in others))
         return _Doubts(lost, missing, self.is_behind)
 
 
-def _doubts(found: ClusterLookup, known: Positions) -> _Doubts:
-    snapshot = found.snapshot
-    judged = judge(known.with_ids(snapshot.topic_ids), snapshot)
-    return _Doubts(judged.doubted, found.missing_besides(known), bool(judged.behind))
+def _doubts(lookup: ClusterLookup, positions: Positions) -> _Doubts:
+    snapshot = lookup.snapshot
+    judged = judge(positions.with_ids(snapshot.topic_ids), snapshot)
+    return _Doubts(judged.doubted, lookup.missing_besides(positions), bool(judged.behind))

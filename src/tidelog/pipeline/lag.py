@@ -44,10 +44,10 @@ def lag_of(end_offset: str | None, latest_offset: str | None) -> Lag | None:
         return None
     end, latest = json.loads(end_offset), json.loads(latest_offset)
     # "null" right after a restart; the sentinel in batch 0; an offset of another source.
-    if not all(isinstance(each, dict) and "topics" in each for each in (end, latest)):
+    if not all(isinstance(offset, dict) and "topics" in offset for offset in (end, latest)):
         return None
-    at, ends = Positions.from_json(end).at, Positions.from_json(latest).at
-    behind = [max(0, ends[pid] - at.get(pid, 0)) for pid in ends]
+    read, ends = Positions.from_json(end).at, Positions.from_json(latest).at
+    behind = [max(0, ends[pid] - read.get(pid, 0)) for pid in ends]
     if not behind:
         return Lag(0, 0, 0, 0.0)
     return Lag(sum(behind), min(behind), max(behind), sum(behind) / len(behind))

@@ -52,14 +52,14 @@ class ClusterLookup:
     snapshot: Snapshot
     missing: dict[tuple[str, int | None], str] = field(default_factory=dict)
 
-    def missing_besides(self, known: Positions) -> set[str]:
+    def missing_besides(self, positions: Positions) -> set[str]:
         """The missing topics and partitions without a position."""
-        places = {(pid.topic, pid.partition) for pid in known.at}
+        places = {(pid.topic, pid.partition) for pid in positions.at}
         return {
             line
             for (topic, number), line in self.missing.items()
             if (topic, number) not in places
-            and (number is not None or topic not in known.topic_ids)
+            and (number is not None or topic not in positions.topic_ids)
         }
 
     def problem(self) -> str | None:
@@ -77,7 +77,7 @@ async def look_up(
     cluster: Cluster,
     subscription: QuerySubscription,
     isolation: IsolationLevel,
-    known: Positions,
+    positions: Positions,
     *,
     former: FormerCache,
     gates: bool = True,
@@ -90,15 +90,15 @@ async def look_up(
     result. Raises ClientError when no broker responds within `timeout_ms`, and PipelineError for a
     topic that this client may not read, and for partitions that wait for others not chosen.
     """
-    asking = _Lookup(cluster, subscription, isolation, known, former, gates, timeout_ms)
+    asking = _Lookup(cluster, subscription, isolation, positions, former, gates, timeout_ms)
     for _ in range(_MOST_RESIZES):
-        found = await asking.once(node_id)
-        newer = asking.newer_topics(found)
+        lookup = await asking.once(node_id)
+        newer = asking.newer_topics(lookup)
         if not newer:
-            return found
+            return lookup
     reason = "its resize epoch is newer than the metadata of the broker that was asked"
-    unread = {**found.snapshot.unread, **dict.fromkeys(newer, reason)}
-    return ClusterLookup(replace(found.snapshot, unread=unread), found.missing)
+    unread = {**lookup.snapshot.unread, **dict.fromkeys(newer, reason)}
+    return ClusterLookup(replace(lookup.snapshot, unread=unread), lookup.missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class _Lookup:
         failed: dict[TopicPartition, ClientError] = {}
         states = await self._states(pids, ids, failed)
         resizes = await self._resizes(chosen, failed)
-        failed.update((each, error) for each, error in resizes.failed.items() if each in pids)
+        failed.update((tp, error) for tp, error in resizes.failed.items() if tp in pids)
         unread |= resizes.failed_topics
         if self.gates:
             _check_closed(subscription, resizes)
@@ -139,16 +139,16 @@ class _Lookup:
         snapshot = Snapshot(
             ids,
             {
-                pids[each]: _of_metadata(state, chosen[each.topic].partitions[each.partition])
-                for each, state in states.items()
-                if each not in failed
+                pids[tp]: _of_metadata(state, chosen[tp.topic].partitions[tp.partition])
+                for tp, state in states.items()
+                if tp not in failed
             },
             former={
-                Pid(each.topic, each.partition, ids[each.topic]): FormerEnd(
+                Pid(tp.topic, tp.partition, ids[tp.topic]): FormerEnd(
                     end.data_end, end.final_offset, end.resize_epoch
                 )
-                for each, end in resizes.former.items()
-                if subscription.chooses(each.topic, each.partition)
+                for tp, end in resizes.former.items()
+                if subscription.chooses(tp.topic, tp.partition)
             },
             gates=resizes.gates if self.gates else {},
             resize_epochs={
@@ -157,20 +157,20 @@ class _Lookup:
             counts={
                 name: _counts_of(chosen[name], counts) for name, counts in resizes.counts.items()
             },
-            silent={pids[each]: str(error) for each, error in failed.items()},
+            silent={pids[tp]: str(error) for tp, error in failed.items()},
             unread=unread,
         )
         return ClusterLookup(snapshot, missing)
 
-    def newer_topics(self, found: ClusterLookup) -> list[str]:
+    def newer_topics(self, lookup: ClusterLookup) -> list[str]:
         """Topics that the client knows in a newer resize epoch than this lookup."""
         topics = self.cluster.view.topics
         return [
             name
-            for name, epoch in found.snapshot.resize_epochs.items()
+            for name, epoch in lookup.snapshot.resize_epochs.items()
             if name in topics
             and topics[name].resize_epoch > epoch
-            and _id_text(topics[name]) == found.snapshot.topic_ids[name]
+            and _id_text(topics[name]) == lookup.snapshot.topic_ids[name]
         ]
 
     async def _states(
@@ -179,31 +179,32 @@ class _Lookup:
         ids: Mapping[str, str],
         failed: dict[TopicPartition, ClientError],
     ) -> dict[TopicPartition, PartitionSnapshot]:
+        # The starts first: one that retention has moved since could lie above an older end.
         starts, ends = [
             await list_offsets(
                 self.cluster,
-                {each: where for each in pids if each not in failed},
+                {tp: when for tp in pids if tp not in failed},
                 isolation=self.isolation,
                 timeout_ms=self.timeout_ms,
                 failed=failed,
                 as_of_view=True,
             )
-            for where in (EARLIEST, LATEST)
+            for when in (EARLIEST, LATEST)
         ]
         asked = epochs_to_ask(
             self.known.with_ids(ids),
-            {pids[each]: (found.offset, found.leader_epoch) for each, found in ends.items()},
+            {pids[tp]: (listed.offset, listed.leader_epoch) for tp, listed in ends.items()},
         )
         epoch_ends = await _epoch_ends(self.cluster, asked, failed, self.timeout_ms)
         return {
-            each: PartitionSnapshot(
-                starts[each].offset,
-                ends[each].offset,
-                leader_epoch=ends[each].leader_epoch,
-                epoch_end=epoch_ends.get(each, UNKNOWN_END),
+            tp: PartitionSnapshot(
+                starts[tp].offset,
+                ends[tp].offset,
+                leader_epoch=ends[tp].leader_epoch,
+                epoch_end=epoch_ends.get(tp, UNKNOWN_END),
             )
-            for each in pids
-            if each not in failed
+            for tp in pids
+            if tp not in failed
         }
 
     async def _resizes(
@@ -233,9 +234,9 @@ def _check_closed(subscription: QuerySubscription, resizes: FoundResizes) -> Non
     for name, gates in resizes.gates.items():
         needs = {
             (index, need.partition)
-            for index, each in gates.items()
+            for index, of_partition in gates.items()
             if subscription.chooses(name, index)
-            for gate in each
+            for gate in of_partition
             for need in gate.needs
         }
         for index, needed in sorted(needs):
@@ -292,27 +293,25 @@ async def _epoch_ends(
     if not wanted:
         return {}
     unanswered: dict[TopicPartition, ClientError] = {}
-    found = await offsets_for_leader_epoch(
+    answers = await offsets_for_leader_epoch(
         cluster, wanted, timeout_ms=timeout_ms, failed=unanswered
     )
     # Without a response of the broker only the offset counts.
     failed.update(
-        (each, error)
-        for each, error in unanswered.items()
-        if not isinstance(error, VersionUnsupported)
+        (tp, error) for tp, error in unanswered.items() if not isinstance(error, VersionUnsupported)
     )
-    return {each: answer.end_offset for each, answer in found.items()}
+    return {tp: answer.end_offset for tp, answer in answers.items()}
 
 
 async def topic_id(cluster: Cluster, topic: str, node_id: int | None = None) -> str | None:
     """A topic's current id at a broker: "" on a cluster without ids, None without the topic."""
-    found = (await cluster.describe([topic], node_id=node_id)).topics.get(topic)
-    code = _NOT_THERE if found is None else found.error
-    if found is None or code == _NOT_THERE:
+    described = (await cluster.describe([topic], node_id=node_id)).topics.get(topic)
+    code = _NOT_THERE if described is None else described.error
+    if described is None or code == _NOT_THERE:
         return None
     if code:
         raise Refused(code, f"topic {topic}")
-    return _id_text(found)
+    return _id_text(described)
 
 
 def _id_text(topic: Topic) -> str:
@@ -322,5 +321,5 @@ def _id_text(topic: Topic) -> str:
 
 def _counts_of(topic: Topic, by_epoch: Mapping[int, int]) -> TopicCounts:
     initial = topic.initial_partition_count
-    births = {each.birth_epoch for each in topic.partitions.values()}
+    births = {partition.birth_epoch for partition in topic.partitions.values()}
     return TopicCounts.of(initial, by_epoch, births)

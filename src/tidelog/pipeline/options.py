@@ -240,10 +240,10 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
     is_stream = mode is Mode.STREAM
     default = OnOutage.WAIT if is_stream else OnOutage.FAIL
     outage = options.get("onoutage", default.value).lower()
-    if outage not in [each.value for each in OnOutage]:
+    if outage not in [choice.value for choice in OnOutage]:
         raise OptionRefused("option onOutage must be wait or fail")
     gates = options.get("gates", Gates.BATCH.value).lower()
-    if gates not in [each.value for each in Gates]:
+    if gates not in [choice.value for choice in Gates]:
         raise OptionRefused("option gates must be batch or off")
     return SourceOptions(
         bootstrap_servers=servers,

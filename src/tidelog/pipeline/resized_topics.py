@@ -56,13 +56,13 @@ class FormerCache:
         """The ends of a topic's removed partitions; None where they, or one of `wanted`, have to be
         asked for. What is listed is not wanted.
         """
-        state, found = self._known.get(topic.name, (None, {}))
-        if state != _state(topic) or {*wanted} - {*topic.partitions} - {*found}:
+        state, former = self._known.get(topic.name, (None, {}))
+        if state != _state(topic) or {*wanted} - {*topic.partitions} - {*former}:
             return None
-        return found
+        return former
 
-    def keep(self, topic: Topic, found: dict[int, FormerIncarnation]) -> None:
-        self._known[topic.name] = _state(topic), found
+    def keep(self, topic: Topic, former: dict[int, FormerIncarnation]) -> None:
+        self._known[topic.name] = _state(topic), former
 
 
 _State = tuple[UUID, int, frozenset[int]]
@@ -97,18 +97,18 @@ async def look_up_resizes(
         cluster, sorted(places - failed.keys()), timeout_ms=timeout_ms, failed=silent
     )
     fences: dict[str, dict[int, FenceList]] = {name: {} for name in changed}
-    for where, found in described.items():
-        if is_complete(found.fences, changed[where.topic].resize_epoch):
-            fences[where.topic][where.partition] = found.fences
+    for tp, of_partition in described.items():
+        if is_complete(of_partition.fences, changed[tp.topic].resize_epoch):
+            fences[tp.topic][tp.partition] = of_partition.fences
         else:
-            silent[where] = _no_fence(where)
+            silent[tp] = _no_fence(tp)
     ends = {name: cache.of(topic, positions.get(name, ())) for name, topic in changed.items()}
-    unknown = [name for name, found in ends.items() if found is None]
+    unknown = [name for name, end in ends.items() if end is None]
     failed_topics: dict[str, str] = {}
     try:
         answer = await describe_former(cluster, unknown, timeout_ms=timeout_ms) if unknown else {}
         for name in unknown:
-            found_ends = {at.partition: one for at, one in answer.items() if at.topic == name}
+            found_ends = {tp.partition: one for tp, one in answer.items() if tp.topic == name}
             cache.keep(changed[name], found_ends)
             ends[name] = found_ends
     except ClientError as error:
@@ -134,7 +134,7 @@ def was_resized(topic: Topic) -> bool:
 
 def _gates(topic: Topic, fences: Mapping[int, FenceList]) -> dict[int, list[Gate]]:
     partitions = {
-        index: resized(listed, tuple(each.fence for each in fences.get(index, ())))
+        index: resized(listed, tuple(fence.fence for fence in fences.get(index, ())))
         for index, listed in topic.partitions.items()
     }
     return gates_of(topic.initial_partition_count, topic.resize_epoch, partitions)
@@ -150,34 +150,34 @@ class FenceCache:
         self._known: dict[TopicPartition, tuple[tuple[UUID, int, int], OffsetEpochs]] = {}
 
     async def of(
-        self, cluster: Cluster, where: TopicPartition, resize_epoch: int, timeout_ms: int
+        self, cluster: Cluster, tp: TopicPartition, resize_epoch: int, timeout_ms: int
     ) -> OffsetEpochs:
         """As (offset, resize epoch); none for a topic that was never resized.
 
         `resize_epoch`: one that the topic is known to have reached; the client's metadata may say a
         later one. Raises ClientError.
         """
-        topic = cluster.view.topics.get(where.topic)
+        topic = cluster.view.topics.get(tp.topic)
         if topic is None:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(where))
-        known = max(resize_epoch, topic.resize_epoch)
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(tp))
+        newest = max(resize_epoch, topic.resize_epoch)
         # Brokers say no resize epoch of a topic whose keys are not kept in order.
         is_unordered = topic.resize_epoch < 0 <= topic.max_partition_epoch
-        if known <= 0 and not is_unordered:
+        if newest <= 0 and not is_unordered:
             return ()
-        listed = topic.partitions.get(where.partition)
-        asked_in = topic.topic_id, -1 if listed is None else listed.leader_epoch, known
-        kept = self._known.get(where)
+        listed = topic.partitions.get(tp.partition)
+        asked_in = topic.topic_id, -1 if listed is None else listed.leader_epoch, newest
+        kept = self._known.get(tp)
         if kept is not None and kept[0] == asked_in and not is_unordered:
             return kept[1]
-        found = await _fences(cluster, where, known, timeout_ms)
-        self._known[where] = asked_in, found
-        return found
+        fences = await _fences(cluster, tp, newest, timeout_ms)
+        self._known[tp] = asked_in, fences
+        return fences
 
 
-def _no_fence(where: TopicPartition) -> Refused:
+def _no_fence(tp: TopicPartition) -> Refused:
     """What a leader's response lacks while its high watermark is below its newest fence."""
-    return Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"the newest fence of {where}")
+    return Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"the newest fence of {tp}")
 
 
 OffsetEpochs = tuple[tuple[int, int], ...]
@@ -189,19 +189,19 @@ def _is_late(error: ClientError) -> bool:
 
 
 async def _fences(
-    cluster: Cluster, where: TopicPartition, known: int, timeout_ms: int
+    cluster: Cluster, tp: TopicPartition, resize_epoch: int, timeout_ms: int
 ) -> OffsetEpochs:
     async def attempt() -> DescribedFences:
-        found = (await describe_fences(cluster, [where], timeout_ms=timeout_ms))[where]
-        if known > 0 and not is_complete(found.fences, known):
-            raise _no_fence(where)
-        return found
+        answer = (await describe_fences(cluster, [tp], timeout_ms=timeout_ms))[tp]
+        if resize_epoch > 0 and not is_complete(answer.fences, resize_epoch):
+            raise _no_fence(tp)
+        return answer
 
     try:
-        found = await cluster.retry(attempt, timeout_ms, retry_on=_is_late)
+        described = await cluster.retry(attempt, timeout_ms, retry_on=_is_late)
     except VersionUnsupported:
-        if known > 0:
+        if resize_epoch > 0:
             raise
         # A cluster without resizes.
         return ()
-    return tuple((each.fence.offset, each.fence.resize_epoch) for each in found.fences)
+    return tuple((fence.fence.offset, fence.fence.resize_epoch) for fence in described.fences)

@@ -28,10 +28,10 @@ _LONGEST = 500
 def one_line(error: BaseException) -> str:
     """The line of the tidelog exception within, or the first line of Spark's own."""
     text = str(error)
-    found = _OURS.findall(text) or _OUTSIDE.findall(text) or _JAVA.findall(text)
-    if not found and "Traceback (most recent call last):" in text:
-        found = _PYTHON.findall(text)
-    line = found[-1] if found else next((each for each in text.splitlines() if each.strip()), "")
+    matches = _OURS.findall(text) or _OUTSIDE.findall(text) or _JAVA.findall(text)
+    if not matches and "Traceback (most recent call last):" in text:
+        matches = _PYTHON.findall(text)
+    line = matches[-1] if matches else next((one for one in text.splitlines() if one.strip()), "")
     return (line.strip() or type(error).__name__)[:_LONGEST]
 
 

@@ -153,11 +153,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         options, seen = self._options, self._seen
         if options.group_id is None or not options.commit_group_offsets or seen is None:
             return start
-        known = positions.with_ids(seen.topic_ids)
+        with_ids = positions.with_ids(seen.topic_ids)
         drained = {
             pid: state.end
             for pid, state in seen.partitions.items()
-            if state.is_retired and known.at.get(pid, 0) >= state.end
+            if state.is_retired and with_ids.at.get(pid, 0) >= state.end
         }
         committed = self._committed.with_ids(seen.topic_ids).at
         now_s = time.monotonic()
@@ -188,8 +188,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._seen = seen
             if self._ends:
                 self._target = seen
-            known = positions.with_ids(seen.topic_ids)
-            made = plan(known, seen, options.limits, self._waited_ms())
+            with_ids = positions.with_ids(seen.topic_ids)
+            made = plan(with_ids, seen, options.limits, self._waited_ms())
         self._report(made)
         return made
 

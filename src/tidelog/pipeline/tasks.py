@@ -109,23 +109,23 @@ def read_task(
     part = task.range
     pid = part.pid
     access = _waiting_out(options, pid, lambda: brokers.connect(options))
-    found = _waiting_out(options, pid, lambda: _look_up(options, access, task))
-    if (now := found.replaced_by) is not None:
+    fate = _waiting_out(options, pid, lambda: _look_up(options, access, task))
+    if (now := fate.replaced_by) is not None:
         if options.fail_on_data_loss or not task.of_stream:
             raise TopicChanged(f"topic {pid.topic} was deleted or created again before it was read")
         begin = part.start if task.lost_from is None else task.lost_from
-        known = pid._replace(topic_id=task.topic_id)
+        planned = pid._replace(topic_id=task.topic_id)
         yield from _lose(
-            options, PartitionLoss(known, LossKind.DELETED, begin, -1, now), begin, part.end
+            options, PartitionLoss(planned, LossKind.DELETED, begin, -1, now), begin, part.end
         )
         return
     if task.lost_from is not None:
         lost = PartitionLoss(pid, LossKind.RETENTION, task.lost_from, part.start)
         yield from _lose(options, lost, task.lost_from, part.start)
-    if found.former is not None:
-        yield from _lose_removed(options, found.former, part)
+    if fate.former is not None:
+        yield from _lose_removed(options, fate.former, part)
     elif part.start < part.end:
-        yield from _Reading(options, access, task, seen, found.fences).rows()
+        yield from _Reading(options, access, task, seen, fate.fences).rows()
         # Fetches go by name. An id that is still the same was the same all the time.
         if _waiting_out(options, pid, lambda: _replaced_by(options, access, task)):
             raise TopicChanged(f"topic {pid.topic} was deleted and created again while it was read")

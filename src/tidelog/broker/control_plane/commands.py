@@ -54,8 +54,8 @@ def commands_of(request: messages.LeaderAndIsrRequest) -> Iterable[PartitionComm
 
 def kind_of(request: messages.LeaderAndIsrRequest) -> LeaderAndIsrType:
     """Return the type of a request; an undefined number counts as UNSPECIFIED: nothing is stale."""
-    known = request.type in tuple(LeaderAndIsrType)
-    return LeaderAndIsrType(request.type) if known else LeaderAndIsrType.UNSPECIFIED
+    is_known = request.type in tuple(LeaderAndIsrType)
+    return LeaderAndIsrType(request.type) if is_known else LeaderAndIsrType.UNSPECIFIED
 
 
 def command_of(named: PartitionCommand, kind: LeaderAndIsrType) -> LeaderAndIsrCommand:

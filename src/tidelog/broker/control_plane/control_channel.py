@@ -103,8 +103,8 @@ class Control:
         results: Errors = []
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
         commands = [
-            (TopicPartition(each.topic, each.state.partition_index), command_of(each, kind))
-            for each in named
+            (TopicPartition(one.topic, one.state.partition_index), command_of(one, kind))
+            for one in named
         ]
         stuck: dict[TopicPartition, UUID] = {}
         stale: dict[TopicPartition, str | HostedPartition] = {}
@@ -127,20 +127,23 @@ class Control:
                 is_at_rest = await self._at_rest(key, deadline_s)
                 error = error or self._channel.check(request, connection)
                 if error:
+                    # Checked after each wait: a newer channel may have commanded meanwhile (promise
+                    # 23).
                     return error
-                found = ErrorCode.KAFKA_STORAGE_ERROR
+                code = ErrorCode.KAFKA_STORAGE_ERROR
                 if is_at_rest and key not in stuck:
-                    found, hosted = self._lead_or_follow(key, command, state)
+                    code, hosted = self._lead_or_follow(key, command, state)
                     if hosted is not None:
                         adopted.append((len(results), hosted))
-                results.append((key.topic, command.topic_id, key.partition, found))
+                results.append((key.topic, command.topic_id, key.partition, code))
                 if await turn.pause():
                     error = self._channel.check(request, connection)
         finally:
             self._partitions.steps.follow_new()
-        for at, hosted in adopted:
+        # Also when the request has become stale: what was applied until then has to be fetched.
+        for place, hosted in adopted:
             if not await self._write_identity(hosted):
-                results[at] = (*results[at][:3], ErrorCode.KAFKA_STORAGE_ERROR)
+                results[place] = (*results[place][:3], ErrorCode.KAFKA_STORAGE_ERROR)
         if kind is LeaderAndIsrType.FULL:
             # The response confirms that replicas which a FULL does not name are gone: not these.
             results += self._undeleted_results()
@@ -206,7 +209,7 @@ class Control:
     ) -> dict[TopicPartition, HostedPartition]:
         """Return the damaged replicas that these commands allow to rebuild from a leader."""
         partitions = self._partitions
-        found = {}
+        damaged = {}
         for (key, command), state in commands:
             hosted = partitions.get(*key)
             if hosted is None or hosted.log.damaged is None:
@@ -215,8 +218,8 @@ class Control:
             taken = (Action.BECOME, Action.UPDATE)
             is_new = isinstance(decision, Apply) and decision.action in taken
             if is_new and self._repairs.is_due(hosted, state_of(state)):
-                found[key] = hosted
-        return found
+                damaged[key] = hosted
+        return damaged
 
     async def _drop_stale(
         self,
@@ -231,7 +234,7 @@ class Control:
         partitions = self._partitions
         ids: dict[TopicPartition, UUID] = {}
         error = ErrorCode.NONE
-        said = GatheredLines(logger)
+        lines = GatheredLines(logger)
         turn = pace.Turn(self._clock)
         for key, reason in stale.items():
             await turn.pause()
@@ -249,7 +252,7 @@ class Control:
             ids[key] = local.topic_id
             try:
                 if isinstance(reason, str):
-                    partitions.quarantine(*key, reason, durable=False, gathered=said)
+                    partitions.quarantine(*key, reason, durable=False, gathered=lines)
                 elif partitions.get(*key) is reason:
                     self._repairs.quarantine(reason)
             except StorageFailed as failure:
@@ -257,7 +260,7 @@ class Control:
                 logger.error("%s: %s", key, failure)
                 self._not_deleted(key, local.topic_id)
                 stuck[key] = local.topic_id
-        said.say()
+        lines.say()
         try:
             await self._sync_names()
         except NotQuarantined as failure:
@@ -272,6 +275,7 @@ class Control:
         """Make the quarantines durable, in a thread. Raises NotQuarantined."""
         log_work = self._log_work
         await log_work.run(None, self._partitions.syncing_names())
+        # After the replicas: one that a power loss brings back must still have its notes.
         await log_work.run(None, self._forgetting())
 
     def _lead_or_follow(
@@ -332,7 +336,7 @@ class Control:
         """Apply a request of any version; return the error if it is, or becomes, stale."""
         error = self._channel.check(request, connection)
         stopped: Errors = []
-        said = GatheredLines(logger)
+        lines = GatheredLines(logger)
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
         turn = pace.Turn(self._clock)
         for topic, partition, command in stops_of(request, version):
@@ -341,32 +345,33 @@ class Control:
             error = error or self._channel.check(request, connection)
             if error:
                 break
-            found = self._stop(key, command, said) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
-            stopped.append((topic, command.topic_id, partition, found))
+            code = self._stop(key, command, lines) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
+            stopped.append((topic, command.topic_id, partition, code))
             if await turn.pause():
                 error = self._channel.check(request, connection)
-        said.say()
+        lines.say()
         if error:
             return error
         try:
             await self._sync_names()
         except NotQuarantined as failure:
             logger.error("%s", failure)
-            for place, (topic, topic_id, at, why) in enumerate(stopped):
-                if TopicPartition(topic, at) in failure.keys:
-                    self._not_deleted(TopicPartition(topic, at), topic_id)
+            # The controller forgets a stop that is confirmed: after that no power loss may undo it.
+            for place, (topic, topic_id, index, why) in enumerate(stopped):
+                if TopicPartition(topic, index) in failure.keys:
+                    self._not_deleted(TopicPartition(topic, index), topic_id)
                     failed = why or ErrorCode.KAFKA_STORAGE_ERROR
-                    stopped[place] = (topic, topic_id, at, failed)
+                    stopped[place] = (topic, topic_id, index, failed)
         return stopped
 
     def _stop(
-        self, key: TopicPartition, command: StopReplicaCommand, said: GatheredLines
+        self, key: TopicPartition, command: StopReplicaCommand, lines: GatheredLines
     ) -> ErrorCode:
         partitions = self._partitions
         local = partitions.local(*key)
         decision = decide_stop_replica(local, command)
         if isinstance(decision, CommandRefusal):
-            said.add(key, f"StopReplica refused: {decision.why}", logging.WARNING)
+            lines.add(key, f"StopReplica refused: {decision.why}", logging.WARNING)
             return decision.error
         if decision is StopAction.NOTHING:
             # Its directory may still exist: the name must not count as free (KIP-516).
@@ -379,5 +384,5 @@ class Control:
             logger.error("%s cannot be stopped: %s", key, error)
             self._not_deleted(key, command.topic_id if local is None else local.topic_id)
             return ErrorCode.KAFKA_STORAGE_ERROR
-        said.add(key, f"{'deleted' if delete else 'stopped'} by {why}")
+        lines.add(key, f"{'deleted' if delete else 'stopped'} by {why}")
         return ErrorCode.NONE

@@ -161,23 +161,23 @@ class ControllerSearch:
         Asks all at once: one that hangs costs the least timeout.
         """
         others = [x for x in range(len(self._addresses)) if x != self._turn]
-        found = await asyncio.gather(*(self._is_active(self._addresses[x]) for x in others))
-        return next((x for x, is_active in zip(others, found, strict=True) if is_active), None)
+        are_active = await asyncio.gather(*(self._is_active(self._addresses[x]) for x in others))
+        return next((x for x, is_active in zip(others, are_active, strict=True) if is_active), None)
 
     async def ask_all(self, request: Any, version: int, timeout_ms: int) -> list[Any]:
         """Send a request to every controller at once; return the responses within ``timeout_ms``.
 
         On connections of its own: O(controllers).
         """
-        found = await self.ask_each(request, version, timeout_ms)
-        return [response for _, response in found if response is not None]
+        answers = await self.ask_each(request, version, timeout_ms)
+        return [response for _, response in answers if response is not None]
 
     async def ask_each(
         self, request: Any, version: int, timeout_ms: int
     ) -> list[tuple[str, Any | None]]:
         """Do as ``ask_all``; return each address with its response, None where there is none."""
-        asked = (self._ask(each, request, version, timeout_ms) for each in self._addresses)
-        tasks = [asyncio.ensure_future(each) for each in asked]
+        asked = (self._ask(address, request, version, timeout_ms) for address in self._addresses)
+        tasks = [asyncio.ensure_future(question) for question in asked]
         try:
             await asyncio.wait(tasks, timeout=timeout_ms / 1000)
             return [

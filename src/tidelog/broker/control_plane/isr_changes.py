@@ -168,8 +168,8 @@ class IsrChanges:
         now_ms = self._clock.monotonic_ms()
         for key in [key for key, until_ms in self._refused_until.items() if until_ms <= now_ms]:
             del self._refused_until[key]
-        for each in [each for each, until_ms in self._one_by_one.items() if until_ms <= now_ms]:
-            del self._one_by_one[each]
+        for one in [one for one, until_ms in self._one_by_one.items() if until_ms <= now_ms]:
+            del self._one_by_one[one]
 
     def _check(self, partition: HostedPartition) -> None:
         if self._needs_check(partition, self._clock.monotonic_ms()):
@@ -241,6 +241,8 @@ class IsrChanges:
         for partition in list(self._todo):
             leadership = partition.leadership
             if leadership is not None and leadership.change is None:
+                # The watermark counts the proposed members from here on, before the request leaves:
+                # the controller may commit it, and its response be lost (KIP-497).
                 leadership.change = self._wanted_change(partition, now_ms)
             if leadership is None or leadership.change is None:
                 del self._todo[partition]
@@ -323,30 +325,32 @@ class IsrChanges:
         answer = Answered(
             error, part.leader_id, part.leader_epoch, tuple(part.isr), part.isr_version
         )
-        found = outcome(change, self._node_id, state.isr, answer)
-        if found is None:
+        settled = outcome(change, self._node_id, state.isr, answer)
+        if settled is None:
             self._left_open(partition, change, error.name)
             return
         new = [member for member in change.isr if member not in state.isr]
-        if isinstance(found, Settled):
-            self._settle(partition, found)
+        if isinstance(settled, Settled):
+            self._settle(partition, settled)
             if change.unclean_handled and error is ErrorCode.NONE:
                 partition.settle_debt()
                 self._debts.confirmed(partition)
         else:
-            assert isinstance(found, CommandRefusal)
+            assert isinstance(settled, CommandRefusal)
             self._said.add(partition.key, f"the ISR {list(change.isr)} was refused: {error.name}")
             self._todo.pop(partition, None)
             self._note_refusal(partition, new)
+            # A refusal is certain: the watermark no longer waits for the members that were
+            # proposed.
             partition.take_isr(state.isr, state.isr_version)
         self._report_handled_again(partition)
 
-    def _settle(self, partition: HostedPartition, found: Settled) -> None:
-        is_newer = found.isr_version > partition.state.isr_version
-        partition.take_isr(found.isr, found.isr_version)
+    def _settle(self, partition: HostedPartition, settled: Settled) -> None:
+        is_newer = settled.isr_version > partition.state.isr_version
+        partition.take_isr(settled.isr, settled.isr_version)
         if is_newer:
             # It stays to be checked: other followers may have caught up or lagged meanwhile.
-            self._said.add(partition.key, f"the ISR is {list(found.isr)}")
+            self._said.add(partition.key, f"the ISR is {list(settled.isr)}")
         else:
             self._todo.pop(partition, None)
 

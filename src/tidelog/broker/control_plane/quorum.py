@@ -66,8 +66,8 @@ class Quorum:
 
     async def _check(self) -> list[Any]:
         request = messages.DescribeConditionRequest(subjects=["controller"])
-        found = await self._controllers.ask_each(request, 0, CONTROLLERS_MS)
-        return [{"address": address, **_of_itself(said)} for address, said in found]
+        answers = await self._controllers.ask_each(request, 0, CONTROLLERS_MS)
+        return [{"address": address, **_of_itself(answer)} for address, answer in answers]
 
     async def _round(self) -> list[Any]:
         topic = _Request.TopicData(METADATA_TOPIC, [_Request.PartitionData(0)])
@@ -75,18 +75,18 @@ class Quorum:
         return await self._controllers.ask_all(request, VERSION, CONTROLLERS_MS)
 
 
-def _of_itself(said: Any | None) -> dict[str, Any]:
+def _of_itself(answer: Any | None) -> dict[str, Any]:
     """Return what a controller says of itself; older code refuses while it is not active."""
-    found: Any = {}
-    if said is not None and said.error_code == ErrorCode.NONE:
-        found = json.loads(said.condition)
-    elif said is not None:
-        found = {"active": False}
-    is_active = found.get("active", True) if found else None
+    condition: Any = {}
+    if answer is not None and answer.error_code == ErrorCode.NONE:
+        condition = json.loads(answer.condition)
+    elif answer is not None:
+        condition = {"active": False}
+    is_active = condition.get("active", True) if condition else None
     return {
-        "controller_id": found.get("controller_id"),
+        "controller_id": condition.get("controller_id"),
         "active": is_active,
-        "why": found.get("why"),
+        "why": condition.get("why"),
     }
 
 
@@ -102,11 +102,11 @@ def merged(answers: Sequence[Any]) -> Any:
 
     Of two that say they are active, the one with the higher epoch is.
     """
-    parts = [each.topics[0].partitions[0] for each in answers if each.topics]
-    active = [each for each in parts if each.error_code == ErrorCode.NONE]
+    parts = [one.topics[0].partitions[0] for one in answers if one.topics]
+    active = [one for one in parts if one.error_code == ErrorCode.NONE]
     if not active:
         return refused(0, ErrorCode.LEADER_NOT_AVAILABLE)
-    leader = max(active, key=lambda each: each.leader_epoch)
+    leader = max(active, key=lambda one: one.leader_epoch)
     others = {
         replica.replica_id
         for part in parts

@@ -61,8 +61,8 @@ class SeenEpochsFile:
         if not self._disk.exists(self.path):
             return SeenEpochs()
         content = self._disk.read(self.path)
-        self._slots = [_decode(content[at : at + SLOT_BYTES]) for at in SLOTS]
-        sound = [each for each in self._slots if each is not None]
+        self._slots = [_decode(content[begin : begin + SLOT_BYTES]) for begin in SLOTS]
+        sound = [slot for slot in self._slots if slot is not None]
         if not sound:
             raise DamagedFile(
                 f"{self.path} is damaged: restore it, or remove it if the controllers lost no data"
@@ -126,7 +126,7 @@ class SeenEpochsStore:
             _read(file, directory)
             for file, directory in zip((self._file, *self._copies), directories, strict=True)
         )
-        epochs = [each.controller_epoch for each in of_copies]
+        epochs = [of_copy.controller_epoch for of_copy in of_copies]
         self.highest = of_first.joined(SeenEpochs(max(epochs, default=-1)))
         if any(epoch < self.highest.controller_epoch for epoch in epochs):
             finish(self._noting_copies(self.highest))
@@ -139,7 +139,7 @@ class SeenEpochsStore:
         counts only in the first directory.
         """
         is_epoch = seen.controller_epoch > self.highest.controller_epoch
-        others = [each for each in self._directories[1:] if each.failed is None]
+        others = [directory for directory in self._directories[1:] if directory.failed is None]
         refused: OSError | None = None
         if not (is_epoch and others and self._directories[0].failed is not None):
             try:
@@ -192,5 +192,5 @@ def _decode(slot: bytes) -> SeenEpochs | None:
     crc, _, text = line.partition(b" ")
     if not newline or crc != b"%08x" % zlib.crc32(text):
         return None
-    found = json.loads(text)
-    return SeenEpochs(int(found["controller_epoch"]), int(found["store_revision"]))
+    content = json.loads(text)
+    return SeenEpochs(int(content["controller_epoch"]), int(content["store_revision"]))

@@ -163,7 +163,7 @@ class ControllerSession:
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        said = False
+        is_logged = False
         while True:
             try:
                 connection = await self.search.connect_next()
@@ -180,8 +180,8 @@ class ControllerSession:
             waited_ms = (loop.time() - begun) * 1000
             if waited_ms > timeout_ms:
                 raise ControllerUnreachable(self.search.unreachable())
-            if waited_ms > SAY_AFTER_MS and not said:
-                said = True
+            if waited_ms > SAY_AFTER_MS and not is_logged:
+                is_logged = True
                 logger.warning("%s Waiting for it.", self.search.unreachable())
             # When a whole cluster starts, a broker finds the controller at most a tenth later than
             # possible.
@@ -285,12 +285,14 @@ class ControllerSession:
                 await self._when_registered(answer.broker_epoch)
         finally:
             self._registering = None
+            # Also after a failure: a control channel that opens early waits for this.
             settled.set_result(None)
         if error is ErrorCode.NONE:
             self.registrations += 1
             self.refusals.over()
             self.search.found()
             self._connection = connection
+            # Only now, with the broker epoch in use: requests that wait name it.
             logger.info(
                 "registered with %(controller)s, broker epoch %(broker_epoch)s",
                 {"controller": connection.peer, "broker_epoch": self.broker_epoch},
@@ -330,6 +332,8 @@ class ControllerSession:
             listeners=[request.Listener(x.name, x.host, x.port) for x in identity.listeners],
             rack=identity.rack,
             last_life_ended=int(
+                # The first registration said how the former process ended; since then this one lost
+                # nothing.
                 FormerRegistration.SAME if self.registrations else reported.last_stop
             ),
             highest_seen=request.HighestSeen(reported.controller_epoch, reported.store_revision),

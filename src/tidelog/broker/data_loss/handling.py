@@ -81,7 +81,7 @@ async def record_what_was_lost(handling: DataLoss, led: Sequence[HostedPartition
     A leader that was in sync and inherited the debt has no end to report.
     """
     ends = {partition: handling.debts.ends(partition) for partition in led}
-    unclean = [(partition, loss) for partition, found in ends.items() for loss in found]
+    unclean = [(partition, loss) for partition, losses in ends.items() for loss in losses]
     why = await handling.loss_reports.report_ends(unclean) if unclean else None
     return {} if why is None else dict.fromkeys((partition for partition, _ in unclean), why)
 
@@ -91,8 +91,8 @@ async def reload_groups(handling: DataLoss, led: Sequence[HostedPartition]) -> F
 
     The load of a log whose end is not committed may never finish: each partition has a timeout.
     """
-    reasons = await asyncio.gather(*(_reloaded(handling.groups, each) for each in led))
-    return {each: why for each, why in zip(led, reasons, strict=True) if why is not None}
+    reasons = await asyncio.gather(*(_reloaded(handling.groups, partition) for partition in led))
+    return {partition: why for partition, why in zip(led, reasons, strict=True) if why is not None}
 
 
 async def _reloaded(groups: Groups, partition: HostedPartition) -> str | None:
@@ -173,7 +173,7 @@ class DataLoss:
 
     def stopped(self, key: TopicPartition) -> None:
         """Drop a replica that is no longer served: it needs no handling."""
-        for partition in [each for each in self._debts if each.key == key]:
+        for partition in [one for one in self._debts if one.key == key]:
             del self._debts[partition]
 
     # -- handling
@@ -187,7 +187,7 @@ class DataLoss:
                     async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
                         await wake.wait()
             wake.clear()
-            due = [each for each, _ in self._owed(kind) if self._is_due(each)]
+            due = [partition for partition, _ in self._owed(kind) if self._is_due(partition)]
             if due:
                 await self._handle(kind, due)
 
@@ -215,6 +215,7 @@ class DataLoss:
             if not debts:
                 return
         for partition, debt in debts.items():
+            # A newer command may have replaced the debt while a routine waited.
             if self._debts.get(partition) is debt:
                 debt.is_handled = True
                 logger.info(

@@ -81,13 +81,13 @@ def end_notes_of(partition: HostedPartition) -> list[LossNote]:
     noted before it. Their leader epochs are unknown; the note has that of the last record left.
     """
     end = partition.epoch_start
-    known = partition.log.watermark_note.known
+    committed_end = partition.log.watermark_note.known
     last = partition.log.epochs.epoch_at(end - 1) if end > partition.start_offset else -1
-    found = [LossNote(partition.key, partition.topic_id, end, end, (last,))]
-    if known > end:
+    notes = [LossNote(partition.key, partition.topic_id, end, end, (last,))]
+    if committed_end > end:
         epochs = (last,) if last >= 0 else ()
-        found.append(LossNote(partition.key, partition.topic_id, end, known, epochs))
-    return found
+        notes.append(LossNote(partition.key, partition.topic_id, end, committed_end, epochs))
+    return notes
 
 
 def has_happened(loss: LossNote, log: PartitionLog | None) -> bool:
@@ -99,12 +99,12 @@ def has_happened(loss: LossNote, log: PartitionLog | None) -> bool:
 
 def _epochs(log: PartitionLog, first: int, end: int) -> tuple[int, ...]:
     entries = log.epochs.entries
-    found = []
-    for at, (epoch, start) in enumerate(entries):
-        next_start = entries[at + 1][1] if at + 1 < len(entries) else log.end_offset
+    epochs = []
+    for place, (epoch, start) in enumerate(entries):
+        next_start = entries[place + 1][1] if place + 1 < len(entries) else log.end_offset
         if start < end and next_start > first:
-            found.append(epoch)
-    return tuple(found)
+            epochs.append(epoch)
+    return tuple(epochs)
 
 
 class LossNotes:
@@ -141,7 +141,7 @@ class LossNotes:
 
     def due(self) -> list[LossNote]:
         """Return the notes to report now; drop those of records that a leader here still has."""
-        found = []
+        due = []
         for directory, kept in list(self._by_directory.items()):
             unfounded = set()
             for loss in kept:
@@ -149,12 +149,12 @@ class LossNotes:
                 if hosted is not None and hosted.offline_reason is not None:
                     continue  # its log cannot be read
                 if has_happened(loss, None if hosted is None else hosted.log):
-                    found.append(self._named(loss))
+                    due.append(self._named(loss))
                 elif hosted is not None and hosted.is_leader:
                     unfounded.add(loss)
             if unfounded:
                 self._forget(directory, [x for x in kept if x not in unfounded])
-        return [loss for loss in found if loss.topic_id != NO_UUID]
+        return [loss for loss in due if loss.topic_id != NO_UUID]
 
     def _hosted(self, loss: LossNote) -> HostedPartition | None:
         """Return the replica of a note, if it is still hosted with the same topic id."""
@@ -174,12 +174,12 @@ class LossNotes:
         """Remove the notes of a report that the controller has accepted."""
         done = set(losses)
         for directory, kept in list(self._by_directory.items()):
-            self._forget(directory, [each for each in kept if self._named(each) not in done])
+            self._forget(directory, [note for note in kept if self._named(note) not in done])
 
     def forget_nameless(self, key: TopicPartition) -> None:
         """Remove the notes without a topic id of a replica that is removed."""
         for directory, kept in list(self._by_directory.items()):
-            left = [each for each in kept if (each.key, each.topic_id) != (key, NO_UUID)]
+            left = [note for note in kept if (note.key, note.topic_id) != (key, NO_UUID)]
             self._forget(directory, left)
 
     def _forget(self, directory: LogDirectory, left: list[LossNote]) -> None:
@@ -234,15 +234,15 @@ def _bounded(losses: Sequence[LossNote]) -> list[LossNote]:
     """
     bounded: list[LossNote] = []
     counts: dict[tuple[TopicPartition, UUID], int] = {}
-    for each in sorted(set(losses), key=lambda x: (x.key, x.topic_id.int, x.first, x.end)):
-        replica = (each.key, each.topic_id)
+    for loss in sorted(set(losses), key=lambda x: (x.key, x.topic_id.int, x.first, x.end)):
+        replica = (loss.key, loss.topic_id)
         counts[replica] = counts.get(replica, 0) + 1
-        if counts[replica] <= KEPT_RANGES or each.is_end:
-            bounded.append(each)
+        if counts[replica] <= KEPT_RANGES or loss.is_end:
+            bounded.append(loss)
             continue
         last = bounded[-1]
-        epochs = tuple(sorted({*last.epochs, *each.epochs}))
-        bounded[-1] = replace(last, end=max(last.end, each.end), epochs=epochs)
+        epochs = tuple(sorted({*last.epochs, *loss.epochs}))
+        bounded[-1] = replace(last, end=max(last.end, loss.end), epochs=epochs)
     return bounded
 
 
@@ -255,14 +255,14 @@ def _read(directory: LogDirectory) -> list[LossNote]:
     except OSError as error:
         directory.resources.fail(f"{path} cannot be read: {error}")
         return []
-    found = []
+    notes = []
     for line in lines:
         loss = _decode(line)
         if loss is None:
             logger.error("%s: damaged note of lost records dropped: %r", path, line)
         else:
-            found.append(loss)
-    return found
+            notes.append(loss)
+    return notes
 
 
 def _encode(loss: LossNote) -> bytes:

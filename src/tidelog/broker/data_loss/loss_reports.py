@@ -123,6 +123,7 @@ class LossReports:
         if why is not None:
             return why
         for partition, _ in ends:
+            # The note that is durable now tells of the power loss, also after another start (0046).
             partition.log.watermark_note.on_record()
         self._wake.set()
         wanted = {loss for _, loss in ends}
@@ -143,6 +144,7 @@ class LossReports:
                 due = self._notes.due()[:MAX_REPORTED]
                 is_done = not due or await self._ask(due)
                 await self._log_work.run(None, self._notes.forgetting())
+            # After the response: until then a start has to find the notes, and report them again.
             except Exception:
                 # A bug must not stop the reports for ever.
                 logger.exception("truncated records could not be reported")

@@ -168,9 +168,9 @@ class ClientFetchSession:
         """See ``session_rules.Session``."""
         by, topic_id = named_by_request(topic, self.by_id)
         key, named = (by, asked.partition), named_in(topic, asked)
-        known = self.wanted.get(key)
-        if known is not None:
-            known.update(topic_id, asked, named)
+        former = self.wanted.get(key)
+        if former is not None:
+            former.update(topic_id, asked, named)
             return 0
         self.wanted[key] = Wanted(topic.topic, topic_id, asked, named, by)
         return bytes_of(by)
@@ -245,19 +245,19 @@ class FetchSessions:
             wanted = list(fresh.wanted.values())
             is_kept = epoch == INITIAL_EPOCH and wanted and self._open(fresh, now_ms)
             return FetchPlan(wanted, fresh if is_kept else None, full=True)
-        known = self.find(request.session_id, epoch)
-        if isinstance(known, ErrorCode):
-            return known
-        if known.by_id is not by_id:
+        session = self.find(request.session_id, epoch)
+        if isinstance(session, ErrorCode):
+            return session
+        if session.by_id is not by_id:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        self.use(known, now_ms)
-        if not (yield from self._updated(known, request)):
+        self.use(session, now_ms)
+        if not (yield from self._updated(session, request)):
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        if not known.wanted:
-            self._end(known.id)
+        if not session.wanted:
+            self._end(session.id)
             return FetchPlan([], None, full=True)
-        known.epoch = next_epoch(epoch)
-        return FetchPlan(list(known.wanted.values()), known, full=False)
+        session.epoch = next_epoch(epoch)
+        return FetchPlan(list(session.wanted.values()), session, full=False)
 
     def find(self, session_id: int, epoch: int) -> ClientFetchSession | ErrorCode:
         """Return the session whose next request has this epoch, or why there is none."""
@@ -356,7 +356,7 @@ class FetchSessions:
             return False
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.used_ms < EVICTION_MS:
-            largest = max(self._sessions.values(), key=lambda each: each.held)
+            largest = max(self._sessions.values(), key=lambda session: session.held)
             if self._has_room(size, fresh) or largest.held <= 2 * size:
                 return False
             oldest = largest

@@ -39,16 +39,16 @@ class Departures:
         """Remove a waiter from all its places: a few at once, more in turns. It may be called until
         it is removed."""
         if len(places) <= pace.PART:
-            for each in places:
-                each.pop(waiter, None)
+            for place in places:
+                place.pop(waiter, None)
             return
         self._leaving.add(_taken_off(waiter, places))
 
 
 def _taken_off(waiter: Waiter, places: list[Places]) -> Work[None]:
     for part in pace.parts(places):
-        for each in part:
-            each.pop(waiter, None)
+        for place in part:
+            place.pop(waiter, None)
         yield None
 
 
@@ -83,8 +83,8 @@ class DelayedFetch:
         """Wait in these places, too: ``readers`` or ``followers`` of ``waiters.Waiting``. Only
         while it is not woken."""
         self._places += places
-        for each in places:
-            each[self] = None
+        for place in places:
+            place[self] = None
 
     def more(self, size: int) -> None:
         """Count new bytes of a partition: see ``waiters.Waiter``."""

@@ -139,12 +139,12 @@ def answer(
     sessions.expire(now_ms)
     session = None
     if plain.session_epoch != FINAL_EPOCH:
-        found = sessions.find(plain.session_id, plain.session_epoch)
-        if not isinstance(found, ClientFetchSession) or found.by_id is not by_id:
+        cached = sessions.find(plain.session_id, plain.session_epoch)
+        if not isinstance(cached, ClientFetchSession) or cached.by_id is not by_id:
             return None
-        if not _update(found, plain.asked):
+        if not _update(cached, plain.asked):
             return None
-        session, wanted = found, found.wanted
+        session, wanted = cached, cached.wanted
         if not _has_more(
             by_topic, [(x.topic, x.index, x.fetch_offset, x.named) for x in wanted.values()]
         ):
@@ -175,14 +175,14 @@ def _wanted(asked: list[_Asked], names: TopicNames) -> dict[tuple[str | bytes, i
 
     One that is named twice is read once, as in its last entry.
     """
-    found: dict[tuple[str | bytes, int], Wanted] = {}
+    by_place: dict[tuple[str | bytes, int], Wanted] = {}
     for by, fields, named in asked:
         if isinstance(by, bytes):
             name, topic_id = names.by_bytes.get(by) or ("", UUID(bytes=by))
         else:
             name, topic_id = by, NO_UUID
-        found[by, fields[0]] = Wanted(name, topic_id, _partition(fields), named, by)
-    return found
+        by_place[by, fields[0]] = Wanted(name, topic_id, _partition(fields), named, by)
+    return by_place
 
 
 def _partition(fields: list[int]) -> messages.FetchRequest.FetchPartition:
@@ -190,55 +190,55 @@ def _partition(fields: list[int]) -> messages.FetchRequest.FetchPartition:
     return _FetchPartition(index, epoch, offset, last_epoch, start, most)
 
 
-def _read(frame: memoryview, at: int, moved: int, by_id: bool) -> _Plain | None:
+def _read(frame: memoryview, position: int, moved: int, by_id: bool) -> _Plain | None:
     """Return what a plain request asks for."""
-    replica, _, least, most, isolation, session_id, epoch, topics = _head(frame, at - moved)
+    replica, _, least, most, isolation, session_id, epoch, topics = _head(frame, position - moved)
     if (replica != CONSUMER and not moved) or least > 1 or not 0 < topics < 128:
         return None
-    at += _HEAD_BYTES - moved
-    found: list[_Asked] = []
+    position += _HEAD_BYTES - moved
+    partitions: list[_Asked] = []
     topic: str | bytes
     for _ in range(topics - 1):
         if by_id:
-            end = at + _ID_BYTES
-            topic = bytes(frame[at:end])
+            end = position + _ID_BYTES
+            topic = bytes(frame[position:end])
         else:
-            length = frame[at]
-            end = at + length
+            length = frame[position]
+            end = position + length
             if not 1 < length <= _LONGEST_NAME + 1:
                 return None
-            topic = str(frame[at + 1 : end], "utf-8")
+            topic = str(frame[position + 1 : end], "utf-8")
         count = frame[end]
         if not 0 < count < 128:
             return None
-        at = end + 1
-        first = len(found)
+        position = end + 1
+        first = len(partitions)
         epochs: list[int] = []
         for _ in range(count - 1):
-            *fields, tags = _asked_partition(frame, at)
+            *fields, tags = _asked_partition(frame, position)
             if fields[3] >= 0:
                 return None  # it has an epoch to compare with the log's
-            found.append((topic, fields, NOT_NAMED))
-            at += _ASKED_BYTES
+            partitions.append((topic, fields, NOT_NAMED))
+            position += _ASKED_BYTES
             if tags:
-                tag, partition_epoch = _partition_tags(frame, at - 1)
+                tag, partition_epoch = _partition_tags(frame, position - 1)
                 if tag != PARTITION_TAG:
                     return None
                 epochs.append(partition_epoch)
-                at += _PARTITION_TAG_BYTES - 1
-        if not frame[at] and not epochs:
-            at += 1
+                position += _PARTITION_TAG_BYTES - 1
+        if not frame[position] and not epochs:
+            position += 1
             continue
-        tag, undeleted_count, tag_of_epoch, resize_epoch = _topic_tags(frame, at)
+        tag, undeleted_count, tag_of_epoch, resize_epoch = _topic_tags(frame, position)
         if tag != COUNT_TAG or tag_of_epoch != EPOCH_TAG or len(epochs) != count - 1:
             return None  # some of the three numbers, and not all
-        at += _TOPIC_TAGS_BYTES
+        position += _TOPIC_TAGS_BYTES
         for place, partition_epoch in enumerate(epochs, first):
             named = named_by(undeleted_count, resize_epoch, partition_epoch)
-            found[place] = (topic, found[place][1], named)
-    if frame[at:] != _END or len(found) > MOST_PARTITIONS:
+            partitions[place] = (topic, partitions[place][1], named)
+    if frame[position:] != _END or len(partitions) > MOST_PARTITIONS:
         return None
-    return _Plain(most, isolation, session_id, epoch, found)
+    return _Plain(most, isolation, session_id, epoch, partitions)
 
 
 def _has_more(
@@ -262,10 +262,10 @@ def _update(session: ClientFetchSession, asked: list[_Asked]) -> bool:
     if len(wanted) > MOST_PARTITIONS:
         return False
     for topic, fields, named in asked:
-        known = wanted.get((topic, fields[0]))
-        if known is None:
+        former = wanted.get((topic, fields[0]))
+        if former is None:
             return False
-        known.update(known.topic_id, _partition(fields), named)
+        former.update(former.topic_id, _partition(fields), named)
     return True
 
 
@@ -278,14 +278,14 @@ def _parts(
     room, shown = broker.reader.room(max_bytes, client), broker.reader.shown
     size = 0
     parts = []
-    for each in wanted:
-        hosted = by_topic.get(each.topic)
-        partition = None if hosted is None else hosted.get(each.index)
-        if partition is None or partition.why_not_serving(each.leader_epoch):
+    for one in wanted:
+        hosted = by_topic.get(one.topic)
+        partition = None if hosted is None else hosted.get(one.index)
+        if partition is None or partition.why_not_serving(one.leader_epoch):
             return None
-        if each.by_id and not each.is_of(partition):
+        if one.by_id and not one.is_of(partition):
             return None
-        log, offset, named = partition.log, each.fetch_offset, each.named
+        log, offset, named = partition.log, one.fetch_offset, one.named
         limit = mark = log.high_watermark
         start = log.start_offset
         if named is not NOT_NAMED:
@@ -301,7 +301,7 @@ def _parts(
             records = records_at(
                 partition,
                 offset,
-                left if left < each.max_bytes else each.max_bytes,
+                left if left < one.max_bytes else one.max_bytes,
                 limit=limit,
                 at_least_one=not size,
                 from_file=from_file,
@@ -314,7 +314,7 @@ def _parts(
                 return None
             length = records_size(records)
             size += length
-        parts.append(_Part(each, partition, mark, start, records, length, is_read))
+        parts.append(_Part(one, partition, mark, start, records, length, is_read))
     if not size:
         return None
     for part in parts:

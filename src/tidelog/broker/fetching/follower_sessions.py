@@ -175,15 +175,15 @@ class _SessionResponse:
     def now_or_later(self) -> Work[Any]:
         """Return the response, or an awaitable of it."""
         try:
-            found = yield from self._read()
+            answers = yield from self._read()
         except BaseException:
             # The follower disconnected between two steps: the cold reads are not needed.
             self._reading.forget_cold()
             raise
-        if found is not None and self._reading.cold:
+        if answers is not None and self._reading.cold:
             return self._warmed()
-        if found is None or self._is_due(found):
-            return (yield from self._respond(found))
+        if answers is None or self._is_due(answers):
+            return (yield from self._respond(answers))
         return self._later()
 
     def now_or_later_at_once(self) -> Any:
@@ -193,34 +193,34 @@ class _SessionResponse:
         3 us, a third of what it takes here.
         """
         try:
-            found = self._read_at_once()
+            answers = self._read_at_once()
         except Exception:
             self._reading.forget_cold()
             raise
         if self._reading.cold:
             return self._warmed()
-        return self._respond_at_once(found) if self._is_due(found) else self._later()
+        return self._respond_at_once(answers) if self._is_due(answers) else self._later()
 
     async def _warmed(self) -> Any:
         """Return the response after a thread has read what is not in the page cache."""
-        found = None
+        answers = None
         while self._reading.cold:
             await self._reading.warm_up()
             if self.is_superseded():
                 return SUPERSEDED
-            found = await pace.run(self._read(), self._sessions.clock)
-            if found is None:
+            answers = await pace.run(self._read(), self._sessions.clock)
+            if answers is None:
                 self._reading.forget_cold()
-        if found is None or self._is_due(found):
-            return self._respond(found)
+        if answers is None or self._is_due(answers):
+            return self._respond(answers)
         return await self._later()
 
-    def _is_due(self, found: list[tuple[SessionPartition, Any]]) -> bool:
+    def _is_due(self, answers: list[tuple[SessionPartition, Any]]) -> bool:
         """Whether to respond now, without a wait for more records."""
         reading = self._reading
         if reading.size >= self._request.min_bytes or reading.is_last or reading.urgent:
             return True
-        return reading.full or (bool(found) and self._session.prompt)
+        return reading.full or (bool(answers) and self._session.prompt)
 
     def _later(self) -> asyncio.Future[Any]:
         request = self._request
@@ -247,28 +247,28 @@ class _SessionResponse:
         session, reading = self._session, self._reading
         reading.begin()
         session.has_woken = False
-        found: list[tuple[SessionPartition, Any]] = []
+        answers: list[tuple[SessionPartition, Any]] = []
         before = 0
         for part in pace.parts(list(session.dirty)):
-            self._read_some(part, found)
+            self._read_some(part, answers)
             yield ANSWER_BYTES * len(part) + reading.size - before
             before = reading.size
             if self.is_superseded():
                 return None
             # An event in a yield finds no delayed fetch that it could wake.
             reading.urgent |= session.has_woken
-        return found
+        return answers
 
     def _read_at_once(self) -> list[tuple[SessionPartition, Any]]:
         """Do as ``_read`` in one step, for few dirty partitions."""
         self._reading.begin()
         self._session.has_woken = False
-        found: list[tuple[SessionPartition, Any]] = []
-        self._read_some(list(self._session.dirty), found)
-        return found
+        answers: list[tuple[SessionPartition, Any]] = []
+        self._read_some(list(self._session.dirty), answers)
+        return answers
 
     def _read_some(
-        self, entries: Iterable[SessionPartition], found: list[tuple[SessionPartition, Any]]
+        self, entries: Iterable[SessionPartition], answers: list[tuple[SessionPartition, Any]]
     ) -> None:
         session, reading = self._session, self._reading
         get = self._sessions.get
@@ -287,21 +287,21 @@ class _SessionResponse:
             else:
                 part = reading.read(entry, partition)
             if has_changed(entry, part):
-                found.append((entry, part))
+                answers.append((entry, part))
             elif partition is None or entry.fetch_offset == partition.end_offset:
                 del session.dirty[entry]
 
-    def _respond(self, found: list[tuple[SessionPartition, Any]] | None) -> Work[Any]:
+    def _respond(self, answers: list[tuple[SessionPartition, Any]] | None) -> Work[Any]:
         """Build the response, or ``SUPERSEDED`` when this request is."""
         response = None
-        if found is not None:
-            response = yield from respond(self._session.id, found, self._note_if_current)
+        if answers is not None:
+            response = yield from respond(self._session.id, answers, self._note_if_current)
         return SUPERSEDED if response is None or self.is_superseded() else response
 
-    def _respond_at_once(self, found: list[tuple[SessionPartition, Any]]) -> Any:
+    def _respond_at_once(self, answers: list[tuple[SessionPartition, Any]]) -> Any:
         """Do as ``_respond`` in one step, for few partitions."""
         topics: dict[str | bytes, Any] = {}
-        for entry, part in found:
+        for entry, part in answers:
             self._note_sent(entry, part)
             put_into(topics, entry, part)
         return _Response(session_id=self._session.id, responses=list(topics.values()))

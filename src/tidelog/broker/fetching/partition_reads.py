@@ -154,14 +154,14 @@ class Reading:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self.reader.threads, run_all, cold)
         finally:
-            for each in cold:
-                each.done()
+            for read in cold:
+                read.done()
 
     def forget_cold(self) -> None:
         """Close the files of the cold reads: they are not needed."""
         cold, self.cold = self.cold, []
-        for each in cold:
-            each.done()
+        for read in cold:
+            read.done()
 
     def begin(self) -> None:
         """Begin a read: determine how many bytes the response may have."""
@@ -387,7 +387,7 @@ def refusal(index: int, error: ErrorCode) -> Any:
 
 
 def respond(
-    session_id: int, found: Sequence[tuple[Wanted, Any]], note: Callable[[Any, Any], bool] | None
+    session_id: int, answers: Sequence[tuple[Wanted, Any]], note: Callable[[Any, Any], bool] | None
 ) -> Work[Any]:
     """Build the response, and note its contents in the session.
 
@@ -395,7 +395,7 @@ def respond(
     returns False, another request has superseded this one, and None is returned.
     """
     topics: dict[str | bytes, Any] = {}
-    for seen, (wanted, part) in enumerate(found):
+    for seen, (wanted, part) in enumerate(answers):
         if seen and not seen % pace.PART:
             yield 0
         if note is not None and not note(wanted, part):
@@ -434,13 +434,13 @@ def records_at(
     what a thread must read first.
     """
     log = partition.log
-    known = log.segments.remembered(offset)
+    remembered = log.segments.remembered(offset)
     if may_be_cold:
-        cold = cold_read(log, offset, most, known)
+        cold = cold_read(log, offset, most, remembered)
         if cold is not None:
             return cold
     if from_file:
-        region = find_region(log, offset, most, min(limit, log.high_watermark), known)
+        region = find_region(log, offset, most, min(limit, log.high_watermark), remembered)
         if region is not None:
             return [region]
     records = log.read(offset, most, limit, at_least_one=at_least_one)
@@ -454,13 +454,13 @@ def records_at(
     return records
 
 
-def _read_on(log: PartitionLog, found: memoryview, room: int, limit: int) -> list[memoryview]:
+def _read_on(log: PartitionLog, first: memoryview, room: int, limit: int) -> list[memoryview]:
     """Return the records read and those that follow in later segments, at most ``room`` bytes.
 
     For small reads: where compaction left almost nothing of a segment (perhaps one batch without
     records), a client that receives only that takes it for the end of the log.
     """
-    parts = [found]
+    parts = [first]
     while len(parts) < MAX_SLICES and len(parts[-1]) < SMALL_READ_BYTES:
         room -= len(parts[-1])
         next_offset = -1

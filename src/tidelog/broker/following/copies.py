@@ -157,24 +157,24 @@ class Copies:
             sources.setdefault(leader, []).append(key)
         asked = [self._sizes(leader, keys) for leader, keys in sources.items()]
         sizes: dict[TopicPartition, int] = {}
-        for found in await asyncio.gather(*asked):
-            sizes.update(found)
+        for of_leader in await asyncio.gather(*asked):
+            sizes.update(of_leader)
         for key in new:
             if self._unsized.pop(key, None) is not None:
                 self._queue.add(key, sizes.get(key, 0))
 
     async def _sizes(self, leader: int, keys: list[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Ask a source for the sizes of some partitions; those that it does not say are absent."""
-        found: dict[TopicPartition, int] = {}
+        sizes: dict[TopicPartition, int] = {}
         if len(keys) < 2:
-            return found  # there is no order to decide
-        parts = (keys[at : at + SIZED_AT_ONCE] for at in range(0, len(keys), SIZED_AT_ONCE))
+            return sizes  # there is no order to decide
+        parts = (keys[i : i + SIZED_AT_ONCE] for i in range(0, len(keys), SIZED_AT_ONCE))
         requests = map(_request, parts)
         for answer in await self._others.ask(
             leader, "copies", ApiKey.DESCRIBE_LOG_DIRS, SIZES_VERSION, requests
         ):
-            found.update(_sizes_in(answer))
-        return found
+            sizes.update(_sizes_in(answer))
+        return sizes
 
 
 def _do_nothing(_: TopicPartition) -> None:
@@ -185,7 +185,7 @@ def _request(keys: list[TopicPartition]) -> messages.DescribeLogDirsRequest:
     request = messages.DescribeLogDirsRequest
     return request(
         topics=[
-            request.DescribableLogDirTopic(name, [each.partition for each in some])
+            request.DescribableLogDirTopic(name, [tp.partition for tp in some])
             for name, some in by_topic(keys).items()
         ]
     )

@@ -56,31 +56,31 @@ async def leaders_fences(
     A partition that is not in the result is asked for again with its next fetch.
     """
     partitions = list(wanted)
-    found: dict[TopicPartition, Fences] = {}
+    fences: dict[TopicPartition, Fences] = {}
     try:
         for first in range(0, len(partitions), AT_ONCE):
             some = partitions[first : first + AT_ONCE]
             response = await connection.send(_request(some), DESCRIBE_FENCES_VERSION, timeout_ms)
-            epochs = {each.key: each.leader_epoch for each in some}
+            epochs = {hosted.key: hosted.leader_epoch for hosted in some}
             for topic in response.topics:
                 for part in topic.partitions:
                     key = TopicPartition(topic.topic, part.partition)
                     if part.error_code == ErrorCode.NONE and part.leader_epoch == epochs.get(key):
-                        found[key] = _fences(part)
+                        fences[key] = _fences(part)
     except (ClientError, ValueError) as error:
         logger.info("fences of %d partitions are not known yet: %s", len(partitions), error)
-    return found
+    return fences
 
 
 def _request(partitions: Iterable[HostedPartition]) -> messages.DescribeFencesRequest:
     request = messages.DescribeFencesRequest
     topics = []
-    for each in partitions:
+    for hosted in partitions:
         # With its incarnation: the leader of another one under that name must not answer.
-        state, epoch = each.state, each.partition_epoch
+        state, epoch = hosted.state, hosted.partition_epoch
         numbers = (ABSENT, ABSENT) if epoch < 0 else (state.undeleted_count, state.resize_epoch)
         topics.append(
-            request.Topic(each.topic, [request.Partition(each.partition, epoch)], *numbers)
+            request.Topic(hosted.topic, [request.Partition(hosted.partition, epoch)], *numbers)
         )
     return request(topics=topics)
 
@@ -90,12 +90,12 @@ def _fences(part: Any) -> Fences:
     return Fences(
         tuple(
             FenceEntry(
-                each.resize_epoch,
-                each.undeleted_partition_count,
-                ChangeKind(each.kind),
-                each.offset,
-                each.data_end_offset,
+                fence.resize_epoch,
+                fence.undeleted_partition_count,
+                ChangeKind(fence.kind),
+                fence.offset,
+                fence.data_end_offset,
             )
-            for each in part.fences
+            for fence in part.fences
         )
     )

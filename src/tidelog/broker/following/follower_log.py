@@ -157,7 +157,8 @@ def _append(
         if refused is not None:
             return refused
         end = log.end_offset
-        rest = next((at for at, header in walk(records) if header.base_offset >= end), 0)
+        # The batches before the roll are in the log: once is enough.
+        rest = next((start for start, header in walk(records) if header.base_offset >= end), 0)
         result = log.append_as_follower(memoryview(records)[rest:], now_ms, waits=True)
     return result
 
@@ -172,6 +173,7 @@ def _taken_over(
     log = partition.log
     partition.replicated(0 if appended is None else len(part.records), part.high_watermark)
     if part.log_start_offset > log.start_offset:
+        # Its own watermark may lag: the rest comes with the next response.
         log.advance_start(min(part.log_start_offset, log.high_watermark))
     return None
 
@@ -218,7 +220,9 @@ def _cut(
     if cut.offset >= log.end_offset:
         return f"the leader's epoch {epoch} ends at {end_offset}, but there is nothing to truncate"
     first, end = max(cut.offset, log.start_offset), _committed_end(log)
+    # Read before the cut, which lowers both.
     if cut.below_watermark:
+        # The note is durable first: a crash in between would make the loss a silent one (KIP-704).
         why = yield from losses.before_cut(partition, first, end, noted)
         if why is not None:
             return f"the records lost by a truncation to {cut.offset} cannot be noted: {why}"
@@ -236,6 +240,7 @@ def _cut(
         "%(partition)s: truncated from %(from_offset)d to %(to_offset)d",
         {"partition": partition.key, "from_offset": log.end_offset, "to_offset": cut.offset},
     )
+    # Nothing that a cut would leave is in the leader's log any more.
     if cut.offset <= part.log_start_offset:
         restarted = yield from log.restart(cut.offset, now_ms, fences=fences)
         refused = _refused(partition, restarted)

@@ -229,6 +229,8 @@ class FollowerFetcher:
             except ClientError as error:
                 interrupted, self._interrupted = self._interrupted, False
                 if interrupted:
+                    # The source has not failed: its session goes on over the next connection, and
+                    # nothing pauses.
                     if not self._partitions.has_session:
                         self._partitions.begin_again()
                     continue
@@ -289,6 +291,7 @@ class FollowerFetcher:
             return
         self._added.clear()
         self._interrupted = False
+        # After the last wait: whatever was followed, left or appended meanwhile is in this request.
         content = partitions.ask(configs.replica_fetch_max_bytes, with_ids=configs.level.topic_ids)
         request = self._request(content, wait_ms)
         partitions.sent()
@@ -307,6 +310,7 @@ class FollowerFetcher:
         if was_late or self._lost_at_ms is not None:
             self._lost_at_ms = None
             self._shared.metadata.wake()
+        # Metadata responses wait as long as the source counts as lost (0009).
         self._requests += 1
         if response.error_code in SESSION_ERRORS:
             partitions.begin_again()
@@ -330,9 +334,9 @@ class FollowerFetcher:
                 while unsynced := self._unsynced():
                     # A partition that paused for this before must not delay the others again.
                     waits = [
-                        self._shared.commit.until_stored(each.hosted)
-                        for each in unsynced
-                        if not each.failures
+                        self._shared.commit.until_stored(followed.hosted)
+                        for followed in unsynced
+                        if not followed.failures
                     ]
                     if not waits:
                         break
@@ -427,10 +431,14 @@ class FollowerFetcher:
         noted: Collection[LossNote] = ()
         committed_cuts = list(self._committed_cuts(response))
         if committed_cuts:
+            # One durable write for all cuts of the response: each of them waits for its note
+            # (KIP-704).
             noted = await self._shared.log_work.run(None, losses.before_cuts(committed_cuts))
         beginning = list(beginning_again(self._partitions, response))
         fences: Mapping[TopicPartition, Fences] = {}
         if beginning and self._connection is not None:
+            # Such a log begins above its fences, and a leader without them would write them again
+            # (0063).
             fences = await leaders_fences(self._connection, beginning, FENCES_TIMEOUT_MS)
         turn = pace.Turn(self._clock)
         for topic in response.responses:
@@ -443,8 +451,8 @@ class FollowerFetcher:
                 if followed is None:
                     continue
                 try:
-                    known = fences.get(key)
-                    outcome = take_in(followed.hosted, part, wall_ms, losses, noted, known)
+                    of_leader = fences.get(key)
+                    outcome = take_in(followed.hosted, part, wall_ms, losses, noted, of_leader)
                     if isinstance(outcome, GeneratorType):
                         log = followed.hosted.log
                         outcome = await self._shared.log_work.run(log, outcome)

@@ -124,13 +124,13 @@ class MetadataCache:
 
     def id_of(self, name: str) -> UUID:
         """Return the id of a topic, ``NO_UUID`` when it is unknown or has none."""
-        found = self.topics.get(name)
-        return NO_UUID if found is None else found.topic_id
+        topic = self.topics.get(name)
+        return NO_UUID if topic is None else topic.topic_id
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """Return one partition, or None when the topic or the partition is unknown."""
-        found = self.topics.get(topic)
-        return None if found is None else found.partitions.get(partition)
+        of_topic = self.topics.get(topic)
+        return None if of_topic is None else of_topic.partitions.get(partition)
 
     def visible_controller(self, answering: int) -> int:
         """Return the broker that clients see as controller: a live one, or -1 before any is known.
@@ -148,12 +148,12 @@ class MetadataCache:
 
         Sorted by node id.
         """
-        found = []
+        addresses = []
         for node_id, broker in sorted(self.brokers.items()):
             endpoint = broker.endpoints.get(listener_name)
             if endpoint is not None:
-                found.append((node_id, *endpoint, broker.rack))
-        return found
+                addresses.append((node_id, *endpoint, broker.rack))
+        return addresses
 
     def without_listener(self, listener_name: str) -> frozenset[int]:
         """Return the live brokers without this listener. O(brokers)."""
@@ -165,8 +165,8 @@ class MetadataCache:
 
     def apply(self, request: messages.UpdateMetadataRequest, *, complete: bool) -> None:
         """Apply an UpdateMetadata request of any version."""
-        named = [each.topic_name for each in request.ungrouped_partition_states]
-        named += [each.topic_name for each in request.topic_states]
+        named = [part.topic_name for part in request.ungrouped_partition_states]
+        named += [topic_state.topic_name for topic_state in request.topic_states]
         before = self._ids([*self.topics, *named] if complete else named)
         deleted: set[str] = set()
         resized: list[str] = []
@@ -203,14 +203,14 @@ class MetadataCache:
 
     def _ids(self, names: Iterable[str]) -> dict[str, UUID]:
         """Return the last known ids of topics; removes them from the absent ones."""
-        found: dict[str, UUID] = {}
+        ids: dict[str, UUID] = {}
         for name in names:
             topic = self.topics.get(name)
             if topic is not None:
-                found[name] = topic.topic_id
+                ids[name] = topic.topic_id
             elif name in self._absent:
-                found[name] = self._absent.pop(name)
-        return found
+                ids[name] = self._absent.pop(name)
+        return ids
 
     def _remember(self, name: str, topic_id: UUID) -> None:
         # Absence is no proof of deletion (promise 20). Another id for the name is one.
@@ -292,21 +292,21 @@ def _resize(
     """Set the counts of a topic that was shown as ``former``; return whether they are newer."""
     if state.undeleted_partition_count < 0:
         return False  # below level 1.5
-    known = -1 if former is None or former.undeleted_partition_count < 0 else former.resize_epoch
+    least = -1 if former is None or former.undeleted_partition_count < 0 else former.resize_epoch
     if former is not None:
         topic.removed = former.removed
-    if state.resize_epoch < known:
+    if state.resize_epoch < least:
         assert former is not None
         topic.initial_partition_count = former.initial_partition_count
         topic.undeleted_partition_count = former.undeleted_partition_count
-        topic.resize_epoch = known
+        topic.resize_epoch = least
         topic.partitions = former.partitions
         topic.lineage = former.lineage
         return False
     topic.initial_partition_count = state.initial_partition_count
     topic.undeleted_partition_count = state.undeleted_partition_count
     topic.resize_epoch = state.resize_epoch
-    return state.resize_epoch > known
+    return state.resize_epoch > least
 
 
 def _never_back(
@@ -317,13 +317,14 @@ def _never_back(
     older = state.undeleted_partition_count >= 0 and state.resize_epoch < topic.resize_epoch
     if not (older or topic.removed):
         return state.partition_states
-    known, removed = topic.partitions, topic.removed
+    partitions, removed = topic.partitions, topic.removed
     return [
-        each
-        for each in state.partition_states
-        if not 0 <= each.partition_epoch <= removed.get(each.partition_index, -1)
+        part
+        for part in state.partition_states
+        if not 0 <= part.partition_epoch <= removed.get(part.partition_index, -1)
         and not (
-            older and (each.partition_index not in known or each.leader == LEADER_DURING_DELETE)
+            older
+            and (part.partition_index not in partitions or part.leader == LEADER_DURING_DELETE)
         )
     ]
 

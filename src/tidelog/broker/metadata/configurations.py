@@ -52,10 +52,10 @@ class ConfigCache:
 
     def topic(self, name: str) -> TopicConfigs:
         """Return a topic's typed configuration. O(1) after the first time."""
-        found = self._resolved.get(name)
-        if found is None:
-            found = self._resolved[name] = self.describe_topic(name).configs
-        return found
+        configs = self._resolved.get(name)
+        if configs is None:
+            configs = self._resolved[name] = self.describe_topic(name).configs
+        return configs
 
     def forget(self, topic: str) -> None:
         """Drop the resolved values of a topic without hosted partitions."""
@@ -68,11 +68,11 @@ class ConfigCache:
     def at_start(self, kept: KeptConfigs) -> TopicConfigs:
         """Return a topic's configuration before the first UpdateConfigs: from the broker's file and
         the values that a replica has stored. O(1) after the first time."""
-        found = self._at_start.get(kept)
-        if found is None:
-            found = self._resolver.resolve(dict(kept)).configs
-            self._at_start[kept] = found
-        return found
+        configs = self._at_start.get(kept)
+        if configs is None:
+            configs = self._resolver.resolve(dict(kept)).configs
+            self._at_start[kept] = configs
+        return configs
 
     def describe_topic(self, name: str) -> ResolvedTopic:
         """Resolve a topic's configuration, with the entries of DescribeConfigs."""

@@ -34,7 +34,7 @@ async def ask_for_fences(
     others: OtherBrokers, leader: int, purpose: str, wanted: list[TopicPartition]
 ) -> dict[TopicPartition, list[FencePlace]]:
     """Ask one broker for the fences and seals of partitions that it leads."""
-    parts = (wanted[at : at + ASKED_AT_ONCE] for at in range(0, len(wanted), ASKED_AT_ONCE))
+    parts = (wanted[i : i + ASKED_AT_ONCE] for i in range(0, len(wanted), ASKED_AT_ONCE))
     answers = await others.ask(
         leader, purpose, ApiKey.DESCRIBE_FENCES, VERSION, map(_request, parts)
     )
@@ -52,6 +52,6 @@ async def ask_for_fences(
 def _request(wanted: Iterable[TopicPartition]) -> messages.DescribeFencesRequest:
     request = messages.DescribeFencesRequest
     topics = topics_field(
-        wanted, request.Topic, lambda where: request.Partition(partition=where.partition)
+        wanted, request.Topic, lambda tp: request.Partition(partition=tp.partition)
     )
     return request(topics=topics)

@@ -78,7 +78,7 @@ class LeaderHints:
                         leaders.add(leader)
         if leaders:
             of = self._addresses(leaders, listener_name)
-            response.node_endpoints = [_Response.NodeEndpoint(*each) for each in of]
+            response.node_endpoints = [_Response.NodeEndpoint(*endpoint) for endpoint in of]
         return response
 
     def name_leaders_of_fetch(self, response: Any, listener_name: str) -> Any:
@@ -95,19 +95,19 @@ class LeaderHints:
                         leaders.add(leader)
         if leaders:
             of = self._addresses(leaders, listener_name)
-            response.node_endpoints = [_Fetched.NodeEndpoint(*each) for each in of]
+            response.node_endpoints = [_Fetched.NodeEndpoint(*endpoint) for endpoint in of]
         return response
 
     def _addresses(
         self, leaders: set[int], listener_name: str
     ) -> Iterator[tuple[int, str, int, str | None]]:
-        return (each for each in self._metadata.addresses(listener_name) if each[0] in leaders)
+        return (one for one in self._metadata.addresses(listener_name) if one[0] in leaders)
 
     def _leader(self, topic: str, index: int) -> tuple[int, int]:
         """Return leader and epoch of the newer of LeaderAndIsr and UpdateMetadata; -1: none."""
         cached = self._metadata.partition(topic, index)
-        known = (-1, -1) if cached is None else (cached.leader, cached.leader_epoch)
+        listed = (-1, -1) if cached is None else (cached.leader, cached.leader_epoch)
         hosted = self._hosted(topic, index)
-        if hosted is not None and hosted.state.leader_epoch > known[1]:
-            known = (hosted.state.leader, hosted.state.leader_epoch)
-        return known
+        if hosted is not None and hosted.state.leader_epoch > listed[1]:
+            listed = (hosted.state.leader, hosted.state.leader_epoch)
+        return listed

@@ -38,10 +38,10 @@ async def ask_leader(
     epoch_of: Callable[[TopicPartition], int] = lambda _: ANY_EPOCH,
 ) -> dict[TopicPartition, int]:
     """Ask one broker for the offsets of partitions that it leads, each in its leader epoch."""
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for answer in await _asked(others, leader, purpose, wanted, timestamp, epoch_of):
-        found.update(_offsets(answer))
-    return found
+        offsets.update(_offsets(answer))
+    return offsets
 
 
 async def refused_by(
@@ -69,7 +69,7 @@ async def _asked(
     timestamp: int,
     epoch_of: Callable[[TopicPartition], int],
 ) -> list[Any]:
-    parts = (wanted[at : at + ASKED_AT_ONCE] for at in range(0, len(wanted), ASKED_AT_ONCE))
+    parts = (wanted[i : i + ASKED_AT_ONCE] for i in range(0, len(wanted), ASKED_AT_ONCE))
     requests = (_request(part, timestamp, epoch_of) for part in parts)
     return await others.ask(leader, purpose, ApiKey.LIST_OFFSETS, VERSION, requests)
 
@@ -81,9 +81,9 @@ def _request(
     topics = topics_field(
         wanted,
         ask_for.ListOffsetsTopic,
-        lambda where: ask_for.ListOffsetsPartition(
-            partition_index=where.partition,
-            current_leader_epoch=epoch_of(where),
+        lambda tp: ask_for.ListOffsetsPartition(
+            partition_index=tp.partition,
+            current_leader_epoch=epoch_of(tp),
             timestamp=timestamp,
         ),
     )

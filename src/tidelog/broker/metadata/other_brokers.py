@@ -78,10 +78,10 @@ class OtherBrokers:
 
         ``purpose`` stands in the log. Network errors are not raised.
         """
-        found: list[Any] = []
+        answers: list[Any] = []
         other = self._other(broker)
         if other is None or other.is_pausing:
-            return found
+            return answers
         loop = asyncio.get_running_loop()
         end = loop.time() + ANSWER_MS / 1000
         connection = None
@@ -93,7 +93,7 @@ class OtherBrokers:
                 for request in requests:
                     # One by one: those before a failure count.
                     left_ms = max(1, int((end - loop.time()) * 1000))
-                    found.append(await connection.send(request, spoken, left_ms))
+                    answers.append(await connection.send(request, spoken, left_ms))
                     other.responded()
         except (ClientError, TimeoutError) as error:
             # An API that the broker does not serve is no reason to wait before the next question.
@@ -102,7 +102,7 @@ class OtherBrokers:
             logger.debug("broker %d did not respond for %s: %s", broker, purpose, error)
         finally:
             other.end()
-        return found
+        return answers
 
     def brokers_changed(self) -> None:
         """Close the connections to brokers that the metadata do not have at their addresses."""
@@ -129,8 +129,8 @@ class OtherBrokers:
         return self._others[broker]
 
     def _endpoint(self, broker: int) -> tuple[str, int] | None:
-        known = self._metadata.brokers.get(broker)
-        return None if known is None else known.endpoints.get(self._listener)
+        listed = self._metadata.brokers.get(broker)
+        return None if listed is None else listed.endpoints.get(self._listener)
 
 
 class _Other:

@@ -40,18 +40,18 @@ class ShownEpochs:
 
     def of(self, topic: str) -> int:
         """Return the resize epoch of a topic, ``UNKNOWN`` without one."""
-        found = self._metadata.topics.get(topic)
-        return UNKNOWN if found is None else found.resize_epoch
+        listed = self._metadata.topics.get(topic)
+        return UNKNOWN if listed is None else listed.resize_epoch
 
     def waiters(self, topic: str) -> dict[EpochWaiter, None]:
         """Return the place of the waiters of a topic; it is woken once, and then another one."""
-        found = self._waiters.get(topic)
-        if found is None:
+        waiters = self._waiters.get(topic)
+        if waiters is None:
             if len(self._waiters) >= self._most:
                 self._waiters = {name: place for name, place in self._waiters.items() if place}
                 self._most = max(MOST_EMPTY, 2 * len(self._waiters))
-            found = self._waiters[topic] = {}
-        return found
+            waiters = self._waiters[topic] = {}
+        return waiters
 
     def resized(self, topic: str) -> None:
         """Wake the waiters of a topic: the metadata show a newer resize epoch."""

@@ -15,8 +15,8 @@ class TopicNames:
 
     def get(self, topic_id: UUID) -> str:
         """Return the name of the topic with this id, "" when none is known."""
-        known = self.by_bytes.get(topic_id.bytes)
-        return "" if known is None else known[0]
+        name = self.by_bytes.get(topic_id.bytes)
+        return "" if name is None else name[0]
 
     def put(self, name: str, topic_id: UUID) -> None:
         """Note that a topic has this id."""

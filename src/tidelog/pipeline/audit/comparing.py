@@ -52,7 +52,7 @@ class ComparisonCounts:
 
     def unmatched_from(self, log_start: int) -> int:
         """How many of them lie at or above an offset."""
-        return sum(int((each >= log_start).sum()) for each in self.unmatched or ())
+        return sum(int((offsets >= log_start).sum()) for offsets in self.unmatched or ())
 
 
 def compare(lake: Iterable[pa.RecordBatch], log: Iterable[pa.RecordBatch]) -> ComparisonCounts:
@@ -118,14 +118,14 @@ def _window(
         if len(again):
             kept = np.delete(np.arange(len(offsets)), again)
             lake, offsets = lake.take(pa.array(kept)), offsets[kept]
-        at = np.searchsorted(log_offsets, offsets)
-        hit = log_offsets[np.minimum(at, len(log_offsets) - 1)] == offsets
+        places = np.searchsorted(log_offsets, offsets)
+        hit = log_offsets[np.minimum(places, len(log_offsets) - 1)] == offsets
         counts.add_unmatched(offsets[~hit])
         absent = np.ones(len(log_offsets), np.bool_)
-        absent[at[hit]] = False
+        absent[places[hit]] = False
         counts.add_missing(log_offsets[absent])
         lake = lake.take(pa.array(np.flatnonzero(hit)))
-        log = log.take(pa.array(at[hit]))
+        log = log.take(pa.array(places[hit]))
     counts.matched += log.num_rows
     if log.num_rows:
         counts.differing += int(differences(lake, log).sum())
@@ -143,11 +143,11 @@ def differences(lake: pa.RecordBatch, log: pa.RecordBatch) -> Mask:
     Null and empty are two values of a key, a value and a header's value; a record without headers
     has null in the log and an empty list in the lake.
     """
-    found = np.zeros(lake.num_rows, np.bool_)
+    differing = np.zeros(lake.num_rows, np.bool_)
     for name in _FLAT:
-        found |= _flat_differences(lake.column(name), log.column(name))
-    found |= _header_differences(lake.column("headers"), log.column("headers"))
-    return found
+        differing |= _flat_differences(lake.column(name), log.column(name))
+    differing |= _header_differences(lake.column("headers"), log.column("headers"))
+    return differing
 
 
 def _flat_differences(left: pa.Array, right: pa.Array) -> Mask:
@@ -163,21 +163,21 @@ def _flat_differences(left: pa.Array, right: pa.Array) -> Mask:
 
 def _header_differences(left: pa.Array, right: pa.Array) -> Mask:
     lengths, others = _lengths(left), _lengths(right)
-    found: Mask = lengths != others
+    differing: Mask = lengths != others
     if not lengths.any() and not others.any():
-        return found
-    if found.any():
+        return differing
+    if differing.any():
         # Headers can be laid side by side only where both have the same number.
-        equal = pa.array(np.flatnonzero(~found))
+        equal = pa.array(np.flatnonzero(~differing))
         left, right = left.take(equal), right.take(equal)
-        lengths = lengths[~found]
+        lengths = lengths[~differing]
     ours, theirs = left.flatten(), right.flatten()
     apart = _flat_differences(ours.field("key"), theirs.field("key"))
     apart |= _flat_differences(ours.field("value"), theirs.field("value"))
     if apart.any():
-        rows = np.repeat(np.flatnonzero(~found), lengths)
-        found[rows[apart]] = True
-    return found
+        rows = np.repeat(np.flatnonzero(~differing), lengths)
+        differing[rows[apart]] = True
+    return differing
 
 
 def _lengths(headers: pa.Array) -> Offsets:

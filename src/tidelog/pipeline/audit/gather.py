@@ -50,10 +50,10 @@ def gather(
         raise LakeRefused(f"there is no lake in {layout.root}")
     now = live.check(sorted({home.topic for home in whole.parts}), options)
     asked = _Asked(layout, options, question, now)
-    known, fresh = known_and_new(layout, whole, None if question.full else record.load(layout.root))
-    stands = record.standing(layout.root, known.table, question.keys, asked.isolation)
-    kept = known.table.filter(stands)
-    again = [piece for piece, _ in record.pairs_of(known.table.filter(pc.invert(stands)))]
+    old, fresh = known_and_new(layout, whole, None if question.full else record.load(layout.root))
+    stands = record.standing(layout.root, old.table, question.keys, asked.isolation)
+    kept = old.table.filter(stands)
+    again = [piece for piece, _ in record.pairs_of(old.table.filter(pc.invert(stands)))]
     added, bad = _compared(spark, asked, kept, [*again, *fresh])
     lines = pa.concat_tables([kept, added])
     is_new = pa.array([False] * len(kept) + [True] * len(added), pa.bool_())
@@ -67,10 +67,10 @@ def gather(
         files_now=_files(added),
         bad=bad,
         overlaps=tuple(overlaps(lines)),
-        losses=known.losses,
+        losses=old.losses,
         gone=tuple(_gone(whole, now)),
         orphans=tuple(sorted({*layout.data_files()} - {*lines.column("path").to_pylist()})),
-        remarks=_kept_for_next_time(layout, replace(known, table=lines)),
+        remarks=_kept_for_next_time(layout, replace(old, table=lines)),
     )
 
 
@@ -118,12 +118,12 @@ def _compared(
     if tasks:
         lines = spark.sparkContext.parallelize(tasks, len(tasks))
         results = lines.mapPartitions(reading.run).collect()
-    found = [
+    pairs = [
         (piece, explained(piece, facts, piece.topic in asked.now.compacted))
-        for piece, facts in zip(ordered, (each for part in results for each in part), strict=True)
+        for piece, facts in zip(ordered, (one for part in results for one in part), strict=True)
     ]
-    bad = tuple((piece, facts) for piece, facts in found if facts.away or not facts.is_clean(piece))
-    return record.lines_of(found, seen, asked.keys, asked.isolation), bad
+    bad = tuple((piece, facts) for piece, facts in pairs if facts.away or not facts.is_clean(piece))
+    return record.lines_of(pairs, seen, asked.keys, asked.isolation), bad
 
 
 def _partitions(
@@ -151,14 +151,14 @@ def _gone(whole: Summary, now: Live) -> Iterator[GoneTopic]:
     for home, part in sorted(whole.parts.items()):
         if now.what_became_of(home.topic, home.topic_id) is not None or now.of(home) != GONE:
             continue
-        where = home.topic, home.topic_id
+        key = home.topic, home.topic_id
         end = now.data_end_of(home)
         if end is None:
-            yield GoneTopic(*where, "the partition is gone", str(home.partition))
+            yield GoneTopic(*key, "the partition is gone", str(home.partition))
             continue
         lacking = max(0, end - max(part.end, part.reached))
         what = "the partition was removed after a shrink of its topic"
-        yield GoneTopic(*where, what, str(home.partition), lacking)
+        yield GoneTopic(*key, what, str(home.partition), lacking)
 
 
 def _keys(

@@ -66,8 +66,8 @@ def hashes_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
     rows = np.arange(len(lengths))
     for word in range(int(whole.max(initial=0))):
         rows = rows[whole[rows] > word]
-        at = begin[rows] + _WORD * word
-        value = _little_endian(data, at, _WORD) * _MULTIPLIER
+        places = begin[rows] + _WORD * word
+        value = _little_endian(data, places, _WORD) * _MULTIPLIER
         value = (value ^ (value >> np.uint32(24))) * _MULTIPLIER
         result[rows] = (result[rows] * _MULTIPLIER) ^ value
     for left in (1, 2, 3):
@@ -91,9 +91,9 @@ def _bytes_of(
 
 
 def _little_endian(
-    data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], count: int
+    data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], count: int
 ) -> npt.NDArray[np.uint32]:
-    value = np.zeros(len(at), np.uint32)
+    value = np.zeros(len(places), np.uint32)
     for byte in range(count):
-        value |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
+        value |= data[places + byte].astype(np.uint32) << np.uint32(8 * byte)
     return value

@@ -56,23 +56,23 @@ class LakeFileRows:
             # An open file, as pyarrow takes some characters of a path for its own.
             with self._path.open("rb") as file:
                 offsets = pq.read_table(file, columns=["offset"], use_threads=False)
-            found = offsets.column("offset").to_numpy()
+            read = offsets.column("offset").to_numpy()
             wrong_bytes = bool(piece.digest) and file_digest(self._path) != piece.digest
         except _UNREADABLE as error:
             self.problem = _line(error)
             return PieceFacts(piece.end)
-        if not len(found):
+        if not len(read):
             return PieceFacts(piece.end, wrong_bytes=wrong_bytes)
-        disorder = int((np.diff(found) <= 0).sum())
+        disorder = int((np.diff(read) <= 0).sum())
         self._in_order = not disorder
         return PieceFacts(
             piece.end,
-            found_rows=len(found),
-            distinct=len(np.unique(found)) if disorder else len(found),
-            found_first=int(found[0]),
-            found_last=int(found[-1]),
+            found_rows=len(read),
+            distinct=len(np.unique(read)) if disorder else len(read),
+            found_first=int(read[0]),
+            found_last=int(read[-1]),
             disorder=disorder,
-            outside=int(((found < piece.start) | (found >= piece.end)).sum()),
+            outside=int(((read < piece.start) | (read >= piece.end)).sum()),
             wrong_bytes=wrong_bytes,
         )
 

@@ -69,14 +69,14 @@ class LogRows:
     def __exit__(self, *_: object) -> None:
         self._rows.close()
 
-    def batches(self, at: int) -> Iterator[pa.RecordBatch]:
-        """The records of the range `at`, in the order of their offsets."""
-        end = self._ends[at]
+    def batches(self, index: int) -> Iterator[pa.RecordBatch]:
+        """The records of the range `index`, in the order of their offsets."""
+        end = self._ends[index]
         while (batch := self._next()) is not None:
             cut = int(np.searchsorted(batch.column("offset").to_numpy(), end))
             if cut:
                 part = batch.slice(0, cut)
-                self.again[at].compare(part)
+                self.again[index].compare(part)
                 yield part
             if cut < batch.num_rows:
                 self._held = batch.slice(cut)
@@ -102,9 +102,9 @@ class LogRows:
         # The decoder checks the checksums.
         for header, batch in fetched.batches(check_crc=False):
             self.headers.add(header, batch)
-            at = self.headers.range_of(header)
-            if at is not None:
-                self.again[at].offer(header, batch)
+            index = self.headers.range_of(header)
+            if index is not None:
+                self.again[index].offer(header, batch)
 
 
 class HeaderCount:
@@ -126,9 +126,9 @@ class HeaderCount:
         if low >= high:
             return
         self._reached = high
-        at = self.range_of(header)
-        if at is not None and low == header.base_offset:
-            self.rows[at] += header.record_count
+        index = self.range_of(header)
+        if index is not None and low == header.base_offset:
+            self.rows[index] += header.record_count
         elif header.record_count == header.last_offset_delta + 1:
             self._spread(low, high)
         else:
@@ -141,17 +141,17 @@ class HeaderCount:
         """The range that the whole batch lies in; None when there is none."""
         if header.base_offset < self._bounds[0] or header.next_offset > self._bounds[-1]:
             return None
-        at = self._at(header.base_offset)
-        return at if header.next_offset <= self._bounds[at + 1] else None
+        index = self._at(header.base_offset)
+        return index if header.next_offset <= self._bounds[index + 1] else None
 
     def _at(self, offset: int) -> int:
         return bisect_right(self._bounds, offset) - 1
 
     def _spread(self, low: int, high: int) -> None:
         while low < high:
-            at = self._at(low)
-            end = min(high, self._bounds[at + 1])
-            self.rows[at] += end - low
+            index = self._at(low)
+            end = min(high, self._bounds[index + 1])
+            self.rows[index] += end - low
             low = end
 
 
@@ -196,7 +196,7 @@ def _row(record: Record) -> tuple[object, ...]:
         time_us,
         record.key,
         record.value,
-        [tuple(each) for each in record.headers],
+        [tuple(header) for header in record.headers],
     )
 
 
@@ -209,5 +209,5 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
         batch.column("headers").to_pylist(),
     )
     for offset, time_us, key, value, headers in zip(*lists, strict=True):
-        made = [(each["key"], each["value"]) for each in headers or ()]
+        made = [(header["key"], header["value"]) for header in headers or ()]
         yield offset, time_us, key, value, made

@@ -50,13 +50,13 @@ def pieces_of(manifest: Manifest) -> Iterator[Piece]:
 
 
 def _cut(whole: Piece, files: Sequence[LakeFile]) -> Iterator[Piece]:
-    at = whole.start
+    offset = whole.start
     for index, file in enumerate(files):
         # The last file answers for what follows it in the batch.
         until = file.last + 1 if index < len(files) - 1 else max(whole.end, file.last + 1)
         yield replace(
             whole,
-            start=min(at, file.first),
+            start=min(offset, file.first),
             end=until,
             path=file.path,
             first=file.first,
@@ -65,8 +65,8 @@ def _cut(whole: Piece, files: Sequence[LakeFile]) -> Iterator[Piece]:
             size_bytes=file.size_bytes,
             digest=file.digest or "",
         )
-        at = until
-    if not files and whole.end > at:
+        offset = until
+    if not files and whole.end > offset:
         yield whole
 
 
@@ -120,7 +120,7 @@ def _place(piece: Piece) -> tuple[str, str, int, int]:
 
 def overlaps(lines: pa.Table) -> list[tuple[str, str]]:
     """Files of the record's lines that hold offsets of another of their partition, with that."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     ordered = lines.select([*HOME, "first", "last", "path"]).sort_by(
         [(name, "ascending") for name in (*HOME, "first")]
     )
@@ -134,7 +134,7 @@ def overlaps(lines: pa.Table) -> list[tuple[str, str]]:
         if not path:
             continue
         if first <= reached:
-            found.append((path, before))
+            pairs.append((path, before))
         if last > reached:
             reached, before = last, path
-    return found
+    return pairs

@@ -59,23 +59,23 @@ def run(tasks: Iterable[Task]) -> Iterator[list[PieceFacts]]:
     Raises PipelineError and ClientError where the log cannot be read.
     """
     for task in tasks:
-        found: list[PieceFacts] = []
+        facts: list[PieceFacts] = []
         for following in runs(task.wanted):
-            ranges = [(each.begin, each.end) for each in following]
+            ranges = [(piece.begin, piece.end) for piece in following]
             first = following[0]
             with LogRows(task.options, first.piece, ranges, _newest(first.resized)) as log:
-                found += [_examine(task, each, log, at) for at, each in enumerate(following)]
-        yield found
+                facts += [_examine(task, one, log, index) for index, one in enumerate(following)]
+        yield facts
 
 
 def runs(wanted: Sequence[PieceToCompare]) -> Iterator[list[PieceToCompare]]:
     """The pieces in groups whose ranges of the log follow one another."""
     group: list[PieceToCompare] = []
-    for each in wanted:
-        if group and not _follows(group[-1], each):
+    for piece in wanted:
+        if group and not _follows(group[-1], piece):
             yield group
             group = []
-        group.append(each)
+        group.append(piece)
     if group:
         yield group
 
@@ -90,17 +90,17 @@ def _follows(before: PieceToCompare, after: PieceToCompare) -> bool:
     return one.home == two.home and one.isolation == two.isolation and before.end == after.begin
 
 
-def _examine(task: Task, wanted: PieceToCompare, log: LogRows, at: int) -> PieceFacts:
+def _examine(task: Task, wanted: PieceToCompare, log: LogRows, index: int) -> PieceFacts:
     piece = wanted.piece
     file = LakeFileRows(Path(task.root), piece, task.keys, wanted.counts, wanted.resized)
     facts = file.check()
-    counts = compare(file.batches(), log.batches(at))
+    counts = compare(file.batches(), log.batches(index))
     log_from = wanted.begin
     if wanted.log_start >= 0 and counts.unmatched_from(log_from):
         # Retention may have moved the log's start while the log was read.
         log_from = min(piece.end, max(log_from, log.log_start()))
     extra = counts.unmatched_from(log_from)
-    headers, again = log.headers.rows[at], log.again[at]
+    headers, again = log.headers.rows[index], log.again[index]
     return replace(
         facts,
         log_from=log_from,

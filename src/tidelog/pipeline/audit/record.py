@@ -28,11 +28,11 @@ _FILE = "compared.arrow"
 _VERSION = 1
 _META = b"tidelog.audit"
 _TYPES = {"str": pa.string(), "int": pa.int64(), "bool": pa.bool_(), "bytes": pa.binary()}
-_PIECE = tuple(each.name for each in fields(Piece))
-_FACTS = tuple(each.name for each in fields(PieceFacts))
+_PIECE = tuple(column.name for column in fields(Piece))
+_FACTS = tuple(column.name for column in fields(PieceFacts))
 SCHEMA = pa.schema(
     [
-        *((each.name, _TYPES[str(each.type)]) for each in (*fields(Piece), *fields(PieceFacts))),
+        *((one.name, _TYPES[str(one.type)]) for one in (*fields(Piece), *fields(PieceFacts))),
         ("seen_bytes", pa.int64()),
         ("changed_ns", pa.int64()),
         ("clean", pa.bool_()),
@@ -70,7 +70,7 @@ def load(root: Path) -> AuditRecord | None:
         meta = json.loads((table.schema.metadata or {})[_META])
         if meta["version"] != _VERSION or not table.schema.equals(SCHEMA):
             return None
-        losses = tuple(RecordedLoss(**each) for each in meta["losses"])
+        losses = tuple(RecordedLoss(**loss) for loss in meta["losses"])
         return AuditRecord(table.replace_schema_metadata(None), meta["batch"], meta["seal"], losses)
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
         return None
@@ -101,7 +101,7 @@ def save(root: Path, record: AuditRecord) -> None:
 
 
 def lines_of(
-    found: Iterable[tuple[Piece, PieceFacts]],
+    examined: Iterable[tuple[Piece, PieceFacts]],
     seen: Sequence[tuple[int, int]],
     keys: Keys,
     isolation: str,
@@ -117,7 +117,7 @@ def lines_of(
             "keys": keys.value,
             "read_as": piece.isolation or isolation,
         }
-        for (piece, facts), (size, changed_ns) in zip(found, seen, strict=True)
+        for (piece, facts), (size, changed_ns) in zip(examined, seen, strict=True)
     ]
     return pa.Table.from_pylist(lines, schema=SCHEMA)
 
@@ -135,9 +135,9 @@ def standing(root: Path, table: pa.Table, keys: Keys, isolation: str) -> pa.Arra
     if keys is not Keys.ANY:
         counts = pc.and_(counts, pc.equal(table.column("keys").combine_chunks(), keys.value))
         counts = pc.and_(counts, pc.equal(table.column("away").combine_chunks(), 0))
-    known = pc.not_equal(table.column("isolation").combine_chunks(), "")
+    has_isolation = pc.not_equal(table.column("isolation").combine_chunks(), "")
     as_now = pc.equal(table.column("read_as").combine_chunks(), isolation)
-    counts = pc.and_(counts, pc.or_(known, as_now))
+    counts = pc.and_(counts, pc.or_(has_isolation, as_now))
     now = [
         not path or size_and_time(root, path) == (size, then)
         for path, size, then in zip(
@@ -151,10 +151,10 @@ def standing(root: Path, table: pa.Table, keys: Keys, isolation: str) -> pa.Arra
 def size_and_time(root: Path, path: str) -> tuple[int, int]:
     """Size and time of the last change of a file; -1 and -1 when it cannot be checked."""
     try:
-        found = os.stat(root / path)
+        stat = os.stat(root / path)
     except OSError:
         return -1, -1
-    return found.st_size, found.st_mtime_ns
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _of(line: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -51,24 +51,24 @@ class AuditFinding:
 
 def judge(facts: AuditFacts, *, complete: bool = False) -> list[AuditFinding]:
     """All findings, faults first. `complete`: the lake must hold all that the log holds now."""
-    found = [AuditFinding("chain", facts.lake, problem) for problem in facts.problems]
+    findings = [AuditFinding("chain", facts.lake, problem) for problem in facts.problems]
     for piece, seen in facts.bad:
-        found += _piece(piece, seen)
-    found += [
+        findings += _piece(piece, seen)
+    findings += [
         AuditFinding("duplicates", path, f"overlaps {before}") for path, before in facts.overlaps
     ]
     for part in facts.partitions:
-        found += _partition(part, complete)
-    found += _losses(facts)
-    found += _gone(facts)
-    found += _keys(facts.keys)
-    found += [
+        findings += _partition(part, complete)
+    findings += _losses(facts)
+    findings += _gone(facts)
+    findings += _keys(facts.keys)
+    findings += [
         AuditFinding("orphan", name, "the file is in no manifest (an interrupted batch)", _NOTE)
         for name in facts.orphans
     ]
-    found += [AuditFinding("audit", facts.lake, remark, _NOTE) for remark in facts.remarks]
+    findings += [AuditFinding("audit", facts.lake, remark, _NOTE) for remark in facts.remarks]
     order = list(Weight)
-    return sorted(found, key=lambda finding: order.index(finding.weight))
+    return sorted(findings, key=lambda finding: order.index(finding.weight))
 
 
 def verdict(facts: AuditFacts, findings: Sequence[AuditFinding]) -> AuditVerdict:
@@ -185,8 +185,8 @@ def _losses(facts: AuditFacts) -> Iterator[AuditFinding]:
     for loss in facts.losses:
         by_cause[f"{loss.topic}-{loss.partition}", loss.cause].append(loss)
     for (name, cause), losses in sorted(by_cause.items()):
-        known = sum(loss.offsets for loss in losses)
-        many = f"{known} offsets" if known else "an unknown number of offsets"
+        offsets = sum(loss.offsets for loss in losses)
+        many = f"{offsets} offsets" if offsets else "an unknown number of offsets"
         first = min(loss.start for loss in losses)
         yield AuditFinding(
             "lost",
@@ -226,9 +226,9 @@ def _keys(keys: KeyFacts) -> Iterator[AuditFinding]:
             text = f"{sentence_of(kind, count, keys.sequence)}: {', '.join(examples)}"
             yield AuditFinding(kind.value, "keys", text)
     if keys.keys_without:
-        said = f"{keys.keys_without} keys have no number in the JSON field {keys.sequence}"
+        sentence = f"{keys.keys_without} keys have no number in the JSON field {keys.sequence}"
         if keys.keys:
-            yield AuditFinding("sequence", "keys", f"{said}, which says nothing of them", _NOTE)
+            yield AuditFinding("sequence", "keys", f"{sentence}, which says nothing of them", _NOTE)
         else:
-            text = f"{said}, and none has: their order is not known by it"
+            text = f"{sentence}, and none has: their order is not known by it"
             yield AuditFinding("sequence", "keys", text, Weight.SKIPPED)

@@ -39,25 +39,25 @@ def steps_back(spark: SparkSession, layout: Layout, lines: pa.Table, name: str) 
 
     A record without the field, such as a tombstone, does not hide a step back after it.
     """
-    found = [
+    results = [
         _steps_of_topic(spark, layout, files, name) for files in _files_by_topic(lines).values()
     ]
     return Steps(
-        sum(each.keys for each in found),
-        sum(each.without for each in found),
-        sum(each.back for each in found),
-        tuple(text for each in found for text in each.examples)[:EXAMPLES],
+        sum(result.keys for result in results),
+        sum(result.without for result in results),
+        sum(result.back for result in results),
+        tuple(text for result in results for text in result.examples)[:EXAMPLES],
     )
 
 
 def _files_by_topic(lines: pa.Table) -> dict[tuple[str, str], list[str]]:
     """The files that can be read. A topic that was created again is another one."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_topic: dict[tuple[str, str], list[str]] = {}
     columns = (lines.column(name).to_pylist() for name in ("topic", "topic_id", "path", "problem"))
     for topic, topic_id, path, problem in zip(*columns, strict=True):
         if path and not problem:
-            found.setdefault((topic, topic_id), []).append(path)
-    return found
+            by_topic.setdefault((topic, topic_id), []).append(path)
+    return by_topic
 
 
 def _steps_of_topic(spark: SparkSession, layout: Layout, files: list[str], name: str) -> Steps:

@@ -15,30 +15,30 @@ from tidelog.pipeline.lake.summary import Summary
 
 
 def known_and_new(
-    layout: Layout, whole: Summary, known: AuditRecord | None
+    layout: Layout, whole: Summary, recorded: AuditRecord | None
 ) -> tuple[AuditRecord, list[Piece]]:
     """The record with all batches up to the last of `whole`, and the pieces of those it lacked.
 
     The pieces are still to be added to its table. A record of another lake counts as none. Raises
     LakeRefused.
     """
-    if known is None or not _is_of(layout, whole, known):
-        known = EMPTY
+    if recorded is None or not _is_of(layout, whole, recorded):
+        recorded = EMPTY
     pieces: list[Piece] = []
-    losses = [*known.losses]
-    seal = known.seal
-    for manifest in read_manifests(layout, after=known.batch):
+    losses = [*recorded.losses]
+    seal = recorded.seal
+    for manifest in read_manifests(layout, after=recorded.batch):
         if manifest.batch > whole.batch:
             # An archive job goes on meanwhile.
             break
         pieces += pieces_of(manifest)
         losses += losses_of(manifest)
         seal = record.seal_of(manifest)
-    return AuditRecord(known.table, whole.batch, seal, tuple(losses)), pieces
+    return AuditRecord(recorded.table, whole.batch, seal, tuple(losses)), pieces
 
 
-def _is_of(layout: Layout, whole: Summary, known: AuditRecord) -> bool:
-    if not 0 <= known.batch <= whole.batch:
+def _is_of(layout: Layout, whole: Summary, recorded: AuditRecord) -> bool:
+    if not 0 <= recorded.batch <= whole.batch:
         return False
-    last = next(read_manifests(layout, after=known.batch - 1), None)
-    return last is not None and record.seal_of(last) == known.seal
+    last = next(read_manifests(layout, after=recorded.batch - 1), None)
+    return last is not None and record.seal_of(last) == recorded.seal

@@ -101,10 +101,10 @@ class Decoder:
         data = b"".join(records for _, records in chunk)
         view = np.frombuffer(data, dtype=np.uint8)
         spans: list[Span] = []
-        at = 0
+        position = 0
         for header, records in chunk:
-            spans.append(Span(at, at + len(records), header.record_count))
-            at += len(records)
+            spans.append(Span(position, position + len(records), header.record_count))
+            position += len(records)
         starts = all_starts(data, view, spans)
         ends = np.empty_like(starts)
         ends[:-1] = starts[1:]

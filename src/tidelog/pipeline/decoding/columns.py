@@ -49,21 +49,21 @@ class Fields:
 
 def read_fields(view: Bytes, starts: Positions, ends: Positions) -> Fields:
     """The fields of the records at `starts`. Raises CorruptRecords."""
-    length, at = read_varints(view, starts)
-    if not np.array_equal(at + length, ends):
+    length, pos = read_varints(view, starts)
+    if not np.array_equal(pos + length, ends):
         raise CorruptRecords("the length of a record is negative or too large")
-    timestamps, at = read_varints(view, at + 1)  # one byte of attributes, unused
-    offsets, at = read_varints(view, at)
-    keys, at = _segments(view, at, ends)
-    values, at = _segments(view, at, ends)
-    headers, at = read_varints(view, at)
-    if (at > ends).any() or (headers < 0).any() or (headers * _SMALLEST_HEADER > ends - at).any():
+    timestamps, pos = read_varints(view, pos + 1)  # one byte of attributes, unused
+    offsets, pos = read_varints(view, pos)
+    keys, pos = _segments(view, pos, ends)
+    values, pos = _segments(view, pos, ends)
+    headers, pos = read_varints(view, pos)
+    if (pos > ends).any() or (headers < 0).any() or (headers * _SMALLEST_HEADER > ends - pos).any():
         raise CorruptRecords("a record is longer than its length")
-    return Fields(timestamps, offsets, keys, values, headers, at, ends)
+    return Fields(timestamps, offsets, keys, values, headers, pos, ends)
 
 
-def _segments(view: Bytes, at: Positions, ends: Positions) -> tuple[Segments, Positions]:
-    length, begin = read_varints(view, at)
+def _segments(view: Bytes, begins: Positions, ends: Positions) -> tuple[Segments, Positions]:
+    length, begin = read_varints(view, begins)
     shortest = int(length.min())
     valid = None
     if shortest < 0:
@@ -125,19 +125,19 @@ def headers_column(view: Bytes, data: pa.Buffer, fields: Fields) -> pa.Array:
     total = int(bounds[-1])
     key_begin, key_end, value_begin, value_end = (np.empty(total, np.int64) for _ in range(4))
     valid = np.empty(total, np.bool_)
-    at = fields.header_begin.copy()
+    places = fields.header_begin.copy()
     for position in range(int(fields.header_counts.max())):
         rows = np.flatnonzero(fields.header_counts > position)
         slots = bounds[rows] + position
-        keys, after = _segments(view, at[rows], fields.ends[rows])
+        keys, after = _segments(view, places[rows], fields.ends[rows])
         if keys.valid is not None:
             raise CorruptRecords("a header has no key")
         values, after = _segments(view, after, fields.ends[rows])
-        at[rows] = after
+        places[rows] = after
         key_begin[slots], key_end[slots] = keys.begin, keys.end
         value_begin[slots], value_end[slots] = values.begin, values.end
         valid[slots] = True if values.valid is None else values.valid
-    if not np.array_equal(at, fields.ends):
+    if not np.array_equal(places, fields.ends):
         raise CorruptRecords("a record is longer than its headers")
     pairs = pa.StructArray.from_arrays(
         [

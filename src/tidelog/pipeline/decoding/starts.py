@@ -45,16 +45,16 @@ def all_starts(data: bytes, view: Bytes, spans: Sequence[Span]) -> Positions:
         alike.setdefault((span.end - span.begin, span.records), []).append((span, place))
         place += span.records
     for group in alike.values():
-        first, at = group[0]
+        first, position = group[0]
         pattern = record_starts(data, view, first)
-        starts[at : at + first.records] = pattern
+        starts[position : position + first.records] = pattern
         rest = group[1:]
         same = _has_pattern(view, first, pattern, [span for span, _ in rest])
-        for (span, at), is_same in zip(rest, same, strict=True):
+        for (span, position), is_same in zip(rest, same, strict=True):
             if is_same:
-                starts[at : at + span.records] = pattern + (span.begin - first.begin)
+                starts[position : position + span.records] = pattern + (span.begin - first.begin)
             else:
-                starts[at : at + span.records] = record_starts(data, view, span)
+                starts[position : position + span.records] = record_starts(data, view, span)
     return starts
 
 
@@ -76,77 +76,77 @@ def _has_pattern(
     same = (view[pattern[None, :] + shifts] == view[pattern][None, :]).all(axis=1)
     if len(second):
         same &= (view[second[None, :] + shifts] == view[second][None, :]).all(axis=1)
-    return [bool(each) for each in same]
+    return [bool(one) for one in same]
 
 
 def record_starts(data: bytes, view: Bytes, span: Span) -> Positions:
     """The positions of the records of one batch. Raises CorruptRecords."""
-    at, left, loop = span.begin, span.records, _SHORTEST_RUN
-    found: list[Positions] = []
+    position, left, loop = span.begin, span.records, _SHORTEST_RUN
+    parts: list[Positions] = []
     try:
         while left:
             if left >= _SHORTEST_RUN:
-                run = _run_of_equals(data, view, at, span.end, left)
+                run = _run_of_equals(data, view, position, span.end, left)
                 if len(run) > 1:
-                    found.append(run)
+                    parts.append(run)
                     left -= len(run)
-                    at = int(run[-1]) + _size(data, int(run[-1]))
+                    position = int(run[-1]) + _size(data, int(run[-1]))
                     loop = _SHORTEST_RUN
                     continue
             steps = min(left, loop)
             loop = min(loop * 2, _LONGEST_LOOP)
-            at = _walk(data, at, steps, found)
+            position = _walk(data, position, steps, parts)
             left -= steps
     except IndexError:
         raise CorruptRecords("a record reaches beyond the end of its batch") from None
-    if at != span.end:
+    if position != span.end:
         raise CorruptRecords("the lengths of the records do not add up to their batch")
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
-def _walk(data: bytes, at: int, steps: int, out: list[Positions]) -> int:
+def _walk(data: bytes, position: int, steps: int, out: list[Positions]) -> int:
     starts: list[int] = []
     append = starts.append
     advance = _ADVANCE
     for _ in range(steps):
-        append(at)
-        byte = data[at]
+        append(position)
+        byte = data[position]
         if byte > 127:
-            second = data[at + 1]
-            at += advance[byte] + (second << 6) if second < 128 else _size(data, at)
+            second = data[position + 1]
+            position += advance[byte] + (second << 6) if second < 128 else _size(data, position)
         else:
-            at += advance[byte]
+            position += advance[byte]
     out.append(np.array(starts, dtype=np.int64))
-    return at
+    return position
 
 
-def _size(data: bytes, at: int) -> int:
-    """Bytes of the record at `at`, its length field included."""
+def _size(data: bytes, begin: int) -> int:
+    """Bytes of the record at `begin`, its length field included."""
     value = 0
     for position in range(5):
-        byte = data[at + position]
+        byte = data[begin + position]
         value |= (byte & 127) << (7 * position)
         if byte < 128:
             return position + 1 + (value >> 1)
     raise CorruptRecords("the length of a record is longer than five bytes")
 
 
-def _run_of_equals(data: bytes, view: Bytes, at: int, end: int, most: int) -> Positions:
-    """The positions from `at` of records that all have the length of the first.
+def _run_of_equals(data: bytes, view: Bytes, begin: int, end: int, most: int) -> Positions:
+    """The positions from `begin` of records that all have the length of the first.
 
     Record k+1 begins one stride after record k if record k has that length: so all records before
     the first length field that differs, at any stride, have it.
     """
-    stride = _size(data, at)
-    if _size(data, at + stride) != stride:
-        return np.array([at], dtype=np.int64)
+    stride = _size(data, begin)
+    if _size(data, begin + stride) != stride:
+        return np.array([begin], dtype=np.int64)
     width = 1
-    while data[at + width - 1] > 127:
+    while data[begin + width - 1] > 127:
         width += 1
-    count = min(most, (end - at) // stride)
+    count = min(most, (end - begin) // stride)
     equal = np.ones(max(count, 1), dtype=np.bool_)
     for position in range(width):
-        column = view[at + position : at + position + (count - 1) * stride + 1 : stride]
-        equal[: len(column)] &= column == data[at + position]
+        column = view[begin + position : begin + position + (count - 1) * stride + 1 : stride]
+        equal[: len(column)] &= column == data[begin + position]
     length = int(equal.argmin()) if not equal.all() else len(equal)
-    return at + stride * np.arange(length, dtype=np.int64)
+    return begin + stride * np.arange(length, dtype=np.int64)

@@ -18,24 +18,24 @@ Positions = npt.NDArray[np.int64]
 MAX_BYTES = 10
 
 
-def read_varints(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    """The numbers at positions `at`, and the positions after them.
+def read_varints(data: Bytes, places: Positions) -> tuple[Positions, Positions]:
+    """The numbers at `places`, and the positions after them.
 
-    `at` is not changed. Raises CorruptRecords for a varint that is too long or leaves the data.
+    `places` is not changed. Raises CorruptRecords for a varint that is too long or leaves the data.
     """
     try:
-        return _read(data, at)
+        return _read(data, places)
     except IndexError:
         raise CorruptRecords("a record reaches beyond the end of its batch") from None
 
 
-def _read(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    byte = data[at]
+def _read(data: Bytes, places: Positions) -> tuple[Positions, Positions]:
+    byte = data[places]
     more = byte > 127
     if not more.any():
-        return _unzigzag(byte.astype(np.int64)), at + 1
+        return _unzigzag(byte.astype(np.int64)), places + 1
     value = (byte & 127).astype(np.int64)
-    after = at + 1
+    after = places + 1
     for group in range(1, MAX_BYTES):
         if more.all():
             byte = data[after]

@@ -160,6 +160,7 @@ class Archive:
         """Put one micro-batch into the lake, unless it is there already."""
         end = self._checkpoint.offset(batch)
         last = self._last
+        # Spark repeats a batch that it has not marked as done.
         if last is not None and batch <= last.batch:
             if batch < last.batch or end != last.end:
                 # An older copy of the checkpoint, or one that lost its last writes.
@@ -192,6 +193,7 @@ class Archive:
         self._total.add(manifest)
         self._last = manifest
         chain.fold(self._layout)
+        # Last, and it may fail: what the lake has, its manifests alone say (0052).
         self._cluster.commit(manifest.end)
 
     def lag(self, query: StreamingQuery) -> int:
@@ -263,11 +265,11 @@ def _signals() -> Iterator[Callable[[], bool]]:
         came.append(time.monotonic())
 
     try:
-        before = {each: signal.signal(each, note) for each in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     except ValueError:
         before = {}
     try:
         yield lambda: bool(came)
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for changed, handler in before.items():
+            signal.signal(changed, handler)

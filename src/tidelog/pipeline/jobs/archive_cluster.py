@@ -46,13 +46,13 @@ class ArchiveCluster:
     def policies(self, topics: Sequence[str]) -> Mapping[str, str]:
         """cleanup.policy of each topic, at most PAUSE_S old; without those that are not known."""
         if tuple(topics) != self._asked or self._clock() >= self._policies_until:
-            found = self._ask(
+            described = self._ask(
                 lambda cluster: describe_topics_configs(cluster, topics, [_POLICY]), DEADLINE_S
             )
             # What may have changed meanwhile is not known any more.
             self._policies = {
                 topic: entry.value
-                for topic, entries in (found or {}).items()
+                for topic, entries in (described or {}).items()
                 if not isinstance(entries, Refused)
                 for entry in entries
                 if entry.name == _POLICY and entry.value is not None

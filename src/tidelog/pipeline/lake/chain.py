@@ -67,7 +67,7 @@ def _listing(layout: Layout) -> _Listing:
     names: list[str] = []
     with contextlib.suppress(FileNotFoundError):
         names = os.listdir(layout.manifests)
-    checkpoints = sorted(each for name in names if (each := parse_checkpoint_name(name)))
+    checkpoints = sorted(pair for name in names if (pair := parse_checkpoint_name(name)))
     for (_, last), (first, _) in zip([(0, -1), *checkpoints], checkpoints, strict=False):
         if first != last + 1:
             raise LakeRefused(
@@ -216,6 +216,7 @@ def _fold(
         # Kept as it was written, also in version 1; only its lines are joined.
         lines.append(json.dumps(json.loads(text), separators=(",", ":")))
     write_checkpoint(layout, first, total, lines)
+    # Durable in the checkpoint: a crash in between leaves them twice, which ``fold`` mends.
     for batch in batches:
         layout.manifest(batch).unlink()
     return before

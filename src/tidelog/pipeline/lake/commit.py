@@ -48,16 +48,19 @@ def commit(layout: Layout, manifest: Manifest, staged: Mapping[str, Path]) -> No
         os.fsync(out.fileno())
     sync(layout.inflight)
     sync(layout.manifests)
+    # From here on, after any crash, ``recover`` tells by the draft and the staged files what is
+    # ours.
     linked: list[Path] = []
     try:
         _link_files(layout, staged, linked)
         _link_manifest(layout, manifest.batch, draft)
     except LakeRefused:
         # Another writer was first: what is there is its own, what was linked here is not.
-        for each in linked:
-            each.unlink()
+        for link in linked:
+            link.unlink()
         draft.unlink(missing_ok=True)
         raise
+    # Only now that the manifest is durable: until then the draft says what a crash has left.
     draft.unlink()
     for now in staged.values():
         now.unlink()
@@ -69,11 +72,15 @@ def _link_files(layout: Layout, staged: Mapping[str, Path], linked: list[Path]) 
         place = layout.root / name
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # No rename: a link fails where a file is, and the staged file goes on proving that this
+            # one is ours.
             os.link(now, place)
         except FileExistsError:
             raise _file_is_there(layout, name) from None
         linked.append(place)
-        folders.update(each for each in place.parents if each.is_relative_to(layout.root))
+        folders.update(parent for parent in place.parents if parent.is_relative_to(layout.root))
+    # Before the manifest is linked: a power loss must leave no manifest of files that are not
+    # there.
     for folder in folders:
         sync(folder)
 
@@ -110,7 +117,7 @@ def recover(layout: Layout) -> list[str]:
     files. Call it under the lock, before the first batch. Returns the data files removed.
     """
     own = {
-        (found.st_dev, found.st_ino) for each in layout.inflight.glob("*") if (found := each.stat())
+        (stat.st_dev, stat.st_ino) for file in layout.inflight.glob("*") if (stat := file.stat())
     }
     removed: list[str] = []
     drafts = sorted(layout.manifests.glob(f"*{_DRAFT}"))
@@ -125,8 +132,8 @@ def recover(layout: Layout) -> list[str]:
         for file in manifest.files:
             place = layout.root / file.path
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found = place.stat()
-                if (found.st_dev, found.st_ino) in own:
+                stat = place.stat()
+                if (stat.st_dev, stat.st_ino) in own:
                     place.unlink()
                     sync(place.parent)
                     removed.append(file.path)
@@ -180,12 +187,12 @@ def _reaches_beyond(name: str, reached: Mapping[LakePartition, int]) -> bool:
         return True
     if file.topic_id is None:
         # Version 1 knew one topic of a name.
-        known = [
+        reached_ends = [
             end
             for home, end in reached.items()
             if (home.topic, home.partition) == (file.topic, file.partition)
         ]
-        return file.last >= max(known, default=0)
+        return file.last >= max(reached_ends, default=0)
     return file.last >= reached.get(LakePartition(file.topic, file.topic_id, file.partition), 0)
 
 

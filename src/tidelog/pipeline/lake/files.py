@@ -94,14 +94,14 @@ class Staged:
         places: dict[str, Path] = {}
         losses: list[SkippedRange] = []
         for line in sorted(lines):
-            said = json.loads(line)
-            home = named[said["topic"], said["partition"]]
-            if "cause" in said:
-                losses.append(SkippedRange(home, said["from"], said["to"], said["cause"]))
+            row = json.loads(line)
+            home = named[row["topic"], row["partition"]]
+            if "cause" in row:
+                losses.append(SkippedRange(home, row["from"], row["to"], row["cause"]))
                 continue
-            path = file_name(home, said["first"], said["last"])
-            files.append(LakeFile.from_json({**said, "path": path, "topicId": home.topic_id}))
-            places[path] = Path(said["staged"])
+            path = file_name(home, row["first"], row["last"])
+            files.append(LakeFile.from_json({**row, "path": path, "topicId": home.topic_id}))
+            places[path] = Path(row["staged"])
         files.sort(key=lambda file: (file.home, file.first))
         losses.sort(key=lambda loss: (loss.home, loss.start))
         return cls(tuple(files), places, tuple(losses))

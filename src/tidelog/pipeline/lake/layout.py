@@ -93,8 +93,8 @@ class Layout:
 
 def _folders(above: Path) -> list[Path]:
     try:
-        with os.scandir(above) as found:
-            return sorted(above / each.name for each in found if each.is_dir())
+        with os.scandir(above) as entries:
+            return sorted(above / entry.name for entry in entries if entry.is_dir())
     except FileNotFoundError:
         return []
 
@@ -102,10 +102,10 @@ def _folders(above: Path) -> list[Path]:
 def _parquet(root: Path, part: Path) -> Iterator[str]:
     """The names are not sorted: a folder may hold very many."""
     if part.name.startswith("p="):
-        with os.scandir(part) as found:
-            for each in found:
-                if each.name.endswith(".parquet"):
-                    yield str((part / each.name).relative_to(root))
+        with os.scandir(part) as entries:
+            for entry in entries:
+                if entry.name.endswith(".parquet"):
+                    yield str((part / entry.name).relative_to(root))
 
 
 def uri(place: Path) -> str:

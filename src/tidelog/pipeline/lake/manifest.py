@@ -51,7 +51,7 @@ class LakeFile:
             "rawBytes": self.raw_bytes,
             "minTimeMs": self.min_time_ms,
             "maxTimeMs": self.max_time_ms,
-            "leaderEpochs": [list(each) for each in self.leader_epochs],
+            "leaderEpochs": [list(leader_epoch) for leader_epoch in self.leader_epochs],
             "digest": self.digest,
         }
 
@@ -186,7 +186,7 @@ def check_files(files: Sequence[LakeFile], start: Offset | None, end: Offset) ->
     """Refuse files that overlap or leave their batch. Raises LakeRefused."""
     begin, until = begins(start, end), ends(end)
     reached: dict[LakePartition, int] = {}
-    for file in sorted(files, key=lambda each: (each.home, each.first)):
+    for file in sorted(files, key=lambda one: (one.home, one.first)):
         low = reached.get(file.home, begin.get(file.home, 0))
         if not low <= file.first <= file.last < until.get(file.home, 0):
             raise LakeRefused(f"file {file.path} does not lie in its batch or overlaps another")

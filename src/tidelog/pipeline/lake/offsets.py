@@ -77,8 +77,8 @@ def begins(start: Offset | None, end: Offset) -> dict[LakePartition, int]:
     until = ends(end)
     if start is None:
         return until
-    known = {**dict(_first_offsets(end)), **ends(start)}
-    return {home: known.get(home, 0) for home in until}
+    firsts = {**dict(_first_offsets(end)), **ends(start)}
+    return {home: firsts.get(home, 0) for home in until}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ def losses_between(start: Offset | None, end: Offset) -> list[SkippedRange]:
     if start is None:
         return []
     until = ends(end)
-    found = []
+    losses = []
     for home, position in ends(start).items():
         if home not in until:
-            found.append(SkippedRange(home, position, UNKNOWN_END, "deleted"))
+            losses.append(SkippedRange(home, position, UNKNOWN_END, "deleted"))
         elif until[home] < position:
-            found.append(SkippedRange(home, until[home], position, "rewound"))
-    return found
+            losses.append(SkippedRange(home, until[home], position, "rewound"))
+    return losses

@@ -120,10 +120,10 @@ def judge(start: Positions, snapshot: Snapshot) -> LossVerdict:
             _found(made, pid, start.epoch(pid), state, snapshot)
     for pid, state in snapshot.partitions.items():
         if pid not in start.at and _may_join(pid, start, snapshot, made):
-            known = start.topic_ids.get(pid.topic) == pid.topic_id
+            is_known = start.topic_ids.get(pid.topic) == pid.topic_id
             # A new topic begins at its log start; a new partition of a known topic at the first
             # offset of partitions: records that retention has removed since are lost.
-            made.new[pid] = made.at[pid] = state.first if known else state.start
+            made.new[pid] = made.at[pid] = state.first if is_known else state.start
             _found(made, pid, state.leader_epoch, state, snapshot)
             if pid in made.held:
                 # The leader does not have its first offset yet: it joins later.
@@ -194,9 +194,9 @@ def _why_unheard(pid: Pid, start: Positions, snapshot: Snapshot) -> str | None:
 def _is_older(topic: str, start: Positions, snapshot: Snapshot) -> bool:
     """Whether the metadata of a topic is from before that of the positions."""
     same = topic in snapshot.topic_ids and snapshot.topic_ids[topic] == start.topic_ids.get(topic)
-    known = start.resize_epochs.get(topic, 0)
+    known_epoch = start.resize_epochs.get(topic, 0)
     # A topic whose keys are not kept in order any more has no resize epoch.
-    return same and snapshot.resize_epochs.get(topic, known) < known
+    return same and snapshot.resize_epochs.get(topic, known_epoch) < known_epoch
 
 
 def _missing(made: LossVerdict, pid: Pid, snapshot: Snapshot) -> None:
@@ -247,7 +247,7 @@ def _may_join(pid: Pid, start: Positions, snapshot: Snapshot, made: LossVerdict)
     if start.topic_ids.get(topic) == pid.topic_id:
         return True
     # Another topic than that of the positions, or a topic that joins: as a whole.
-    return not any(each.topic == topic for each in (*made.doubted, *snapshot.silent))
+    return not any(other.topic == topic for other in (*made.doubted, *snapshot.silent))
 
 
 def epochs_to_ask(start: Positions, ends: Mapping[Pid, tuple[int, int]]) -> dict[Pid, int]:

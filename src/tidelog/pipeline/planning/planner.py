@@ -44,18 +44,18 @@ def plan(
 ) -> BatchPlan:
     """The next micro-batch, `waited_ms` after the last one that was planned."""
     judged = judge(start, snapshot)
-    at, readable = judged.at, judged.readable
+    kept, readable = judged.at, judged.readable
     shut = shut_ends(judged, snapshot)
     ready = {
-        pid: min(state.end, shut.get(pid, state.end)) - at[pid] for pid, state in readable.items()
+        pid: min(state.end, shut.get(pid, state.end)) - kept[pid] for pid, state in readable.items()
     }
     # Gated records count as available: they may wait only for this query's own progress.
-    available = sum(max(0, state.end - at[pid]) for pid, state in readable.items())
+    available = sum(max(0, state.end - kept[pid]) for pid, state in readable.items())
     losses = tuple(judged.losses)
     if not losses and limits.should_wait(available, waited_ms):
         return BatchPlan(start, held=judged.held)
     taken = admit(ready, limits.max_offsets, prerequisites(judged, snapshot))
-    end = {pid: at[pid] + taken.get(pid, 0) for pid in at}
+    end = {pid: kept[pid] + taken.get(pid, 0) for pid in kept}
     if end == start.at:
         return BatchPlan(start, losses, judged.held)
     return BatchPlan(_positions(end, start, snapshot, judged), losses, judged.held)
@@ -75,38 +75,38 @@ def _positions(
             epochs[pid] = epoch
     resized = {}
     for topic, topic_id in ids.items():
-        known = start.resize_epochs.get(topic, 0) if start.topic_ids.get(topic) == topic_id else 0
+        least = start.resize_epochs.get(topic, 0) if start.topic_ids.get(topic) == topic_id else 0
         same = snapshot.topic_ids.get(topic) == topic_id
-        resized[topic] = max(known, snapshot.resize_epochs.get(topic, 0) if same else 0)
+        resized[topic] = max(least, snapshot.resize_epochs.get(topic, 0) if same else 0)
     return Positions(end, ids, epochs, resized, dict(judged.new))
 
 
 def shut_ends(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, int]:
     """The offset up to which each partition with a shut gate may be read. Grows with the gates."""
-    found: dict[Pid, int] = {}
+    shut: dict[Pid, int] = {}
     # What a partition without a trace has gates with, or holds back, is not known.
     lost_track = {pid.topic for pid in judged.doubted if pid not in snapshot.partitions}
     for topic, gates in snapshot.gates.items():
         topic_id = snapshot.topic_ids[topic]
         if topic in lost_track:
-            found |= {pid: 0 for pid in judged.at if (pid.topic, pid.topic_id) == (topic, topic_id)}
+            shut |= {pid: 0 for pid in judged.at if (pid.topic, pid.topic_id) == (topic, topic_id)}
             continue
         positions = {
-            pid.partition: GroupPosition(_NO_GATE_WAITS if pid in judged.ended else at)
-            for pid, at in judged.at.items()
+            pid.partition: GroupPosition(_NO_GATE_WAITS if pid in judged.ended else position)
+            for pid, position in judged.at.items()
             if (pid.topic, pid.topic_id) == (topic, topic_id)
         }
         ends = deliverable_ends(gates, positions)
-        found |= {Pid(topic, number, topic_id): end for number, end in ends.items()}
-    return found
+        shut |= {Pid(topic, number, topic_id): end for number, end in ends.items()}
+    return shut
 
 
 def prerequisites(judged: LossVerdict, snapshot: Snapshot) -> frozenset[Pid]:
     """The partitions that hold others back: their backlog is read first."""
-    found = set()
+    pids = set()
     for topic, gates in snapshot.gates.items():
-        for need in (need for each in gates.values() for gate in each for need in gate.needs):
+        for need in (need for of_one in gates.values() for gate in of_one for need in gate.needs):
             pid = Pid(topic, need.partition, snapshot.topic_ids[topic])
             if need.upto is not None and judged.at.get(pid, 0) < need.upto.offset:
-                found.add(pid)
-    return frozenset(found)
+                pids.add(pid)
+    return frozenset(pids)

@@ -62,8 +62,8 @@ class Positions:
         """The same positions under ids that were not known when they were written."""
         learned = {
             topic: topic_ids[topic]
-            for topic, known in self.topic_ids.items()
-            if not known and topic_ids.get(topic)
+            for topic, topic_id in self.topic_ids.items()
+            if not topic_id and topic_ids.get(topic)
         }
         if not learned:
             return self
@@ -118,30 +118,30 @@ class Positions:
 
 
 def _read(topics: Mapping[str, Any]) -> Positions:
-    at: dict[Pid, int] = {}
+    offsets: dict[Pid, int] = {}
     epochs: dict[Pid, int] = {}
     new: dict[Pid, int] = {}
     for topic, entry in topics.items():
         topic_id = str(entry["id"])
         for number, (position, epoch) in entry["positions"].items():
             pid = Pid(topic, int(number), topic_id)
-            at[pid] = int(position)
+            offsets[pid] = int(position)
             if epoch != UNKNOWN_EPOCH:
                 epochs[pid] = int(epoch)
         for number, first in entry["new"].items():
             new[Pid(topic, int(number), topic_id)] = int(first)
     ids = {topic: str(entry["id"]) for topic, entry in topics.items()}
     resized = {topic: int(entry["resizeEpoch"]) for topic, entry in topics.items()}
-    return Positions(at, ids, epochs, resized, new)
+    return Positions(offsets, ids, epochs, resized, new)
 
 
 def _read_without_epochs(topics: Mapping[str, Any]) -> Positions:
-    at = {
+    places = {
         Pid(topic, int(number), str(entry["id"])): int(position)
         for topic, entry in topics.items()
         for number, position in entry["positions"].items()
     }
-    return Positions(at, {topic: str(entry["id"]) for topic, entry in topics.items()}, new=None)
+    return Positions(places, {topic: str(entry["id"]) for topic, entry in topics.items()}, new=None)
 
 
 def is_sentinel(offset: Mapping[str, Any]) -> bool:

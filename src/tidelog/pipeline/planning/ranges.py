@@ -40,7 +40,7 @@ def ranges_between(
     for offsets that do not belong together.
     """
     start = start.with_ids(end.topic_ids)
-    found = []
+    ranges = []
     for pid in sorted(end.at):
         if pid in start.at:
             begin = start.at[pid]
@@ -54,8 +54,8 @@ def ranges_between(
                 " together"
             )
         if end.at[pid] > begin:
-            found.append(OffsetRange(pid, begin, end.at[pid]))
-    return found
+            ranges.append(OffsetRange(pid, begin, end.at[pid]))
+    return ranges
 
 
 def without_former_tails(
@@ -66,10 +66,10 @@ def without_former_tails(
     No record was there, so nothing of it is lost.
     """
     kept = []
-    for each in ranges:
-        start = past_former(each.start, former.get(each.pid))
-        if start < each.end:
-            kept.append(OffsetRange(each.pid, start, each.end))
+    for span in ranges:
+        start = past_former(span.start, former.get(span.pid))
+        if start < span.end:
+            kept.append(OffsetRange(span.pid, start, span.end))
     return kept
 
 
@@ -78,11 +78,11 @@ def clip(
 ) -> tuple[list[OffsetRange], dict[Pid, OffsetRange]]:
     """The parts of ranges that the log still has, and by partition the parts below its start."""
     kept, lost = [], {}
-    for each in ranges:
-        low = min(max(each.start, log_starts.get(each.pid, each.start)), each.end)
-        if low > each.start:
-            lost[each.pid] = OffsetRange(each.pid, each.start, low)
-        kept.append(OffsetRange(each.pid, low, each.end))
+    for span in ranges:
+        low = min(max(span.start, log_starts.get(span.pid, span.start)), span.end)
+        if low > span.start:
+            lost[span.pid] = OffsetRange(span.pid, span.start, low)
+        kept.append(OffsetRange(span.pid, low, span.end))
     return kept, lost
 
 
@@ -92,13 +92,13 @@ def split(
     """The ranges of the tasks: none longer than `max_records`, about `min_partitions` of them."""
     cut = list(ranges)
     if max_records is not None:
-        cut = [part for each in cut for part in _pieces(each, -(-each.size // max_records))]
+        cut = [part for whole in cut for part in _pieces(whole, -(-whole.size // max_records))]
     if min_partitions is not None and len(cut) < min_partitions:
-        total = max(1, sum(each.size for each in cut))
+        total = max(1, sum(whole.size for whole in cut))
         cut = [
             part
-            for each in cut
-            for part in _pieces(each, max(1, round(min_partitions * each.size / total)))
+            for whole in cut
+            for part in _pieces(whole, max(1, round(min_partitions * whole.size / total)))
         ]
     return cut
 

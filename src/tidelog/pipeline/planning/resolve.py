@@ -38,28 +38,28 @@ def resolve(
     option = _name_of(option, place.kind)
     match place.kind:
         case PlaceKind.EARLIEST:
-            at = {pid: state.start for pid, state in states.items()}
+            positions = {pid: state.start for pid, state in states.items()}
         case PlaceKind.LATEST:
-            at = {pid: state.end for pid, state in states.items()}
+            positions = {pid: state.end for pid, state in states.items()}
         case PlaceKind.GROUP:
-            found = committed()
-            at = {pid: found.get(pid, state.start) for pid, state in states.items()}
+            offsets = committed()
+            positions = {pid: offsets.get(pid, state.start) for pid, state in states.items()}
         case PlaceKind.OFFSETS:
             named = _named(place.by_partition, snapshot, option)
-            at = {pid: _special(named[pid], pid, snapshot) for pid in states}
+            positions = {pid: _special(named[pid], pid, snapshot) for pid in states}
         case PlaceKind.TIMESTAMP | PlaceKind.TIMESTAMPS:
-            at = _by_time(place, snapshot, option, latest_if_no_match, by_time)
+            positions = _by_time(place, snapshot, option, latest_if_no_match, by_time)
     # A removed partition has no records for this read; where it comes back, it goes on there.
-    at |= {
+    positions |= {
         pid: end.final_offset for pid, end in snapshot.former.items() if snapshot.is_removed(pid)
     }
     # What was looked up after the snapshot may be of a later epoch than it knows.
     epochs = {
         pid: states[pid].leader_epoch
-        for pid, offset in at.items()
+        for pid, offset in positions.items()
         if pid in states and offset <= states[pid].end and states[pid].leader_epoch >= 0
     }
-    return Positions(at, dict(snapshot.topic_ids), epochs, dict(snapshot.resize_epochs))
+    return Positions(positions, dict(snapshot.topic_ids), epochs, dict(snapshot.resize_epochs))
 
 
 def check_order(starting: Place, ending: Place) -> None:
@@ -129,7 +129,7 @@ def _by_time(
         times = dict.fromkeys(snapshot.partitions, place.timestamp_ms)
     else:
         times = _named(place.by_partition, snapshot, option)
-    at = {}
+    positions = {}
     for pid, offset in by_time(times).items():
         if offset == _NO_MATCH:
             if not latest_if_no_match:
@@ -138,5 +138,5 @@ def _by_time(
                     " (startingOffsetsByTimestampStrategy=latest starts at the end instead)"
                 )
             offset = snapshot.partitions[pid].end
-        at[pid] = offset
-    return at
+        positions[pid] = offset
+    return positions

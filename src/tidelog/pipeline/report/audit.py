@@ -43,8 +43,8 @@ def sentence(facts: AuditFacts, findings: Sequence[AuditFinding]) -> str:
             f"{word}: no fault in {records}, but some were skipped, or may have been;"
             f" {share(facts)}"
         )
-    where = "" if facts.compared == facts.archived else " as far as it was compared"
-    return f"{word}{where}: {records}, each once; {share(facts)}{_of_keys(facts)}"
+    part = "" if facts.compared == facts.archived else " as far as it was compared"
+    return f"{word}{part}: {records}, each once; {share(facts)}{_of_keys(facts)}"
 
 
 def share(facts: AuditFacts) -> str:
@@ -92,9 +92,7 @@ def _lake(facts: AuditFacts) -> str:
 def as_text(facts: AuditFacts, findings: Sequence[AuditFinding]) -> str:
     """For a terminal."""
     lines = [f"audit of {_lake(facts)}", text_table(_HEAD, _rows(facts))]
-    lines += [
-        f"{each.weight}: {each.rule}: {each.subject}: {each.text}" for each in findings[:_SHOWN]
-    ]
+    lines += [f"{one.weight}: {one.rule}: {one.subject}: {one.text}" for one in findings[:_SHOWN]]
     if len(findings) > _SHOWN:
         lines.append(f"and {len(findings) - _SHOWN} more")
     lines.append(sentence(facts, findings))
@@ -142,7 +140,7 @@ def as_html(facts: AuditFacts, findings: Sequence[AuditFinding]) -> list[str]:
         parts.append(
             table(
                 ("kind", "rule", "subject", "what"),
-                ((each.weight, each.rule, each.subject, each.text) for each in findings[:_SHOWN]),
+                ((one.weight, one.rule, one.subject, one.text) for one in findings[:_SHOWN]),
             )
         )
     return parts

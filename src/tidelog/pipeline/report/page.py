@@ -52,17 +52,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table; numbers stand to the right."""
     lines = [list(row) for row in rows]
     right = [
-        bool(lines) and all(isinstance(row[at], int | float) for row in lines)
-        for at in range(len(head))
+        bool(lines) and all(isinstance(row[column], int | float) for row in lines)
+        for column in range(len(head))
     ]
 
-    def cell(tag: str, at: int, value: object) -> str:
-        mark = ' class="n"' if right[at] else ""
+    def cell(tag: str, column: int, value: object) -> str:
+        mark = ' class="n"' if right[column] else ""
         return f"<{tag}{mark}>{escape(shown(value))}</{tag}>"
 
-    made = "".join(cell("th", at, name) for at, name in enumerate(head))
+    made = "".join(cell("th", column, name) for column, name in enumerate(head))
     body = "".join(
-        "<tr>" + "".join(cell("td", at, value) for at, value in enumerate(row)) + "</tr>"
+        "<tr>" + "".join(cell("td", column, value) for column, value in enumerate(row)) + "</tr>"
         for row in lines
     )
     return f'<div class="scroll"><table><tr>{made}</tr>{body}</table></div>'
@@ -84,12 +84,12 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [list(row) for row in rows]
     cells = [[shown(value) for value in row] for row in lines]
     widths = [
-        max(len(name), *(len(row[at]) for row in cells)) if cells else len(name)
-        for at, name in enumerate(head)
+        max(len(name), *(len(row[column]) for row in cells)) if cells else len(name)
+        for column, name in enumerate(head)
     ]
     numeric = [
-        bool(lines) and all(isinstance(row[at], int | float) for row in lines)
-        for at in range(len(head))
+        bool(lines) and all(isinstance(row[column], int | float) for row in lines)
+        for column in range(len(head))
     ]
 
     def line(row: Sequence[str]) -> str:

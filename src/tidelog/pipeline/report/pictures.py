@@ -151,7 +151,7 @@ def _field(
     low, high = np.nanpercentile(grid, 5), np.nanpercentile(grid, 95)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    colours = ListedColormap([to_rgba(BAD, (at + 0.5) / _STEPS) for at in range(_STEPS)])
+    colours = ListedColormap([to_rgba(BAD, (step + 0.5) / _STEPS) for step in range(_STEPS)])
     # The two colours at the ends are those of the values beyond the scale.
     norm = BoundaryNorm(np.linspace(low, high, _STEPS - 1), _STEPS, extend="both")
     mesh = axes.pcolormesh(
@@ -162,7 +162,7 @@ def _field(
     _rows(axes, rows, 0.5)
     every = 1 if width == WIDE else -(-len(columns) // 8)
     shown = range(0, len(columns), every)
-    axes.set_xticks([at + 0.5 for at in shown], [columns[at] for at in shown])
+    axes.set_xticks([place + 0.5 for place in shown], [columns[place] for place in shown])
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -175,11 +175,11 @@ def _field(
 
 
 def _numbers_on(axes: Axes, grid: Any, norm: BoundaryNorm) -> None:
-    for (down, at), value in np.ndenumerate(grid):
+    for (down, across), value in np.ndenumerate(grid):
         if not np.isnan(value):
             dark = int(norm(value)) > _STEPS // 2
             axes.text(
-                at + 0.5, down + 0.5, f"{round(value):,}", ha="center", va="center", fontsize=9,
+                across + 0.5, down + 0.5, f"{round(value):,}", ha="center", va="center", fontsize=9,
                 color=PAPER if dark else INK,
             )  # fmt: skip
 
